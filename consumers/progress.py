@@ -1,0 +1,254 @@
+"""How a run is going, for people: folded from ledger, evaluations and heartbeats.
+
+Consumes `steps`, `evaluations` and `workers`, and asks for the length of `samples` without reading it. Produces
+nothing. A reader that starts late, or again, sees the same.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Self, TypeVar
+
+from consumers.evaluation import EvaluationTally
+from consumers.ledger import ledger_entry
+from rollog.broker.ports import TopicPartition
+from rollog.errors import BrokerTimeout, TopicMismatch
+from rollog.rules.ledger_state import LedgerState
+from schemas import Close, Disposition, Sample, Step, StepTimings, WorkerState, WorkerStatus
+from schemas.codec import SchemaError, decode_as
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from consumers.evaluation import EvaluationScore
+    from rollog.broker.ports import Broker, Record
+    from rollog.broker.topics import RunTopics
+    from schemas import LedgerRecord
+
+RecordT = TypeVar("RecordT", Sample, WorkerStatus)
+
+_polls_at_once = 50
+_rate_window_seconds = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgressView:
+    """One look at a run. `version` is -1 before the ledger begins."""
+
+    version: int
+    alpha: float
+    reward_history: tuple[float, ...]
+    lags: dict[int, int]
+    dispositions: dict[str, int]
+    reasons: dict[str, int]
+    samples_produced: int
+    tokens_generated: int
+    tokens_per_second: float
+    tokens_trained: int
+    held_out: dict[tuple[str, int], EvaluationScore]
+    workers: tuple[WorkerStatus, ...]
+    step_timings: tuple[StepTimings, ...]
+    is_closed: bool
+    close_reason: str
+    ledger_head: str
+
+    @property
+    def reward_mean(self) -> float | None:
+        """Mean reward of the newest step."""
+        return self.reward_history[-1] if self.reward_history else None
+
+    @property
+    def lag_max(self) -> int:
+        """Largest lag of anything trained so far."""
+        return max((lag for lag, count in self.lags.items() if count), default=0)
+
+    @property
+    def num_open_tasks(self) -> int:
+        """Tasks that workers hold now."""
+        return sum(len(worker.open_tasks) for worker in self.workers)
+
+    def accuracy(self, evaluation: str, version: int) -> float | None:
+        """Mean held-out reward of one evaluation of one version, as far as it is known."""
+        score = self.held_out.get((evaluation, version))
+        return None if score is None else score.mean_reward
+
+    def newest_evaluation(self, evaluation: str) -> tuple[int, EvaluationScore] | None:
+        """Version and score of the newest evaluation of that name."""
+        versions = [version for name, version in self.held_out if name == evaluation]
+        if not versions:
+            return None
+        return max(versions), self.held_out[(evaluation, max(versions))]
+
+
+@dataclass(slots=True)
+class ProgressFold:
+    """What the records seen so far amount to."""
+
+    ledger: LedgerState = field(default_factory=LedgerState)
+    evaluations: EvaluationTally = field(default_factory=EvaluationTally)
+    rewards: list[float] = field(default_factory=list)
+    timings: list[StepTimings] = field(default_factory=list)
+    lags: Counter[int] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
+    tokens_trained: int = 0
+    close: Close | None = None
+    workers: dict[str, WorkerStatus] = field(default_factory=dict)
+    tokens_by_worker: dict[str, int] = field(default_factory=dict)
+
+    def add_ledger_record(self, record: LedgerRecord, digest: bytes) -> None:
+        """Take in one record of `steps`."""
+        self.ledger.apply(record, digest)
+        self.reasons.update(
+            f"{verdict.disposition}: {verdict.reason}"
+            for verdict in record.verdicts
+            if verdict.reason and verdict.disposition is not Disposition.TRAINED
+        )
+        match record.body:
+            case Step() as step:
+                self.rewards.append(step.reward_mean)
+                self.timings.append(step.timings)
+                self.tokens_trained += step.num_tokens
+                self.lags.update({int(lag): count for lag, count in step.lags.items()})
+            case Close() as close:
+                self.close = close
+
+    def add_worker(self, worker_id: str, status: WorkerStatus | None) -> None:
+        """Take in one heartbeat, or a worker's farewell."""
+        if status is None or status.state is WorkerState.LEAVING:
+            self.workers.pop(worker_id, None)
+        else:
+            self.workers[worker_id] = status
+        if status is not None:
+            known = self.tokens_by_worker.get(worker_id, 0)
+            self.tokens_by_worker[worker_id] = max(known, status.num_tokens)
+
+    @property
+    def tokens_generated(self) -> int:
+        """Response tokens of all workers that were heard."""
+        return sum(self.tokens_by_worker.values())
+
+    def view(self, *, samples_produced: int, tokens_per_second: float) -> ProgressView:
+        """What is known now."""
+        counts = self.ledger.num_by_disposition
+        return ProgressView(
+            version=self.ledger.version,
+            alpha=self.ledger.alpha,
+            reward_history=tuple(self.rewards),
+            lags=dict(self.lags),
+            dispositions={each.value: counts[each] for each in Disposition if counts.get(each)},
+            reasons=dict(self.reasons),
+            samples_produced=samples_produced,
+            tokens_generated=self.tokens_generated,
+            tokens_per_second=tokens_per_second,
+            tokens_trained=self.tokens_trained,
+            held_out=self.evaluations.scores(),
+            workers=tuple(self.workers[name] for name in sorted(self.workers)),
+            step_timings=tuple(self.timings),
+            is_closed=self.ledger.is_closed,
+            close_reason=self.close.reason if self.close else "",
+            ledger_head=self.ledger.head.hex(),
+        )
+
+
+class RunProgress:
+    """Follows one run. Raises TopicMismatch when its topics do not exist."""
+
+    def __init__(self, broker: Broker, topics: RunTopics) -> None:
+        self._topics = topics
+        self._fold = ProgressFold()
+        self._tokens: list[tuple[float, int]] = []
+        partitions = _partitions(broker, topics)
+        self._samples = [TopicPartition(topics.samples, number) for number in range(partitions)]
+        self._consumer = broker.consumer(client_id="progress")
+        followed = [TopicPartition(topics.steps, 0), TopicPartition(topics.workers, 0)]
+        followed += [TopicPartition(topics.evaluations, number) for number in range(partitions)]
+        self._followed = followed
+        self._consumer.assign(self._consumer.beginning_offsets(followed))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the consumer."""
+        self._consumer.close()
+
+    def poll(self, timeout_seconds: float = 0.0) -> ProgressView:
+        """Take in what has arrived and say how the run is going. Raises LedgerError for a broken chain."""
+        for _ in range(_polls_at_once):
+            records = self._consumer.poll(timeout_seconds)
+            for record in records:
+                self._take(record)
+            if not records:
+                break
+        return self._view()
+
+    def read_to_end(self, timeout_seconds: float) -> ProgressView:
+        """Take in everything that is stored now. Raises BrokerTimeout when that takes too long."""
+        ends = self._consumer.end_offsets(self._followed)
+        deadline = time.monotonic() + timeout_seconds
+        while any(self._consumer.position(place) < end for place, end in ends.items()):
+            for record in self._consumer.poll(0.1):
+                self._take(record)
+            if time.monotonic() > deadline:
+                raise BrokerTimeout(
+                    f"run {self._topics.run} could not be read to its end within {timeout_seconds:g} s; "
+                    "check the broker"
+                )
+        return self._view()
+
+    def _take(self, record: Record) -> None:
+        if record.topic == self._topics.steps:
+            entry = ledger_entry(record)
+            self._fold.add_ledger_record(entry.record, entry.digest)
+        elif record.topic == self._topics.workers:
+            name = (record.key or b"").decode(errors="replace")
+            status = None if record.value is None else _decoded(WorkerStatus, record.value)
+            if record.value is None or status is not None:
+                self._fold.add_worker(name, status)
+        elif (sample := _decoded(Sample, record.value or b"")) is not None:
+            self._fold.evaluations.add(sample)
+
+    def _view(self) -> ProgressView:
+        return self._fold.view(
+            samples_produced=self._samples_produced(), tokens_per_second=self._tokens_per_second()
+        )
+
+    def _samples_produced(self) -> int:
+        if self._fold.close is not None:
+            return sum(self._fold.close.end_offsets)
+        return sum(self._consumer.end_offsets(self._samples).values())
+
+    def _tokens_per_second(self) -> float:
+        now = time.monotonic()
+        self._tokens.append((now, self._fold.tokens_generated))
+        while len(self._tokens) > 1 and self._tokens[1][0] < now - _rate_window_seconds:
+            del self._tokens[0]
+        (start, before), (end, after) = self._tokens[0], self._tokens[-1]
+        return (after - before) / (end - start) if end > start else 0.0
+
+
+def _partitions(broker: Broker, topics: RunTopics) -> int:
+    with broker.admin() as admin:
+        found = admin.describe_topics([topics.samples])
+    if topics.samples not in found:
+        raise TopicMismatch(
+            f"topic {topics.samples} does not exist at {broker.address}: create it with `rollog topics create`"
+        )
+    return found[topics.samples].num_partitions
+
+
+def _decoded(kind: type[RecordT], value: bytes) -> RecordT | None:
+    try:
+        return decode_as(kind, value)
+    except SchemaError:
+        return None

@@ -1,0 +1,1 @@
+"""The dispatcher: turns prompts into tasks, grants and cancels, and keeps its state a function of the log."""

@@ -1,0 +1,129 @@
+"""Credits: which tasks are open, how many slots each worker has left, and who gets the next task.
+
+Pure. A task occupies one slot per replica it makes until each of them has its sample.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from rollog.broker.ports import Delivery
+    from schemas import RolloutTask
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class OpenTask:
+    """A task without its final sample."""
+
+    task: RolloutTask
+    worker_id: str
+    remaining: set[int]
+    delivery: Delivery | None = None
+    offset: int | None = None
+    num_missing: int = 0
+    missing_since: float | None = None
+    is_cancelled: bool = False
+
+    @property
+    def task_id(self) -> str:
+        """Identity of the task."""
+        return self.task.task_id
+
+    def known_offset(self) -> int | None:
+        """Offset of the task on its partition once the broker has acknowledged it."""
+        if self.offset is None and self.delivery is not None and self.delivery.done():
+            self.offset = self.delivery.offset(timeout_seconds=0)
+        return self.offset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A worker that could take a task."""
+
+    worker_id: str
+    num_slots: int
+    served_version: int
+
+
+@dataclass(slots=True)
+class CreditLedger:
+    """Open tasks by id and by worker."""
+
+    _open: dict[str, OpenTask] = field(default_factory=dict)
+    _by_worker: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    _used: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
+
+    def issue(self, open_task: OpenTask) -> None:
+        """Take the slots of a task that goes to its worker."""
+        self._open[open_task.task_id] = open_task
+        self._by_worker[open_task.worker_id].add(open_task.task_id)
+        self._used[open_task.worker_id] += len(open_task.remaining)
+
+    def end(self, task_id: str, replica: int) -> OpenTask | None:
+        """One replica of a task has its sample; returns the task if it was open."""
+        open_task = self._open.get(task_id)
+        if open_task is None or replica not in open_task.remaining:
+            return None
+        open_task.remaining.discard(replica)
+        self._used[open_task.worker_id] -= 1
+        if not open_task.remaining:
+            self._forget(open_task)
+        return open_task
+
+    def lose(self, task_id: str) -> OpenTask | None:
+        """Give a task up whatever it still owes; returns it if it was open."""
+        open_task = self._open.get(task_id)
+        if open_task is not None:
+            self._used[open_task.worker_id] -= len(open_task.remaining)
+            self._forget(open_task)
+        return open_task
+
+    def _forget(self, open_task: OpenTask) -> None:
+        del self._open[open_task.task_id]
+        self._by_worker[open_task.worker_id].discard(open_task.task_id)
+
+    def get(self, task_id: str) -> OpenTask | None:
+        """The open task of that id."""
+        return self._open.get(task_id)
+
+    def of_worker(self, worker_id: str) -> list[OpenTask]:
+        """Open tasks of a worker, oldest first."""
+        found = (self._open[task_id] for task_id in self._by_worker.get(worker_id, ()))
+        return sorted(found, key=lambda open_task: _sequence(open_task.task_id))
+
+    def num_used(self, worker_id: str) -> int:
+        """Slots taken at a worker."""
+        return self._used.get(worker_id, 0)
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def all(self) -> list[OpenTask]:
+        """Every open task, in order of issue."""
+        return list(self._open.values())
+
+
+def choose_worker(candidates: Iterable[Candidate], *, num_slots: int, min_version: int) -> str | None:
+    """The worker with the most free slots among those that serve the version, or None: the task waits."""
+    able = [
+        candidate
+        for candidate in candidates
+        if candidate.num_slots >= num_slots and candidate.served_version >= min_version
+    ]
+    best = max(able, key=lambda candidate: (candidate.num_slots, candidate.worker_id), default=None)
+    return None if best is None else best.worker_id
+
+
+def task_id_of(epoch: int, sequence: int) -> str:
+    """(epoch, sequence) as one word."""
+    return f"{epoch}.{sequence}"
+
+
+def _sequence(task_id: str) -> tuple[int, int]:
+    epoch, _, sequence = task_id.partition(".")
+    return (int(epoch), int(sequence))

@@ -1,0 +1,132 @@
+"""From stored records to the dispatcher's state; what cannot be read is set aside once.
+
+The dispatcher owns `workers` and `evaluations`: their undecodable records become its dead letters. Those of
+`samples` belong to the trainer, those of `tasks` to the worker; a broken ledger or control topic ends the role.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rollog.errors import DecodeError
+from rollog.logs import get_logger
+from rollog.rules.headers import defective_header
+from rollog.rules.reading import read_ledger_record, read_sample
+from schemas import Kind, Sample, Status, WorkerStatus
+from schemas.codec import SchemaError, decode, decode_as
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from producers.dispatcher.outbox import Outbox
+    from producers.dispatcher.state import DispatcherState
+    from rollog.broker.ports import Record, TopicPartition
+    from rollog.broker.topics import RunTopics
+    from rollog.metrics import Metrics
+
+log = get_logger("dispatcher")
+
+
+class Intake:
+    """Folds records into the state, by topic."""
+
+    def __init__(
+        self,
+        state: DispatcherState,
+        topics: RunTopics,
+        *,
+        outbox: Outbox,
+        metrics: Metrics,
+        num_samples_partitions: int,
+        lettered: set[tuple[str, int, int]],
+    ) -> None:
+        self._state = state
+        self._outbox = outbox
+        self._metrics = metrics
+        self._num_samples_partitions = num_samples_partitions
+        self._lettered = lettered
+        self._samples_topic = topics.samples
+        self._steps_topic = topics.steps
+        self._handlers = {
+            topics.control: self._take_in_control,
+            topics.steps: self._take_in_ledger,
+            topics.samples: self._take_in_sample,
+            topics.evaluations: self._take_in_evaluation,
+            topics.workers: self._take_in_worker,
+        }
+        self.ledger_position = 0
+        self.samples_positions = [0] * num_samples_partitions
+
+    def begin_at(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Everything before these positions has been folded already."""
+        for place, offset in positions.items():
+            if place.topic == self._samples_topic:
+                self.samples_positions[place.partition] = offset
+            elif place.topic == self._steps_topic:
+                self.ledger_position = offset
+
+    def take_in(self, record: Record, now: float) -> None:
+        """Fold one record. Raises LedgerError or DecodeError where the log itself is broken."""
+        self._handlers[record.topic](record, now)
+
+    def _take_in_control(self, record: Record, now: float) -> None:
+        try:
+            self._state.on_control(decode(record.value or b""), now)
+        except SchemaError as error:
+            raise DecodeError(
+                f"{record.topic}, offset {record.offset}: {error}; control is written by dispatchers alone, "
+                "find out who else writes to it"
+            ) from error
+
+    def _take_in_ledger(self, record: Record, _now: float) -> None:
+        self._state.on_ledger(*read_ledger_record(record))
+        self.ledger_position = record.offset + 1
+
+    def _take_in_sample(self, record: Record, _now: float) -> None:
+        header, sample = read_sample(record, self._num_samples_partitions)
+        self.samples_positions[record.partition] = record.offset + 1
+        self._state.on_sample(header)
+        status = "dead" if sample is None else sample.status.value
+        self._metrics.dispatcher_samples.labels(Kind.TRAINING.value, status).inc()
+
+    def _take_in_evaluation(self, record: Record, _now: float) -> None:
+        try:
+            sample = decode_as(Sample, record.value or b"")
+        except SchemaError as error:
+            self._set_aside(record, str(error))
+            named = defective_header(
+                partition=record.partition,
+                offset=record.offset,
+                value=record.value,
+                named=record.header,
+                defect=str(error),
+            )
+            open_task = self._state.credits.get(named.task_id)
+            if open_task is not None:
+                self._state.lose(open_task)
+            return
+        self._state.on_evaluation(sample)
+        if sample.status is Status.FAILED:
+            log.warning("evaluation failed", prompt=sample.prompt_id, error=sample.error_message)
+        self._metrics.dispatcher_samples.labels(Kind.EVALUATION.value, sample.status.value).inc()
+
+    def _take_in_worker(self, record: Record, now: float) -> None:
+        if record.value is None:
+            self._state.on_departure((record.key or b"").decode(errors="replace"))
+            return
+        try:
+            status = decode_as(WorkerStatus, record.value)
+        except SchemaError as error:
+            self._set_aside(record, str(error))
+            return
+        self._state.on_worker(status, now)
+
+    def _set_aside(self, record: Record, reason: str) -> None:
+        place = (record.topic, record.partition, record.offset)
+        if place in self._lettered:
+            return
+        self._lettered.add(place)
+        self._outbox.dead_letter(record, reason)
+        topic = record.topic.rsplit(".", 1)[-1]
+        self._metrics.broker_dead_letters.labels(topic).inc()
+        log.warning("record set aside", topic=topic, offset=record.offset, reason=reason)

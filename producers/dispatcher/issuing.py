@@ -1,0 +1,169 @@
+"""Which tasks go out now: evaluations first, then what open groups lack, then new groups.
+
+Everything stops as soon as nobody can take the next task; nothing is queued outside the log.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from producers.dispatcher.credits import choose_worker
+from producers.dispatcher.dataset import PromptOrder
+from producers.dispatcher.tasks import IssuePosition, TaskWriter
+from rollog.logs import get_logger
+from schemas import CancelReason, Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from producers.dispatcher.evaluations import WantedEvaluation
+    from producers.dispatcher.groups import Wanted
+    from producers.dispatcher.intake import Intake
+    from producers.dispatcher.outbox import Outbox
+    from producers.dispatcher.settings import DispatcherSettings
+    from producers.dispatcher.state import DispatcherState
+    from rollog.metrics import Metrics
+    from schemas import Grant, Prompt, RolloutTask
+
+log = get_logger("dispatcher")
+
+
+class Issuer:
+    """Sends tasks and cancels while credits, admission and versions allow."""
+
+    def __init__(
+        self,
+        settings: DispatcherSettings,
+        state: DispatcherState,
+        *,
+        intake: Intake,
+        outbox: Outbox,
+        metrics: Metrics,
+        epoch: int,
+        prompts: Sequence[Prompt],
+        held_out: Sequence[Prompt],
+    ) -> None:
+        self._state = state
+        self._intake = intake
+        self._outbox = outbox
+        self._metrics = metrics
+        self._writer = TaskWriter(settings, epoch)
+        self._prompts = prompts
+        self._held_out = held_out
+        self._replicate = settings.dispatch.replicate
+        self._order = PromptOrder(
+            num_prompts=len(prompts),
+            seed=settings.run_config.seed,
+            shuffle=settings.data.shuffle,
+            num_epochs=settings.data.num_epochs,
+        )
+        self._lacking: set[int] = set()
+        self._evaluated_version = -1
+
+    @property
+    def at_dataset_end(self) -> bool:
+        """Whether the last group has been issued."""
+        return (
+            self._order.num_groups is not None and self._state.groups.next_group_id >= self._order.num_groups
+        )
+
+    def cancel_surplus(self) -> None:
+        """Take back tasks nobody needs any more, and note which groups lack attempts."""
+        for group in self._state.groups.take_changed():
+            self._state.to_cancel.extend(self._state.groups.surplus_tasks(group))
+            self._lacking.add(group)
+        for open_task in self._state.surplus_tasks():
+            worker = self._state.workers.workers.get(open_task.worker_id)
+            if worker is not None and worker.grant is not None:
+                self._outbox.cancel(open_task, worker.grant.partition, CancelReason.SATISFIED)
+
+    def issue_evaluations(self, *, is_final: bool = False) -> bool:
+        """Send what evaluations lack; False when slots ran out first."""
+        version = self._state.ledger.version
+        if version != self._evaluated_version or is_final:
+            self._state.evaluations.start(version, is_final=is_final)
+            self._evaluated_version = version
+        while (wanted := self._state.evaluations.wanted()) is not None:
+            served = [
+                candidate
+                for candidate in self._state.workers.candidates(self._state.credits)
+                if candidate.served_version == wanted.key.version
+            ]
+            worker_id = choose_worker(served, num_slots=1, min_version=wanted.key.version)
+            if worker_id is not None:
+                self._issue_evaluation(wanted, worker_id)
+            elif self._state.workers.num_serving(wanted.key.version):
+                return False
+            elif (
+                self._state.ledger.version > wanted.key.version
+                and not self._state.workers.num_serving_before(wanted.key.version)
+            ):
+                self._state.evaluations.give_up(wanted.key)
+                log.warning("evaluation given up", evaluation=wanted.key.name, version=wanted.key.version)
+            else:
+                return True
+        return True
+
+    def issue_training(self) -> None:
+        """Send what open groups lack, oldest first, then open new groups."""
+        for group in sorted(self._lacking):
+            for wanted in list(self._state.groups.wanted(group)):
+                if not self._issue_attempt(wanted, 1):
+                    return
+            self._lacking.discard(group)
+        while self._state.groups.may_open() and not self.at_dataset_end:
+            if not self._open_group(self._state.groups.next_group_id):
+                return
+
+    def _open_group(self, group: int) -> bool:
+        attempts = list(self._state.groups.first_attempts(group))
+        if not self._replicate:
+            return self._issue_attempt(attempts[0], len(attempts))
+        for number, wanted in enumerate(attempts):
+            if not self._issue_attempt(wanted, 1):
+                if number:
+                    self._lacking.add(group)
+                return False
+        return True
+
+    def _issue_attempt(self, wanted: Wanted, num_replicas: int) -> bool:
+        position = self._position()
+        worker_id = choose_worker(
+            self._state.workers.candidates(self._state.credits),
+            num_slots=num_replicas,
+            min_version=self._writer.min_version(wanted, position),
+        )
+        grant = self._grant_of(worker_id)
+        if worker_id is None or grant is None:
+            return False
+        prompt = self._prompts[self._order.prompt_index(wanted.group_id)]
+        task = self._writer.training(wanted, prompt, grant.grant_id, position, num_replicas)
+        self._send(task, worker_id, grant)
+        return True
+
+    def _issue_evaluation(self, wanted: WantedEvaluation, worker_id: str) -> None:
+        grant = self._grant_of(worker_id)
+        assert grant is not None, "candidates hold a grant"
+        self._state.evaluations.take(wanted)
+        prompt = self._held_out[wanted.prompt_index]
+        self._send(
+            self._writer.evaluation(wanted, prompt, grant.grant_id, self._position()), worker_id, grant
+        )
+
+    def _send(self, task: RolloutTask, worker_id: str, grant: Grant) -> None:
+        open_task = self._state.on_task(task, worker_id, None)
+        open_task.delivery = self._outbox.task(task, grant.partition)
+        reason = task.issue_reason.value if task.kind is Kind.TRAINING else "evaluation"
+        self._metrics.dispatcher_tasks_issued.labels(task.kind.value, reason).inc()
+
+    def _grant_of(self, worker_id: str | None) -> Grant | None:
+        worker = None if worker_id is None else self._state.workers.workers.get(worker_id)
+        return None if worker is None else worker.grant
+
+    def _position(self) -> IssuePosition:
+        return IssuePosition(
+            version=self._state.ledger.version,
+            alpha=self._state.ledger.alpha,
+            ledger_position=self._intake.ledger_position,
+            samples_positions=tuple(self._intake.samples_positions),
+        )

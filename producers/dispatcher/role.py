@@ -1,0 +1,53 @@
+"""`rollog dispatch`: load the prompts and dispatch one run."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING
+
+from producers.dispatcher.dataset import load_prompts
+from producers.dispatcher.dispatcher import Dispatcher
+from rollog.broker.topics import RunTopics
+from rollog.errors import ConfigError
+
+if TYPE_CHECKING:
+    from threading import Event
+
+    from producers.config import DataConfig
+    from producers.dispatcher.settings import DispatcherSettings
+    from rollog.broker.ports import Broker
+    from rollog.metrics import Metrics
+    from schemas import Prompt
+
+
+def run_dispatcher(settings: DispatcherSettings, broker: Broker, metrics: Metrics, stop: Event) -> None:
+    """Dispatch until the run is closed or `stop` is set.
+
+    Raises DataError for prompts that cannot be used and Superseded when a newer dispatcher takes over.
+    """
+    prompts, held_out = load_data(settings.data)
+    dispatcher = Dispatcher(
+        settings,
+        broker,
+        RunTopics(settings.prefix, settings.run),
+        metrics,
+        dispatcher_id=f"dispatcher-{secrets.token_hex(4)}",
+        prompts=prompts,
+        held_out=held_out,
+    )
+    dispatcher.run(stop)
+
+
+def load_data(data: DataConfig) -> tuple[list[Prompt], list[Prompt]]:
+    """Training and held-out prompts; held-out is empty where none is configured."""
+    if data.train is None:
+        raise ConfigError("data.train is not set; name a JSONL or Parquet file, or a dataset")
+    prompts = load_prompts(
+        data.train, split=data.train_split, prompt_field=data.prompt_field, id_field=data.id_field
+    )
+    if data.held_out is None:
+        return prompts, []
+    held_out = load_prompts(
+        data.held_out, split=data.held_out_split, prompt_field=data.prompt_field, id_field=data.id_field
+    )
+    return prompts, held_out

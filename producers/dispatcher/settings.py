@@ -1,0 +1,27 @@
+"""What a dispatcher needs to know."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from producers.config import DataConfig, DispatchConfig, EvaluationConfig, RewardConfig, SamplingConfig
+    from rollog.config import BrokerConfig, FreshnessConfig, GroupConfig, RunConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DispatcherSettings:
+    """The sections of the configuration that the dispatcher reads; `run` is the resolved name of the run."""
+
+    run: str
+    prefix: str
+    run_config: RunConfig
+    broker: BrokerConfig
+    groups: GroupConfig
+    freshness: FreshnessConfig
+    data: DataConfig
+    sampling: SamplingConfig
+    evaluation: EvaluationConfig
+    reward: RewardConfig
+    dispatch: DispatchConfig

@@ -1,0 +1,166 @@
+"""Everything a dispatcher knows, as a fold of the log.
+
+Pure: records come in decoded, time comes in as a number. Nothing is sent from here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from producers.dispatcher.credits import CreditLedger, OpenTask
+from producers.dispatcher.evaluations import EvaluationBook
+from producers.dispatcher.groups import GroupBook
+from producers.dispatcher.workers import WorkerRegistry
+from rollog.rules.ledger_state import LedgerState
+from schemas import (
+    DatasetEnd,
+    DispatcherEpoch,
+    Grant,
+    Kind,
+    Revoke,
+    RunClosed,
+    Sample,
+    Status,
+    Stopped,
+    WorkerState,
+    sample_id,
+)
+
+if TYPE_CHECKING:
+    from producers.dispatcher.settings import DispatcherSettings
+    from rollog.rules.headers import SampleHeader
+    from schemas import LedgerRecord, RolloutTask, WorkerStatus
+    from schemas.records import Record
+
+lost_by = "dispatcher"
+
+
+class DispatcherState:
+    """Ledger, groups, evaluations, credits and workers, folded from their topics."""
+
+    def __init__(self, settings: DispatcherSettings, num_held_out: int) -> None:
+        self.ledger = LedgerState()
+        self.groups = GroupBook(
+            self.ledger, settings.groups, settings.freshness, settings.run_config.num_steps
+        )
+        self.evaluations = EvaluationBook(settings.evaluation, num_held_out)
+        self.credits = CreditLedger()
+        self.workers = WorkerRegistry(
+            lease_seconds=settings.dispatch.lease_seconds,
+            num_partitions=settings.broker.max_workers,
+            prefetch_tasks=settings.dispatch.prefetch_tasks,
+        )
+        self.highest_epoch = 0
+        self.last_group_id: int | None = None
+        self.is_stopped = False
+        self.is_run_closed = False
+        self.to_cancel: list[str] = []
+        self.departed: list[str] = []
+        self.new_heartbeats: set[str] = set()
+        self._revoked: set[str] = set()
+
+    def on_control(self, record: Record, now: float) -> None:
+        """A record of `control`."""
+        match record:
+            case DispatcherEpoch(epoch=epoch):
+                self.highest_epoch = max(self.highest_epoch, epoch)
+            case Grant() as grant if grant.grant_id not in self._revoked:
+                self.workers.granted(grant, now)
+            case Revoke(grant_id=grant_id):
+                self._revoked.add(grant_id)
+                self.workers.revoked(grant_id)
+            case DatasetEnd(last_group_id=last):
+                self.last_group_id = last
+            case Stopped():
+                self.is_stopped = True
+            case RunClosed():
+                self.is_run_closed = True
+
+    def on_ledger(self, record: LedgerRecord, digest: bytes) -> None:
+        """A record of `steps`. Raises LedgerError when the chain is broken."""
+        self.ledger.apply(record, digest)
+        self.to_cancel.extend(self.groups.judged(record))
+
+    def on_task(self, task: RolloutTask, worker_id: str, offset: int | None) -> OpenTask:
+        """A valid task, issued now or found in the log before its samples are taken in."""
+        replicas = set(range(task.replica, task.replica + task.num_replicas))
+        open_task = OpenTask(task=task, worker_id=worker_id, remaining=replicas, offset=offset)
+        self.credits.issue(open_task)
+        if task.kind is Kind.EVALUATION:
+            self.evaluations.issued(task)
+        else:
+            self.groups.issued(task)
+        return open_task
+
+    def on_sample(self, header: SampleHeader) -> None:
+        """A record of `samples`, decodable or not."""
+        self.credits.end(header.task_id, header.replica)
+        self.groups.ended(header)
+
+    def on_evaluation(self, sample: Sample) -> None:
+        """A record of `evaluations`."""
+        self.credits.end(sample.task_id, sample.replica)
+        self.evaluations.ended(sample)
+
+    def on_worker(self, status: WorkerStatus, now: float) -> None:
+        """A heartbeat."""
+        self.workers.heard(status, now)
+        self.new_heartbeats.add(status.worker_id)
+        if status.state is WorkerState.LEAVING and status.worker_id not in self.departed:
+            self.departed.append(status.worker_id)
+
+    def on_departure(self, worker_id: str) -> None:
+        """A worker wiped its record: it is gone."""
+        if worker_id in self.workers.workers and worker_id not in self.departed:
+            self.departed.append(worker_id)
+
+    def lose(self, open_task: OpenTask) -> list[Sample]:
+        """Give an open task up; returns the `lost` records that say so, one per replica it still owes."""
+        replicas = sorted(open_task.remaining)
+        self.credits.lose(open_task.task_id)
+        if open_task.task.kind is Kind.EVALUATION:
+            self.evaluations.lost(open_task.task)
+        else:
+            self.groups.lost(open_task.task)
+        return [_lost_sample(open_task, replica) for replica in replicas]
+
+    def surplus_tasks(self) -> list[OpenTask]:
+        """Open tasks nobody needs any more and that were not cancelled yet; each is returned once."""
+        found = [self.credits.get(task_id) for task_id in self.to_cancel]
+        self.to_cancel = []
+        surplus = [open_task for open_task in found if open_task is not None and not open_task.is_cancelled]
+        for open_task in surplus:
+            open_task.is_cancelled = True
+        return surplus
+
+    def cancel_tasks_of_closed_groups(self) -> None:
+        """Note for cancelling what an earlier dispatcher could not take back any more."""
+        self.to_cancel.extend(
+            open_task.task_id
+            for open_task in self.credits.all()
+            if open_task.task.kind is Kind.TRAINING and open_task.task.group_id in self.ledger.closed_groups
+        )
+
+
+def _lost_sample(open_task: OpenTask, replica: int) -> Sample:
+    task = open_task.task
+    lost = Sample(
+        sample_id=sample_id(task.group_id, replica, task.attempt),
+        task_id=task.task_id,
+        kind=task.kind,
+        status=Status.LOST,
+        epoch=task.epoch,
+        grant_id=task.grant_id,
+        worker_id=open_task.worker_id,
+        group_id=task.group_id,
+        replica=replica,
+        attempt=task.attempt,
+        prompt_id=task.prompt.prompt_id,
+        temperature=task.sampling.temperature,
+        seed=task.seed,
+        metadata={"written_by": lost_by},
+    )
+    if task.kind is Kind.TRAINING:
+        return lost
+    return replace(lost, pinned_version=task.pinned_version, evaluation=task.evaluation)

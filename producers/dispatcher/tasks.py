@@ -1,0 +1,120 @@
+"""What stands in a task: prompt, seed, sampling, partition, and the positions that were read when it was issued."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import TYPE_CHECKING
+
+from producers.dispatcher.credits import task_id_of
+from producers.dispatcher.evaluations import greedy
+from rollog.rules.freshness import min_version
+from schemas import Kind, RolloutTask, SamplingParameters
+
+if TYPE_CHECKING:
+    from producers.dispatcher.evaluations import WantedEvaluation
+    from producers.dispatcher.groups import Wanted
+    from producers.dispatcher.settings import DispatcherSettings
+    from schemas import Prompt
+
+seed_bits = 31
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IssuePosition:
+    """What the dispatcher had read, and as which policy version, when it issued a task."""
+
+    version: int
+    alpha: float
+    ledger_position: int
+    samples_positions: tuple[int, ...]
+
+
+def derived_seed(*parts: object) -> int:
+    """A sampling seed of 31 bits from everything that identifies an attempt."""
+    text = "/".join(str(part) for part in parts)
+    return int.from_bytes(sha256(text.encode()).digest()[:4], "little") >> (32 - seed_bits)
+
+
+class TaskWriter:
+    """Builds tasks under one epoch, numbering them."""
+
+    def __init__(self, settings: DispatcherSettings, epoch: int) -> None:
+        self._settings = settings
+        self._epoch = epoch
+        self._sequence = 0
+
+    def min_version(self, wanted: Wanted, position: IssuePosition) -> int:
+        """The version a worker must serve to take the attempt."""
+        return min_version(
+            position.version,
+            wanted.num_groups_ahead,
+            self._settings.groups.groups_per_batch,
+            position.alpha,
+            protected=wanted.protected,
+        )
+
+    def training(
+        self, wanted: Wanted, prompt: Prompt, grant_id: str, position: IssuePosition, num_replicas: int = 1
+    ) -> RolloutTask:
+        """The task of one attempt at one replica (or at `num_replicas` from it on)."""
+        run_seed = self._settings.run_config.seed
+        return RolloutTask(
+            task_id=self._next_id(),
+            kind=Kind.TRAINING,
+            epoch=self._epoch,
+            grant_id=grant_id,
+            group_id=wanted.group_id,
+            replica=wanted.replica,
+            attempt=wanted.attempt,
+            seed=derived_seed(run_seed, wanted.group_id, wanted.replica, wanted.attempt),
+            prompt=prompt,
+            sampling=self._sampling(self._settings.sampling.temperature),
+            sample_partition=wanted.group_id % self._settings.broker.samples_partitions,
+            reward=self._settings.reward.function or "",
+            num_replicas=num_replicas,
+            min_version=self.min_version(wanted, position),
+            issued_version=position.version,
+            issue_reason=wanted.reason,
+            protected=wanted.protected,
+            timeout_seconds=self._settings.dispatch.task_timeout_seconds,
+            ledger_position=position.ledger_position,
+            samples_positions=position.samples_positions,
+        )
+
+    def evaluation(
+        self, wanted: WantedEvaluation, prompt: Prompt, grant_id: str, position: IssuePosition
+    ) -> RolloutTask:
+        """The task of one held-out prompt; its group_id is the prompt's place in the held-out set."""
+        key = wanted.key
+        temperature = 0.0 if key.name == greedy else self._settings.sampling.temperature
+        return RolloutTask(
+            task_id=self._next_id(),
+            kind=Kind.EVALUATION,
+            epoch=self._epoch,
+            grant_id=grant_id,
+            group_id=wanted.prompt_index,
+            replica=0,
+            attempt=wanted.attempt,
+            seed=derived_seed(
+                self._settings.run_config.seed, key.name, key.version, wanted.prompt_index, wanted.attempt
+            ),
+            prompt=prompt,
+            sampling=self._sampling(temperature),
+            sample_partition=wanted.prompt_index % self._settings.broker.samples_partitions,
+            reward=self._settings.reward.function or "",
+            min_version=key.version,
+            issued_version=position.version,
+            pinned_version=key.version,
+            evaluation=key.name,
+            timeout_seconds=self._settings.dispatch.task_timeout_seconds,
+            ledger_position=position.ledger_position,
+            samples_positions=position.samples_positions,
+        )
+
+    def _sampling(self, temperature: float) -> SamplingParameters:
+        return SamplingParameters(temperature=temperature, max_tokens=self._settings.sampling.max_tokens)
+
+    def _next_id(self) -> str:
+        self._sequence += 1
+        return task_id_of(self._epoch, self._sequence)

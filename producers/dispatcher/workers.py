@@ -1,0 +1,156 @@
+"""The workers a dispatcher knows: who was heard when, who holds which grant, whose lease ran out.
+
+Pure: the caller gives the time. Silence counts only while the dispatcher itself has contact with the broker.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from producers.dispatcher.credits import Candidate
+from schemas import WorkerState
+
+if TYPE_CHECKING:
+    from producers.dispatcher.credits import CreditLedger
+    from schemas import Grant, WorkerStatus
+
+
+@dataclass(slots=True, kw_only=True)
+class KnownWorker:
+    """One worker incarnation."""
+
+    worker_id: str
+    last_heard: float
+    status: WorkerStatus | None = None
+    grant: Grant | None = None
+    is_expired: bool = False
+
+
+@dataclass(slots=True)
+class WorkerRegistry:
+    """Leases, grants and partitions of the workers."""
+
+    lease_seconds: float
+    num_partitions: int
+    prefetch_tasks: int
+    workers: dict[str, KnownWorker] = field(default_factory=dict)
+
+    def heard(self, status: WorkerStatus, now: float) -> None:
+        """A heartbeat arrived; a worker that was given up is alive again and gets a new grant."""
+        worker = self.workers.get(status.worker_id)
+        if worker is None:
+            worker = self.workers[status.worker_id] = KnownWorker(worker_id=status.worker_id, last_heard=now)
+        worker.last_heard = now
+        worker.status = status
+        worker.is_expired = False
+
+    def left(self, worker_id: str) -> KnownWorker | None:
+        """A worker took its leave; returns it if it was known."""
+        return self.workers.pop(worker_id, None)
+
+    def granted(self, grant: Grant, now: float) -> None:
+        """A grant stands in the log (the newest epoch of it wins)."""
+        worker = self.workers.get(grant.worker_id)
+        if worker is None:
+            worker = self.workers[grant.worker_id] = KnownWorker(worker_id=grant.worker_id, last_heard=now)
+        if worker.grant is None or worker.grant.epoch <= grant.epoch:
+            worker.grant = grant
+
+    def revoked(self, grant_id: str) -> None:
+        """A grant was taken back."""
+        for worker in self.workers.values():
+            if worker.grant is not None and worker.grant.grant_id == grant_id:
+                worker.grant = None
+
+    def restart_leases(self, now: float) -> None:
+        """Contact with the broker was lost and is back: silence so far proves nothing."""
+        for worker in self.workers.values():
+            worker.last_heard = now
+
+    def silent(self, now: float) -> list[KnownWorker]:
+        """Workers whose lease has run out."""
+        return [
+            worker
+            for worker in self.workers.values()
+            if not worker.is_expired and now - worker.last_heard > self.lease_seconds
+        ]
+
+    def without_grant(self) -> list[KnownWorker]:
+        """Workers that were heard and wait for a grant."""
+        return [
+            worker
+            for worker in self.workers.values()
+            if worker.grant is None
+            and not worker.is_expired
+            and worker.status is not None
+            and worker.status.state is not WorkerState.LEAVING
+        ]
+
+    def free_partition(self) -> int | None:
+        """The lowest tasks partition without a grant, or None: `broker.max_workers` are there."""
+        taken = {worker.grant.partition for worker in self.workers.values() if worker.grant is not None}
+        return next((number for number in range(self.num_partitions) if number not in taken), None)
+
+    @property
+    def num_granted(self) -> int:
+        """Workers that hold a grant and are heard."""
+        return sum(worker.grant is not None and not worker.is_expired for worker in self.workers.values())
+
+    def num_serving(self, version: int) -> int:
+        """Workers that serve exactly this version, whatever they have to do."""
+        return sum(served == version for served in self._served_versions())
+
+    def num_serving_before(self, version: int) -> int:
+        """Workers that serve an earlier version, or none yet, and may still come to this one."""
+        return sum(served is None or served < version for served in self._served_versions())
+
+    def _served_versions(self) -> list[int | None]:
+        return [
+            None if worker.status is None else worker.status.served_version
+            for worker in self.workers.values()
+            if worker.grant is not None and not worker.is_expired
+        ]
+
+    def candidates(self, ledger: CreditLedger) -> list[Candidate]:
+        """Workers that serve a version and have free slots."""
+        found = []
+        for worker in self.workers.values():
+            status = worker.status
+            if worker.grant is None or worker.is_expired or status is None or status.served_version is None:
+                continue
+            if status.state not in (WorkerState.SERVING, WorkerState.RELOADING):
+                continue
+            num_slots = status.capacity + self.prefetch_tasks - ledger.num_used(worker.worker_id)
+            if num_slots > 0:
+                found.append(
+                    Candidate(
+                        worker_id=worker.worker_id, num_slots=num_slots, served_version=status.served_version
+                    )
+                )
+        return found
+
+
+def missing_tasks(
+    worker: KnownWorker, ledger: CreditLedger, *, limit: int, now: float, grace: float
+) -> list[str]:
+    """Tasks the worker has read, does not name in its heartbeats and has not ended: lost between the two.
+
+    Call once per heartbeat. A task counts as missing after `limit` heartbeats in a row over `grace` seconds.
+    """
+    status = worker.status
+    if status is None or worker.grant is None or status.grant_id != worker.grant.grant_id:
+        return []
+    named = set(status.open_tasks)
+    missing = []
+    for open_task in ledger.of_worker(worker.worker_id):
+        offset = open_task.known_offset()
+        if open_task.task_id in named or offset is None or offset >= status.tasks_position:
+            open_task.num_missing = 0
+            open_task.missing_since = None
+            continue
+        open_task.num_missing += 1
+        open_task.missing_since = now if open_task.missing_since is None else open_task.missing_since
+        if open_task.num_missing >= limit and now - open_task.missing_since >= grace:
+            missing.append(open_task.task_id)
+    return missing

@@ -1,0 +1,3 @@
+"""Inference engines behind one port (`producers.engines.ports`)."""
+
+from __future__ import annotations

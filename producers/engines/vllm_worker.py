@@ -1,0 +1,63 @@
+"""The part of the vLLM engine that runs inside vLLM's own process, next to the model.
+
+vLLM imports this module there before it builds the model, which is when it has to act: it ties the process to
+its parent, and keeps the CPU backend from copying linear weights into packed buffers. Such copies would go on
+being used after the parameters were overwritten, for a tied output layer without any error.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING, Any
+
+from safetensors.torch import load_file
+from vllm.platforms import current_platform
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_pr_set_pdeathsig = 1
+
+
+def _die_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is None or sys.platform != "linux":
+        return
+    ctypes.CDLL(None).prctl(_pr_set_pdeathsig, signal.SIGKILL, 0, 0, 0)
+    # The parent may have gone before the kernel was asked; no signal would come any more.
+    if os.getppid() != parent.pid:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _keep_weights_in_place() -> None:
+    if not current_platform.is_cpu():
+        return
+    from vllm import _custom_ops  # noqa: PLC0415  # CPU only
+
+    _custom_ops._supports_onednn = False  # noqa: SLF001  # vLLM offers no setting for it
+
+
+_die_with_parent()
+_keep_weights_in_place()
+
+
+class WeightLoader:
+    """Mixed into vLLM's worker; its methods are called with `collective_rpc`."""
+
+    model_runner: Any
+
+    def rollog_load_weights(self, path: str, names: Sequence[str]) -> None:
+        """Overwrite the model's parameters by the named tensors of a safetensors file."""
+        model = self.model_runner.get_model()
+        tensors = load_file(path)
+        model.load_weights((name, tensors[name]) for name in names)
+        packed = [name for name, parameter in model.named_parameters() if parameter.numel() == 0]
+        if packed:
+            raise RuntimeError(
+                f"this vLLM build packed {len(packed)} parameters ({packed[0]} ...) and would go on using the "
+                "old weights"
+            )

@@ -1,0 +1,87 @@
+"""What a weights file must hold to be loaded into a model, decided from its header before anything changes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from safetensors import SafetensorError, safe_open
+
+from rollog.errors import DataError, WeightsError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelTensors:
+    """Names and shapes of a model's parameters, and names that may be in a file without being needed.
+
+    The optional ones are aliases of tied parameters and buffers that the model computes itself.
+    """
+
+    required: Mapping[str, Shape]
+    optional: frozenset[str] = frozenset()
+
+
+def model_tensors(model: str) -> ModelTensors:
+    """The tensors of a Hugging Face causal language model, from its configuration alone (no weights are read).
+
+    Raises DataError when the configuration cannot be read.
+    """
+    import torch  # noqa: PLC0415  # heavy, and only some engines come here
+    from transformers import AutoConfig, AutoModelForCausalLM  # noqa: PLC0415
+
+    try:
+        config = AutoConfig.from_pretrained(model)
+        with torch.device("meta"):
+            skeleton = AutoModelForCausalLM.from_config(config)
+    except (OSError, ValueError, KeyError) as error:
+        raise DataError(
+            f"model.path = {model!r} is no causal language model: {error}; name a directory with a config.json, "
+            "or a Hugging Face model that is in the local cache"
+        ) from error
+    skeleton.tie_weights()
+    required = {name: tuple(parameter.shape) for name, parameter in skeleton.named_parameters()}
+    return ModelTensors(required, frozenset(skeleton.state_dict()) - required.keys())
+
+
+def check_weights_file(path: Path, tensors: ModelTensors | None) -> None:
+    """Raises WeightsError unless the file holds exactly the model's tensors in their shapes.
+
+    Without `tensors` it only has to be a safetensors file.
+    """
+    shapes = _shapes_in(path)
+    if tensors is None:
+        return
+    missing = sorted(tensors.required.keys() - shapes.keys())
+    unknown = sorted(shapes.keys() - tensors.required.keys() - tensors.optional)
+    if missing or unknown:
+        raise WeightsError(
+            f"{path.name} does not fit the model: {_listing('missing', missing)}{_listing('unknown', unknown)}"
+            "publish weights of the model that model.path names"
+        )
+    for name, shape in tensors.required.items():
+        if shapes[name] != shape:
+            raise WeightsError(
+                f"{path.name} does not fit the model: {name} has shape {list(shapes[name])} instead of "
+                f"{list(shape)}; publish weights of the model that model.path names"
+            )
+
+
+def _shapes_in(path: Path) -> dict[str, Shape]:
+    try:
+        with safe_open(path, framework="numpy") as file:
+            return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError) as error:
+        raise WeightsError(f"{path.name} is no readable safetensors file: {error}") from error
+
+
+def _listing(word: str, names: list[str], most: int = 5) -> str:
+    if not names:
+        return ""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return f"{word} {', '.join(names[:most])}{more}; "

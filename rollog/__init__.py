@@ -1,0 +1,5 @@
+"""rollog: asynchronous reinforcement-learning post-training of language models on a durable log."""
+
+from __future__ import annotations
+
+__version__ = "0.1.0"

@@ -1,0 +1,88 @@
+"""Bringing a run into being: the demo's files, its topics, its manifest."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from rollog import __version__
+from rollog.broker.topics import RunTopics, ensure_topics, topic_specs
+from rollog.cli.names import made_up_name
+from rollog.cli.settings import check_files, config_sha256, with_absolute_paths
+from rollog.errors import RunExists
+from rollog.runs import read_runs, register_run
+from schemas import RunManifest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from rollog.broker.ports import Broker
+    from rollog.cli.settings import Settings
+
+demo_reward = "rollog.demo.countdown:reward"
+
+
+def complete(settings: Settings, home: Path, on_progress: Callable[[str, float], None]) -> Settings:
+    """The settings with a name, with files that exist and with an address for the weights.
+
+    The demo's model and prompts are made (or found in the cache) where none are named.
+    """
+    check_files(settings)
+    if settings.run.name is None:
+        settings = settings.changed(run={"name": made_up_name()})
+    if settings.model.path is None or settings.data.train is None:
+        settings = _with_demo_files(settings, home / "cache" / "demo", on_progress)
+    if settings.reward.function is None:
+        settings = settings.changed(reward={"function": demo_reward})
+    if settings.weights.uri is None:
+        directory = (home / "weights" / settings.run_name).resolve()
+        settings = settings.changed(weights={"uri": directory.as_uri()})
+    return with_absolute_paths(settings)
+
+
+def create_run(broker: Broker, settings: Settings) -> RunManifest:
+    """Create the topics of a new run and register its manifest. Raises RunExists, TopicMismatch."""
+    manifest = manifest_of(settings)
+    if manifest.run in read_runs(broker, manifest.prefix):
+        raise RunExists(
+            f"run {manifest.run!r} exists already at {broker.address}; names are never reused: "
+            "choose another with --run"
+        )
+    with broker.admin() as admin:
+        ensure_topics(admin, topic_specs(RunTopics(manifest.prefix, manifest.run), settings.broker))
+    register_run(broker, manifest)
+    return manifest
+
+
+def manifest_of(settings: Settings) -> RunManifest:
+    """The manifest of completed settings."""
+    config_json = settings.to_manifest()
+    topics = RunTopics(settings.run.prefix, settings.run_name)
+    start = f"{topics.prefix}.{topics.run}."
+    return RunManifest(
+        run=topics.run,
+        prefix=topics.prefix,
+        seed=settings.run.seed,
+        config_json=config_json,
+        config_sha256=config_sha256(config_json),
+        weights_uri=type(settings).from_manifest(config_json).weights.uri or "",
+        rollog_version=__version__,
+        created_unix_seconds=time.time(),
+        partitions={
+            spec.name.removeprefix(start): spec.num_partitions
+            for spec in topic_specs(topics, settings.broker)
+            if spec.name.startswith(start)
+        },
+    )
+
+
+def _with_demo_files(settings: Settings, cache: Path, on_progress: Callable[[str, float], None]) -> Settings:
+    from rollog.demo.prepare import prepare  # noqa: PLC0415  # imports torch when it has to train
+
+    files = prepare(cache, on_progress=lambda fraction: on_progress("the demo's model", fraction))
+    if settings.model.path is None:
+        settings = settings.changed(model={"path": str(files.model)})
+    if settings.data.train is None:
+        settings = settings.changed(data={"train": str(files.train), "held_out": str(files.held_out)})
+    return settings

@@ -1,0 +1,104 @@
+"""The settings of a role: its run's manifest, with what may differ from machine to machine on top."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from producers.dispatcher.settings import DispatcherSettings
+from rollog.cli.settings import Settings
+from rollog.cli.sources import Layers, split_assignment
+from rollog.errors import ConfigError
+from rollog.runs import find_run, read_runs
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from rollog.broker.ports import Broker
+
+_local_sections = frozenset({"metrics", "rollout"})
+_local_keys = frozenset(
+    {
+        ("broker", "bootstrap_servers"),
+        ("broker", "connect_timeout_seconds"),
+        ("data", "held_out"),
+        ("data", "train"),
+        ("model", "path"),
+        ("model", "tokenizer"),
+        ("trainer", "num_threads"),
+        ("weights", "uri"),
+    }
+)
+_named_by_flags = frozenset({("run", "name"), ("run", "prefix")})
+
+
+def settings_of_run(
+    broker: Broker,
+    wanted: Settings,
+    *,
+    environment: Mapping[str, str],
+    assignments: Sequence[str],
+    wait_seconds: float,
+) -> Settings:
+    """The settings of the run that `wanted` names, changed by local environment variables and `--set`.
+
+    Raises RunNotFound when there is no such run in time, ConfigError for a `--set` of what the manifest rules.
+    """
+    name = wanted.run.name or _only_run(broker, wanted.run.prefix)
+    manifest = find_run(broker, wanted.run.prefix, name, wait_seconds=wait_seconds)
+    layers = Layers()
+    layers.add_environment(
+        {key: value for key, value in environment.items() if is_local(_variable_path(key))}
+    )
+    for assignment in assignments:
+        path, _ = split_assignment(assignment)
+        if path[:2] in _named_by_flags:
+            continue
+        if not is_local(path):
+            raise ConfigError(
+                f"--set {assignment}: {'.'.join(path)} belongs to the run and stands in its manifest; "
+                "only [metrics], [rollout], addresses and paths may differ from role to role"
+            )
+        layers.add_flags([assignment])
+    ruled = Settings.from_manifest(manifest.config_json)
+    return ruled.changed(**_with_address(layers, wanted))
+
+
+def is_local(path: Sequence[str]) -> bool:
+    """Whether a setting may differ between the roles of one run."""
+    return path[0] in _local_sections or tuple(path[:2]) in _local_keys
+
+
+def dispatcher_settings(settings: Settings) -> DispatcherSettings:
+    """What the dispatcher needs."""
+    return DispatcherSettings(
+        run=settings.run_name,
+        prefix=settings.run.prefix,
+        run_config=settings.run,
+        broker=settings.broker,
+        groups=settings.groups,
+        freshness=settings.freshness,
+        data=settings.data,
+        sampling=settings.sampling,
+        evaluation=settings.evaluation,
+        reward=settings.reward,
+        dispatch=settings.dispatch,
+    )
+
+
+def _variable_path(name: str) -> tuple[str, ...]:
+    return tuple(name.removeprefix("ROLLOG_").lower().split("__"))
+
+
+def _with_address(layers: Layers, wanted: Settings) -> dict[str, dict[str, object]]:
+    changes: dict[str, dict[str, object]] = {section: dict(keys) for section, keys in layers.values.items()}
+    changes.setdefault("broker", {})["bootstrap_servers"] = wanted.broker.bootstrap_servers
+    return changes
+
+
+def _only_run(broker: Broker, prefix: str) -> str:
+    runs = read_runs(broker, prefix)
+    if len(runs) == 1:
+        return next(iter(runs))
+    known = ", ".join(sorted(runs)) or "none"
+    raise ConfigError(f"name the run with --run NAME (runs at {broker.address}: {known})")

@@ -1,0 +1,76 @@
+"""The command `rollog`: its subcommands, and what an error looks like.
+
+Nothing heavy is imported here or in the modules of the commands; each command imports what it needs when it runs.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from rollog import __version__
+from rollog.cli.broker import broker
+from rollog.cli.doctor import doctor
+from rollog.cli.roles import dispatch, rollout, train
+from rollog.cli.signals import exit_on_sigterm
+from rollog.cli.topics import topics
+from rollog.cli.up import up
+from rollog.errors import RollogError, exit_status
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="rollog")
+@click.option("--debug", is_flag=True, envvar="ROLLOG_DEBUG", help="Show tracebacks of errors.")
+@click.pass_context
+def cli(context: click.Context, debug: bool) -> None:
+    """Asynchronous reinforcement-learning post-training of language models on Apache Kafka.
+
+    `rollog up` does everything on this machine. The other commands are its parts, for a cluster or for separate
+    terminals: `broker`, then `topics create`, then `dispatch`, `rollout` (as many as wanted) and `train`.
+
+    The environment variables ROLLOG_LOG_LEVEL (debug, info, warning, error) and ROLLOG_LOG_FORMAT (text, json)
+    say what is logged; ROLLOG_<SECTION>__<KEY> sets one setting.
+    """
+    context.obj = debug
+
+
+for command in (up, topics, dispatch, rollout, train, broker, doctor):
+    cli.add_command(command)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run `rollog` and leave with its exit status: 0, 1, 2 (settings, data, usage), 78 (superseded), 128 + signal."""
+    _find_modules_here()
+    exit_on_sigterm()
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        status = cli.main(args=words, prog_name="rollog", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except click.Abort:
+        sys.exit(130)
+    except RollogError as error:
+        if "--debug" in words or os.environ.get("ROLLOG_DEBUG"):
+            raise
+        click.secho(f"error: {error}", fg="red", err=True)
+        sys.exit(exit_status(error))
+    sys.exit(status if isinstance(status, int) else 0)
+
+
+def _find_modules_here() -> None:
+    """Let modules of the current directory be found, for reward functions, but never in place of installed ones."""
+    here = str(Path.cwd())
+    if here not in sys.path and "" not in sys.path:
+        sys.path.append(here)
+
+
+if __name__ == "__main__":
+    main()

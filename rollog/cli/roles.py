@@ -1,0 +1,134 @@
+"""`rollog dispatch`, `rollog rollout` and `rollog train`: one role of a run that exists, in this process."""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import click
+
+from rollog.cli.options import CommonOptions, common_options
+from rollog.logs import configure_logging, get_logger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+    from threading import Event
+
+    from rollog.broker.ports import Broker
+    from rollog.cli.settings import Settings
+    from rollog.metrics import Metrics
+
+    RunRole = Callable[[Settings, Path, Broker, Metrics, Event], None]
+
+log = get_logger("role")
+
+_metrics_port = click.option(
+    "--metrics-port", type=click.IntRange(0, 65535), help="Serve metrics on this port (0: any free one)."
+)
+_wait = click.option(
+    "--wait",
+    "wait_seconds",
+    type=click.FloatRange(min=0),
+    default=60.0,
+    show_default=True,
+    help="Seconds to wait for the run to be created.",
+)
+
+
+@click.command()
+@_metrics_port
+@_wait
+@common_options
+def dispatch(options: CommonOptions, metrics_port: int | None, wait_seconds: float) -> int:
+    """Run the dispatcher: orders rollouts for the prompts of a run.
+
+    The settings are those of the run's manifest, which `rollog up` or `rollog topics create` has written; of the
+    file, the environment and --set only what belongs to this machine counts (broker, metrics, paths).
+
+    Consumes samples, steps and workers; produces tasks and control. Waits for workers with free slots. If it dies,
+    the next one reads the log and goes on.
+    """
+    return _run("dispatcher", _dispatcher, options, metrics_port, wait_seconds)
+
+
+@click.command()
+@_metrics_port
+@_wait
+@common_options
+def rollout(options: CommonOptions, metrics_port: int | None, wait_seconds: float) -> int:
+    """Run one rollout worker: generates responses and rewards them.
+
+    Start as many as there are devices, at any time; each finds its run's settings in the manifest. Settings of the
+    section [rollout] may differ per machine.
+
+    Consumes tasks, weights and control; produces samples, evaluations and workers. Waits for weights, then for
+    tasks. If it dies, its tasks are issued to others.
+    """
+    return _run("rollout", _rollout, options, metrics_port, wait_seconds)
+
+
+@click.command()
+@_metrics_port
+@_wait
+@common_options
+def train(options: CommonOptions, metrics_port: int | None, wait_seconds: float) -> int:
+    """Run the trainer: learns from the samples and publishes weights.
+
+    Consumes samples and control; produces steps (the ledger) and weights, in one transaction per step. Waits for
+    complete groups. If it dies, the next one recovers from ledger and checkpoint.
+    """
+    return _run("trainer", _trainer, options, metrics_port, wait_seconds)
+
+
+def _run(
+    name: str, run_role: RunRole, options: CommonOptions, metrics_port: int | None, wait_seconds: float
+) -> int:
+    """Run one role to the end of its run. Returns 0 then, and 128 + signal after a graceful stop."""
+    from rollog.cli.connection import connect  # noqa: PLC0415  # help needs no Kafka
+    from rollog.cli.local import settings_of_run  # noqa: PLC0415
+    from rollog.cli.signals import StopSignals  # noqa: PLC0415
+    from rollog.metrics import Metrics  # noqa: PLC0415
+
+    configure_logging()
+    wanted = options.settings()
+    broker = connect(wanted.broker, options.home)
+    settings = settings_of_run(
+        broker, wanted, environment=os.environ, assignments=options.assignments, wait_seconds=wait_seconds
+    )
+    metrics = Metrics()
+    with ExitStack() as open_parts:
+        port = settings.metrics.port if metrics_port is None else metrics_port
+        if port is not None:
+            server = open_parts.enter_context(metrics.serve(settings.metrics.host, port))
+            log.info("metrics served", role=name, host=server.host, port=server.port)
+        signals = open_parts.enter_context(StopSignals())
+        log.info("role begins", role=name, run=settings.run_name, broker=broker.address, pid=os.getpid())
+        run_role(settings, options.home, broker, metrics, signals.stop)
+    log.info("role ends", role=name, run=settings.run_name, stopped=bool(signals.received))
+    return signals.exit_status
+
+
+def _dispatcher(settings: Settings, home: Path, broker: Broker, metrics: Metrics, stop: Event) -> None:
+    from producers.dispatcher.role import run_dispatcher  # noqa: PLC0415
+    from rollog.cli.local import dispatcher_settings  # noqa: PLC0415
+
+    del home
+    run_dispatcher(dispatcher_settings(settings), broker, metrics, stop)
+
+
+def _rollout(settings: Settings, home: Path, broker: Broker, metrics: Metrics, stop: Event) -> None:
+    from producers.rollout.role import run_rollout  # noqa: PLC0415
+
+    from rollog.cli.local import rollout_settings  # noqa: PLC0415
+
+    run_rollout(rollout_settings(settings, home), broker, metrics, stop)
+
+
+def _trainer(settings: Settings, home: Path, broker: Broker, metrics: Metrics, stop: Event) -> None:
+    from trainer.role import run_trainer  # noqa: PLC0415
+
+    from rollog.cli.local import trainer_settings  # noqa: PLC0415
+
+    run_trainer(trainer_settings(settings, home), broker, metrics, stop)

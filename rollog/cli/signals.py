@@ -1,0 +1,66 @@
+"""Ends of a process asked for from outside: the first signal is graceful, later ones are not."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    from types import FrameType, TracebackType
+
+_numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class StopSignals:
+    """While active, SIGINT, SIGTERM and SIGHUP set `stop`.
+
+    After `patience` of them the next one ends the process. To be used in the main thread.
+    """
+
+    def __init__(self, *, patience: int = 1) -> None:
+        self.stop = threading.Event()
+        self.received: list[int] = []
+        self._patience = patience
+        self._previous: dict[int, object] = {}
+
+    def __enter__(self) -> Self:
+        self._previous = {number: signal.signal(number, self._receive) for number in _numbers}
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]  # what signal.signal returned itself
+
+    @property
+    def in_a_hurry(self) -> bool:
+        """Whether a second signal came."""
+        return len(self.received) > 1
+
+    @property
+    def exit_status(self) -> int:
+        """0 without a signal, else what a shell reports for the first one."""
+        return 128 + self.received[0] if self.received else 0
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        del frame
+        self.received.append(number)
+        self.stop.set()
+        if len(self.received) >= self._patience:
+            for each in _numbers:
+                signal.signal(each, signal.SIG_DFL)
+
+
+def exit_on_sigterm() -> None:
+    """Let SIGTERM unwind this process like Ctrl-C does."""
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        del frame
+        raise SystemExit(128 + number)
+
+    signal.signal(signal.SIGTERM, leave)

@@ -1,0 +1,118 @@
+"""The figures of a finished (or stopped) run, as written to summary.json and printed."""
+
+from __future__ import annotations
+
+import json
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from consumers.progress import ProgressView
+    from rollog.cli.settings import Settings
+    from schemas import StepTimings
+
+Summary = dict[str, object]
+
+
+def summarize(
+    settings: Settings,
+    view: ProgressView,
+    *,
+    wall_seconds: float,
+    training_seconds: float,
+    kafka_version: str,
+    engine: str,
+) -> Summary:
+    """All figures. `training_seconds` is the part of `wall_seconds` since version 0 was published."""
+    last = view.version
+    return {
+        "run": settings.run_name,
+        "closed": view.is_closed,
+        "close_reason": view.close_reason,
+        "steps": max(last, 0),
+        "held_out_before": view.accuracy("greedy", 0),
+        "held_out_after": view.accuracy("greedy", last) if last > 0 else None,
+        "held_out_before_sampled": view.accuracy("sampled", 0),
+        "held_out_after_sampled": view.accuracy("sampled", last) if last > 0 else None,
+        "held_out_prompts": max((score.num_prompts for score in view.held_out.values()), default=0),
+        "held_out_by_version": _by_version(view),
+        "reward_by_step": [round(reward, 6) for reward in view.reward_history],
+        "reward_control": settings.reward.control,
+        "samples_produced": view.samples_produced,
+        "samples_trained": view.dispositions.get("trained", 0),
+        "samples_by_disposition": view.dispositions,
+        "reasons": view.reasons,
+        "max_lag": view.lag_max,
+        "alpha": view.alpha,
+        "wall_seconds": round(wall_seconds, 3),
+        "training_seconds": round(training_seconds, 3),
+        "tokens_generated": view.tokens_generated,
+        "tokens_trained": view.tokens_trained,
+        "tokens_per_second": _rate(view.tokens_generated, training_seconds),
+        "step_seconds": step_split(view.step_timings),
+        "engine": engine,
+        "trainer": settings.trainer.engine,
+        "kafka_version": kafka_version,
+        "seed": settings.run.seed,
+        "ledger_head": view.ledger_head,
+    }
+
+
+def step_split(timings: Sequence[StepTimings]) -> dict[str, float]:
+    """Mean seconds of a step, by what the trainer did: waiting for generation, training, publishing, log."""
+    if not timings:
+        return {}
+    means = {
+        "waiting": fmean(each.wait_seconds for each in timings),
+        "training": fmean(each.train_seconds for each in timings),
+        "publishing": fmean(each.publish_seconds for each in timings),
+        "log": fmean(each.commit_seconds for each in timings),
+        "checkpoint": fmean(each.checkpoint_seconds for each in timings),
+    }
+    return {name: round(value, 4) for name, value in {**means, "total": sum(means.values())}.items()}
+
+
+def write_summary(summary: Summary, directory: Path) -> Path:
+    """Write summary.json whole or not at all; returns its path."""
+    path = directory / "summary.json"
+    partial = directory / "summary.json.partial"
+    partial.write_text(json.dumps(summary, indent=2) + "\n")
+    partial.replace(path)
+    return path
+
+
+def summary_lines(summary: Summary) -> list[str]:
+    """The main figures for a terminal."""
+    split = summary["step_seconds"]
+    return [
+        f"run {summary['run']}: {summary['steps']} steps in {summary['wall_seconds']} s",
+        f"held-out accuracy: {_change(summary, 'held_out_before', 'held_out_after')} greedy, "
+        f"{_change(summary, 'held_out_before_sampled', 'held_out_after_sampled')} sampled",
+        f"samples: {summary['samples_produced']} produced, by disposition {summary['samples_by_disposition']}",
+        f"lag: at most {summary['max_lag']} (alpha {summary['alpha']}); "
+        f"{summary['tokens_per_second']} tokens/s generated",
+        f"seconds per step: {split}",
+        f"ledger head: {summary['ledger_head']}",
+    ]
+
+
+def _by_version(view: ProgressView) -> dict[str, dict[str, float]]:
+    found: dict[str, dict[str, float]] = {}
+    for (name, version), score in sorted(view.held_out.items(), key=lambda item: (item[0][1], item[0][0])):
+        found.setdefault(name, {})[str(version)] = round(score.mean_reward, 6)
+    return found
+
+
+def _rate(amount: int, seconds: float) -> float:
+    return round(amount / seconds, 1) if seconds > 0 else 0.0
+
+
+def _change(summary: Summary, before: str, after: str) -> str:
+    return f"{_figure(summary[before])} -> {_figure(summary[after])}"
+
+
+def _figure(value: object) -> str:
+    return f"{value:.3f}" if isinstance(value, float) else "-"

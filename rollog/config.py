@@ -1,0 +1,135 @@
+"""Configuration shared by several stages, and the base of every other configuration model.
+
+Each component owns one frozen model in its own package; `rollog.cli.settings` puts them together and
+loads them from TOML, environment and flags. Nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+run_name_pattern = r"^[a-z0-9-]{1,48}$"
+
+
+class Section(BaseModel):
+    """Base of all sections: frozen, strict about unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+
+
+class LastBatch(StrEnum):
+    """What happens to the groups left when the dataset ends."""
+
+    TRAIN = "train"
+    DROP = "drop"
+
+
+class RunConfig(Section):
+    """The run as a whole."""
+
+    name: Annotated[str, Field(pattern=run_name_pattern)] | None = None
+    """Name of the run, `[a-z0-9-]{1,48}`, never reused; a new one is made up when left out."""
+    prefix: Annotated[str, Field(pattern=r"^[a-z0-9-]{1,48}$")] = "rollog"
+    """First part of every topic name."""
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    """Seed of dataset order, sampling and training."""
+    num_steps: Annotated[int, Field(ge=1)] = 60
+    """Training steps after which the run ends (earlier if the dataset does)."""
+    last_batch: LastBatch = LastBatch.TRAIN
+    """Whether a batch smaller than `groups_per_batch` is trained when the dataset ends."""
+    close_timeout_seconds: Annotated[float, Field(gt=0)] = 60.0
+    """How long the trainer waits for the dispatcher's `Stopped` before it closes the ledger."""
+
+
+class BrokerConfig(Section):
+    """The Kafka cluster and the topics of a run."""
+
+    bootstrap_servers: str | None = None
+    """`host:port[,host:port]`; left out, `rollog up` starts the embedded Apache Kafka."""
+    samples_partitions: Annotated[int, Field(ge=1, le=4096)] = 4
+    """Partitions of `samples` and `evaluations`."""
+    max_workers: Annotated[int, Field(ge=1, le=4096)] = 16
+    """Partitions of `tasks`: how many rollout workers can hold a grant at once."""
+    replication_factor: Annotated[int, Field(ge=1)] = 1
+    """Replicas of each topic; 3 with min ISR 2 to survive the loss of a machine."""
+    min_insync_replicas: Annotated[int, Field(ge=1)] = 1
+    """Replicas that must have a record before it is acknowledged."""
+    connect_timeout_seconds: Annotated[float, Field(gt=0)] = 10.0
+    """How long a client tries to reach the broker before it gives up, naming the address."""
+    max_record_bytes: Annotated[int, Field(ge=1 << 16)] = 16 << 20
+    """Largest record of `samples`, in bytes; a larger sample ends as failed: too_large."""
+
+
+class ModelConfig(Section):
+    """The policy."""
+
+    path: str | None = None
+    """Directory or Hugging Face name of a causal language model; left out, the demo's model is made."""
+    tokenizer: str | None = None
+    """Directory or name of the tokenizer, when it is not beside the model."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Type of weights and activations in generation and training."""
+    max_context_tokens: Annotated[int, Field(ge=2)] = 2048
+    """Longest prompt plus response."""
+
+
+class GroupConfig(Section):
+    """What a batch is made of."""
+
+    groups_per_batch: Annotated[int, Field(ge=1)] = 32
+    """B: groups trained in one step."""
+    group_size: Annotated[int, Field(ge=1)] = 8
+    """G: rollouts of one prompt that share a baseline."""
+    redundant_replicas: Annotated[int, Field(ge=0)] = 0
+    """R: extra replicas per group; the first G fresh ones count."""
+    redundant_groups: Annotated[int, Field(ge=0)] = 0
+    """Extra groups in flight beyond what a batch needs."""
+    filter_zero_signal: bool = True
+    """Whether groups whose rewards are all equal are filtered and replaced by a fresh prompt."""
+    reward_mean_bounds: tuple[float, float] | None = None
+    """Groups whose mean reward lies outside are filtered; left out, no bounds."""
+    max_attempts: Annotated[int, Field(ge=1)] = 3
+    """Failed or dead attempts after which a replica is given up."""
+    max_lost: Annotated[int, Field(ge=1)] = 10
+    """Lost attempts after which a replica is given up."""
+
+
+class StaleAction(StrEnum):
+    """What happens to the place of a stale rollout."""
+
+    REGENERATE = "regenerate"
+    DROP = "drop"
+
+
+class FreshnessConfig(Section):
+    """How old a rollout may be when it is trained."""
+
+    alpha: Annotated[float, Field(ge=0)] = 1.0
+    """Asynchronous ratio: bound on the lag of everything trained; 0 is synchronous; may be fractional."""
+    action: StaleAction = StaleAction.REGENERATE
+    """Whether a stale rollout is made again or its place is dropped."""
+    protect_after: Annotated[int, Field(ge=1)] = 1
+    """A group is protected from its n-th stale sample on."""
+    patience_seconds: Annotated[float, Field(ge=0)] = 300.0
+    """How long one protected replica may hold up training."""
+
+
+class WeightsConfig(Section):
+    """Where published weights go."""
+
+    uri: str | None = None
+    """fsspec address of the weights store (`file://`, `s3://` ...); left out, a folder of the state directory."""
+    keep_versions: Annotated[int, Field(ge=2)] | None = None
+    """Newest versions to keep; left out, all (replay from version 0 needs only version 0)."""
+
+
+class MetricsConfig(Section):
+    """Prometheus metrics over HTTP."""
+
+    port: Annotated[int, Field(ge=0, le=65535)] | None = None
+    """Port of the first role on this machine (0: any free one); left out, metrics are not served."""
+    host: str = "127.0.0.1"
+    """Address to listen on."""

@@ -1,0 +1,100 @@
+"""The demo's policy: a Qwen2 language model of 0.4 million parameters over a vocabulary of whole words.
+
+Both parts are ordinary Hugging Face ones: the directory that `save_tokenizer` and `save_model` fill loads with
+`AutoModelForCausalLM` and with `AutoTokenizer` or `PreTrainedTokenizerFast`, and vLLM serves it.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+
+from rollog.demo.countdown import again, largest_value, marks, operators
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pad_token, eos_token, unknown_token = "<pad>", "<eos>", "<unk>"  # noqa: S105  words, not secrets
+vocabulary = (
+    pad_token,
+    eos_token,
+    unknown_token,
+    *operators,
+    ":",
+    "=",
+    again,
+    *marks,
+    *(str(value) for value in range(largest_value + 1)),
+)
+pad_token_id, eos_token_id, unknown_token_id = range(3)
+max_context_tokens = 64
+
+
+def save_tokenizer(directory: Path) -> None:
+    """Write tokenizer.json and tokenizer_config.json.
+
+    The class is named in the configuration: without it `AutoTokenizer` takes a Qwen2 model's tokenizer for the
+    byte-level one of the published Qwen2 models and splits words into pieces.
+    """
+    words = Tokenizer(WordLevel({word: index for index, word in enumerate(vocabulary)}, unk_token=unknown_token))
+    words.pre_tokenizer = WhitespaceSplit()
+    words.add_special_tokens([pad_token, eos_token, unknown_token])
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "pad_token": pad_token,
+        "eos_token": eos_token,
+        "unk_token": unknown_token,
+        "model_max_length": max_context_tokens,
+        "padding_side": "left",
+        "clean_up_tokenization_spaces": False,
+    }
+    words.save(str(directory / "tokenizer.json"))
+    (directory / "tokenizer_config.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+
+
+def load_tokenizer(directory: Path) -> PreTrainedTokenizerFast:
+    """The tokenizer of a model directory."""
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(directory)
+    assert isinstance(tokenizer, PreTrainedTokenizerFast)
+    return tokenizer
+
+
+def encode_words(text: str) -> list[int]:
+    """Token ids of a text of known words, without any tokenizer object."""
+    return [_index[word] for word in text.split()]
+
+
+def model_config() -> Qwen2Config:
+    """Two layers of width 128, tied embeddings."""
+    return Qwen2Config(
+        vocab_size=len(vocabulary),
+        hidden_size=128,
+        intermediate_size=384,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=max_context_tokens,
+        initializer_range=0.06,
+        tie_word_embeddings=True,
+        use_sliding_window=False,
+        pad_token_id=pad_token_id,
+        eos_token_id=eos_token_id,
+        bos_token_id=None,
+        dtype="float32",
+    )
+
+
+def new_model(seed: int) -> Qwen2ForCausalLM:
+    """The model with random weights that depend on the seed alone; the global random state is left as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return Qwen2ForCausalLM(model_config())
+
+
+_index = {word: index for index, word in enumerate(vocabulary)}

@@ -1,0 +1,116 @@
+"""Makes the files of the demo, once: model directory, training prompts, held-out prompts.
+
+They lie in a directory named by a hash of everything that determines their bytes, so a change of the code, the
+settings, the seed or a library makes new ones beside the old. Files appear whole or not at all: they are
+built in a temporary directory that is renamed into place, under a lock that other processes wait for. Files that
+are there already are found without importing torch.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import platform
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+
+from rollog.demo.countdown import problems, row
+from rollog.demo.settings import WarmStartSettings
+from rollog.errors import DataError
+
+warm_start_seed = 0
+"""Seed of the demo's start; runs differ by `run.seed` and share it."""
+
+_sources = ("countdown.py", "model.py", "warm_start.py", "prepare.py")
+_libraries = ("torch", "transformers", "tokenizers", "safetensors")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoFiles:
+    """Paths of what the demo trains and is evaluated on."""
+
+    model: Path
+    """Model directory with tokenizer."""
+    train: Path
+    """JSONL with prompt, numbers, target and id."""
+    held_out: Path
+    """The same, of problems that neither warm start nor training sees."""
+
+
+def prepare(
+    cache_dir: Path,
+    seed: int = warm_start_seed,
+    on_progress: Callable[[float], None] | None = None,
+    settings: WarmStartSettings | None = None,
+) -> DemoFiles:
+    """The demo's files, made if they are not in the cache; `on_progress` is told the finished fraction.
+
+    Raises DataError where the cache directory cannot be written.
+    """
+    chosen = settings or WarmStartSettings()
+    place = cache_dir / f"countdown-{_key(seed, chosen)}"
+    try:
+        cache_dir.mkdir(parents=True, exist_ok=True)
+        with _lock(cache_dir / f"{place.name}.lock"):
+            if not place.is_dir():
+                _build(place, seed, chosen, on_progress)
+    except OSError as error:
+        raise DataError(
+            f"the demo's model cannot be written to {cache_dir}: {error}; choose another place with --home"
+        ) from error
+    return _files(place)
+
+
+def _files(place: Path) -> DemoFiles:
+    return DemoFiles(model=place / "model", train=place / "train.jsonl", held_out=place / "held_out.jsonl")
+
+
+def _key(seed: int, settings: WarmStartSettings) -> str:
+    determining = {
+        "seed": seed,
+        "settings": asdict(settings),
+        "sources": {name: (Path(__file__).parent / name).read_text(encoding="utf-8") for name in _sources},
+        "libraries": {name: metadata.version(name) for name in _libraries},
+        "python": sys.version_info[:2],
+        "machine": platform.machine(),
+    }
+    return hashlib.sha256(json.dumps(determining, sort_keys=True).encode()).hexdigest()[:16]
+
+
+@contextmanager
+def _lock(path: Path) -> Iterator[None]:
+    """Held by one process at a time; the system gives it back when that process dies."""
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _build(
+    place: Path, seed: int, settings: WarmStartSettings, on_progress: Callable[[float], None] | None
+) -> None:
+    """Fill a temporary directory and rename it."""
+    from rollog.demo.model import save_tokenizer  # noqa: PLC0415  torch is needed only here
+    from rollog.demo.warm_start import train  # noqa: PLC0415  the same
+
+    building = Path(tempfile.mkdtemp(prefix=f"{place.name}.", dir=place.parent))
+    try:
+        files = _files(building)
+        _write_rows(files.train, held_out=False)
+        _write_rows(files.held_out, held_out=True)
+        train(seed, settings, on_progress).save_pretrained(files.model)
+        save_tokenizer(files.model)
+        building.rename(place)
+    finally:
+        shutil.rmtree(building, ignore_errors=True)
+
+
+def _write_rows(path: Path, *, held_out: bool) -> None:
+    lines = (json.dumps(row(problem)) + "\n" for problem in problems(held_out=held_out))
+    path.write_text("".join(lines), encoding="utf-8")

@@ -1,0 +1,117 @@
+"""The errors of rollog.
+
+    RollogError
+    ├── ConfigError            a setting is unknown, ill-typed or contradicts another
+    ├── DataError              the dataset, the model or the reward function cannot be used
+    ├── BrokerError            Kafka said no, or nothing
+    │   ├── BrokerUnreachable  no broker answered within the bound
+    │   ├── BrokerTimeout      the outcome of a send or a commit is unknown: exit and recover
+    │   ├── ProducerFenced     another process took over this transactional id: never restart
+    │   ├── RecordTooLarge     a record is over the topic's or the client's limit
+    │   └── TopicMismatch      a topic is missing or differs from what the run needs
+    ├── DecodeError            bytes are not a record of ours
+    ├── WeightsError           a weights file is missing, or its bytes do not match their sha256
+    ├── LedgerError            the ledger's chain is broken or contradicts itself
+    ├── EngineError            the inference or training engine failed
+    │   └── EngineDied         the engine's process ended: its worker leaves and is started again
+    ├── RewardError            one reward could not be computed: its sample fails
+    ├── RunExists              a run name is taken
+    ├── RunNotFound            no manifest of that name
+    ├── Superseded             a newer dispatcher owns the run: never restart
+    └── ChildFailed            a supervised process gave up
+
+Every message names the value, the place and the remedy.
+"""
+
+from __future__ import annotations
+
+exit_status_fenced = 78
+"""Exit status of a role that was superseded; no supervisor restarts it."""
+
+exit_status_configuration = 2
+"""Exit status of a role that cannot work with its settings or data; no supervisor restarts it."""
+
+
+class RollogError(Exception):
+    """Base of everything rollog raises on purpose."""
+
+
+class ConfigError(RollogError):
+    """A setting is unknown, ill-typed or contradicts another."""
+
+
+class DataError(RollogError):
+    """The dataset, the model or the reward function cannot be used."""
+
+
+class BrokerError(RollogError):
+    """Kafka refused a request or did not answer."""
+
+
+class BrokerUnreachable(BrokerError):
+    """No broker answered within the bound."""
+
+
+class BrokerTimeout(BrokerError):
+    """The outcome of a send or a commit is unknown; the caller exits and recovers."""
+
+
+class ProducerFenced(BrokerError):
+    """Another process took over this transactional id."""
+
+
+class RecordTooLarge(BrokerError):
+    """A record is over the topic's or the client's limit."""
+
+
+class TopicMismatch(BrokerError):
+    """A topic is missing or differs from what the run needs."""
+
+
+class DecodeError(RollogError):
+    """Bytes are not a record of ours."""
+
+
+class WeightsError(RollogError):
+    """A weights file is missing, or its bytes do not match their sha256."""
+
+
+class LedgerError(RollogError):
+    """The ledger's chain is broken or contradicts itself."""
+
+
+class EngineError(RollogError):
+    """The inference or training engine failed."""
+
+
+class EngineDied(EngineError):
+    """The engine's process ended; nothing it held can be recovered."""
+
+
+class RewardError(RollogError):
+    """One reward could not be computed: the function raised, hung, or returned no finite number."""
+
+
+class RunExists(RollogError):
+    """A run name is taken; names are never reused."""
+
+
+class RunNotFound(RollogError):
+    """There is no manifest of that name."""
+
+
+class Superseded(RollogError):
+    """A newer dispatcher owns the run."""
+
+
+class ChildFailed(RollogError):
+    """A supervised process gave up."""
+
+
+def exit_status(error: BaseException) -> int:
+    """The status with which a command ends on `error`."""
+    if isinstance(error, ProducerFenced | Superseded):
+        return exit_status_fenced
+    if isinstance(error, ConfigError | DataError):
+        return exit_status_configuration
+    return 1

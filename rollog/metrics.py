@@ -1,0 +1,224 @@
+"""Every metric of every role, in one class over an injected Prometheus registry.
+
+An attribute is called like its metric without the `rollog_` in front and without `_total`:
+`rollog_trainer_verdicts_total` is `metrics.trainer_verdicts`. Labels take few values; ids are never labels.
+"""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+
+from rollog.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from threading import Thread
+    from types import TracebackType
+    from wsgiref.simple_server import WSGIServer
+
+_seconds_buckets = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
+_lag_buckets = (0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 32.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogueEntry:
+    """One metric as documented."""
+
+    name: str
+    kind: str
+    labels: tuple[str, ...]
+    help: str
+
+
+class Metrics:
+    """All collectors; a role uses those of its stage."""
+
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        self.registry = registry or CollectorRegistry()
+        self._entries: list[CatalogueEntry] = []
+        self._add_dispatcher()
+        self._add_rollout()
+        self._add_trainer()
+        self._add_broker()
+
+    @property
+    def catalogue(self) -> tuple[CatalogueEntry, ...]:
+        """All metrics in order of their definition."""
+        return tuple(self._entries)
+
+    def serve(self, host: str, port: int) -> MetricsServer:
+        """Serve the registry over HTTP until the returned server is closed; port 0 takes any free one.
+
+        Raises ConfigError when the address cannot be listened on.
+        """
+        return MetricsServer(self.registry, host, port)
+
+    def _add_dispatcher(self) -> None:
+        self.dispatcher_tasks_issued = self._counter(
+            "rollog_dispatcher_tasks_issued_total",
+            "Tasks issued, by kind (training, evaluation) and reason (first, failed, lost, stale ...)",
+            ("kind", "reason"),
+        )
+        self.dispatcher_samples = self._counter(
+            "rollog_dispatcher_samples_total", "Sample records read, by kind and status", ("kind", "status")
+        )
+        self.dispatcher_open_groups = self._gauge(
+            "rollog_dispatcher_open_groups", "Groups issued and not closed in the ledger"
+        )
+        self.dispatcher_credits_free = self._gauge(
+            "rollog_dispatcher_credits_free", "Tasks that could be issued now, over all workers"
+        )
+        self.dispatcher_workers = self._gauge(
+            "rollog_dispatcher_workers", "Rollout workers that hold a grant and are heard"
+        )
+        self.dispatcher_leases_expired = self._counter(
+            "rollog_dispatcher_leases_expired_total", "Grants revoked because their worker fell silent"
+        )
+        self.dispatcher_epoch = self._gauge("rollog_dispatcher_epoch", "Epoch under which tasks are issued")
+
+    def _add_rollout(self) -> None:
+        self.rollout_samples = self._counter(
+            "rollog_rollout_samples_total", "Tasks ended, by kind and status", ("kind", "status")
+        )
+        self.rollout_slots_used = self._gauge("rollog_rollout_slots_used", "Rollouts in flight")
+        self.rollout_slots_capacity = self._gauge("rollog_rollout_slots_capacity", "Most rollouts in flight")
+        self.rollout_tokens_generated = self._counter(
+            "rollog_rollout_tokens_generated_total", "Response tokens generated"
+        )
+        self.rollout_wasted_tokens = self._counter(
+            "rollog_rollout_wasted_tokens_total",
+            "Response tokens of tasks that did not finish, by status",
+            ("reason",),
+        )
+        self.rollout_generation_seconds = self._histogram(
+            "rollog_rollout_generation_seconds", "Time to generate one response", _seconds_buckets
+        )
+        self.rollout_reward_seconds = self._histogram(
+            "rollog_rollout_reward_seconds", "Time to compute one reward", _seconds_buckets
+        )
+        self.rollout_reload_seconds = self._histogram(
+            "rollog_rollout_reload_seconds", "Time to put one version in service", _seconds_buckets
+        )
+        self.rollout_served_version = self._gauge(
+            "rollog_rollout_served_version", "Policy version that the engine computes with"
+        )
+        self.rollout_engine_restarts = self._counter(
+            "rollog_rollout_engine_restarts_total", "Times the engine was started again"
+        )
+
+    def _add_trainer(self) -> None:
+        self.trainer_version = self._gauge("rollog_trainer_version", "Newest committed policy version")
+        self.trainer_step_seconds = self._histogram(
+            "rollog_trainer_step_seconds",
+            "Time of one training step, by phase (wait, train, publish, commit, checkpoint)",
+            _seconds_buckets,
+            ("phase",),
+        )
+        self.trainer_wait_seconds = self._counter(
+            "rollog_trainer_wait_seconds_total",
+            "Time without a batch, by reason (samples, protected)",
+            ("reason",),
+        )
+        self.trainer_verdicts = self._counter(
+            "rollog_trainer_verdicts_total", "Samples judged, by disposition", ("disposition",)
+        )
+        self.trainer_lag_versions = self._histogram(
+            "rollog_trainer_lag_versions", "Lag of trained samples at consumption", _lag_buckets
+        )
+        self.trainer_tokens_trained = self._counter(
+            "rollog_trainer_tokens_trained_total", "Response tokens of trained samples"
+        )
+        self.trainer_wasted_tokens = self._counter(
+            "rollog_trainer_wasted_tokens_total",
+            "Response tokens of samples that were not trained, by disposition",
+            ("reason",),
+        )
+        self.trainer_reward_mean = self._gauge(
+            "rollog_trainer_reward_mean", "Mean reward of the newest step's batch"
+        )
+
+    def _add_broker(self) -> None:
+        self.broker_log_seconds = self._histogram(
+            "rollog_broker_log_seconds",
+            "Time the role waited for the log, by operation (produce, commit, poll)",
+            _seconds_buckets,
+            ("operation",),
+        )
+        self.broker_dead_letters = self._counter(
+            "rollog_broker_dead_letters_total",
+            "Records that could not be decoded or validated, by topic (short name)",
+            ("topic",),
+        )
+
+    def _counter(self, name: str, text: str, labels: Sequence[str] = ()) -> Counter:
+        self._note(name, "counter", text, labels)
+        return Counter(name, text, labels, registry=self.registry)
+
+    def _gauge(self, name: str, text: str, labels: Sequence[str] = ()) -> Gauge:
+        self._note(name, "gauge", text, labels)
+        return Gauge(name, text, labels, registry=self.registry)
+
+    def _histogram(
+        self, name: str, text: str, buckets: Sequence[float], labels: Sequence[str] = ()
+    ) -> Histogram:
+        self._note(name, "histogram", text, labels)
+        return Histogram(name, text, labels, registry=self.registry, buckets=buckets)
+
+    def _note(self, name: str, kind: str, text: str, labels: Sequence[str]) -> None:
+        self._entries.append(CatalogueEntry(name=name, kind=kind, labels=tuple(labels), help=text))
+
+
+class MetricsServer:
+    """A registry served over HTTP under `/metrics`."""
+
+    def __init__(self, registry: CollectorRegistry, host: str, port: int) -> None:
+        try:
+            self._server, self._thread = _listen(registry, host, port)
+        except OSError as error:
+            raise ConfigError(_listen_failure(error, host, port)) from error
+        self.host = host
+        self.port = int(self._server.server_port)
+
+    def close(self) -> None:
+        """Stop listening; calling it again does nothing."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _listen(registry: CollectorRegistry, host: str, port: int) -> tuple[WSGIServer, Thread]:
+    return start_http_server(port, addr=host, registry=registry)
+
+
+def _listen_failure(error: OSError, host: str, port: int) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return (
+            f"metrics.port = {port}: another process listens on {host}:{port} already; "
+            "choose another port, or 0 for any free one"
+        )
+    reason = error.strerror or error
+    return f"metrics cannot be served on {host}:{port}: {reason}; check metrics.host and metrics.port"
+
+
+def catalogue_table(entries: Iterable[CatalogueEntry] | None = None) -> str:
+    """The catalogue as a Markdown table, one row per metric."""
+    rows = ["| metric | kind | labels | meaning |", "| --- | --- | --- | --- |"]
+    for entry in Metrics().catalogue if entries is None else entries:
+        labels = ", ".join(f"`{label}`" for label in entry.labels) or "-"
+        rows.append(f"| `{entry.name}` | {entry.kind} | {labels} | {entry.help} |")
+    return "\n".join(rows) + "\n"

@@ -1,0 +1,22 @@
+"""How many groups may be open when a new one is issued (I9)."""
+
+from __future__ import annotations
+
+import math
+
+
+def max_open_groups(
+    *,
+    alpha: float,
+    groups_per_batch: int,
+    steps_left: int,
+    redundant_groups: int,
+    num_early_filtered: int,
+) -> int:
+    """The bound on groups issued and not closed in the ledger, the new one included.
+
+    The queue holds at most floor((1 + alpha) B) groups and never more than the run still needs; redundant
+    groups, and groups that are known to be filtered though the ledger has not closed them yet, come on top.
+    """
+    window = min(math.floor((1 + alpha) * groups_per_batch), steps_left * groups_per_batch)
+    return window + redundant_groups + num_early_filtered if steps_left > 0 else 0

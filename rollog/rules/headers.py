@@ -1,0 +1,122 @@
+"""What judging needs of one record of `samples`, without its payload."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import TYPE_CHECKING
+
+from schemas import Kind, Status
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from schemas import Sample, Segment
+
+num_digest_bytes = 16
+
+
+def record_digest(value: bytes | None) -> bytes:
+    """The part of a record value's sha256 that the ledger keeps."""
+    return sha256(value or b"").digest()[:num_digest_bytes]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleHeader:
+    """One record of `samples` as the rules see it.
+
+    `defect` says why the record is dead (undecodable, invalid, of the wrong kind, on the wrong partition);
+    group_id and replica are then -1 unless the record's headers name them.
+    """
+
+    partition: int
+    offset: int
+    sample_id: str
+    digest: bytes
+    task_id: str = ""
+    status: Status | None = None
+    group_id: int = -1
+    replica: int = -1
+    attempt: int = -1
+    segments: tuple[Segment, ...] = ()
+    first_version: int | None = None
+    reward: float | None = None
+    num_tokens: int = 0
+    num_prompt_tokens: int = 0
+    wasted_tokens: int = 0
+    cancel_reason: str | None = None
+    defect: str | None = None
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """(partition, offset): the identity of the record."""
+        return (self.partition, self.offset)
+
+    @property
+    def rollout(self) -> tuple[int, int]:
+        """(group, replica): what the sample is an attempt at."""
+        return (self.group_id, self.replica)
+
+
+def header_of(
+    sample: Sample, *, partition: int, offset: int, digest: bytes, num_partitions: int
+) -> SampleHeader:
+    """The header of a decoded sample, with the defect it has on this topic, if any."""
+    return SampleHeader(
+        partition=partition,
+        offset=offset,
+        sample_id=sample.sample_id,
+        digest=digest,
+        task_id=sample.task_id,
+        status=sample.status,
+        group_id=sample.group_id,
+        replica=sample.replica,
+        attempt=sample.attempt,
+        segments=sample.segments,
+        first_version=sample.first_version,
+        reward=sample.reward,
+        num_tokens=sample.num_tokens,
+        num_prompt_tokens=len(sample.prompt_token_ids),
+        wasted_tokens=sample.wasted_tokens,
+        cancel_reason=sample.cancel_reason,
+        defect=_defect(sample, partition, num_partitions),
+    )
+
+
+def defective_header(
+    *, partition: int, offset: int, value: bytes | None, named: Callable[[str], bytes | None], defect: str
+) -> SampleHeader:
+    """The header of a record that could not be decoded; `named` looks up its Kafka headers."""
+    return SampleHeader(
+        partition=partition,
+        offset=offset,
+        sample_id=_text(named("sample_id")),
+        digest=record_digest(value),
+        task_id=_text(named("task_id")),
+        group_id=_number(named("group_id")),
+        replica=_number(named("replica")),
+        attempt=_number(named("attempt")),
+        defect=defect,
+    )
+
+
+def _defect(sample: Sample, partition: int, num_partitions: int) -> str | None:
+    if sample.kind is not Kind.TRAINING:
+        return f"a sample of kind {sample.kind} does not belong on this topic"
+    if sample.group_id < 0 or sample.replica < 0:
+        return f"group {sample.group_id}, replica {sample.replica}: negative identity"
+    if sample.status is Status.FINISHED and (sample.reward is None or not math.isfinite(sample.reward)):
+        return f"a finished sample with reward {sample.reward}"
+    if sample.group_id % num_partitions != partition:
+        return f"group {sample.group_id} belongs on partition {sample.group_id % num_partitions}, not {partition}"
+    return None
+
+
+def _text(value: bytes | None) -> str:
+    return (value or b"").decode("utf-8", errors="replace")[:200]
+
+
+def _number(value: bytes | None) -> int:
+    text = _text(value)
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else -1  # noqa: PLR2004 - fits int64

@@ -1,0 +1,142 @@
+"""What the ledger says, folded record by record; dispatcher, trainer and auditors fold it alike."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from hashlib import sha256
+
+from rollog.errors import LedgerError
+from rollog.rules.limits import ReplicaTally
+from schemas import Disposition, Genesis, LedgerKind, LedgerRecord, Rebase, Step, Verdict
+
+no_hash = bytes(32)
+
+
+def record_hash(value: bytes) -> bytes:
+    """The link of the chain: sha256 of a ledger record's value as stored."""
+    return sha256(value).digest()
+
+
+@dataclass(slots=True)
+class LedgerState:
+    """The fold of all ledger records so far.
+
+    `tallies` and `stale_versions` hold open groups only; `closed_groups` maps a group to its outcome and
+    `trained` to the replicas that were trained; `stale_versions` maps a group to the version at each of its
+    stale verdicts, by replica.
+    """
+
+    version: int = -1
+    alpha: float = 0.0
+    next_sequence: int = 0
+    head: bytes = no_hash
+    revision: int = 0
+    is_closed: bool = False
+    low_water_marks: tuple[int, ...] = ()
+    weights: dict[int, str] = field(default_factory=dict)
+    closed_groups: dict[int, Disposition] = field(default_factory=dict)
+    trained: dict[int, frozenset[int]] = field(default_factory=dict)
+    tallies: defaultdict[int, defaultdict[int, ReplicaTally]] = field(
+        default_factory=lambda: defaultdict(lambda: defaultdict(ReplicaTally))
+    )
+    stale_versions: defaultdict[int, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
+    disposed: set[tuple[int, int]] = field(default_factory=set)
+    num_by_disposition: defaultdict[Disposition, int] = field(default_factory=lambda: defaultdict(int))
+
+    @property
+    def has_genesis(self) -> bool:
+        """Whether the ledger has begun."""
+        return self.version >= 0
+
+    def is_disposed(self, partition: int, offset: int) -> bool:
+        """Whether the record at this place already has its disposition."""
+        low = self.low_water_marks[partition] if partition < len(self.low_water_marks) else 0
+        return offset < low or (partition, offset) in self.disposed
+
+    def knows_weights(self, version: int, digest: str) -> bool:
+        """Whether a segment's (version, digest) pair was committed."""
+        return self.weights.get(version, "")[: len(digest)] == digest and bool(digest)
+
+    def apply(self, record: LedgerRecord, digest: bytes) -> None:
+        """Fold one more record, whose value has the sha256 `digest`. Raises LedgerError when it does not follow."""
+        self._check_follows(record)
+        self._apply_body(record)
+        closed = {group.group_id for group in record.closed_groups}
+        for verdict in record.verdicts:
+            self._apply_verdict(verdict, record.version)
+        for group in record.closed_groups:
+            self._close_group(group.group_id, group.outcome)
+        for group_id in closed:
+            self.tallies.pop(group_id, None)
+            self.stale_versions.pop(group_id, None)
+        self.version = record.version
+        self.alpha = record.alpha
+        self.low_water_marks = record.low_water_marks
+        self.disposed = {
+            (partition, offset)
+            for partition, offset in self.disposed
+            if offset >= record.low_water_marks[partition]
+        }
+        self.next_sequence = record.sequence + 1
+        self.head = digest
+
+    def _check_follows(self, record: LedgerRecord) -> None:
+        place = f"ledger record {record.sequence} ({record.kind})"
+        if record.sequence != self.next_sequence:
+            raise LedgerError(f"{place} follows record {self.next_sequence - 1}: one is missing or doubled")
+        if record.previous_hash != self.head:
+            raise LedgerError(f"{place} names another predecessor than the one that is stored")
+        if (record.kind is LedgerKind.GENESIS) != (record.sequence == 0):
+            raise LedgerError(f"{place}: the ledger begins with one genesis record")
+        if self.is_closed:
+            raise LedgerError(f"{place} comes after the close record")
+        expected = self.version + (record.kind in (LedgerKind.GENESIS, LedgerKind.STEP, LedgerKind.REBASE))
+        if record.version != expected:
+            raise LedgerError(f"{place} makes version {record.version}, expected {expected}")
+
+    def _apply_body(self, record: LedgerRecord) -> None:
+        match record.body:
+            case Genesis() | Rebase() | Step() as body:
+                self.weights[record.version] = body.weights_sha256
+        if record.kind is LedgerKind.CLOSE:
+            self.is_closed = True
+
+    def _apply_verdict(self, verdict: Verdict, version: int) -> None:
+        if self.is_disposed(verdict.partition, verdict.offset):
+            raise LedgerError(
+                f"sample at partition {verdict.partition}, offset {verdict.offset} gets a second disposition "
+                f"({verdict.disposition})"
+            )
+        self.disposed.add((verdict.partition, verdict.offset))
+        self.num_by_disposition[verdict.disposition] += 1
+        group, replica = verdict.group_id, verdict.replica
+        if verdict.disposition is Disposition.TRAINED:
+            self._mark_trained(group, replica)
+        if group in self.closed_groups:
+            return
+        tally_verdict(self.tallies[group][replica], verdict.disposition)
+        if verdict.disposition is Disposition.STALE:
+            self.stale_versions[group].append((replica, version))
+
+    def _mark_trained(self, group: int, replica: int) -> None:
+        trained = self.trained.get(group, frozenset())
+        if replica in trained:
+            raise LedgerError(f"group {group}, replica {replica} is trained twice")
+        self.trained[group] = trained | {replica}
+
+    def _close_group(self, group: int, outcome: Disposition) -> None:
+        if group in self.closed_groups:
+            raise LedgerError(f"group {group} is closed twice")
+        self.closed_groups[group] = outcome
+
+
+def tally_verdict(tally: ReplicaTally, disposition: Disposition) -> None:
+    """Count a verdict towards the limits of its replica."""
+    match disposition:
+        case Disposition.FAILED | Disposition.DEAD:
+            tally.num_failed += 1
+        case Disposition.LOST:
+            tally.num_lost += 1
+        case Disposition.STALE:
+            tally.num_stale += 1

@@ -1,0 +1,51 @@
+"""From stored records to what the rules judge: what trainer, dispatcher and auditors do alike."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rollog.errors import LedgerError
+from rollog.rules.headers import SampleHeader, defective_header, header_of, record_digest
+from rollog.rules.ledger_state import record_hash
+from schemas import LedgerRecord, Sample
+from schemas.codec import SchemaError, decode_as
+
+if TYPE_CHECKING:
+    from rollog.broker.ports import Record
+
+
+def read_sample(record: Record, num_partitions: int) -> tuple[SampleHeader, Sample | None]:
+    """Decode and validate one record; a defect is named in the header, and there is then no sample."""
+    try:
+        sample = decode_as(Sample, record.value or b"")
+    except SchemaError as error:
+        header = defective_header(
+            partition=record.partition,
+            offset=record.offset,
+            value=record.value,
+            named=record.header,
+            defect=f"not a sample: {error}",
+        )
+        return header, None
+    header = header_of(
+        sample,
+        partition=record.partition,
+        offset=record.offset,
+        digest=record_digest(record.value),
+        num_partitions=num_partitions,
+    )
+    return header, sample if header.defect is None else None
+
+
+def read_ledger_record(record: Record) -> tuple[LedgerRecord, bytes]:
+    """Decode one record of `steps`; returns it with the sha256 of its value. Raises LedgerError."""
+    place = f"{record.topic}, offset {record.offset}"
+    if record.value is None:
+        raise LedgerError(f"{place} has no value; a ledger is never compacted")
+    try:
+        decoded = decode_as(LedgerRecord, record.value)
+    except SchemaError as error:
+        raise LedgerError(
+            f"{place} is not a ledger record ({error}); nothing can be trained on: restore the topic"
+        ) from error
+    return decoded, record_hash(record.value)

@@ -1,0 +1,107 @@
+"""The records of rollog: one frozen dataclass and one Avro schema each.
+
+`schemas.codec` turns them into bytes and back, `schemas.headers` tells their Kafka headers, and
+`python -m schemas.compatibility` compares the schemas with the released ones. Nothing here knows Kafka.
+"""
+
+from __future__ import annotations
+
+from schemas.arrays import (
+    ArrayEquality,
+    Float32Array,
+    Int32Array,
+    UInt8Array,
+    array_types,
+    float32_array,
+    int32_array,
+    type_codes,
+    uint8_array,
+)
+from schemas.control import DatasetEnd, DispatcherEpoch, Grant, Revoke, RunClosed, Stopped
+from schemas.dead_letters import DeadLetter
+from schemas.errors import SchemaError
+from schemas.ledger import (
+    Amend,
+    Close,
+    ClosedGroup,
+    Disposition,
+    Genesis,
+    LedgerBody,
+    LedgerKind,
+    LedgerRecord,
+    MicroBatch,
+    Rebase,
+    Step,
+    StepTimings,
+    Verdict,
+)
+from schemas.records import Record, record_types
+from schemas.runs import RunManifest
+from schemas.samples import FinishReason, Sample, Segment, Status, Timings, sample_id
+from schemas.tasks import (
+    Cancel,
+    CancelReason,
+    Fence,
+    IssueReason,
+    Kind,
+    Prompt,
+    RolloutTask,
+    SamplingParameters,
+    Stop,
+)
+from schemas.weights import WeightVersion
+from schemas.workers import WorkerState, WorkerStatus
+
+__all__ = [
+    "Amend",
+    "ArrayEquality",
+    "Cancel",
+    "CancelReason",
+    "Close",
+    "ClosedGroup",
+    "DatasetEnd",
+    "DeadLetter",
+    "DispatcherEpoch",
+    "Disposition",
+    "Fence",
+    "FinishReason",
+    "Float32Array",
+    "Genesis",
+    "Grant",
+    "Int32Array",
+    "IssueReason",
+    "Kind",
+    "LedgerBody",
+    "LedgerKind",
+    "LedgerRecord",
+    "MicroBatch",
+    "Prompt",
+    "Rebase",
+    "Record",
+    "Revoke",
+    "RolloutTask",
+    "RunClosed",
+    "RunManifest",
+    "Sample",
+    "SamplingParameters",
+    "SchemaError",
+    "Segment",
+    "Status",
+    "Step",
+    "StepTimings",
+    "Stop",
+    "Stopped",
+    "Timings",
+    "UInt8Array",
+    "Verdict",
+    "WeightVersion",
+    "WorkerState",
+    "WorkerStatus",
+    "array_types",
+    "float32_array",
+    "int32_array",
+    "record_types",
+    "sample_id",
+    "type_codes",
+    "uint8_array",
+]

@@ -1,0 +1,25 @@
+"""Kafka headers of a record: what can be learnt about it without decoding its value."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from schemas.samples import Sample
+from schemas.tasks import Cancel, RolloutTask
+
+if TYPE_CHECKING:
+    from schemas.records import Record
+
+
+def headers_of(record: Record) -> list[tuple[str, bytes]]:
+    """Names and utf-8 values: `type` always, `task_id` on tasks, cancels and samples, more on samples."""
+    headers = {"type": type(record).__name__}
+    if isinstance(record, RolloutTask | Cancel | Sample):
+        headers["task_id"] = record.task_id
+    if isinstance(record, Sample):
+        headers["sample_id"] = record.sample_id
+        headers["status"] = record.status.value
+        headers["group_id"] = str(record.group_id)
+        headers["replica"] = str(record.replica)
+        headers["attempt"] = str(record.attempt)
+    return [(name, value.encode()) for name, value in headers.items()]

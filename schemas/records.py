@@ -1,0 +1,36 @@
+"""The closed set of records that travel on topics."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+from schemas.control import DatasetEnd, DispatcherEpoch, Grant, Revoke, RunClosed, Stopped
+from schemas.dead_letters import DeadLetter
+from schemas.ledger import LedgerRecord
+from schemas.runs import RunManifest
+from schemas.samples import Sample
+from schemas.tasks import Cancel, Fence, RolloutTask, Stop
+from schemas.weights import WeightVersion
+from schemas.workers import WorkerStatus
+
+Record = (
+    RolloutTask
+    | Cancel
+    | Stop
+    | Fence
+    | Sample
+    | WeightVersion
+    | LedgerRecord
+    | WorkerStatus
+    | DispatcherEpoch
+    | Grant
+    | Revoke
+    | DatasetEnd
+    | Stopped
+    | RunClosed
+    | RunManifest
+    | DeadLetter
+)
+
+record_types: tuple[type[Record], ...] = get_args(Record)
+"""Every class of `Record`; each has a file `avsc/<class name>.avsc`."""

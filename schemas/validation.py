@@ -1,0 +1,114 @@
+"""What a record promises beyond its types, checked when it is written and when it is read.
+
+Each check raises SchemaError, naming the value. Freshness, rewards and anything that depends on other records
+are judged elsewhere.
+"""
+
+from __future__ import annotations
+
+from math import isfinite
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from schemas.errors import SchemaError
+from schemas.ledger import Amend, Close, Genesis, LedgerKind, LedgerRecord, Rebase, Step
+from schemas.samples import Sample, Status
+from schemas.tasks import Kind, RolloutTask
+from schemas.weights import WeightVersion
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+_bodies: dict[LedgerKind, type[Any] | None] = {
+    LedgerKind.GENESIS: Genesis,
+    LedgerKind.STEP: Step,
+    LedgerKind.VERDICTS: None,
+    LedgerKind.AMEND: Amend,
+    LedgerKind.REBASE: Rebase,
+    LedgerKind.CLOSE: Close,
+}
+
+
+def check_sample(sample: Sample) -> None:
+    """A finished sample is complete: arrays of one length, segments that cover it, finite numbers."""
+    if sample.status is not Status.FINISHED:
+        return
+    num_tokens = len(sample.token_ids)
+    if len(sample.behaviour_logprobs) != num_tokens or len(sample.loss_mask) != num_tokens:
+        raise SchemaError(
+            f"sample {sample.sample_id}: token_ids has {num_tokens} entries, behaviour_logprobs "
+            f"{len(sample.behaviour_logprobs)}, loss_mask {len(sample.loss_mask)}; they must be equal"
+        )
+    _check_segments(sample, num_tokens)
+    if sample.reward is not None and not isfinite(sample.reward):
+        raise SchemaError(f"sample {sample.sample_id}: reward is {sample.reward}, not a finite number")
+    if sample.kind is Kind.TRAINING:
+        _check_logprobs(sample)
+
+
+def _check_segments(sample: Sample, num_tokens: int) -> None:
+    position = 0
+    for segment in sample.segments:
+        if segment.start != position or segment.end <= segment.start:
+            raise SchemaError(
+                f"sample {sample.sample_id}: segment [{segment.start}, {segment.end}) of version "
+                f"{segment.version} does not begin at token {position} or is empty"
+            )
+        position = segment.end
+    if position != num_tokens:
+        raise SchemaError(
+            f"sample {sample.sample_id}: segments cover {position} of {num_tokens} response tokens"
+        )
+
+
+def _check_logprobs(sample: Sample) -> None:
+    logprobs = sample.behaviour_logprobs
+    finite = np.isfinite(logprobs)
+    if finite.all():
+        return
+    trained = np.flatnonzero(~finite & (sample.loss_mask != 0))
+    if trained.size:
+        position = int(trained[0])
+        raise SchemaError(
+            f"sample {sample.sample_id}: behaviour_logprobs[{position}] is "
+            f"{logprobs[position]}, but that token is to be trained"
+        )
+
+
+def check_rollout_task(task: RolloutTask) -> None:
+    """A prompt is given in one form, and at least one rollout is ordered."""
+    if (task.prompt.text is None) == (task.prompt.messages_json is None):
+        raise SchemaError(
+            f"task {task.task_id}: prompt {task.prompt.prompt_id} needs exactly one of text and messages_json"
+        )
+    if task.num_replicas < 1:
+        raise SchemaError(f"task {task.task_id}: num_replicas is {task.num_replicas}, at least 1 is needed")
+
+
+def check_weight_version(notice: WeightVersion) -> None:
+    """The name is a plain file name: it can lead nowhere but into the run's weights store."""
+    if notice.name in {"", ".", ".."} or any(character in notice.name for character in "/\\\0"):
+        raise SchemaError(f"weights of version {notice.version}: {notice.name!r} is not a plain file name")
+
+
+def check_ledger_record(record: LedgerRecord) -> None:
+    """The body fits the kind; later parts of a split record may go without one."""
+    expected = _bodies[record.kind]
+    may_lack_body = expected is None or record.part > 0
+    if not (may_lack_body if record.body is None else type(record.body) is expected):
+        raise SchemaError(
+            f"ledger record {record.sequence} of kind {record.kind} cannot have a body of type "
+            f"{type(record.body).__name__}"
+        )
+    if not 0 <= record.part < record.num_parts:
+        raise SchemaError(f"ledger record {record.sequence} is part {record.part} of {record.num_parts}")
+
+
+checks: Mapping[type[Any], Callable[[Any], None]] = {
+    Sample: check_sample,
+    RolloutTask: check_rollout_task,
+    WeightVersion: check_weight_version,
+    LedgerRecord: check_ledger_record,
+}
+"""The check of each record that has one."""

@@ -1,0 +1,43 @@
+"""Record of the `workers` topic: a rollout worker's heartbeat (compacted by worker_id)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class WorkerState(StrEnum):
+    """What a rollout worker is doing."""
+
+    STARTING = "starting"
+    SERVING = "serving"
+    RELOADING = "reloading"
+    LOAD_FAILED = "load_failed"
+    LEAVING = "leaving"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerStatus:
+    """One heartbeat. `tasks_position` is the next offset of the granted partition the worker would read."""
+
+    worker_id: str
+    state: WorkerState
+    capacity: int
+    served_version: int | None = None
+    served_digest: str | None = None
+    grant_id: str | None = None
+    epoch: int = 0
+    tasks_position: int = 0
+    open_tasks: tuple[str, ...] = ()
+    engine: str = ""
+    engine_version: str = ""
+    host: str = ""
+    pid: int = 0
+    num_running: int = 0
+    num_ended: int = 0
+    num_tokens: int = 0
+    num_reloads: int = 0
+    reload_seconds: float = 0.0
+    busy_seconds: float = 0.0
+    uptime_seconds: float = 0.0
+    error: str | None = None

@@ -1,0 +1,336 @@
+"""What every inference engine promises, over real tiny random models (tied and untied) and all engines."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from producers.engines.ports import Engine, Generation, GenerationRequest
+from producers.engines.simulated import SimulatedEngine, simulated_logprob
+from producers.engines.weights_file import model_tensors
+from rollog.errors import EngineError, WeightsError
+from schemas import FinishReason, SamplingParameters
+
+end_token_id = 1
+vocabulary_size = 40
+max_context_tokens = 128
+
+Make = Callable[[str], Engine]
+
+
+def _simulated(model: str) -> Engine:
+    return SimulatedEngine(
+        tensors=model_tensors(model),
+        tokens_per_second=4000,
+        max_context_tokens=max_context_tokens,
+        vocabulary_size=vocabulary_size,
+    )
+
+
+def _transformers(model: str) -> Engine:
+    from producers.engines.transformers_engine import TransformersEngine
+
+    return TransformersEngine(model, max_context_tokens=max_context_tokens)
+
+
+def _vllm(model: str) -> Engine:
+    from producers.engines.vllm import VllmEngine
+
+    return VllmEngine(model, max_context_tokens=max_context_tokens)
+
+
+@dataclass
+class Bench:
+    """An engine, its model, and the loop that both live on."""
+
+    engine: Engine
+    model: Path
+    tied: bool
+    versions: dict[int, Path]
+    runner: asyncio.Runner
+    counter: int = 0
+    loaded: int = field(default=0)
+
+    def run(self, scenario: Coroutine[Any, Any, Any]) -> Any:
+        return self.runner.run(asyncio.wait_for(scenario, 60))
+
+    def request(self, *, seed: int = 0, max_tokens: int = 24, temperature: float = 1.0) -> GenerationRequest:
+        self.counter += 1
+        prompt = [2 + (seed * 7 + at * 3) % (vocabulary_size - 2) for at in range(6)]
+        return GenerationRequest(
+            request_id=f"request-{self.counter}",
+            prompt_token_ids=prompt,
+            sampling=SamplingParameters(temperature=temperature, max_tokens=max_tokens),
+            seed=seed,
+        )
+
+    async def swap(self, version: int) -> None:
+        await self.engine.pause()
+        await self.engine.load_weights(self.versions[version], version)
+        await self.engine.resume()
+        self.loaded = version
+
+    def expected_logprobs(self, request: GenerationRequest, generation: Generation) -> np.ndarray[Any, Any]:
+        """Logprob of each token under the weights of the version its span names."""
+        parts = [
+            self._logprobs(request, generation, span.version)[span.start : span.end] for span in generation.spans
+        ]
+        return np.concatenate(parts) if parts else np.zeros(0)
+
+    def _logprobs(
+        self, request: GenerationRequest, generation: Generation, version: int
+    ) -> np.ndarray[Any, Any]:
+        if self.engine.name == "simulated":
+            return np.array([simulated_logprob(int(token), version) for token in generation.token_ids])
+        model = Qwen2ForCausalLM(Qwen2Config.from_pretrained(self.model))
+        model.load_state_dict(load_file(self.versions[version]), strict=not self.tied)
+        sequence = torch.tensor([[*request.prompt_token_ids, *generation.token_ids.tolist()]])
+        with torch.inference_mode():
+            logits = model.eval()(sequence).logits[0, len(request.prompt_token_ids) - 1 : -1].float()
+        logprobs = (logits / (request.sampling.temperature or 1.0)).log_softmax(-1)
+        return logprobs.gather(1, sequence[0, len(request.prompt_token_ids) :, None])[:, 0].numpy()
+
+
+def save_versions(directory: Path, tied: bool, num_versions: int = 7) -> dict[int, Path]:
+    """A model directory (structure only) and weights files of several unrelated random versions."""
+    torch.manual_seed(7)
+    config = Qwen2Config(
+        vocab_size=vocabulary_size,
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        max_position_embeddings=max_context_tokens,
+        initializer_range=0.1,
+        tie_word_embeddings=tied,
+        eos_token_id=end_token_id,
+        bos_token_id=None,
+    )
+    config.save_pretrained(directory)
+    paths = {}
+    for version in range(num_versions):
+        paths[version] = directory / f"v{version}.safetensors"
+        parameters = Qwen2ForCausalLM(config).named_parameters()
+        save_file({name: tensor.detach().clone() for name, tensor in parameters}, paths[version])
+    return paths
+
+
+makers = {"simulated": _simulated, "transformers": _transformers, "vllm": _vllm}
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param((name, tied), id=f"{name}-{'tied' if tied else 'untied'}", marks=pytest.mark.engine)
+        for name in makers
+        for tied in (True, False)
+    ],
+)
+def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    name, tied = request.param
+    if name == "vllm":
+        pytest.importorskip("vllm", reason="vLLM is not installed")
+    model = tmp_path_factory.mktemp("model")
+    versions = save_versions(model, tied)
+    with asyncio.Runner() as runner:
+        engine = makers[name](str(model))
+        runner.run(engine.start())
+        yield Bench(engine, model, tied, versions, runner)
+        runner.run(engine.close())
+
+
+@asynccontextmanager
+async def in_flight(bench: Bench, count: int) -> AsyncIterator[list[tuple[GenerationRequest, asyncio.Task[Generation]]]]:
+    """Requests that are being generated while the body runs."""
+    requests = [bench.request(seed=seed, max_tokens=90) for seed in range(count)]
+    tasks = [asyncio.create_task(bench.engine.generate(request)) for request in requests]
+    await asyncio.sleep(0)
+    yield list(zip(requests, tasks, strict=True))
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def close_to(bench: Bench, request: GenerationRequest, generation: Generation) -> None:
+    expected = bench.expected_logprobs(request, generation)
+    assert len(expected) == len(generation.token_ids)
+    np.testing.assert_allclose(generation.behaviour_logprobs, expected, rtol=0, atol=1e-4)
+
+
+@pytest.mark.timeout(300)
+def test_nothing_is_generated_before_weights_are_loaded(bench: Bench) -> None:
+    if bench.loaded:
+        pytest.skip("weights were loaded by an earlier test of this engine")
+    with pytest.raises(EngineError, match="no weights"):
+        bench.run(bench.engine.generate(bench.request()))
+
+
+def test_many_concurrent_requests_end_with_covering_spans_and_matching_logprobs(bench: Bench) -> None:
+    async def scenario() -> list[tuple[GenerationRequest, Generation]]:
+        await bench.swap(1)
+        requests = [bench.request(seed=seed) for seed in range(32)]
+        return list(zip(requests, await asyncio.gather(*map(bench.engine.generate, requests)), strict=True))
+
+    for request, generation in bench.run(scenario()):
+        assert 1 <= len(generation.token_ids) <= request.sampling.max_tokens
+        assert [(span.version, span.start, span.end) for span in generation.spans] == [
+            (1, 0, len(generation.token_ids))
+        ]
+        ended = generation.token_ids[-1] == end_token_id
+        assert generation.finish_reason is (FinishReason.STOP if ended else FinishReason.LENGTH)
+        close_to(bench, request, generation)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+def test_logprobs_are_of_the_sampling_temperature_and_right_after_each_reload(
+    bench: Bench, temperature: float
+) -> None:
+    for version in (2, 3):
+        request = bench.request(seed=3, temperature=temperature)
+
+        async def scenario(request: GenerationRequest = request, version: int = version) -> Generation:
+            await bench.swap(version)
+            return await bench.engine.generate(request)
+
+        generation = bench.run(scenario())
+        assert {span.version for span in generation.spans} == {version}
+        close_to(bench, request, generation)
+
+
+def test_greedy_and_sampled_requests_share_a_batch(bench: Bench) -> None:
+    async def scenario() -> list[tuple[GenerationRequest, Generation]]:
+        await bench.swap(1)
+        requests = [bench.request(seed=seed, temperature=float(seed % 2)) for seed in range(8)]
+        return list(zip(requests, await asyncio.gather(*map(bench.engine.generate, requests)), strict=True))
+
+    for request, generation in bench.run(scenario()):
+        close_to(bench, request, generation)
+
+
+def test_the_same_seed_gives_the_same_tokens_whatever_else_runs(bench: Bench) -> None:
+    async def scenario() -> tuple[Generation, list[Generation]]:
+        await bench.swap(1)
+        alone = await bench.engine.generate(bench.request(seed=5))
+        return alone, await asyncio.gather(
+            *(bench.engine.generate(bench.request(seed=seed)) for seed in (5, 6, 7, 5))
+        )
+
+    alone, together = bench.run(scenario())
+    assert together[0].token_ids.tolist() == alone.token_ids.tolist() == together[3].token_ids.tolist()
+    assert together[1].token_ids.tolist() != alone.token_ids.tolist()
+
+
+def test_an_aborted_request_returns_what_it_has(bench: Bench) -> None:
+    async def scenario() -> list[tuple[GenerationRequest, Generation]]:
+        await bench.swap(1)
+        async with in_flight(bench, 16) as running:
+            await asyncio.sleep(0.004)
+            for request, _ in running:
+                await bench.engine.abort(request.request_id)
+        return [(request, task.result()) for request, task in running]
+
+    ended = bench.run(scenario())
+    assert any(generation.finish_reason is FinishReason.ABORT for _, generation in ended)
+    for request, generation in ended:
+        assert sum(span.end - span.start for span in generation.spans) == len(generation.token_ids)
+        close_to(bench, request, generation)
+
+
+def test_aborting_an_unknown_request_does_nothing(bench: Bench) -> None:
+    bench.run(bench.engine.abort("never heard of"))
+
+
+def test_a_paused_request_can_be_aborted(bench: Bench) -> None:
+    async def scenario() -> list[Generation]:
+        await bench.swap(1)
+        async with in_flight(bench, 4) as running:
+            await bench.engine.pause()
+            for request, _ in running:
+                await bench.engine.abort(request.request_id)
+            generations = await asyncio.gather(*(task for _, task in running))
+        await bench.engine.resume()
+        return generations
+
+    assert len(bench.run(scenario())) == 4
+
+
+def test_every_token_carries_the_version_that_made_it_across_many_swaps(bench: Bench) -> None:
+    async def scenario() -> list[tuple[GenerationRequest, Generation]]:
+        await bench.swap(0)
+        async with in_flight(bench, 48) as running:
+            for version in range(1, 7):
+                await asyncio.sleep(0.003)
+                await bench.swap(version)
+        return [(request, task.result()) for request, task in running]
+
+    ended = bench.run(scenario())
+    assert any(len(generation.spans) > 2 for _, generation in ended)
+    for request, generation in ended:
+        versions = [span.version for span in generation.spans]
+        assert versions == sorted(set(versions))
+        assert [span.start for span in generation.spans[1:]] == [span.end for span in generation.spans[:-1]]
+        close_to(bench, request, generation)
+
+
+def test_a_prompt_that_leaves_no_room_is_refused_and_the_engine_goes_on(bench: Bench) -> None:
+    async def scenario() -> Generation:
+        await bench.swap(1)
+        too_long = GenerationRequest(
+            request_id="too-long",
+            prompt_token_ids=[3] * (max_context_tokens + 1),
+            sampling=SamplingParameters(temperature=1.0, max_tokens=4),
+            seed=0,
+        )
+        with pytest.raises(EngineError):
+            await bench.engine.generate(too_long)
+        return await bench.engine.generate(bench.request())
+
+    assert bench.run(scenario()).finish_reason in {FinishReason.STOP, FinishReason.LENGTH}
+
+
+@pytest.mark.parametrize("damage", ["missing", "shape", "unknown", "not safetensors"])
+def test_weights_that_do_not_fit_are_refused_and_nothing_old_is_served(
+    bench: Bench, damage: str, tmp_path: Path
+) -> None:
+    bad = tmp_path / "bad.safetensors"
+    _damage(bench.versions[1], bad, damage)
+
+    async def scenario() -> None:
+        await bench.swap(1)
+        await bench.engine.pause()
+        with pytest.raises(WeightsError, match=r"bad\.safetensors"):
+            await bench.engine.load_weights(bad, 99)
+        with pytest.raises(EngineError):
+            await bench.engine.generate(bench.request())
+        await bench.swap(2)
+        request = bench.request(seed=2)
+        generation = await bench.engine.generate(request)
+        assert {span.version for span in generation.spans} == {2}
+        close_to(bench, request, generation)
+
+    bench.run(scenario())
+
+
+def _damage(source: Path, target: Path, damage: str) -> None:
+    tensors = load_file(source)
+    name = "model.layers.1.self_attn.k_proj.weight"
+    match damage:
+        case "missing":
+            del tensors[name]
+        case "shape":
+            tensors[name] = tensors[name][:, :-1].contiguous()
+        case "unknown":
+            tensors["model.surprise"] = torch.zeros(1)
+        case _:
+            target.write_bytes(b"not a weights file")
+            return
+    save_file(tensors, target)

@@ -1,0 +1,172 @@
+"""The dispatcher's book of groups: what is issued, again and anew."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from builders import LedgerBuilder, a_header, a_task, freshness_config, groups_config
+
+from producers.dispatcher.groups import GroupBook
+from rollog.rules.verdicts import verdict_of
+from schemas import ClosedGroup, Disposition, IssueReason, Status
+
+
+def a_book(ledger: LedgerBuilder, *, num_steps: int = 100, **changes: Any) -> GroupBook:
+    freshness = freshness_config(**changes.pop("freshness", {}))
+    return GroupBook(ledger.state, groups_config(**changes), freshness, num_steps)
+
+
+def issue_group(book: GroupBook, group: int, size: int = 2) -> None:
+    for replica in range(size):
+        book.issued(a_task(group, replica))
+
+
+def wanted(book: GroupBook) -> list[tuple[int, int, int, IssueReason]]:
+    return [
+        (found.group_id, found.replica, found.attempt, found.reason)
+        for group in book.take_changed()
+        for found in book.wanted(group)
+    ]
+
+
+def failed_header(group: int, replica: int, offset: int, status: Status = Status.FAILED) -> Any:
+    return a_header(
+        group, replica, offset=offset, status=status, first_version=None, segments=(), reward=None
+    )
+
+
+def test_groups_are_admitted_up_to_the_bound_and_again_when_the_ledger_closes_some() -> None:
+    ledger = LedgerBuilder(alpha=1.0)
+    book = a_book(ledger)
+    while book.may_open():
+        issue_group(book, book.next_group_id)
+    assert book.num_open == 4
+    book.judged(ledger.step([], [ClosedGroup(group_id=0, outcome=Disposition.TRAINED)]))
+    assert book.may_open()
+
+
+def test_no_more_groups_are_opened_than_the_run_still_needs() -> None:
+    book = a_book(LedgerBuilder(alpha=4.0), num_steps=1)
+    while book.may_open():
+        issue_group(book, book.next_group_id)
+    assert book.num_open == 2
+
+
+def test_a_group_that_will_be_filtered_makes_room_at_once_and_wants_nothing() -> None:
+    book = a_book(LedgerBuilder(alpha=0.0))
+    issue_group(book, 0)
+    issue_group(book, 1)
+    assert not book.may_open()
+    for replica in range(2):
+        book.ended(a_header(0, replica, offset=replica, reward=1.0))
+    assert wanted(book) == []
+    assert book.num_early_filtered == 1
+    assert book.may_open()
+
+
+def test_a_failed_attempt_is_issued_again_until_the_limit() -> None:
+    book = a_book(LedgerBuilder(), max_attempts=2)
+    issue_group(book, 0)
+    book.ended(failed_header(0, 1, offset=0))
+    assert wanted(book) == [(0, 1, 1, IssueReason.FAILED)]
+    book.issued(a_task(0, 1, attempt=1, task_id="1.900"))
+    assert wanted(book) == []
+    book.ended(a_header(0, 1, offset=1, attempt=1, task_id="1.900", status=Status.FAILED, first_version=None))
+    assert wanted(book) == []
+
+
+def test_failures_in_the_ledger_and_failures_not_yet_judged_count_once_each() -> None:
+    ledger = LedgerBuilder()
+    book = a_book(ledger, max_attempts=2)
+    issue_group(book, 0)
+    header = failed_header(0, 1, offset=0)
+    book.ended(header)
+    book.judged(ledger.verdicts([verdict_of(header, Disposition.FAILED, version=0)]))
+    assert wanted(book) == [(0, 1, 1, IssueReason.FAILED)]
+
+
+def test_a_stale_verdict_brings_the_replica_back_with_protection() -> None:
+    ledger = LedgerBuilder(alpha=0.0)
+    book = a_book(ledger)
+    issue_group(book, 0)
+    header = a_header(0, 0, offset=0)
+    book.ended(header)
+    assert wanted(book) == []
+    book.judged(ledger.verdicts([verdict_of(header, Disposition.STALE, version=0)]))
+    (group,) = book.take_changed()
+    (again,) = list(book.wanted(group))
+    assert (again.replica, again.attempt, again.reason) == (0, 1, IssueReason.STALE)
+    assert again.protected
+
+
+def test_a_verdict_read_before_its_sample_is_not_undone_by_the_sample() -> None:
+    ledger = LedgerBuilder()
+    book = a_book(ledger)
+    issue_group(book, 0)
+    header = a_header(0, 0, offset=0)
+    book.judged(ledger.verdicts([verdict_of(header, Disposition.STALE, version=0)]))
+    book.ended(header)
+    assert wanted(book) == [(0, 0, 1, IssueReason.STALE)]
+
+
+def test_a_lost_task_is_issued_again_with_the_next_attempt() -> None:
+    book = a_book(LedgerBuilder())
+    issue_group(book, 0)
+    task = a_task(0, 1)
+    book.lost(task)
+    assert [(replica, attempt) for _, replica, attempt, _ in wanted(book)] == [(1, 1)]
+    book.ended(failed_header(0, 1, offset=0, status=Status.LOST))
+    assert [(replica, attempt) for _, replica, attempt, _ in wanted(book)] == [(1, 1)]
+
+
+def test_finished_replicas_are_not_issued_again_while_the_ledger_has_not_judged_them() -> None:
+    book = a_book(LedgerBuilder())
+    issue_group(book, 0)
+    book.ended(a_header(0, 0, offset=0))
+    assert wanted(book) == []
+
+
+def test_open_tasks_of_closed_and_of_satisfied_groups_are_surplus() -> None:
+    ledger = LedgerBuilder()
+    book = a_book(ledger, redundant_replicas=1)
+    issue_group(book, 0, size=3)
+    book.ended(a_header(0, 0, offset=0, reward=0.0))
+    book.ended(a_header(0, 1, offset=1, reward=1.0))
+    book.take_changed()
+    assert book.surplus_tasks(0) == ["1.2"]
+    surplus = book.judged(ledger.step([], [ClosedGroup(group_id=0, outcome=Disposition.TRAINED)]))
+    assert surplus == ["1.2"]
+    assert book.all_closed()
+
+
+def test_replicas_never_issued_are_wanted_first_time() -> None:
+    book = a_book(LedgerBuilder())
+    book.issued(a_task(0, 0))
+    assert wanted(book) == [(0, 1, 0, IssueReason.FIRST)]
+
+
+def test_a_sample_of_a_group_never_issued_opens_nothing() -> None:
+    book = a_book(LedgerBuilder())
+    book.ended(a_header(77, 0, offset=0))
+    assert book.num_open == 0
+    assert wanted(book) == []
+
+
+def test_under_drop_a_stale_replica_does_not_come_back() -> None:
+    ledger = LedgerBuilder(alpha=0.0)
+    book = a_book(ledger, freshness={"action": "drop"})
+    issue_group(book, 0)
+    header = a_header(0, 0, offset=0)
+    book.ended(header)
+    book.judged(ledger.verdicts([verdict_of(header, Disposition.STALE, version=0)]))
+    assert wanted(book) == []
+
+
+def test_attempts_know_how_many_open_groups_are_ahead() -> None:
+    book = a_book(LedgerBuilder())
+    for group in range(3):
+        issue_group(book, group)
+    book.ended(failed_header(2, 0, offset=0))
+    (again,) = [found for group in book.take_changed() for found in book.wanted(group)]
+    assert again.num_groups_ahead == 2
+    assert next(iter(book.first_attempts(3))).num_groups_ahead == 3

@@ -1,0 +1,142 @@
+"""Credits, leases, grants and reconciliation, with the clock turned by hand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from builders import a_heartbeat, a_task
+
+from producers.dispatcher.credits import Candidate, CreditLedger, OpenTask, choose_worker
+from producers.dispatcher.workers import WorkerRegistry, missing_tasks
+from schemas import Grant, WorkerState
+
+
+@dataclass
+class Acknowledged:
+    at: int
+
+    def done(self) -> bool:
+        return True
+
+    def offset(self, timeout_seconds: float) -> int:
+        assert timeout_seconds >= 0
+        return self.at
+
+
+def a_registry() -> WorkerRegistry:
+    return WorkerRegistry(lease_seconds=3.0, num_partitions=2, prefetch_tasks=1)
+
+
+def a_grant(worker_id: str = "worker-1", partition: int = 0, epoch: int = 1) -> Grant:
+    return Grant(
+        grant_id=f"1.{partition}", epoch=epoch, worker_id=worker_id, partition=partition, start_offset=0
+    )
+
+
+def open_task(task_id: str = "1.1", worker_id: str = "worker-1", replicas: int = 1) -> OpenTask:
+    return OpenTask(
+        task=a_task(task_id=task_id, num_replicas=replicas),
+        worker_id=worker_id,
+        remaining=set(range(replicas)),
+        delivery=Acknowledged(at=5),
+    )
+
+
+def test_a_task_takes_a_slot_per_replica_until_each_has_its_sample() -> None:
+    ledger = CreditLedger()
+    ledger.issue(open_task(replicas=2))
+    assert ledger.num_used("worker-1") == 2
+    assert ledger.end("1.1", 0) is not None
+    assert ledger.end("1.1", 0) is None
+    assert ledger.num_used("worker-1") == 1
+    assert ledger.end("1.1", 1) is not None
+    assert (ledger.num_used("worker-1"), len(ledger)) == (0, 0)
+
+
+def test_ending_an_unknown_task_changes_nothing() -> None:
+    ledger = CreditLedger()
+    assert ledger.end("9.9", 0) is None
+    assert ledger.lose("9.9") is None
+
+
+def test_the_worker_with_most_free_slots_that_serves_the_version_is_chosen() -> None:
+    candidates = [
+        Candidate(worker_id="a", num_slots=1, served_version=3),
+        Candidate(worker_id="b", num_slots=5, served_version=2),
+        Candidate(worker_id="c", num_slots=2, served_version=3),
+    ]
+    assert choose_worker(candidates, num_slots=1, min_version=3) == "c"
+    assert choose_worker(candidates, num_slots=1, min_version=0) == "b"
+    assert choose_worker(candidates, num_slots=3, min_version=3) is None
+
+
+def test_candidates_hold_a_grant_serve_a_version_and_have_free_slots() -> None:
+    registry, ledger = a_registry(), CreditLedger()
+    registry.heard(a_heartbeat(capacity=1), now=0.0)
+    assert registry.candidates(ledger) == []
+    registry.granted(a_grant(), now=0.0)
+    assert [found.num_slots for found in registry.candidates(ledger)] == [2]
+    ledger.issue(open_task("1.1"))
+    ledger.issue(open_task("1.2"))
+    assert registry.candidates(ledger) == []
+    registry.heard(a_heartbeat(capacity=9, state=WorkerState.LOAD_FAILED), now=0.0)
+    assert registry.candidates(ledger) == []
+
+
+def test_silence_longer_than_the_lease_expires_a_worker_and_a_heartbeat_revives_it() -> None:
+    registry = a_registry()
+    registry.heard(a_heartbeat(), now=0.0)
+    assert registry.silent(3.0) == []
+    (silent,) = registry.silent(3.1)
+    silent.is_expired = True
+    assert registry.without_grant() == []
+    registry.heard(a_heartbeat(), now=4.0)
+    assert [worker.worker_id for worker in registry.without_grant()] == ["worker-1"]
+
+
+def test_leases_begin_anew_when_contact_with_the_broker_was_lost() -> None:
+    registry = a_registry()
+    registry.heard(a_heartbeat(), now=0.0)
+    registry.restart_leases(10.0)
+    assert registry.silent(12.0) == []
+
+
+def test_each_worker_gets_a_partition_of_its_own_until_none_is_left() -> None:
+    registry = a_registry()
+    assert registry.free_partition() == 0
+    registry.granted(a_grant("a", 0), now=0.0)
+    assert registry.free_partition() == 1
+    registry.granted(a_grant("b", 1), now=0.0)
+    assert registry.free_partition() is None
+    registry.revoked("1.0")
+    assert registry.free_partition() == 0
+
+
+def test_a_leaving_worker_gets_no_grant() -> None:
+    registry = a_registry()
+    registry.heard(a_heartbeat(state=WorkerState.LEAVING), now=0.0)
+    assert registry.without_grant() == []
+
+
+def test_a_task_read_but_named_in_no_heartbeat_is_missing_after_the_limit_and_the_grace() -> None:
+    registry, ledger = a_registry(), CreditLedger()
+    registry.granted(a_grant(), now=0.0)
+    ledger.issue(open_task())
+
+    def beat(now: float, **changes: object) -> list[str]:
+        registry.heard(a_heartbeat(grant_id="1.0", **changes), now=now)
+        return missing_tasks(registry.workers["worker-1"], ledger, limit=3, now=now, grace=2.0)
+
+    assert beat(0.0, tasks_position=5) == []
+    assert beat(1.0, tasks_position=6) == []
+    assert beat(2.0, tasks_position=6, open_tasks=("1.1",)) == []
+    assert [beat(now, tasks_position=6) for now in (3.0, 3.1, 3.2)] == [[], [], []]
+    assert beat(5.0, tasks_position=6) == ["1.1"]
+
+
+def test_heartbeats_under_another_grant_say_nothing_about_tasks() -> None:
+    registry, ledger = a_registry(), CreditLedger()
+    registry.granted(a_grant(), now=0.0)
+    ledger.issue(open_task())
+    registry.heard(a_heartbeat(grant_id="0.7", tasks_position=99), now=0.0)
+    assert missing_tasks(registry.workers["worker-1"], ledger, limit=1, now=9.0, grace=0.0) == []

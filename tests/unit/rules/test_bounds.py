@@ -1,0 +1,75 @@
+"""Freshness, admission, filtering and limits: the small rules."""
+
+from __future__ import annotations
+
+import pytest
+from builders import freshness_config, groups_config
+
+from rollog.rules.admission import max_open_groups
+from rollog.rules.filtering import filter_reason
+from rollog.rules.freshness import is_stale, lag_bound, lag_quota, min_version
+from rollog.rules.limits import ReplicaTally, closes_short, is_given_up
+
+
+@pytest.mark.parametrize(("alpha", "bound", "quota"), [(0, 0, None), (1, 1, None), (0.5, 1, 2), (2.25, 3, 1)])
+def test_alpha_gives_the_lag_bound_and_the_quota_of_the_largest_lag(
+    alpha: float, bound: int, quota: int | None
+) -> None:
+    assert lag_bound(alpha) == bound
+    assert lag_quota(alpha, groups_per_batch=4) == quota
+
+
+def test_lag_at_the_bound_is_fresh() -> None:
+    assert not is_stale(version=3, first_version=2, alpha=0.5)
+    assert is_stale(version=4, first_version=2, alpha=0.5)
+
+
+@pytest.mark.parametrize(
+    ("ahead", "alpha", "expected"), [(0, 0, 5), (0, 1, 4), (4, 1, 5), (0, 2.5, 3), (100, 0, 5), (0, 9, 0)]
+)
+def test_min_version_is_when_the_group_will_be_consumed_less_what_alpha_forgives(
+    ahead: int, alpha: float, expected: int
+) -> None:
+    assert min_version(5, ahead, groups_per_batch=4, alpha=alpha, protected=False) == expected
+
+
+def test_rollouts_of_protected_groups_begin_with_the_version_at_issue() -> None:
+    assert min_version(5, 0, groups_per_batch=4, alpha=2, protected=True) == 5
+
+
+@pytest.mark.parametrize(
+    ("alpha", "steps_left", "redundant", "filtered", "expected"),
+    [(0, 9, 0, 0, 4), (1, 9, 0, 0, 8), (0.5, 9, 0, 0, 6), (2, 1, 0, 0, 4), (1, 9, 3, 2, 13), (1, 0, 3, 2, 0)],
+)
+def test_open_groups_are_bounded_by_the_queue_and_by_what_the_run_still_needs(
+    alpha: float, steps_left: int, redundant: int, filtered: int, expected: int
+) -> None:
+    bound = max_open_groups(
+        alpha=alpha,
+        groups_per_batch=4,
+        steps_left=steps_left,
+        redundant_groups=redundant,
+        num_early_filtered=filtered,
+    )
+    assert bound == expected
+
+
+def test_equal_rewards_are_no_signal_unless_the_filter_is_off() -> None:
+    assert filter_reason([1.0, 1.0], groups_config()) == "zero_signal"
+    assert filter_reason([1.0, 0.0], groups_config()) is None
+    assert filter_reason([1.0, 1.0], groups_config(filter_zero_signal=False)) is None
+
+
+def test_failed_and_lost_attempts_have_limits_of_their_own_and_stale_ones_none() -> None:
+    groups, freshness = groups_config(max_attempts=3, max_lost=5), freshness_config()
+    assert not is_given_up(ReplicaTally(num_failed=2, num_lost=4, num_stale=99), groups, freshness)
+    assert is_given_up(ReplicaTally(num_failed=3), groups, freshness)
+    assert is_given_up(ReplicaTally(num_lost=5), groups, freshness)
+    assert is_given_up(ReplicaTally(num_stale=1), groups, freshness_config(action="drop"))
+
+
+def test_a_replica_with_a_fresh_sample_never_counts_as_gone() -> None:
+    groups, freshness = groups_config(max_attempts=1), freshness_config()
+    tallies = {0: ReplicaTally(num_failed=1)}
+    assert closes_short(tallies, (), groups, freshness)
+    assert not closes_short(tallies, {0}, groups, freshness)

@@ -1,0 +1,117 @@
+"""The fold of the ledger refuses what cannot follow."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from builders import LedgerBuilder, a_genesis, a_header, weights_sha256
+
+from rollog.errors import LedgerError
+from rollog.rules.ledger_state import LedgerState, record_hash
+from rollog.rules.verdicts import verdict_of
+from schemas import Close, ClosedGroup, Disposition, LedgerKind, LedgerRecord
+from schemas.codec import encode
+
+
+def close_record(state: LedgerState) -> LedgerRecord:
+    return LedgerRecord(
+        kind=LedgerKind.CLOSE,
+        sequence=state.next_sequence,
+        version=state.version,
+        alpha=state.alpha,
+        previous_hash=state.head,
+        low_water_marks=state.low_water_marks,
+        body=Close(end_offsets=state.low_water_marks, reason="done"),
+    )
+
+
+def test_the_fold_knows_version_alpha_weights_and_head() -> None:
+    ledger = LedgerBuilder(alpha=0.5)
+    record = ledger.step()
+    assert (ledger.state.version, ledger.state.alpha) == (1, 0.5)
+    assert ledger.state.weights == {0: weights_sha256(0), 1: weights_sha256(1)}
+    assert ledger.state.head == record_hash(encode(record))
+
+
+def test_a_record_with_another_predecessor_is_refused() -> None:
+    ledger = LedgerBuilder()
+    record = replace(close_record(ledger.state), previous_hash=bytes(32))
+    with pytest.raises(LedgerError, match="predecessor"):
+        ledger.state.apply(record, bytes(32))
+
+
+def test_a_missing_record_is_refused() -> None:
+    ledger = LedgerBuilder()
+    record = replace(close_record(ledger.state), sequence=5)
+    with pytest.raises(LedgerError, match="missing or doubled"):
+        ledger.state.apply(record, bytes(32))
+
+
+def test_the_ledger_begins_with_genesis() -> None:
+    state = LedgerState()
+    with pytest.raises(LedgerError, match="genesis"):
+        state.apply(replace(close_record(state), low_water_marks=(0,)), bytes(32))
+    with pytest.raises(LedgerError, match="genesis"):
+        LedgerBuilder().add(replace(a_genesis(), sequence=1, previous_hash=LedgerBuilder().state.head))
+
+
+def test_nothing_follows_close() -> None:
+    ledger = LedgerBuilder()
+    ledger.add(close_record(ledger.state))
+    assert ledger.state.is_closed
+    with pytest.raises(LedgerError, match="after the close"):
+        ledger.add(close_record(ledger.state))
+
+
+def test_a_version_that_skips_is_refused() -> None:
+    ledger = LedgerBuilder()
+    record = replace(close_record(ledger.state), version=3)
+    with pytest.raises(LedgerError, match="expected 0"):
+        ledger.add(record)
+
+
+def test_a_second_disposition_is_refused() -> None:
+    ledger = LedgerBuilder()
+    verdict = verdict_of(a_header(offset=0), Disposition.FAILED, version=0)
+    ledger.verdicts([verdict])
+    with pytest.raises(LedgerError, match="second disposition"):
+        ledger.verdicts([verdict])
+
+
+def test_below_the_low_water_mark_everything_is_disposed() -> None:
+    ledger = LedgerBuilder()
+    ledger.verdicts([verdict_of(a_header(offset=0), Disposition.FAILED, version=0)], marks=(1, 0, 0, 0))
+    assert ledger.state.is_disposed(0, 0)
+    assert not ledger.state.disposed
+    assert not ledger.state.is_disposed(0, 1)
+
+
+def test_a_rollout_trained_twice_and_a_group_closed_twice_are_refused() -> None:
+    ledger = LedgerBuilder()
+    ledger.step(
+        [verdict_of(a_header(offset=0), Disposition.TRAINED, version=0)],
+        [ClosedGroup(group_id=0, outcome=Disposition.TRAINED)],
+    )
+    with pytest.raises(LedgerError, match="trained twice"):
+        ledger.step([verdict_of(a_header(offset=1), Disposition.TRAINED, version=1)])
+    with pytest.raises(LedgerError, match="closed twice"):
+        LedgerBuilder().step([], [ClosedGroup(group_id=0, outcome=Disposition.TRAINED)] * 2)
+
+
+def test_failures_lost_and_stale_are_tallied_until_their_group_closes() -> None:
+    ledger = LedgerBuilder()
+    ledger.verdicts(
+        [
+            verdict_of(a_header(offset=0), Disposition.FAILED, version=0),
+            verdict_of(a_header(offset=1), Disposition.DEAD, version=0),
+            verdict_of(a_header(offset=2), Disposition.LOST, version=0),
+            verdict_of(a_header(offset=3), Disposition.STALE, version=0),
+        ]
+    )
+    tally = ledger.state.tallies[0][0]
+    assert (tally.num_failed, tally.num_lost, tally.num_stale) == (2, 1, 1)
+    assert ledger.state.stale_versions[0] == [(0, 0)]
+    ledger.verdicts([], [ClosedGroup(group_id=0, outcome=Disposition.INCOMPLETE)])
+    assert 0 not in ledger.state.tallies
+    assert 0 not in ledger.state.stale_versions

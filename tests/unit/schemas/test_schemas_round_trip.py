@@ -1,0 +1,193 @@
+"""Whatever a record holds, it comes back from its bytes unchanged."""
+
+from __future__ import annotations
+
+from dataclasses import fields, is_dataclass, replace
+from enum import StrEnum
+from types import NoneType, UnionType
+from typing import Any, get_args, get_origin, get_type_hints
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from schemas import (
+    Amend,
+    Close,
+    Genesis,
+    Kind,
+    LedgerKind,
+    LedgerRecord,
+    Prompt,
+    Rebase,
+    Record,
+    RolloutTask,
+    Sample,
+    Segment,
+    Status,
+    Step,
+    WeightVersion,
+    array_types,
+    float32_array,
+    int32_array,
+    record_types,
+    type_codes,
+    uint8_array,
+)
+from schemas.codec import SchemaError, decode, decode_as, encode
+
+bodies = {
+    LedgerKind.GENESIS: Genesis,
+    LedgerKind.STEP: Step,
+    LedgerKind.AMEND: Amend,
+    LedgerKind.REBASE: Rebase,
+    LedgerKind.CLOSE: Close,
+}
+scalars: dict[Any, st.SearchStrategy[Any]] = {
+    str: st.text(max_size=20),
+    int: st.integers(-(2**63), 2**63 - 1),
+    float: st.floats(allow_nan=False),
+    bool: st.booleans(),
+    bytes: st.binary(max_size=40),
+    NoneType: st.none(),
+}
+
+
+def array_of(code: str) -> st.SearchStrategy[Any]:
+    dtype = np.dtype(code)
+    return st.binary(max_size=8).map(lambda data: np.frombuffer(data * dtype.itemsize, dtype))
+
+
+def values_of(hint: Any) -> st.SearchStrategy[Any]:
+    if hint in array_types:
+        return array_of(type_codes[array_types[hint]])
+    if hint in scalars:
+        return scalars[hint]
+    arguments = get_args(hint)
+    if get_origin(hint) is UnionType:
+        return st.one_of(*map(values_of, arguments))
+    if get_origin(hint) is tuple:
+        return st.lists(values_of(arguments[0]), max_size=3).map(tuple)
+    if get_origin(hint) is dict:
+        return st.dictionaries(values_of(arguments[0]), values_of(arguments[1]), max_size=3)
+    return st.sampled_from(hint) if issubclass(hint, StrEnum) else records_of(hint)
+
+
+def records_of(record_type: Any) -> st.SearchStrategy[Any]:
+    hints = get_type_hints(record_type)
+    parts = {field.name: values_of(hints[field.name]) for field in fields(record_type)}
+    return st.builds(record_type, **parts)
+
+
+def a_valid_sample(sample: Sample) -> Sample:
+    num_tokens = len(sample.token_ids)
+    cut = num_tokens // 2
+    spans = [(start, end) for start, end in ((0, cut), (cut, num_tokens)) if start < end]
+    return replace(
+        sample,
+        status=Status.FINISHED,
+        behaviour_logprobs=float32_array(np.linspace(-5, 0, num_tokens)),
+        loss_mask=uint8_array(np.ones(num_tokens)),
+        segments=tuple(Segment(version=3, weights_digest="ab", start=start, end=end) for start, end in spans),
+        reward=1.0,
+    )
+
+
+def a_valid_task(task: RolloutTask) -> RolloutTask:
+    prompt = Prompt(prompt_id=task.prompt.prompt_id, text=task.reward)
+    return replace(task, num_replicas=1 + abs(task.num_replicas) // 2, prompt=prompt)
+
+
+def ledger_records() -> st.SearchStrategy[LedgerRecord]:
+    def of_kind(kind: LedgerKind) -> st.SearchStrategy[LedgerRecord]:
+        body = records_of(bodies[kind]) if kind in bodies else st.none()
+        return st.builds(
+            lambda record, body: replace(record, kind=kind, body=body, part=0, num_parts=2),
+            records_of(LedgerRecord),
+            body,
+        )
+
+    return st.sampled_from(LedgerKind).flatmap(of_kind)
+
+
+def valid_records(record_type: type[Record]) -> st.SearchStrategy[Any]:
+    special: dict[type[Record], st.SearchStrategy[Any]] = {
+        Sample: records_of(Sample).map(a_valid_sample),
+        RolloutTask: records_of(RolloutTask).map(a_valid_task),
+        WeightVersion: records_of(WeightVersion).map(lambda notice: replace(notice, name="v1.safetensors")),
+        LedgerRecord: ledger_records(),
+    }
+    return special[record_type] if record_type in special else records_of(record_type)
+
+
+@pytest.mark.parametrize("record_type", record_types)
+@given(data=st.data())
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_every_record_survives_a_round_trip(record_type: type[Record], data: st.DataObject) -> None:
+    record = data.draw(valid_records(record_type))
+    read = decode(encode(record))
+    assert type(read) is record_type
+    assert read == record
+
+
+@given(sample=records_of(Sample).filter(lambda sample: sample.status is not Status.FINISHED))
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_an_unfinished_sample_may_hold_anything(sample: Sample) -> None:
+    assert decode_as(Sample, encode(sample)) == sample
+
+
+@pytest.mark.parametrize("record_type", record_types)
+def test_enums_and_nested_records_come_back_as_their_own_classes(record_type: type[Record]) -> None:
+    @given(record=valid_records(record_type))
+    @settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None)
+    def check(record: Record) -> None:
+        assert_same_classes(decode(encode(record)), record)
+
+    check()
+
+
+def assert_same_classes(left: Any, right: Any) -> None:
+    assert type(left) is type(right)
+    if is_dataclass(left):
+        for field in fields(left):
+            assert_same_classes(getattr(left, field.name), getattr(right, field.name))
+    elif isinstance(left, tuple):
+        for one, other in zip(left, right, strict=True):
+            assert_same_classes(one, other)
+
+
+def test_decode_as_refuses_a_record_of_another_class() -> None:
+    notice = WeightVersion(version=1, sha256="ab", name="v1.safetensors", num_bytes=3)
+    assert decode_as(WeightVersion, encode(notice)) == notice
+    with pytest.raises(SchemaError, match="expected a Sample, found a WeightVersion"):
+        decode_as(Sample, encode(notice))
+
+
+def test_arrays_of_a_decoded_sample_share_the_memory_of_what_was_read() -> None:
+    # A read-only array that owns no data is a view; a copy would be writable.
+    sample = decode_as(Sample, encode(a_finished_sample()))
+    for array in (sample.token_ids, sample.behaviour_logprobs, sample.loss_mask, sample.prompt_token_ids):
+        assert not array.flags.owndata
+        assert not array.flags.writeable
+
+
+def a_finished_sample() -> Sample:
+    return Sample(
+        sample_id="g1.r0.a0",
+        task_id="1-1",
+        kind=Kind.TRAINING,
+        status=Status.FINISHED,
+        epoch=1,
+        grant_id="g",
+        worker_id="w",
+        group_id=1,
+        replica=0,
+        attempt=0,
+        prompt_id="p",
+        prompt_token_ids=int32_array([1]),
+        token_ids=int32_array([1, 2]),
+        behaviour_logprobs=float32_array([-1, -2]),
+        loss_mask=uint8_array([1, 1]),
+        segments=(Segment(version=0, weights_digest="ab", start=0, end=2),),
+    )

@@ -1,0 +1,1 @@
+"""The trainer: turns finished samples into policy versions, one transaction per training step."""

@@ -1,0 +1,253 @@
+"""The DeepSpeed engine: ZeRO stages 0 to 3, on CPU (gloo) and on GPU (nccl).
+
+Consumes training batches, produces weights. Without a launcher it is one rank that opens no port. Gradients are
+accumulated by DeepSpeed until `step`, which reduces, clips and applies them; its own schedulers, timers and
+random-number helpers are not used, so that a step is a function of weights, optimizer state and batch alone.
+
+On crash: nothing is kept outside the process but checkpoints; the caller rebuilds the engine from one of these or
+from version 0. DeepSpeed's checkpoints are pickles: only directories that the run itself wrote are loaded.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import socket
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import transformers
+from torch import Tensor, nn
+
+from rollog.errors import EngineError
+from trainer.engines.ports import EngineDescription, StepResult, TrainingBatch
+from trainer.gradients import Minibatch, accumulate, minibatches, step_statistics
+from trainer.learning_rates import learning_rate
+from trainer.off_policy import RatioSums
+from trainer.policy import Policy, load_model, model_config_json, to_safetensors, untied_tensors
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from trainer.config import AlgorithmConfig, OptimizerConfig, TrainerConfig
+
+checkpoint_tag = "engine"
+
+
+class DeepSpeedEngine:
+    """Trains with DeepSpeed; see `trainer.engines.ports.TrainingEngine` for the promises."""
+
+    def __init__(
+        self,
+        *,
+        algorithm: AlgorithmConfig,
+        optimizer: OptimizerConfig,
+        trainer: TrainerConfig,
+        temperature: float,
+        dtype: str,
+        num_steps: int,
+    ) -> None:
+        self._algorithm = algorithm
+        self._optimizer = optimizer
+        self._trainer = trainer
+        self._temperature = temperature
+        self._dtype = dtype
+        self._num_optimizer_steps = num_steps * trainer.num_minibatches
+        self._steps_taken = 0
+        self._model: PreTrainedModel | None = None
+        self._engine: Any = None
+
+    def start(self, model_path: str, weights_path: Path | None = None) -> None:
+        """Build model, optimizer and process group."""
+        self.close()
+        torch.set_num_threads(self._trainer.num_threads)
+        torch.use_deterministic_algorithms(True)
+        torch.utils.deterministic.fill_uninitialized_memory = False
+        deepspeed = _import_deepspeed()
+        _join_process_group(deepspeed)
+        self._model = load_model(model_path, weights_path, self._dtype)
+        policy = Policy(self._model, self._temperature)
+        optimizer = torch.optim.AdamW(
+            policy.parameters(),
+            lr=self._optimizer.learning_rate,
+            betas=self._optimizer.betas,
+            eps=self._optimizer.epsilon,
+            weight_decay=self._optimizer.weight_decay,
+            fused=True,
+        )
+        self._engine = deepspeed.initialize(
+            model=policy, optimizer=optimizer, config=self._deepspeed_config(), dist_init_required=False
+        )[0]
+        self._steps_taken = 0
+
+    def train_step(self, batch: TrainingBatch) -> StepResult:
+        """One optimizer step per minibatch."""
+        engine = self._started()
+        work = minibatches(batch, torch.distributed.get_rank())
+        rates = tuple(
+            learning_rate(self._steps_taken + index, self._num_optimizer_steps, self._optimizer)
+            for index in range(len(work))
+        )
+        engine.train()
+        outcomes = [self._optimizer_step(part, rate) for part, rate in zip(work, rates, strict=True)]
+        self._steps_taken += len(work)
+        shares = _from_all_ranks([(loss, sums) for loss, sums, _ in outcomes])
+        return StepResult(
+            losses=tuple(sum(loss for loss, _ in ranks) for ranks in shares),
+            gradient_norms=tuple(norm for _, _, norm in outcomes),
+            learning_rates=rates,
+            statistics=step_statistics([sum((sums for _, sums in ranks), start=RatioSums()) for ranks in shares]),
+        )
+
+    def export_weights(self) -> bytes:
+        """All weights as safetensors, gathered from their partitions at stage 3."""
+        self._started()
+        assert self._model is not None
+        copies = {}
+        for name, tensor in untied_tensors(self._model):
+            with self._gathered(tensor):
+                copies[name] = tensor.detach().to("cpu", copy=True)
+        return to_safetensors(copies, self._dtype)
+
+    def save_checkpoint(self, directory: Path) -> None:
+        """Write DeepSpeed's own checkpoint below `directory`."""
+        self._started().save_checkpoint(
+            str(directory), tag=checkpoint_tag, client_state={"steps_taken": self._steps_taken}, save_latest=False
+        )
+
+    def load_checkpoint(self, directory: Path) -> None:
+        """Restore weights, optimizer and schedule. Call it on a newly started engine."""
+        loaded, state = self._started().load_checkpoint(str(directory), tag=checkpoint_tag)
+        if loaded is None or "steps_taken" not in state:
+            raise EngineError(f"{directory} holds no DeepSpeed checkpoint of this kind; remove that directory")
+        self._steps_taken = int(state["steps_taken"])
+
+    def describe(self) -> EngineDescription:
+        """Name, size, type and versions."""
+        engine = self._started()
+        assert self._model is not None
+        return EngineDescription(
+            name="deepspeed",
+            world_size=torch.distributed.get_world_size(),
+            zero_stage=self._trainer.zero_stage,
+            dtype=self._dtype,
+            device=torch.cuda.get_device_name() if engine.device.type == "cuda" else engine.device.type,
+            model_config_json=model_config_json(self._model),
+            versions={
+                "deepspeed": _import_deepspeed().__version__,
+                "torch": torch.__version__,
+                "transformers": transformers.__version__,
+            },
+        )
+
+    def close(self) -> None:
+        """Free the model and leave the process group."""
+        if self._engine is None:
+            return
+        self._engine.destroy()
+        self._engine = None
+        self._model = None
+        gc.collect()
+        _leave_process_group()
+
+    def _optimizer_step(self, minibatch: Minibatch, rate: float) -> tuple[float, RatioSums, float]:
+        engine = self._engine
+        for group in engine.optimizer.param_groups:
+            group["lr"] = rate
+        loss, sums = accumulate(
+            engine,
+            engine.backward,
+            minibatch,
+            self._algorithm,
+            device=engine.device,
+            scale=float(torch.distributed.get_world_size()),
+        )
+        norm = self._clipped_norm() if self._clips_itself else None
+        engine.step()
+        return loss, sums, float(engine.get_global_grad_norm() if norm is None else norm)
+
+    @property
+    def _clips_itself(self) -> bool:
+        """At stage 0 in float32 DeepSpeed reports no gradient norm, so it is taken, and clipped, here."""
+        return self._trainer.zero_stage == 0 and self._dtype == "float32"
+
+    def _clipped_norm(self) -> Tensor:
+        self._engine.allreduce_gradients()
+        return nn.utils.clip_grad_norm_(self._engine.module.parameters(), self._optimizer.max_gradient_norm)
+
+    def _gathered(self, tensor: Tensor) -> AbstractContextManager[Any]:
+        if self._trainer.zero_stage < 3 or not isinstance(tensor, nn.Parameter):  # noqa: PLR2004 - ZeRO's number
+            return nullcontext()
+        gathered: AbstractContextManager[Any] = _import_deepspeed().zero.GatheredParameters([tensor])
+        return gathered
+
+    def _started(self) -> Any:
+        if self._engine is None:
+            raise EngineError("the training engine is not started: call start() first")
+        return self._engine
+
+    def _deepspeed_config(self) -> dict[str, Any]:
+        return {
+            "train_micro_batch_size_per_gpu": 1,
+            "managed_gradient_accumulation": False,
+            "gradient_clipping": 0.0 if self._clips_itself else self._optimizer.max_gradient_norm,
+            "zero_optimization": {"stage": self._trainer.zero_stage, "overlap_comm": False},
+            "zero_allow_untested_optimizer": True,
+            "zero_force_ds_cpu_optimizer": False,
+            "bf16": {"enabled": self._dtype == "bfloat16"},
+            "steps_per_print": 2**31,
+        }
+
+
+def _import_deepspeed() -> Any:
+    """DeepSpeed, quiet and without probing compilers: its shared-memory collectives take half a minute to build."""
+    os.environ.setdefault("DS_ACCELERATOR", "cuda" if torch.cuda.is_available() else "cpu")
+    import deepspeed  # noqa: PLC0415 - reads the environment while it is imported
+
+    vars(deepspeed.ops).setdefault("__compatible_ops__", {})
+    deepspeed.utils.logger.setLevel(logging.ERROR)
+    return deepspeed
+
+
+def _join_process_group(deepspeed: Any) -> None:
+    """Join the launcher's group, or be a group of one that needs no address."""
+    os.environ.setdefault("LOCAL_RANK", "0")
+    if not torch.distributed.is_initialized():
+        backend = "nccl" if torch.cuda.is_available() else "gloo"
+        if "RANK" in os.environ:
+            torch.distributed.init_process_group(backend)
+        else:
+            _prefer_loopback()
+            torch.distributed.init_process_group(
+                backend, store=torch.distributed.HashStore(), rank=0, world_size=1
+            )
+    deepspeed.comm.comm.cdb = None
+    deepspeed.init_distributed(dist_init_required=False, auto_mpi_discovery=False, verbose=False)
+
+
+def _prefer_loopback() -> None:
+    """Keep gloo from looking up this machine's name, which fails where it does not resolve."""
+    names = {name for _, name in socket.if_nameindex()}
+    loopback = next((name for name in ("lo", "lo0") if name in names), None)
+    if loopback is not None:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
+
+
+def _leave_process_group() -> None:
+    deepspeed = _import_deepspeed()
+    if torch.distributed.is_initialized():
+        deepspeed.comm.destroy_process_group()
+    deepspeed.comm.comm.cdb = None
+
+
+def _from_all_ranks(outcomes: list[tuple[float, RatioSums]]) -> list[tuple[tuple[float, RatioSums], ...]]:
+    """Per optimizer step the outcome on every rank."""
+    world_size = torch.distributed.get_world_size()
+    if world_size == 1:
+        return [(outcome,) for outcome in outcomes]
+    gathered: list[Any] = [None] * world_size
+    torch.distributed.all_gather_object(gathered, outcomes)
+    return list(zip(*gathered, strict=True))

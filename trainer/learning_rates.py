@@ -1,0 +1,18 @@
+"""The learning-rate schedule, counted in optimizer steps."""
+
+from __future__ import annotations
+
+from trainer.config import OptimizerConfig
+
+
+def learning_rate(step: int, num_steps: int, optimizer: OptimizerConfig) -> float:
+    """The learning rate of optimizer step `step` (from 0) of a run of `num_steps`.
+
+    Linear warm-up to the highest rate, then a linear fall that reaches `final_fraction` of it at the last step and
+    stays there.
+    """
+    if step < optimizer.warmup_steps:
+        return optimizer.learning_rate * (step + 1) / optimizer.warmup_steps
+    falling = max(num_steps - 1 - optimizer.warmup_steps, 1)
+    progress = min((step - optimizer.warmup_steps) / falling, 1.0)
+    return optimizer.learning_rate * (1.0 - progress * (1.0 - optimizer.final_fraction))

@@ -1,0 +1,124 @@
+"""Batch planning: which samples of a batch one optimizer step, one rank and one forward pass take together.
+
+Pure and independent of library versions: the order comes from sha256 of seed and group, never from a random
+number generator. A plan names every position of the training order exactly once.
+
+    batch of groups -> minibatches (whole groups, one optimizer step each)
+                    -> ranks (balanced in tokens)
+                    -> micro-batches (samples of similar length, padded size bounded)
+
+Every rank gets the same number of micro-batches per minibatch, empty ones where it has too few samples, because
+ranks meet in collective operations.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from itertools import chain
+
+from schemas import MicroBatch
+
+
+def step_seed(run_seed: int, version: int) -> int:
+    """The seed of the training step that makes `version`: a non-negative 63-bit number."""
+    digest = hashlib.sha256(f"rollog-step/{run_seed}/{version}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1
+
+
+def plan_step(
+    group_lengths: Sequence[Sequence[int]],
+    *,
+    num_minibatches: int,
+    world_size: int,
+    micro_batch_tokens: int,
+    seed: int,
+) -> tuple[MicroBatch, ...]:
+    """The micro-batches of one training step, in the order in which each rank runs them.
+
+    Args:
+        group_lengths: per group, in training order, the prompt plus response tokens of its samples.
+        num_minibatches: optimizer steps; fewer when there are fewer groups.
+        world_size: number of ranks.
+        micro_batch_tokens: most tokens of one forward pass, padding included; a single longer sample is alone.
+        seed: decides which groups share a minibatch.
+    """
+    positions = _positions_by_group(group_lengths)
+    lengths = list(chain.from_iterable(group_lengths))
+    plan: list[MicroBatch] = []
+    for minibatch, groups in enumerate(_deal_groups(len(group_lengths), num_minibatches, seed)):
+        members = [position for group in groups for position in positions[group]]
+        shares = _balance(members, lengths, world_size)
+        for rank, micro_batches in enumerate(_cut_equally(shares, lengths, micro_batch_tokens)):
+            plan.extend(
+                MicroBatch(minibatch=minibatch, rank=rank, positions=tuple(part)) for part in micro_batches
+            )
+    return tuple(plan)
+
+
+def padding_share(plan: Sequence[MicroBatch], lengths: Sequence[int]) -> float:
+    """The share of a plan's forward tokens that is padding."""
+    parts = [[lengths[position] for position in part.positions] for part in plan if part.positions]
+    padded = sum(max(part) * len(part) for part in parts)
+    return 1.0 - sum(map(sum, parts)) / padded if padded else 0.0
+
+
+def _positions_by_group(group_lengths: Sequence[Sequence[int]]) -> list[range]:
+    positions, start = [], 0
+    for group in group_lengths:
+        positions.append(range(start, start + len(group)))
+        start += len(group)
+    return positions
+
+
+def _deal_groups(num_groups: int, num_minibatches: int, seed: int) -> list[list[int]]:
+    """Shuffled groups in at most `num_minibatches` parts whose sizes differ by one at most."""
+    order = sorted(range(num_groups), key=lambda group: hashlib.sha256(f"{seed}/{group}".encode()).digest())
+    num_parts = min(num_minibatches, num_groups)
+    bounds = [part * num_groups // num_parts for part in range(num_parts + 1)] if num_parts else [0]
+    return [order[start:end] for start, end in zip(bounds, bounds[1:], strict=False)]
+
+
+def _balance(members: Sequence[int], lengths: Sequence[int], world_size: int) -> list[list[int]]:
+    """Each rank's positions, longest first: every sample goes to the rank with the fewest tokens so far."""
+    shares: list[list[int]] = [[] for _ in range(world_size)]
+    loads = [0] * world_size
+    for position in sorted(members, key=lambda member: (-lengths[member], member)):
+        rank = loads.index(min(loads))
+        shares[rank].append(position)
+        loads[rank] += lengths[position]
+    return shares
+
+
+def _cut_equally(
+    shares: Sequence[list[int]], lengths: Sequence[int], micro_batch_tokens: int
+) -> list[list[list[int]]]:
+    """Micro-batches per rank, equally many for all, the shortest ranks filled up with empty ones."""
+    cuts = [_cut(share, lengths, micro_batch_tokens) for share in shares]
+    num_parts = max(map(len, cuts))
+    return [parts + [[]] * (num_parts - len(parts)) for parts in (_split_up(cut, num_parts) for cut in cuts)]
+
+
+def _cut(share: Sequence[int], lengths: Sequence[int], micro_batch_tokens: int) -> list[list[int]]:
+    """Runs of a longest-first list whose padded size stays within the bound."""
+    parts: list[list[int]] = []
+    for position in share:
+        widest = lengths[parts[-1][0]] if parts else 0
+        if parts and widest * (len(parts[-1]) + 1) <= micro_batch_tokens:
+            parts[-1].append(position)
+        else:
+            parts.append([position])
+    return parts
+
+
+def _split_up(parts: list[list[int]], num_parts: int) -> list[list[int]]:
+    """Halve the largest part until there are `num_parts`, as far as single samples allow."""
+    parts = list(parts)
+    while len(parts) < num_parts:
+        index = max(range(len(parts)), key=lambda part: len(parts[part]), default=-1)
+        if index < 0 or len(parts[index]) < 2:  # noqa: PLR2004 - one sample cannot be halved
+            break
+        largest = parts[index]
+        middle = len(largest) // 2
+        parts[index : index + 1] = [largest[:middle], largest[middle:]]
+    return parts

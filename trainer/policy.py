@@ -1,0 +1,147 @@
+"""The policy: a Hugging Face causal language model that answers with log-probabilities of response tokens.
+
+Shapes: B samples of a micro-batch, T sequence positions, R response positions, N trained tokens, V vocabulary.
+
+The output layer runs only where a trained token is predicted: N rows instead of B * T, which for large
+vocabularies decides how much memory a step takes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from rollog.errors import DataError, EngineError, WeightsError
+from trainer.collation import PaddedBatch
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+dtypes: dict[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+class Policy(nn.Module):
+    """Wraps a causal language model; `forward` gives log pi of the trained tokens at the sampling temperature."""
+
+    def __init__(self, model: PreTrainedModel, temperature: float) -> None:
+        super().__init__()
+        self.model = model
+        self._temperature = temperature
+        self._source_N: Tensor | None = None
+        output_layer = model.get_output_embeddings()
+        if output_layer is None:
+            raise EngineError(f"{type(model).__name__} has no output layer: it is no causal language model")
+        output_layer.register_forward_pre_hook(self._select_trained)
+
+    def forward(
+        self, input_ids_BT: Tensor, source_N: Tensor, target_N: Tensor, response_N: Tensor, mask_BR: Tensor
+    ) -> Tensor:
+        """log pi (B, R) in float32; 0 where nothing is trained."""
+        self._source_N = source_N
+        logits_NV = self.model(input_ids=input_ids_BT, use_cache=False).logits[0].float()
+        self._source_N = None
+        if self._temperature != 1.0:
+            logits_NV = logits_NV / self._temperature
+        logprobs_N = logits_NV.gather(1, target_N[:, None])[:, 0] - logits_NV.logsumexp(dim=1)
+        flat = logprobs_N.new_zeros(mask_BR.numel())
+        return flat.index_copy(0, response_N, logprobs_N).view_as(mask_BR)
+
+    def _select_trained(self, _layer: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        if self._source_N is None:
+            return inputs
+        hidden = inputs[0]
+        return (hidden.flatten(0, 1).index_select(0, self._source_N)[None], *inputs[1:])
+
+
+def policy_logprobs(policy: nn.Module, batch: PaddedBatch) -> Tensor:
+    """log pi (B, R) of one micro-batch; `policy` is a Policy or an engine around one."""
+    logprobs_BR: Tensor = policy(
+        batch.input_ids_BT, batch.source_N, batch.target_N, batch.response_N, batch.mask_BR
+    )
+    return logprobs_BR
+
+
+def load_model(model_path: str, weights_path: Path | None, dtype: str) -> PreTrainedModel:
+    """A causal language model without dropout, with the weights of `weights_path` where given.
+
+    Raises:
+        DataError: the model cannot be loaded.
+        WeightsError: names or shapes in `weights_path` do not fit.
+    """
+    try:
+        if weights_path is None:
+            model = AutoModelForCausalLM.from_pretrained(
+                model_path, dtype=dtypes[dtype], attn_implementation="sdpa"
+            )
+        else:
+            config = AutoConfig.from_pretrained(model_path)
+            model = AutoModelForCausalLM.from_config(config, dtype=dtypes[dtype], attn_implementation="sdpa")
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"model.path = {model_path!r} cannot be loaded as a causal language model ({error}); "
+            "give a directory with config.json and safetensors files, or a name known to Hugging Face"
+        ) from error
+    if weights_path is not None:
+        load_weights(model, weights_path)
+    _without_dropout(model)
+    return model
+
+
+def load_weights(model: nn.Module, path: Path) -> None:
+    """Replace all weights of `model` by those of a safetensors file in which tied tensors appear once."""
+    try:
+        tensors = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise WeightsError(f"weights file {path} cannot be read: {error}") from error
+    expected = {name: tuple(tensor.shape) for name, tensor in untied_tensors(model)}
+    found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    if expected != found:
+        differing = sorted(set(expected.items()) ^ set(found.items()))
+        raise WeightsError(f"weights file {path} does not fit the model; differing tensors: {differing[:6]}")
+    with torch.no_grad():
+        for name, tensor in untied_tensors(model):
+            tensor.copy_(tensors[name])
+
+
+def untied_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Parameters and persistent buffers by name, each tensor under its first name only."""
+    seen: set[int] = set()
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        if id(tensor) not in seen:
+            seen.add(id(tensor))
+            yield name, tensor
+
+
+def to_safetensors(tensors: dict[str, Tensor], dtype: str) -> bytes:
+    """A safetensors file: floating tensors in `dtype`, byte for byte a function of names and values."""
+    prepared = {
+        name: (tensor.to(dtypes[dtype]) if tensor.is_floating_point() else tensor).contiguous()
+        for name, tensor in tensors.items()
+    }
+    data: bytes = save(prepared, metadata={"format": "pt"})
+    return data
+
+
+def model_config_json(model: PreTrainedModel) -> str:
+    """The model's configuration without the place it was loaded from."""
+    settings: dict[str, Any] = model.config.to_dict()
+    settings.pop("_name_or_path", None)
+    return json.dumps(settings, sort_keys=True, default=str)
+
+
+def _without_dropout(model: nn.Module) -> None:
+    """Training evaluates the very distribution that was sampled from, so nothing is dropped."""
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        for name in ("attention_dropout", "dropout"):
+            if isinstance(getattr(module, name, None), float):
+                setattr(module, name, 0.0)
