@@ -9,12 +9,11 @@ UV := .venv/uv/bin/uv
 # The stamp's name holds a digest of what was installed, so that any change of it installs anew.
 STAMP := .venv/installed-$(shell cat $(LOCK) $(BOOTSTRAP) pyproject.toml | cksum | tr ' ' '-')
 
-# uv uses the machine's certificates, is quiet about hard links across file systems and downloads no Python.
-export UV_SYSTEM_CERTS ?= 1
-export UV_LINK_MODE ?= copy
 export UV_PYTHON_DOWNLOADS := never
-export UV_NO_CONFIG := 1
-export UV_NO_PROGRESS := 1
+
+# Fails for interpreters of other versions, without venv, and for shims that lead nowhere.
+USABLE := import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info < (3, 13))
+CANDIDATES := $(PYTHON) python3.12 python3.11 python3 python /usr/bin/python3.12 /usr/bin/python3.11
 
 # One thread for each process and no calls home: what the tests and benchmarks need on a CPU.
 CPU := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1 \
@@ -69,23 +68,20 @@ $(UV): $(BOOTSTRAP)
 	@case "$$(uname -s) $$(uname -m)" in "Linux x86_64") ;; *) \
 		echo "make: the locked requirements are for Linux x86_64, this is $$(uname -s) $$(uname -m)" >&2; \
 		exit 1;; esac
-	@if ! $(BIN)/python -c '' 2>/dev/null; then \
-		for candidate in $(PYTHON) python3.12 python3.11 python3 python /usr/bin/python3.12 /usr/bin/python3.11; do \
-			if "$$candidate" -c 'import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' \
-				2>/dev/null; then found="$$candidate"; break; fi; \
-		done; \
-		if [ -z "$$found" ]; then \
-			echo "make: no Python 3.11 or 3.12 with its venv module was found; install one" \
-				"(on Debian also python3-venv) or say PYTHON=/path/to/python3.12" >&2; \
-			exit 1; \
-		fi; \
-		echo "$$found -m venv .venv"; "$$found" -m venv --clear .venv; \
-	fi
+	@if $(BIN)/python -c '$(USABLE)' 2>/dev/null; then exit 0; fi; \
+	for candidate in $(CANDIDATES); do \
+		if "$$candidate" -c '$(USABLE)' 2>/dev/null; then \
+			echo "$$candidate -m venv .venv"; exec "$$candidate" -m venv --clear .venv; fi; \
+	done; \
+	echo "make: no Python 3.11 or 3.12 with its venv module was found among: $(CANDIDATES);" \
+		"install one (on Debian also python3-venv) or say make PYTHON=/path/to/python3.12" >&2; \
+	exit 1
 	$(BIN)/python -m venv --clear .venv/uv
 	.venv/uv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: \
 		-r $(BOOTSTRAP)
 
 $(STAMP): $(UV)
+	@echo "installing the locked requirements into .venv (about 6 GB; minutes on a slow network)"
 	$(UV) pip sync --quiet --python $(BIN)/python --require-hashes $(LOCK)
 	$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	@rm -f .venv/installed-*

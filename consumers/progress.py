@@ -16,7 +16,7 @@ from consumers.ledger import ledger_entry
 from rollog.broker.ports import TopicPartition
 from rollog.errors import BrokerTimeout, TopicMismatch
 from rollog.rules.ledger_state import LedgerState
-from schemas import Close, Disposition, Sample, Step, StepTimings, WorkerState, WorkerStatus
+from schemas import Close, Disposition, Genesis, Sample, Step, StepTimings, WorkerState, WorkerStatus
 from schemas.codec import SchemaError, decode_as
 
 if TYPE_CHECKING:
@@ -49,6 +49,8 @@ class ProgressView:
     tokens_trained: int
     held_out: dict[tuple[str, int], EvaluationScore]
     workers: tuple[WorkerStatus, ...]
+    engines: tuple[str, ...]
+    versions: dict[str, str]
     step_timings: tuple[StepTimings, ...]
     is_closed: bool
     close_reason: str
@@ -94,7 +96,9 @@ class ProgressFold:
     reasons: Counter[str] = field(default_factory=Counter)
     tokens_trained: int = 0
     close: Close | None = None
+    versions: dict[str, str] = field(default_factory=dict)
     workers: dict[str, WorkerStatus] = field(default_factory=dict)
+    engines: set[str] = field(default_factory=set)
     tokens_by_worker: dict[str, int] = field(default_factory=dict)
 
     def add_ledger_record(self, record: LedgerRecord, digest: bytes) -> None:
@@ -106,6 +110,8 @@ class ProgressFold:
             if verdict.reason and verdict.disposition is not Disposition.TRAINED
         )
         match record.body:
+            case Genesis() as genesis:
+                self.versions = dict(genesis.versions)
             case Step() as step:
                 self.rewards.append(step.reward_mean)
                 self.timings.append(step.timings)
@@ -123,6 +129,7 @@ class ProgressFold:
         if status is not None:
             known = self.tokens_by_worker.get(worker_id, 0)
             self.tokens_by_worker[worker_id] = max(known, status.num_tokens)
+            self.engines |= {status.engine} - {""}
 
     @property
     def tokens_generated(self) -> int:
@@ -145,6 +152,8 @@ class ProgressFold:
             tokens_trained=self.tokens_trained,
             held_out=self.evaluations.scores(),
             workers=tuple(self.workers[name] for name in sorted(self.workers)),
+            engines=tuple(sorted(self.engines)),
+            versions=dict(self.versions),
             step_timings=tuple(self.timings),
             is_closed=self.ledger.is_closed,
             close_reason=self.close.reason if self.close else "",

@@ -5,7 +5,7 @@ record costs one dict display one way and one slot assignment per field the othe
 tuples and nested records call further functions. Arrays come back as read-only views of the bytes received.
 
 Fields that the writer's schema lacked get the dataclass's own defaults (fastavro's resolution would hand out
-one shared object for all records, and text where bytes belong), at every depth; fields unknown here are left.
+raw JSON defaults: text where bytes belong, nested records left empty), at every depth; fields unknown here are left.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from rollog.config import FreshnessConfig, GroupConfig
 from rollog.rules.headers import SampleHeader
 from rollog.rules.ledger_state import LedgerState, record_hash
 from schemas import (
+    Close,
     Genesis,
     Kind,
     LedgerKind,
@@ -221,6 +222,20 @@ class LedgerBuilder:
                 low_water_marks=tuple(marks),
                 verdicts=tuple(verdicts),
                 closed_groups=tuple(closed),
+            )
+        )
+
+    def close(self) -> LedgerRecord:
+        marks = self.state.low_water_marks
+        return self.add(
+            LedgerRecord(
+                kind=LedgerKind.CLOSE,
+                sequence=self.state.next_sequence,
+                version=self.state.version,
+                alpha=self.state.alpha,
+                previous_hash=self.state.head,
+                low_water_marks=marks,
+                body=Close(end_offsets=marks, reason="done"),
             )
         )
 

@@ -10,11 +10,14 @@ Computed in float64 and rounded to float32 once, so the result does not depend o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from schemas.arrays import Float32Array, float32_array
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 std_epsilon = 1e-6
 """Added to the standard deviation, so that a group of equal rewards gets advantages of zero."""

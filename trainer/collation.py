@@ -4,18 +4,23 @@ Shapes: B samples of a micro-batch, T sequence positions (prompt and response), 
 tokens. Sequences are padded on the right, so positions count from 0 without gaps and a causal model needs no
 attention mask: nothing real ever looks at padding.
 """
+# ruff: noqa: N815 - fields that are tensors carry shape suffixes
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from schemas.arrays import float32_array
-from trainer.engines.ports import TrainingSample
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trainer.engines.ports import TrainingSample
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

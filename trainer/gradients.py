@@ -5,19 +5,24 @@ Shapes: B samples of a micro-batch, R response positions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from trainer.collation import collate
-from trainer.config import AlgorithmConfig
-from trainer.engines.ports import TrainingBatch, TrainingSample
 from trainer.losses import Denominators, aggregate, clipped_policy_losses, log_ratios
 from trainer.off_policy import RatioSums, ratio_sums
 from trainer.policy import policy_logprobs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import torch
+    from torch import Tensor
+
+    from trainer.config import AlgorithmConfig
+    from trainer.engines.ports import TrainingBatch, TrainingSample
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -35,7 +40,9 @@ def minibatches(batch: TrainingBatch, rank: int) -> list[Minibatch]:
         parts = [part for part in batch.plan if part.minibatch == number]
         everyone = [batch.samples[position] for part in parts for position in part.positions]
         own = tuple(
-            tuple(batch.samples[position] for position in part.positions) for part in parts if part.rank == rank
+            tuple(batch.samples[position] for position in part.positions)
+            for part in parts
+            if part.rank == rank
         )
         found.append(Minibatch(micro_batches=own, denominators=_denominators(everyone)))
     return found

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from trainer.config import OptimizerConfig
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from trainer.config import OptimizerConfig
 
 
 def learning_rate(step: int, num_steps: int, optimizer: OptimizerConfig) -> float:

@@ -39,7 +39,7 @@ class Denominators:
 
 
 def log_ratios(logprobs_BR: Tensor, behaviour_logprobs_BR: Tensor, mask_BR: Tensor) -> Tensor:
-    """log pi - mu at unmasked positions, 0 elsewhere, cut at +-`max_log_ratio`."""
+    """The log ratio log pi - mu at unmasked positions, 0 elsewhere, cut at +-`max_log_ratio`."""
     current_BR = torch.where(mask_BR, logprobs_BR, 0.0)
     behaviour_BR = torch.where(mask_BR, behaviour_logprobs_BR, 0.0)
     return (current_BR - behaviour_BR).clamp(-max_log_ratio, max_log_ratio)

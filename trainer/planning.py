@@ -14,10 +14,13 @@ ranks meet in collective operations.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from itertools import chain
+from itertools import chain, pairwise
+from typing import TYPE_CHECKING
 
 from schemas import MicroBatch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 def step_seed(run_seed: int, version: int) -> int:
@@ -76,7 +79,7 @@ def _deal_groups(num_groups: int, num_minibatches: int, seed: int) -> list[list[
     order = sorted(range(num_groups), key=lambda group: hashlib.sha256(f"{seed}/{group}".encode()).digest())
     num_parts = min(num_minibatches, num_groups)
     bounds = [part * num_groups // num_parts for part in range(num_parts + 1)] if num_parts else [0]
-    return [order[start:end] for start, end in zip(bounds, bounds[1:], strict=False)]
+    return [order[start:end] for start, end in pairwise(bounds)]
 
 
 def _balance(members: Sequence[int], lengths: Sequence[int], world_size: int) -> list[list[int]]:

@@ -9,8 +9,6 @@ vocabularies decides how much memory a step takes.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,12 +16,17 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.utils import logging as transformers_logging
 
 from rollog.errors import DataError, EngineError, WeightsError
-from trainer.collation import PaddedBatch
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
     from transformers import PreTrainedModel
+
+    from trainer.collation import PaddedBatch
 
 dtypes: dict[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -36,7 +39,7 @@ class Policy(nn.Module):
         self.model = model
         self._temperature = temperature
         self._source_N: Tensor | None = None
-        output_layer = model.get_output_embeddings()
+        output_layer: nn.Module | None = model.get_output_embeddings()  # type: ignore[no-untyped-call]
         if output_layer is None:
             raise EngineError(f"{type(model).__name__} has no output layer: it is no causal language model")
         output_layer.register_forward_pre_hook(self._select_trained)
@@ -44,7 +47,7 @@ class Policy(nn.Module):
     def forward(
         self, input_ids_BT: Tensor, source_N: Tensor, target_N: Tensor, response_N: Tensor, mask_BR: Tensor
     ) -> Tensor:
-        """log pi (B, R) in float32; 0 where nothing is trained."""
+        """Gives log pi (B, R) in float32; 0 where nothing is trained."""
         self._source_N = source_N
         logits_NV = self.model(input_ids=input_ids_BT, use_cache=False).logits[0].float()
         self._source_N = None
@@ -52,7 +55,8 @@ class Policy(nn.Module):
             logits_NV = logits_NV / self._temperature
         logprobs_N = logits_NV.gather(1, target_N[:, None])[:, 0] - logits_NV.logsumexp(dim=1)
         flat = logprobs_N.new_zeros(mask_BR.numel())
-        return flat.index_copy(0, response_N, logprobs_N).view_as(mask_BR)
+        logprobs_BR: Tensor = flat.index_copy(0, response_N, logprobs_N).view_as(mask_BR)
+        return logprobs_BR
 
     def _select_trained(self, _layer: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         if self._source_N is None:
@@ -62,7 +66,7 @@ class Policy(nn.Module):
 
 
 def policy_logprobs(policy: nn.Module, batch: PaddedBatch) -> Tensor:
-    """log pi (B, R) of one micro-batch; `policy` is a Policy or an engine around one."""
+    """The log pi (B, R) of one micro-batch; `policy` is a Policy or an engine around one."""
     logprobs_BR: Tensor = policy(
         batch.input_ids_BT, batch.source_N, batch.target_N, batch.response_N, batch.mask_BR
     )
@@ -76,6 +80,7 @@ def load_model(model_path: str, weights_path: Path | None, dtype: str) -> PreTra
         DataError: the model cannot be loaded.
         WeightsError: names or shapes in `weights_path` do not fit.
     """
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
         if weights_path is None:
             model = AutoModelForCausalLM.from_pretrained(
@@ -83,7 +88,9 @@ def load_model(model_path: str, weights_path: Path | None, dtype: str) -> PreTra
             )
         else:
             config = AutoConfig.from_pretrained(model_path)
-            model = AutoModelForCausalLM.from_config(config, dtype=dtypes[dtype], attn_implementation="sdpa")
+            model = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
+                config, dtype=dtypes[dtype], attn_implementation="sdpa"
+            )
     except (OSError, ValueError) as error:
         raise DataError(
             f"model.path = {model_path!r} cannot be loaded as a causal language model ({error}); "

@@ -115,7 +115,7 @@ class VllmEngine:
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
         loop = asyncio.get_running_loop()
         self._stop_token_ids = end_token_ids(self._model)
-        self._llm = await loop.run_in_executor(self._thread, self._build, on_cpu)
+        await loop.run_in_executor(self._thread, self._build, on_cpu)
         # Asked for once here, so that a request is registered with vLLM before anybody can abort it.
         await self._llm.get_supported_tasks()
 
@@ -175,7 +175,10 @@ class VllmEngine:
                 # Otherwise it takes the end of the process for a failure and says so in the log.
                 llm.output_handler.cancel()
                 await asyncio.wait([llm.output_handler])
-            await asyncio.get_running_loop().run_in_executor(self._thread, llm.shutdown)
+            # Its process has nothing to save: after this second it is killed.
+            await asyncio.get_running_loop().run_in_executor(self._thread, llm.shutdown, 1.0)
+            await asyncio.sleep(0)
+            llm.engine_core.resources.ctx.destroy(linger=0)
         self._thread.shutdown()
 
     async def _load(self, path: Path, version: int) -> None:
@@ -189,7 +192,7 @@ class VllmEngine:
         except Exception as error:  # vLLM re-raises whatever its worker raised as a plain Exception
             raise WeightsError(f"vLLM could not load {path.name}: {error}") from error
 
-    def _build(self, on_cpu: bool) -> Any:
+    def _build(self, on_cpu: bool) -> None:
         from vllm import AsyncEngineArgs  # noqa: PLC0415  # reads the environment set by `start`
         from vllm.v1.engine.async_llm import AsyncLLM  # noqa: PLC0415
 
@@ -211,7 +214,7 @@ class VllmEngine:
         if on_cpu:
             settings |= {"enforce_eager": True, "kv_cache_memory_bytes": self._kv_cache_bytes}
         try:
-            return AsyncLLM.from_engine_args(AsyncEngineArgs(**(settings | self._engine_args)))
+            self._llm = AsyncLLM.from_engine_args(AsyncEngineArgs(**(settings | self._engine_args)))
         except TypeError as error:
             raise ConfigError(
                 f"rollout.engine_args = {self._engine_args}: {error}; use AsyncEngineArgs' names"

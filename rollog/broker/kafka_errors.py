@@ -20,8 +20,10 @@ _meanings: tuple[tuple[tuple[type[BaseException], ...], type[BrokerError], str],
             kafka_errors.InvalidProducerIdMappingError,
         ),
         ProducerFenced,
-        ("another process has taken over this transactional id, or the transaction stayed open longer than its"
-        " time-out: this process must end"),
+        (
+            "another process has taken over this transactional id, or the transaction stayed open longer than its"
+            " time-out: this process must end"
+        ),
     ),
     (
         (kafka_errors.MessageSizeTooLargeError, kafka_errors.RecordListTooLargeError),

@@ -10,6 +10,7 @@ import kafka.errors as kafka_errors
 from kafka.admin import ConfigResource, ConfigResourceType, NewTopic
 
 from rollog.broker.kafka_errors import translated, translating
+from rollog.broker.limits import dead_letter_margin_bytes
 from rollog.broker.ports import TopicSpec
 from rollog.broker.topics import broker_defaults
 from rollog.errors import TopicMismatch

@@ -149,7 +149,8 @@ class Consumer(_Closing, Protocol):
     def assign(self, positions: Mapping[TopicPartition, int]) -> None:
         """Read exactly these partitions from these offsets on.
 
-        Replaces what was assigned before, while partitions that stay assigned at the position they already have keep their buffered records.
+        Replaces what was assigned before, while partitions that stay assigned at the position they already have keep
+        their buffered records. Raises TopicMismatch for a topic or partition that does not exist.
         """
         ...
 

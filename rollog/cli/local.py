@@ -9,12 +9,14 @@ from rollog.cli.settings import Settings
 from rollog.cli.sources import Layers, split_assignment
 from rollog.errors import ConfigError
 from rollog.runs import find_run, read_runs
+from trainer.settings import TrainerSettings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from rollog.broker.ports import Broker
+    from schemas import RunManifest
 
 _local_sections = frozenset({"metrics", "rollout"})
 _local_keys = frozenset(
@@ -39,8 +41,8 @@ def settings_of_run(
     environment: Mapping[str, str],
     assignments: Sequence[str],
     wait_seconds: float,
-) -> Settings:
-    """The settings of the run that `wanted` names, changed by local environment variables and `--set`.
+) -> tuple[Settings, RunManifest]:
+    """Settings and manifest of the run that `wanted` names; local variables and `--set` change the settings.
 
     Raises RunNotFound when there is no such run in time, ConfigError for a `--set` of what the manifest rules.
     """
@@ -61,7 +63,7 @@ def settings_of_run(
             )
         layers.add_flags([assignment])
     ruled = Settings.from_manifest(manifest.config_json)
-    return ruled.changed(**_with_address(layers, wanted))
+    return ruled.changed(**_with_address(layers, wanted)), manifest
 
 
 def is_local(path: Sequence[str]) -> bool:
@@ -83,6 +85,27 @@ def dispatcher_settings(settings: Settings) -> DispatcherSettings:
         evaluation=settings.evaluation,
         reward=settings.reward,
         dispatch=settings.dispatch,
+    )
+
+
+def trainer_settings(settings: Settings, manifest: RunManifest, home: Path) -> TrainerSettings:
+    """What the trainer needs."""
+    return TrainerSettings(
+        run=settings.run_name,
+        prefix=settings.run.prefix,
+        seed=settings.run.seed,
+        home=home,
+        run_config=settings.run,
+        broker=settings.broker,
+        model=settings.model,
+        groups=settings.groups,
+        freshness=settings.freshness,
+        sampling_temperature=settings.sampling.temperature,
+        algorithm=settings.algorithm,
+        optimizer=settings.optimizer,
+        trainer=settings.trainer,
+        weights_uri=settings.weights.uri or manifest.weights_uri,
+        manifest_json=manifest.config_json,
     )
 
 

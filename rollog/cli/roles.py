@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
@@ -19,10 +20,19 @@ if TYPE_CHECKING:
     from rollog.broker.ports import Broker
     from rollog.cli.settings import Settings
     from rollog.metrics import Metrics
-
-    RunRole = Callable[[Settings, Path, Broker, Metrics, Event], None]
+    from schemas import RunManifest
 
 log = get_logger("role")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What a role's settings are made of."""
+
+    settings: Settings
+    manifest: RunManifest
+    home: Path
+
 
 _metrics_port = click.option(
     "--metrics-port", type=click.IntRange(0, 65535), help="Serve metrics on this port (0: any free one)."
@@ -83,7 +93,11 @@ def train(options: CommonOptions, metrics_port: int | None, wait_seconds: float)
 
 
 def _run(
-    name: str, run_role: RunRole, options: CommonOptions, metrics_port: int | None, wait_seconds: float
+    name: str,
+    run_role: Callable[[Part, Broker, Metrics, Event], None],
+    options: CommonOptions,
+    metrics_port: int | None,
+    wait_seconds: float,
 ) -> int:
     """Run one role to the end of its run. Returns 0 then, and 128 + signal after a graceful stop."""
     from rollog.cli.connection import connect  # noqa: PLC0415  # help needs no Kafka
@@ -94,7 +108,7 @@ def _run(
     configure_logging()
     wanted = options.settings()
     broker = connect(wanted.broker, options.home)
-    settings = settings_of_run(
+    settings, manifest = settings_of_run(
         broker, wanted, environment=os.environ, assignments=options.assignments, wait_seconds=wait_seconds
     )
     metrics = Metrics()
@@ -105,30 +119,28 @@ def _run(
             log.info("metrics served", role=name, host=server.host, port=server.port)
         signals = open_parts.enter_context(StopSignals())
         log.info("role begins", role=name, run=settings.run_name, broker=broker.address, pid=os.getpid())
-        run_role(settings, options.home, broker, metrics, signals.stop)
+        run_role(Part(settings, manifest, options.home.resolve()), broker, metrics, signals.stop)
     log.info("role ends", role=name, run=settings.run_name, stopped=bool(signals.received))
     return signals.exit_status
 
 
-def _dispatcher(settings: Settings, home: Path, broker: Broker, metrics: Metrics, stop: Event) -> None:
+def _dispatcher(part: Part, broker: Broker, metrics: Metrics, stop: Event) -> None:
     from producers.dispatcher.role import run_dispatcher  # noqa: PLC0415
     from rollog.cli.local import dispatcher_settings  # noqa: PLC0415
 
-    del home
-    run_dispatcher(dispatcher_settings(settings), broker, metrics, stop)
+    run_dispatcher(dispatcher_settings(part.settings), broker, metrics, stop)
 
 
-def _rollout(settings: Settings, home: Path, broker: Broker, metrics: Metrics, stop: Event) -> None:
+def _rollout(part: Part, broker: Broker, metrics: Metrics, stop: Event) -> None:
     from producers.rollout.role import run_rollout  # noqa: PLC0415
 
     from rollog.cli.local import rollout_settings  # noqa: PLC0415
 
-    run_rollout(rollout_settings(settings, home), broker, metrics, stop)
+    run_rollout(rollout_settings(part.settings, part.manifest, part.home), broker, metrics, stop)
 
 
-def _trainer(settings: Settings, home: Path, broker: Broker, metrics: Metrics, stop: Event) -> None:
+def _trainer(part: Part, broker: Broker, metrics: Metrics, stop: Event) -> None:
+    from rollog.cli.local import trainer_settings  # noqa: PLC0415
     from trainer.role import run_trainer  # noqa: PLC0415
 
-    from rollog.cli.local import trainer_settings  # noqa: PLC0415
-
-    run_trainer(trainer_settings(settings, home), broker, metrics, stop)
+    run_trainer(trainer_settings(part.settings, part.manifest, part.home), broker, metrics, stop)

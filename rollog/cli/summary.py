@@ -24,7 +24,6 @@ def summarize(
     wall_seconds: float,
     training_seconds: float,
     kafka_version: str,
-    engine: str,
 ) -> Summary:
     """All figures. `training_seconds` is the part of `wall_seconds` since version 0 was published."""
     last = view.version
@@ -53,9 +52,10 @@ def summarize(
         "tokens_trained": view.tokens_trained,
         "tokens_per_second": _rate(view.tokens_generated, training_seconds),
         "step_seconds": step_split(view.step_timings),
-        "engine": engine,
+        "engine": ", ".join(view.engines) or settings.rollout.engine,
         "trainer": settings.trainer.engine,
         "kafka_version": kafka_version,
+        "versions": view.versions,
         "seed": settings.run.seed,
         "ledger_head": view.ledger_head,
     }
@@ -89,11 +89,15 @@ def summary_lines(summary: Summary) -> list[str]:
     split = summary["step_seconds"]
     return [
         f"run {summary['run']}: {summary['steps']} steps in {summary['wall_seconds']} s",
-        f"held-out accuracy: {_change(summary, 'held_out_before', 'held_out_after')} greedy, "
-        f"{_change(summary, 'held_out_before_sampled', 'held_out_after_sampled')} sampled",
+        (
+            f"held-out accuracy: {_change(summary, 'held_out_before', 'held_out_after')} greedy, "
+            f"{_change(summary, 'held_out_before_sampled', 'held_out_after_sampled')} sampled"
+        ),
         f"samples: {summary['samples_produced']} produced, by disposition {summary['samples_by_disposition']}",
-        f"lag: at most {summary['max_lag']} (alpha {summary['alpha']}); "
-        f"{summary['tokens_per_second']} tokens/s generated",
+        (
+            f"lag: at most {summary['max_lag']} (alpha {summary['alpha']}); "
+            f"{summary['tokens_per_second']} tokens/s generated"
+        ),
         f"seconds per step: {split}",
         f"ledger head: {summary['ledger_head']}",
     ]

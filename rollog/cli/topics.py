@@ -28,10 +28,11 @@ def create(options: CommonOptions) -> None:
     """
     from rollog.cli.connection import connect  # noqa: PLC0415  # help needs no Kafka
     from rollog.cli.creation import complete, create_run  # noqa: PLC0415
+    from rollog.cli.preparation import report_preparation  # noqa: PLC0415
 
     settings = options.settings()
     broker = connect(settings.broker, options.home)
-    settings = complete(settings, options.home, _report_progress)
+    settings = complete(settings, options.home, report_preparation())
     manifest = create_run(broker, settings)
     click.echo(f"created run {manifest.run} at {broker.address}; weights go to {manifest.weights_uri}")
     click.echo(f"next: rollog dispatch | rollout | train --run {manifest.run} --broker {broker.address}")
@@ -67,7 +68,3 @@ def _specs(settings: Settings) -> list[TopicSpec]:
     from rollog.broker.topics import RunTopics, topic_specs  # noqa: PLC0415
 
     return topic_specs(RunTopics(settings.run.prefix, settings.run_name), settings.broker)
-
-
-def _report_progress(what: str, fraction: float) -> None:
-    click.echo(f"{what}: {fraction:.0%}", err=True)

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import sys
 import time
-from contextlib import ExitStack
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import click
 
 from rollog.cli.options import CommonOptions, common_options
+from rollog.errors import BrokerError
 from rollog.logs import configure_logging
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from contextlib import AbstractContextManager
     from pathlib import Path
+    from typing import TextIO
 
+    from rollog.broker.embedded import EmbeddedKafka
     from rollog.broker.ports import Broker
     from rollog.cli.settings import Settings
     from rollog.cli.watching import Outcome
-    from rollog.cli.view import RunFacts
 
 
 @click.command()
@@ -44,27 +46,70 @@ def up(options: CommonOptions, num_workers: int, plain: bool) -> int:
     """
     from rollog.cli.connection import connect, embedded_unless_named  # noqa: PLC0415  # help needs no Kafka
     from rollog.cli.creation import complete, create_run  # noqa: PLC0415
+    from rollog.cli.preparation import report_preparation  # noqa: PLC0415
     from rollog.cli.watching import watch  # noqa: PLC0415
 
     begin = time.monotonic()
-    settings = complete(options.settings(), options.home, _reporter())
+    is_terminal = sys.stdout.isatty() and not plain
+    settings = complete(options.settings(), options.home, report_preparation())
     directory = (options.home / "runs" / settings.run_name).resolve()
-    with ExitStack() as open_parts:
-        kafka = open_parts.enter_context(embedded_unless_named(settings.broker, options.home))
+    with embedded_unless_named(settings.broker, options.home) as kafka:
         broker = connect(settings.broker, options.home)
         create_run(broker, settings)
         directory.mkdir(parents=True, exist_ok=True)
-        is_terminal = sys.stdout.isatty() and not plain
-        _configure_logging(open_parts, directory if is_terminal else None)
         _announce(settings, broker, directory)
-        outcome = watch(
-            settings,
-            broker,
-            kafka,
-            home=options.home,
-            directory=directory,
-            num_workers=num_workers,
-            is_terminal=is_terminal,
-            begin_seconds=begin,
-        )
-        return _conclude(outcome, settings, broker, directory, begin)
+        with _log_stream(directory, is_terminal=is_terminal) as stream:
+            configure_logging(stream=stream)
+            outcome = watch(
+                settings,
+                broker,
+                kafka,
+                home=options.home,
+                directory=directory,
+                num_workers=num_workers,
+                is_terminal=is_terminal,
+            )
+        version = _kafka_version(broker, kafka)
+    return _conclude(outcome, settings, directory, time.monotonic() - begin, version)
+
+
+def _announce(settings: Settings, broker: Broker, directory: Path) -> None:
+    click.echo(f"run {settings.run_name} on Apache Kafka at {broker.address}; logs in {directory / 'logs'}")
+
+
+def _log_stream(directory: Path, *, is_terminal: bool) -> AbstractContextManager[TextIO]:
+    """Where the supervisor logs: into a file while the terminal shows the picture."""
+    return (directory / "up.log").open("a") if is_terminal else nullcontext(sys.stderr)
+
+
+def _kafka_version(broker: Broker, kafka: EmbeddedKafka | None) -> str:
+    from rollog.broker.embedded_jars import kafka_version  # noqa: PLC0415
+
+    if kafka is not None:
+        return kafka_version
+    try:
+        with broker.admin() as admin:
+            return admin.broker_version()
+    except BrokerError:
+        return "unknown"
+
+
+def _conclude(
+    outcome: Outcome, settings: Settings, directory: Path, wall_seconds: float, kafka_version: str
+) -> int:
+    from rollog.cli.summary import summarize, summary_lines, write_summary  # noqa: PLC0415
+
+    summary = summarize(
+        settings,
+        outcome.view,
+        wall_seconds=wall_seconds,
+        training_seconds=outcome.training_seconds,
+        kafka_version=kafka_version,
+    )
+    path = write_summary(summary, directory)
+    for line in summary_lines(summary):
+        click.echo(line)
+    if not outcome.view.is_closed:
+        click.echo("the run is not over: its log and weights are kept", err=True)
+    click.echo(f"summary {path}; logs {directory / 'logs'}; weights {settings.weights.uri}")
+    return outcome.exit_status

@@ -46,7 +46,7 @@ def picture(
 ) -> RenderableType:
     """Everything, ready to print."""
     title = f"rollog · run {facts.run} · {_clock(seconds)}"
-    body = Group(_stages(facts, view), Text(""), _figures(facts, view), Text(""), _roles(roles))
+    body = Group(_stages(facts, view), Text(""), _figures(facts, view), Text(""), _roles(view, roles))
     place = f"broker {facts.broker} · {facts.state_directory}"
     return Panel(body, title=title, subtitle=place, border_style="cyan")
 
@@ -72,7 +72,9 @@ def evaluation_line(name: str, version: int, accuracy: float, num_prompts: int) 
 
 
 def _stages(facts: RunFacts, view: ProgressView) -> RenderableType:
-    in_flight = f"{sum(w.num_running for w in view.workers)}/{sum(w.capacity for w in view.workers)} in flight"
+    in_flight = (
+        f"{sum(w.num_running for w in view.workers)}/{sum(w.capacity for w in view.workers)} in flight"
+    )
     versions = sorted({w.served_version for w in view.workers if w.served_version is not None})
     served = "serving v" + ", v".join(map(str, versions)) if versions else "starting"
     boxes = [
@@ -103,13 +105,17 @@ def _figures(facts: RunFacts, view: ProgressView) -> RenderableType:
     return table
 
 
-def _roles(roles: Sequence[SupervisedRole]) -> RenderableType:
+def _roles(view: ProgressView, roles: Sequence[SupervisedRole]) -> RenderableType:
+    doing = {worker.pid: worker_line(worker) for worker in view.workers}
     table = Table.grid(padding=(0, 3))
     for role in roles:
         state = Text(role.state.value, style=_state_styles.get(role.state.value, ""))
         pid = "" if role.child is None else f"pid {role.child.pid}"
-        restarts = f"restarted {role.num_restarts} times: {role.reason}" if role.num_restarts else role.reason
-        table.add_row(role.spec.name, state, pid, restarts)
+        notes = [doing.get(role.child.pid, "")] if role.child else []
+        if role.num_restarts:
+            notes.append(f"restarted {role.num_restarts} times")
+        notes.append(role.reason)
+        table.add_row(role.spec.name, state, pid, ", ".join(note for note in notes if note))
     return table
 
 

@@ -11,7 +11,7 @@ class WarmStartSettings:
 
     num_steps: int = 800
     batch_size: int = 32
-    practice_fraction: float = 0.75
+    practice_fraction: float = 0.8
     """In this first part of the steps demonstrations go through all attempts: more arithmetic per token."""
     stop_probability: float = 0.6
     """Chance, after that, that a demonstration stops at an attempt, hit or not."""
@@ -19,7 +19,7 @@ class WarmStartSettings:
     """Parts of a batch, by length, so that little is padded; their gradients add up."""
     learning_rate: float = 3e-3
     betas: tuple[float, float] = (0.9, 0.99)
-    weight_decay: float = 0.0
+    weight_decay: float = 0.1
     num_warmup_steps: int = 20
     decay_fraction: float = 0.9
     """The learning rate falls linearly to zero over this last part of the steps."""

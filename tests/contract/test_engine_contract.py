@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +25,8 @@ end_token_id = 1
 vocabulary_size = 40
 max_context_tokens = 128
 
-Make = Callable[[str], Engine]
+# vLLM leaves the socket context of its start-up to the garbage collector.
+pytestmark = [pytest.mark.filterwarnings("ignore:Unclosed context:ResourceWarning"), pytest.mark.timeout(300)]
 
 
 def _simulated(model: str) -> Engine:
@@ -166,7 +167,6 @@ def close_to(bench: Bench, request: GenerationRequest, generation: Generation) -
     np.testing.assert_allclose(generation.behaviour_logprobs, expected, rtol=0, atol=1e-4)
 
 
-@pytest.mark.timeout(300)
 def test_nothing_is_generated_before_weights_are_loaded(bench: Bench) -> None:
     if bench.loaded:
         pytest.skip("weights were loaded by an earlier test of this engine")

@@ -14,8 +14,8 @@ import gc
 import logging
 import os
 import socket
+import warnings
 from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -30,6 +30,8 @@ from trainer.off_policy import RatioSums
 from trainer.policy import Policy, load_model, model_config_json, to_safetensors, untied_tensors
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from transformers import PreTrainedModel
 
     from trainer.config import AlgorithmConfig, OptimizerConfig, TrainerConfig
@@ -65,7 +67,7 @@ class DeepSpeedEngine:
         self.close()
         torch.set_num_threads(self._trainer.num_threads)
         torch.use_deterministic_algorithms(True)
-        torch.utils.deterministic.fill_uninitialized_memory = False
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
         deepspeed = _import_deepspeed()
         _join_process_group(deepspeed)
         self._model = load_model(model_path, weights_path, self._dtype)
@@ -99,7 +101,9 @@ class DeepSpeedEngine:
             losses=tuple(sum(loss for loss, _ in ranks) for ranks in shares),
             gradient_norms=tuple(norm for _, _, norm in outcomes),
             learning_rates=rates,
-            statistics=step_statistics([sum((sums for _, sums in ranks), start=RatioSums()) for ranks in shares]),
+            statistics=step_statistics(
+                [sum((sums for _, sums in ranks), start=RatioSums()) for ranks in shares]
+            ),
         )
 
     def export_weights(self) -> bytes:
@@ -115,14 +119,19 @@ class DeepSpeedEngine:
     def save_checkpoint(self, directory: Path) -> None:
         """Write DeepSpeed's own checkpoint below `directory`."""
         self._started().save_checkpoint(
-            str(directory), tag=checkpoint_tag, client_state={"steps_taken": self._steps_taken}, save_latest=False
+            str(directory),
+            tag=checkpoint_tag,
+            client_state={"steps_taken": self._steps_taken},
+            save_latest=False,
         )
 
     def load_checkpoint(self, directory: Path) -> None:
         """Restore weights, optimizer and schedule. Call it on a newly started engine."""
         loaded, state = self._started().load_checkpoint(str(directory), tag=checkpoint_tag)
         if loaded is None or "steps_taken" not in state:
-            raise EngineError(f"{directory} holds no DeepSpeed checkpoint of this kind; remove that directory")
+            raise EngineError(
+                f"{directory} holds no DeepSpeed checkpoint of this kind; remove that directory"
+            )
         self._steps_taken = int(state["steps_taken"])
 
     def describe(self) -> EngineDescription:
@@ -207,6 +216,7 @@ def _import_deepspeed() -> Any:
     os.environ.setdefault("DS_ACCELERATOR", "cuda" if torch.cuda.is_available() else "cpu")
     import deepspeed  # noqa: PLC0415 - reads the environment while it is imported
 
+    warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)
     vars(deepspeed.ops).setdefault("__compatible_ops__", {})
     deepspeed.utils.logger.setLevel(logging.ERROR)
     return deepspeed
@@ -221,9 +231,8 @@ def _join_process_group(deepspeed: Any) -> None:
             torch.distributed.init_process_group(backend)
         else:
             _prefer_loopback()
-            torch.distributed.init_process_group(
-                backend, store=torch.distributed.HashStore(), rank=0, world_size=1
-            )
+            store = torch.distributed.HashStore()  # type: ignore[attr-defined]
+            torch.distributed.init_process_group(backend, store=store, rank=0, world_size=1)
     deepspeed.comm.comm.cdb = None
     deepspeed.init_distributed(dist_init_required=False, auto_mpi_discovery=False, verbose=False)
 

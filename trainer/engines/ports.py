@@ -7,13 +7,15 @@ contract suite. All methods are called from one thread, on all ranks alike.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from schemas import MicroBatch
-from schemas.arrays import Float32Array, Int32Array, UInt8Array
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from schemas import MicroBatch
+    from schemas.arrays import Float32Array, Int32Array, UInt8Array
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

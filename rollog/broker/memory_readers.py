@@ -1,0 +1,171 @@
+"""Consumer and admin of the broker in memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self
+
+from rollog.broker.ports import TopicSpec
+from rollog.broker.topics import broker_defaults
+from rollog.errors import BrokerError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from types import TracebackType
+
+    from rollog.broker.memory import MemoryBroker
+    from rollog.broker.ports import Record, TopicPartition
+
+_default_max_records = 2000
+
+
+class Closing:
+    """A client that can be closed."""
+
+    def __init__(self) -> None:
+        self._is_closed = False
+
+    def close(self) -> None:
+        """Nothing more may be asked afterwards."""
+        self._is_closed = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _require_open(self) -> None:
+        if self._is_closed:
+            raise ValueError("this client is closed")
+
+
+class MemoryConsumer(Closing):
+    """Reads assigned partitions from given offsets."""
+
+    def __init__(self, broker: MemoryBroker, group_id: str | None) -> None:
+        super().__init__()
+        self._broker = broker
+        self._group_id = group_id
+        self._positions: dict[TopicPartition, int] = {}
+
+    def assign(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Read exactly these partitions from these offsets on."""
+        self._require_open()
+        for partition in positions:
+            self._broker.log(partition.topic, partition.partition)
+        self._positions = dict(positions)
+
+    def poll(self, timeout_seconds: float, max_records: int | None = None) -> list[Record]:
+        """Records in offset order per partition; an empty list when none came in time."""
+        self._require_open()
+        found: list[Record] = []
+
+        def has_found() -> bool:
+            if not self._broker.is_paused:
+                found.extend(self._read(max_records or _default_max_records))
+            return bool(found)
+
+        self._broker.wait_for(has_found, timeout_seconds)
+        return found
+
+    def position(self, partition: TopicPartition) -> int:
+        """Next offset this consumer would return; it moves past transaction markers as they are read."""
+        self._require_open()
+        if partition not in self._positions:
+            raise ValueError(f"{partition.topic} partition {partition.partition} is not assigned")
+        return self._positions[partition]
+
+    def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Smallest offsets that can still be read."""
+        self._require_open()
+        wanted = list(partitions)
+        for partition in wanted:
+            self._broker.log(partition.topic, partition.partition)
+        return dict.fromkeys(wanted, 0)
+
+    def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Last stable offsets, fetched now."""
+        self._require_open()
+        with self._broker.condition:
+            return {
+                partition: self._broker.log(partition.topic, partition.partition).end_offset
+                for partition in partitions
+            }
+
+    def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Commit positions under the group id."""
+        self._require_open()
+        if self._group_id is None:
+            raise ValueError("this consumer has no group id to commit under")
+        group_id, positions = self._group_id, dict(offsets)
+        self._broker.request(lambda: self._broker.commit_offsets(group_id, positions))
+
+    def _read(self, max_records: int) -> list[Record]:
+        found: list[Record] = []
+        for partition, position in list(self._positions.items()):
+            log = self._broker.log(partition.topic, partition.partition)
+            if not log.holds(position):
+                raise BrokerError(
+                    f"reading {partition.topic} partition {partition.partition} at offset {position}:"
+                    " the records there were deleted, or never existed"
+                )
+            records, after = log.read(position, max_records - len(found))
+            found += records
+            # The last one read comes last in the next round, so that a busy partition hides no other.
+            del self._positions[partition]
+            self._positions[partition] = after
+            if len(found) >= max_records:
+                break
+        return found
+
+
+class MemoryAdmin(Closing):
+    """Topics of a broker in memory."""
+
+    def __init__(self, broker: MemoryBroker) -> None:
+        super().__init__()
+        self._broker = broker
+
+    def create_topics(self, specs: Sequence[TopicSpec]) -> list[str]:
+        """Create those that are missing; returns the names created."""
+        self._require_open()
+        with self._broker.condition:
+            missing = [spec for spec in specs if spec.name not in self._broker.topics]
+            for spec in missing:
+                self._broker.add_topic(spec)
+        return [spec.name for spec in missing]
+
+    def describe_topics(self, names: Sequence[str]) -> dict[str, TopicSpec]:
+        """What exists of `names`, with the settings rollog has an opinion on."""
+        self._require_open()
+        with self._broker.condition:
+            existing = {name: self._broker.topics[name].spec for name in names if name in self._broker.topics}
+        return {
+            name: TopicSpec(
+                name=name,
+                num_partitions=spec.num_partitions,
+                replication_factor=spec.replication_factor,
+                config={**broker_defaults, **spec.config},
+            )
+            for name, spec in existing.items()
+        }
+
+    def list_topics(self) -> list[str]:
+        """Names of all topics."""
+        self._require_open()
+        with self._broker.condition:
+            return sorted(self._broker.topics)
+
+    def delete_topics(self, names: Sequence[str]) -> None:
+        """Delete those of `names` that exist, with all their records."""
+        self._require_open()
+        with self._broker.condition:
+            for name in names:
+                self._broker.topics.pop(name, None)
+
+    def broker_version(self) -> str:
+        """There is none to tell."""
+        self._require_open()
+        return "unknown"

@@ -1,0 +1,71 @@
+"""Fixtures shared by all tests: brokers and names that no other test uses."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rollog.broker.embedded import EmbeddedKafka
+from rollog.broker.memory import MemoryBroker
+from rollog.broker.topics import RunTopics
+from rollog.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rollog.broker.kafka import KafkaBroker
+    from rollog.broker.ports import Broker
+
+
+@pytest.fixture(scope="session")
+def cache_directory() -> Path:
+    """Where downloads stay from one test session to the next."""
+    home = os.environ.get("ROLLOG_HOME") or Path(__file__).resolve().parents[1] / ".rollog"
+    return Path(home) / "cache"
+
+
+@pytest.fixture(scope="session")
+def embedded_kafka(
+    tmp_path_factory: pytest.TempPathFactory, cache_directory: Path
+) -> Iterator[EmbeddedKafka]:
+    """One Apache Kafka for the whole session; where its jars cannot be had, skips, but fails in CI."""
+    kafka = EmbeddedKafka(tmp_path_factory.mktemp("kafka"), cache_directory)
+    try:
+        kafka.start()
+    except ConfigError as error:
+        if os.environ.get("CI") == "true":
+            raise
+        pytest.skip(str(error))
+    yield kafka
+    kafka.stop()
+
+
+@pytest.fixture
+def kafka_broker(embedded_kafka: EmbeddedKafka) -> KafkaBroker:
+    """The session's Apache Kafka behind the port."""
+    from rollog.broker.kafka import KafkaBroker  # noqa: PLC0415 - most tests need no Kafka client
+
+    return KafkaBroker(embedded_kafka.address)
+
+
+@pytest.fixture
+def memory_broker() -> MemoryBroker:
+    """A broker in memory, empty."""
+    return MemoryBroker()
+
+
+@pytest.fixture(params=[pytest.param("memory"), pytest.param("kafka", marks=pytest.mark.broker)])
+def broker(request: pytest.FixtureRequest) -> Broker:
+    """Either broker: a test that takes this runs once on each."""
+    chosen: Broker = request.getfixturevalue(f"{request.param}_broker")
+    return chosen
+
+
+@pytest.fixture
+def run_topics() -> RunTopics:
+    """Topic names of a run that no other test has."""
+    return RunTopics("rollog-test", f"run-{uuid.uuid4().hex[:12]}")

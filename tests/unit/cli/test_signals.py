@@ -1,0 +1,55 @@
+"""Graceful and less graceful ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from rollog.cli.signals import StopSignals
+
+stubborn = """
+import os, signal, sys
+from rollog.cli.signals import StopSignals
+with StopSignals() as signals:
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert signals.stop.is_set()
+    os.kill(os.getpid(), signal.SIGTERM)
+    sys.exit("still here")
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_the_first_signal_only_asks(number: signal.Signals) -> None:
+    with StopSignals() as signals:
+        assert (signals.stop.is_set(), signals.exit_status) == (False, 0)
+        os.kill(os.getpid(), number)
+
+        assert signals.stop.wait(10)
+        assert signals.exit_status == 128 + number
+        assert not signals.in_a_hurry
+
+
+def test_the_second_signal_ends_the_process() -> None:
+    assert subprocess.run([sys.executable, "-c", stubborn], check=False).returncode == -signal.SIGTERM
+
+
+def test_more_patience_turns_the_second_signal_into_hurry() -> None:
+    with StopSignals(patience=3) as signals:
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+        assert signals.in_a_hurry
+        assert signals.exit_status == 130
+
+
+def test_handlers_are_put_back() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+
+    with StopSignals():
+        assert signal.getsignal(signal.SIGTERM) != before
+
+    assert signal.getsignal(signal.SIGTERM) == before

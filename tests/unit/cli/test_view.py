@@ -1,0 +1,181 @@
+"""What is shown and summed up about a run."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from consumers.evaluation import EvaluationScore
+from consumers.progress import ProgressView
+from rollog.cli.display import Lines, Picture
+from rollog.cli.settings import Settings
+from rollog.cli.summary import step_split, summarize, summary_lines, write_summary
+from rollog.cli.view import RunFacts, picture, sparkline
+from rollog.supervisor import RoleSpec, RoleState, SupervisedRole
+from schemas import StepTimings, WorkerState, WorkerStatus
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+facts = RunFacts(run="calm-otter", num_steps=60, broker="127.0.0.1:9092", state_directory=".rollog")
+
+
+def a_score(mean: float) -> EvaluationScore:
+    return EvaluationScore(mean_reward=mean, num_prompts=256, num_failed=0)
+
+
+def a_view(*, steps: int = 2) -> ProgressView:
+    timings = StepTimings(wait_seconds=0.25, train_seconds=0.125, commit_seconds=0.0625)
+    worker = WorkerStatus(
+        worker_id="w",
+        state=WorkerState.SERVING,
+        capacity=64,
+        served_version=1,
+        engine="vllm",
+        num_running=60,
+        open_tasks=("1.1", "1.2"),
+        pid=17,
+    )
+    return ProgressView(
+        version=steps,
+        alpha=1.0,
+        reward_history=tuple(0.25 * step for step in range(steps)),
+        lags={0: 10, 1: 5, 2: 0},
+        dispositions={"trained": 15, "filtered": 3},
+        reasons={"filtered: no signal": 3},
+        samples_produced=18,
+        tokens_generated=1000,
+        tokens_per_second=512.0,
+        tokens_trained=900,
+        held_out={("greedy", 0): a_score(0.5), ("greedy", 2): a_score(0.9), ("sampled", 0): a_score(0.4)},
+        workers=(worker,),
+        engines=("vllm",),
+        versions={"torch": "2"},
+        step_timings=(timings,) * steps,
+        is_closed=True,
+        close_reason="all steps done",
+        ledger_head="ab" * 32,
+    )
+
+
+def a_role(tmp_path: Path, state: RoleState = RoleState.RUNNING) -> SupervisedRole:
+    spec = RoleSpec(name="trainer", kind="train", command=("x",), log_path=tmp_path / "x")
+    return SupervisedRole(spec, state=state, num_restarts=1, reason="killed by SIGKILL")
+
+
+def drawn(view: ProgressView, roles: list[SupervisedRole]) -> str:
+    console = Console(width=160, record=True, file=io.StringIO())
+    console.print(picture(facts, view, roles, 75.0))
+    return console.export_text()
+
+
+def test_the_picture_names_every_stage_and_its_numbers(tmp_path: Path) -> None:
+    text = drawn(a_view(), [a_role(tmp_path)])
+
+    for words in (
+        *("run calm-otter", "1:15", "dataset", "dispatcher", "1 worker(s)", "weights", "version 2"),
+        *("60/64 in flight", "serving v1", "2 open tasks", "step 2/60", "18 samples"),
+        *("0.900 at version 2 (from 0.500)", "max 1 (0: 10, 1: 5, 2: 0)", "15 trained, 3 filtered"),
+        *("512", "restarted 1 times, killed by SIGKILL"),
+    ):
+        assert words in text
+
+
+def test_the_picture_can_be_drawn_before_anything_happened(tmp_path: Path) -> None:
+    view = replace(
+        a_view(steps=0), version=-1, held_out={}, workers=(), lags={}, dispositions={}, samples_produced=0
+    )
+
+    text = drawn(view, [a_role(tmp_path, RoleState.WAITING)])
+
+    assert "none yet" in text
+    assert "step 0/60" in text
+
+
+def test_the_picture_is_redrawn_in_place(tmp_path: Path) -> None:
+    console = Console(width=160, record=True, file=io.StringIO())
+
+    with Picture(facts, console) as display:
+        display.show(a_view(), [a_role(tmp_path)], 1.0)
+
+    assert "calm-otter" in console.export_text()
+
+
+def test_each_step_and_each_evaluation_is_one_line_once(capsys: pytest.CaptureFixture[str]) -> None:
+    with Lines(facts, num_prompts=256) as display:
+        display.show(a_view(steps=1), [], 0.0)
+        display.show(a_view(steps=2), [], 0.0)
+        display.show(a_view(steps=2), [], 0.0)
+
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.partition("  ")[0] for line in lines if line.startswith("step")] == [
+        "step 1/60",
+        "step 2/60",
+    ]
+    assert lines.count("held-out accuracy (greedy) at version 2: 0.900 of 256 prompts") == 1
+
+
+def test_an_evaluation_is_told_when_it_is_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    partial = replace(a_view(), is_closed=False)
+
+    with Lines(facts, num_prompts=257) as display:
+        display.show(partial, [], 0.0)
+        assert "held-out" not in capsys.readouterr().out
+        display.show(a_view(), [], 0.0)
+
+    assert "held-out" in capsys.readouterr().out
+
+
+def test_a_sparkline_spans_smallest_to_largest() -> None:
+    assert sparkline([0.0, 0.5, 1.0]) == "▁▅█"
+    assert sparkline([0.3, 0.3]) == "▁▁"
+    assert sparkline([]) == ""
+
+
+def test_the_summary_has_every_promised_figure(tmp_path: Path) -> None:
+    settings = Settings().changed(run={"name": "calm-otter"})
+
+    summary = summarize(settings, a_view(), wall_seconds=20.0, training_seconds=10.0, kafka_version="4.3.1")
+    stored = json.loads(write_summary(summary, tmp_path).read_text())
+
+    expected = {
+        "run": "calm-otter",
+        "closed": True,
+        "steps": 2,
+        "held_out_before": 0.5,
+        "held_out_after": 0.9,
+        "held_out_before_sampled": 0.4,
+        "held_out_after_sampled": None,
+        "samples_produced": 18,
+        "samples_trained": 15,
+        "samples_by_disposition": {"trained": 15, "filtered": 3},
+        "max_lag": 1,
+        "alpha": 1.0,
+        "wall_seconds": 20.0,
+        "tokens_per_second": 100.0,
+        "engine": "vllm",
+        "trainer": "deepspeed",
+        "kafka_version": "4.3.1",
+        "ledger_head": "ab" * 32,
+    }
+    assert expected.items() <= stored.items()
+    assert [path.name for path in tmp_path.iterdir()] == ["summary.json"]
+    assert "held-out accuracy: 0.500 -> 0.900 greedy, 0.400 -> - sampled" in summary_lines(summary)
+
+
+def test_the_split_of_a_step_adds_up() -> None:
+    assert step_split(a_view().step_timings) == {
+        "waiting": 0.25,
+        "training": 0.125,
+        "publishing": 0.0,
+        "log": 0.0625,
+        "checkpoint": 0.0,
+        "total": 0.4375,
+    }
+    assert step_split(()) == {}

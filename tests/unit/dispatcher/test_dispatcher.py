@@ -1,0 +1,294 @@
+"""The dispatcher's loop on an in-memory broker, turned by hand with the clock."""
+
+from __future__ import annotations
+
+import pytest
+from builders import a_header
+from dispatcher_bench import Bench, num_partitions
+
+from producers.config import DataConfig, DispatchConfig, EvaluationConfig
+from rollog.config import BrokerConfig, RunConfig
+from rollog.errors import Superseded
+from rollog.rules.verdicts import verdict_of
+from schemas import (
+    Cancel,
+    ClosedGroup,
+    DatasetEnd,
+    DeadLetter,
+    DispatcherEpoch,
+    Disposition,
+    Fence,
+    Grant,
+    IssueReason,
+    Kind,
+    Revoke,
+    RunClosed,
+    Sample,
+    Status,
+    Stop,
+    Stopped,
+    WorkerState,
+)
+
+
+def started_bench(**sections: object) -> Bench:
+    bench = Bench(**sections)  # type: ignore[arg-type]
+    bench.publish_ledger()
+    bench.beat()
+    return bench
+
+
+def test_an_epoch_is_taken_and_every_tasks_partition_is_fenced() -> None:
+    bench = Bench()
+    assert bench.dispatcher().epoch == 1
+    assert bench.dispatcher().epoch == 2
+    assert [record.epoch for record in bench.control() if isinstance(record, DispatcherEpoch)] == [1, 2]
+    fences = [record.epoch for record in bench.read(bench.topics.tasks, 3) if isinstance(record, Fence)]
+    assert sorted(fences) == [1, 1, 1, 2, 2, 2]
+
+
+def test_a_worker_that_is_heard_gets_a_grant_and_tasks_up_to_its_credits() -> None:
+    bench = started_bench()
+    dispatcher = bench.dispatcher()
+    bench.turn(dispatcher)
+    (grant,) = [record for record in bench.control() if isinstance(record, Grant)]
+    tasks = bench.tasks()
+    assert {task.grant_id for task in tasks} == {grant.grant_id}
+    assert [(task.group_id, task.replica) for task in tasks] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert {task.sample_partition for task in tasks} == {0, 1}
+    assert len({task.seed for task in tasks}) == 4
+
+
+def test_nothing_is_issued_before_genesis() -> None:
+    bench = Bench()
+    bench.beat()
+    dispatcher = bench.dispatcher()
+    bench.turn(dispatcher)
+    assert bench.tasks() == []
+
+
+def test_a_filtered_group_is_replaced_at_once_and_the_ledger_makes_room_for_the_next() -> None:
+    bench = started_bench()
+    dispatcher = bench.dispatcher()
+    bench.turn(dispatcher)
+    for task in bench.tasks()[:2]:
+        bench.end(task, reward=1.0)
+    bench.turn(dispatcher)
+    assert [task.group_id for task in bench.tasks()[4:]] == [2, 2]
+
+
+def test_a_restarted_dispatcher_goes_on_with_the_same_grants_and_issues_nothing_twice() -> None:
+    bench = started_bench()
+    first = bench.dispatcher()
+    bench.turn(first)
+    tasks = bench.tasks()
+    bench.end(tasks[0], status=Status.FAILED, segments=(), reward=0.0)
+    second = bench.dispatcher()
+    bench.beat(grant_id="1.1", tasks_position=0)
+    bench.turn(second)
+    grants = [record for record in bench.control() if isinstance(record, Grant)]
+    assert [(grant.grant_id, grant.start_offset) for grant in grants] == [("1.1", 1), ("1.1", 1)]
+    assert [grant.epoch for grant in grants] == [1, 2]
+    (again,) = bench.tasks()[4:]
+    assert (again.group_id, again.replica, again.attempt) == (0, 0, 1)
+    assert (again.epoch, again.issue_reason) == (2, IssueReason.FAILED)
+
+
+def test_tasks_of_a_dispatcher_that_was_superseded_are_void_and_it_notices() -> None:
+    bench = started_bench()
+    first = bench.dispatcher()
+    second = bench.dispatcher()
+    with pytest.raises(Superseded, match="epoch 2"):
+        bench.turn(first)
+    bench.turn(second)
+    assert {task.epoch for task in bench.tasks()} == {2}
+
+
+def test_a_silent_worker_loses_its_grant_and_its_tasks_go_to_another() -> None:
+    bench = started_bench()
+    dispatcher = bench.dispatcher()
+    bench.turn(dispatcher)
+    bench.beat("worker-2")
+    bench.turn(dispatcher)
+    for now in (1.0, 2.0, 3.0, 3.5):
+        bench.now = now
+        bench.beat("worker-2", grant_id="1.2")
+        bench.turn(dispatcher)
+    lost = [
+        record for record in bench.read(bench.topics.samples, num_partitions) if isinstance(record, Sample)
+    ]
+    assert {(sample.status, sample.worker_id) for sample in lost} == {(Status.LOST, "worker-1")}
+    assert len(lost) == 4
+    assert [record.worker_id for record in bench.control() if isinstance(record, Revoke)] == ["worker-1"]
+    again = [task for task in bench.tasks() if task.attempt == 1]
+    assert {task.grant_id for task in again} == {"1.2"}
+    assert len(again) == 4
+
+
+def test_silence_while_the_broker_is_away_expires_nobody() -> None:
+    bench = started_bench()
+    dispatcher = bench.dispatcher()
+    bench.turn(dispatcher)
+    bench.now = 60.0
+    bench.turn(dispatcher)
+    assert not [record for record in bench.control() if isinstance(record, Revoke)]
+
+
+def test_a_worker_that_leaves_gives_its_tasks_back_at_once() -> None:
+    bench = started_bench()
+    dispatcher = bench.dispatcher()
+    bench.turn(dispatcher)
+    bench.leave("worker-1")
+    bench.turn(dispatcher)
+    assert [record.reason for record in bench.control() if isinstance(record, Revoke)] == ["left"]
+    assert len(bench.read(bench.topics.samples, num_partitions)) == 4
+
+
+def test_a_worker_heard_after_its_lease_expired_gets_a_new_grant() -> None:
+    bench = started_bench()
+    dispatcher = bench.dispatcher()
+    bench.turn(dispatcher)
+    for now in (1.0, 2.0, 3.0, 3.5):
+        bench.now = now
+        bench.turn(dispatcher)
+    bench.beat("worker-1", grant_id="1.1")
+    bench.turn(dispatcher)
+    grants = [record.grant_id for record in bench.control() if isinstance(record, Grant)]
+    assert grants == ["1.1", "1.2"]
+
+
+def test_tasks_wait_for_a_worker_that_serves_their_version() -> None:
+    bench = started_bench()
+    bench.ledger.step()
+    bench.publish_ledger()
+    dispatcher = bench.dispatcher()
+    bench.turn(dispatcher)
+    assert bench.tasks() == []
+    bench.beat(served_version=1)
+    bench.turn(dispatcher)
+    assert {task.min_version for task in bench.tasks()} == {1}
+
+
+def test_a_worker_that_failed_to_load_gets_nothing() -> None:
+    bench = Bench()
+    bench.publish_ledger()
+    bench.beat(state=WorkerState.LOAD_FAILED)
+    dispatcher = bench.dispatcher()
+    bench.turn(dispatcher)
+    assert bench.tasks() == []
+
+
+def test_surplus_tasks_are_cancelled_behind_the_task_itself() -> None:
+    bench = started_bench()
+    dispatcher = bench.dispatcher()
+    bench.turn(dispatcher)
+    bench.ledger.verdicts([], [ClosedGroup(group_id=0, outcome=Disposition.INCOMPLETE)])
+    bench.publish_ledger()
+    bench.turn(dispatcher)
+    cancels = [record for record in bench.read(bench.topics.tasks, 3) if isinstance(record, Cancel)]
+    assert {cancel.task_id for cancel in cancels} == {task.task_id for task in bench.tasks()[:2]}
+
+
+def test_a_stale_verdict_brings_the_replica_back() -> None:
+    bench = started_bench()
+    dispatcher = bench.dispatcher()
+    bench.turn(dispatcher)
+    task = bench.tasks()[0]
+    offset = bench.end(task)
+    header = a_header(0, 0, offset=offset)
+    bench.ledger.verdicts([verdict_of(header, Disposition.STALE, version=0)])
+    bench.publish_ledger()
+    bench.turn(dispatcher)
+    again = bench.tasks()[-1]
+    assert (again.group_id, again.replica, again.attempt, again.protected) == (0, 0, 1, True)
+
+
+def test_without_replication_one_task_makes_the_whole_group() -> None:
+    bench = started_bench(dispatch=DispatchConfig(prefetch_tasks=0, replicate=False))
+    dispatcher = bench.dispatcher()
+    bench.turn(dispatcher)
+    assert [(task.group_id, task.num_replicas) for task in bench.tasks()] == [(0, 2), (1, 2)]
+
+
+def test_more_workers_than_partitions_are_told_so_and_wait() -> None:
+    bench = Bench(broker=BrokerConfig(samples_partitions=num_partitions, max_workers=1))
+    bench.publish_ledger()
+    bench.beat("worker-1")
+    bench.beat("worker-2")
+    dispatcher = bench.dispatcher()
+    bench.turn(dispatcher)
+    assert len([record for record in bench.control() if isinstance(record, Grant)]) == 1
+
+
+def test_held_out_prompts_go_first_pinned_to_their_version() -> None:
+    bench = Bench(num_held_out=3, evaluation=EvaluationConfig(every_steps=0, sampled=False))
+    bench.publish_ledger()
+    bench.beat()
+    dispatcher = bench.dispatcher()
+    bench.turn(dispatcher)
+    tasks = bench.tasks()
+    assert [task.kind for task in tasks] == [Kind.EVALUATION] * 3 + [Kind.TRAINING]
+    assert {(task.pinned_version, task.sampling.temperature) for task in tasks[:3]} == {(0, 0.0)}
+
+
+def test_undecodable_heartbeats_and_evaluations_are_set_aside_once() -> None:
+    bench = started_bench()
+    bench.producer.send(bench.topics.workers, 0, b"garbage")
+    bench.producer.send(bench.topics.evaluations, 1, b"rubbish").offset(1.0)
+    bench.turn(bench.dispatcher())
+    bench.turn(bench.dispatcher())
+    letters = [record for record in bench.read(bench.topics.dead_letters) if isinstance(record, DeadLetter)]
+    assert {letter.value for letter in letters} <= {b"garbage", b"rubbish"}
+    assert len(letters) == len({(letter.topic, letter.partition, letter.offset) for letter in letters})
+
+
+def test_the_run_ends_with_final_evaluation_stop_stopped_and_run_closed() -> None:
+    bench = Bench(num_held_out=1, run_config=RunConfig(num_steps=1))
+    bench.ledger.step()
+    bench.publish_ledger()
+    bench.beat(served_version=1)
+    dispatcher = bench.dispatcher()
+    bench.turn(dispatcher)
+    (task,) = bench.tasks()
+    assert (task.kind, task.pinned_version) == (Kind.EVALUATION, 1)
+    assert not [record for record in bench.control() if isinstance(record, Stopped)]
+    bench.end(task, version=1)
+    bench.turn(dispatcher)
+    assert [record for record in bench.read(bench.topics.tasks, 3) if isinstance(record, Stop)]
+    assert [record for record in bench.control() if isinstance(record, Stopped)]
+    bench.ledger.close()
+    bench.publish_ledger()
+    bench.turn(dispatcher, times=1)
+    assert dispatcher.state.is_run_closed
+    assert [record for record in bench.control() if isinstance(record, RunClosed)]
+
+
+def test_workers_that_do_not_end_their_tasks_in_time_are_not_waited_for() -> None:
+    bench = started_bench(
+        run_config=RunConfig(num_steps=1), dispatch=DispatchConfig(prefetch_tasks=0, stop_timeout_seconds=1.0)
+    )
+    dispatcher = bench.dispatcher()
+    bench.turn(dispatcher)
+    bench.ledger.step([], [ClosedGroup(group_id=0, outcome=Disposition.TRAINED)])
+    bench.publish_ledger()
+    bench.turn(dispatcher)
+    assert not [record for record in bench.control() if isinstance(record, Stopped)]
+    bench.now = 1.5
+    bench.turn(dispatcher)
+    assert [record for record in bench.control() if isinstance(record, Stopped)]
+
+
+def test_the_end_of_the_dataset_is_announced_and_ends_the_run_when_every_group_is_closed() -> None:
+    bench = Bench(num_prompts=1, data=DataConfig(num_epochs=1))
+    bench.publish_ledger()
+    bench.beat()
+    dispatcher = bench.dispatcher()
+    bench.turn(dispatcher)
+    (end,) = [record for record in bench.control() if isinstance(record, DatasetEnd)]
+    assert end.last_group_id == 0
+    for task in bench.tasks():
+        bench.end(task)
+    bench.ledger.step([], [ClosedGroup(group_id=0, outcome=Disposition.TRAINED)])
+    bench.publish_ledger()
+    bench.turn(dispatcher)
+    assert [record for record in bench.control() if isinstance(record, Stopped)]

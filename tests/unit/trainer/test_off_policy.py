@@ -1,0 +1,60 @@
+"""Off-policy statistics."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from trainer.off_policy import RatioSums, finite, ratio_sums
+
+
+def sums_of(ratios: list[list[float]], advantages: list[float], mask: list[list[bool]]) -> RatioSums:
+    return ratio_sums(
+        torch.tensor(ratios, dtype=torch.float64).log(),
+        torch.tensor(advantages, dtype=torch.float64),
+        torch.tensor(mask),
+        clip_low=0.2,
+        clip_high=0.28,
+    )
+
+
+def test_on_policy_everything_is_one_and_nothing_diverges() -> None:
+    summary = sums_of([[1.0, 1.0]], [3.0], [[True, True]]).summary()
+    assert summary == pytest.approx(
+        {
+            "ratio_mean": 1.0,
+            "ratio_max": 1.0,
+            "clip_fraction": 0.0,
+            "divergence": 0.0,
+            "effective_sample_size": 1.0,
+        }
+    )
+
+
+def test_figures_by_hand() -> None:
+    sums = sums_of([[2.0, 0.5], [0.5, 9.0]], [1.0, -1.0], [[True, True], [True, False]])
+    summary = sums.summary()
+    assert summary["ratio_mean"] == pytest.approx(1.0)
+    assert summary["ratio_max"] == pytest.approx(2.0)
+    assert summary["clip_fraction"] == pytest.approx(2 / 3)
+    assert summary["divergence"] == pytest.approx((1 - math.log(2) + 2 * (-0.5 + math.log(2))) / 3)
+    assert summary["effective_sample_size"] == pytest.approx(9 / (3 * 4.5))
+    assert sums.log_ratio_max == pytest.approx(math.log(2))
+
+
+def test_sums_of_parts_add_up_to_the_sums_of_the_whole() -> None:
+    ratios, advantages, mask = [[2.0, 0.5], [0.7, 1.4]], [1.0, -1.0], [[True, True], [True, True]]
+    whole = sums_of(ratios, advantages, mask)
+    parts = sums_of(ratios[:1], advantages[:1], mask[:1]) + sums_of(ratios[1:], advantages[1:], mask[1:])
+    assert parts.summary() == pytest.approx(whole.summary())
+    assert parts.log_ratio_max == whole.log_ratio_max
+
+
+def test_without_a_trained_token_there_is_nothing_to_say() -> None:
+    assert sums_of([[1.0]], [1.0], [[False]]).summary() == {}
+
+
+def test_only_finite_figures_go_into_a_record() -> None:
+    assert finite({"a": 1.0, "b": math.nan, "c": math.inf}) == {"a": 1.0}

@@ -1,0 +1,131 @@
+"""Checkpoints of one run on the local disk.
+
+A checkpoint is a directory `step-NNNNNN`. It is complete when it holds `manifest.json`, which names every file with
+its sha256 and is renamed into place last; anything else is the remains of a crash. Checkpoints are trusted: only
+the run itself writes here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+manifest_name = "manifest.json"
+_directory_name = re.compile(r"step-(\d{6,})")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """One complete checkpoint: the state after the training step that made `version`."""
+
+    version: int
+    weights_sha256: str
+    directory: Path
+    files: dict[str, str]
+
+    @property
+    def name(self) -> str:
+        """Name of its directory."""
+        return self.directory.name
+
+    def damage(self) -> str | None:
+        """What is wrong with its files, if anything."""
+        for name, sha256 in self.files.items():
+            path = self.directory / name
+            if not path.is_file():
+                return f"{name} is missing"
+            if _sha256(path) != sha256:
+                return f"{name} does not have the sha256 that its manifest names"
+        return None
+
+
+class CheckpointStore:
+    """Writes, lists and thins out the checkpoints of one run."""
+
+    def __init__(self, directory: Path, *, keep: int) -> None:
+        self._directory = directory
+        self._keep = keep
+
+    def complete(self) -> list[Checkpoint]:
+        """All complete checkpoints, newest first."""
+        found = [
+            _read(path) for path in self._directory.glob("step-*") if _directory_name.fullmatch(path.name)
+        ]
+        return sorted(
+            (checkpoint for checkpoint in found if checkpoint is not None),
+            key=lambda checkpoint: checkpoint.version,
+            reverse=True,
+        )
+
+    def save(self, version: int, weights_sha256: str, write: Callable[[Path], None]) -> Checkpoint:
+        """Let `write` fill a directory, complete it, and remove all but the newest ones."""
+        directory = self._directory / f"step-{version:06d}"
+        shutil.rmtree(directory, ignore_errors=True)
+        directory.mkdir(parents=True)
+        write(directory)
+        files = {
+            str(path.relative_to(directory)): _synced_sha256(path)
+            for path in sorted(directory.rglob("*"))
+            if path.is_file()
+        }
+        _write_manifest(directory, {"version": version, "weights_sha256": weights_sha256, "files": files})
+        self._thin_out()
+        return Checkpoint(version=version, weights_sha256=weights_sha256, directory=directory, files=files)
+
+    def _thin_out(self) -> None:
+        kept = {checkpoint.directory for checkpoint in self.complete()[: self._keep]}
+        for path in self._directory.glob("step-*"):
+            if path not in kept:
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _write_manifest(directory: Path, manifest: dict[str, object]) -> None:
+    partial = directory / f"{manifest_name}.partial"
+    with partial.open("w", encoding="utf-8") as target:
+        json.dump(manifest, target, indent=1)
+        target.flush()
+        os.fsync(target.fileno())
+    partial.replace(directory / manifest_name)
+    for path in (directory, directory.parent):
+        _sync(path)
+
+
+def _read(directory: Path) -> Checkpoint | None:
+    """The checkpoint in `directory`, or None where its manifest is missing or unreadable."""
+    try:
+        manifest = json.loads((directory / manifest_name).read_text(encoding="utf-8"))
+        return Checkpoint(
+            version=int(manifest["version"]),
+            weights_sha256=str(manifest["weights_sha256"]),
+            directory=directory,
+            files={str(name): str(sha256) for name, sha256 in manifest["files"].items()},
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _synced_sha256(path: Path) -> str:
+    _sync(path)
+    return _sha256(path)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as source:
+        return hashlib.file_digest(source, "sha256").hexdigest()

@@ -1,0 +1,177 @@
+"""Building ledger records: each follows the state that it is built on."""
+
+from __future__ import annotations
+
+import platform
+from collections import Counter
+from dataclasses import dataclass
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+import rollog
+from schemas import (
+    Close,
+    ClosedGroup,
+    Genesis,
+    LedgerKind,
+    LedgerRecord,
+    Step,
+    StepTimings,
+    Verdict,
+)
+from trainer.off_policy import finite
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from rollog.rules.ledger_state import LedgerState
+    from rollog.rules.window import ReadyGroup
+    from schemas import LedgerBody, MicroBatch, Sample
+    from trainer.engines.ports import EngineDescription, StepResult
+
+Judgement = tuple[tuple[Verdict, ...], tuple[ClosedGroup, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainedStep:
+    """A step that was computed and published, not yet committed."""
+
+    batch: tuple[ReadyGroup, ...]
+    samples: tuple[Sample, ...]
+    plan: tuple[MicroBatch, ...]
+    seed: int
+    result: StepResult
+    weights_sha256: str
+    timings: StepTimings
+    checkpoint: str | None
+
+
+def genesis_record(
+    description: EngineDescription,
+    *,
+    manifest_json: str,
+    alpha: float,
+    weights_sha256: str,
+    num_partitions: int,
+    versions: Mapping[str, str],
+) -> LedgerRecord:
+    """The first record: version 0 and everything a reader needs to judge whether the run can be reproduced."""
+    return LedgerRecord(
+        kind=LedgerKind.GENESIS,
+        sequence=0,
+        version=0,
+        alpha=alpha,
+        previous_hash=bytes(32),
+        low_water_marks=(0,) * num_partitions,
+        body=Genesis(
+            manifest_json=manifest_json,
+            weights_sha256=weights_sha256,
+            model_config_json=description.model_config_json,
+            versions=own_versions() | dict(description.versions) | dict(versions),
+            machine=machine(description),
+            world_size=description.world_size,
+            zero_stage=description.zero_stage,
+            dtype=description.dtype,
+        ),
+    )
+
+
+def step_record(
+    ledger: LedgerState, step: TrainedStep, judgement: Judgement, low_water_marks: tuple[int, ...]
+) -> LedgerRecord:
+    """The record that makes the next version."""
+    headers = [header for group in step.batch for header in group.members]
+    lags = Counter(ledger.version - (header.first_version or 0) for header in headers)
+    body = Step(
+        weights_sha256_before=ledger.weights[ledger.version],
+        weights_sha256=step.weights_sha256,
+        alpha=ledger.alpha,
+        revision=ledger.revision,
+        seed=step.seed,
+        plan=step.plan,
+        losses=step.result.losses,
+        gradient_norms=step.result.gradient_norms,
+        learning_rates=step.result.learning_rates,
+        reward_mean=fmean(header.reward or 0.0 for header in headers),
+        num_groups=len(step.batch),
+        num_samples=len(headers),
+        num_tokens=sum(header.num_tokens for header in headers),
+        lags={str(lag): count for lag, count in sorted(lags.items())},
+        statistics=finite(dict(step.result.statistics) | sample_statistics(step.samples)),
+        timings=step.timings,
+        checkpoint=step.checkpoint,
+    )
+    return _following(
+        ledger, LedgerKind.STEP, judgement, low_water_marks, body=body, version=ledger.version + 1
+    )
+
+
+def verdicts_record(
+    ledger: LedgerState, judgement: Judgement, low_water_marks: tuple[int, ...]
+) -> LedgerRecord:
+    """Dispositions and closed groups without a step."""
+    return _following(ledger, LedgerKind.VERDICTS, judgement, low_water_marks)
+
+
+def close_record(
+    ledger: LedgerState, judgement: Judgement, end_offsets: tuple[int, ...], reason: str
+) -> LedgerRecord:
+    """The last record: everything below `end_offsets` has its disposition."""
+    return _following(
+        ledger,
+        LedgerKind.CLOSE,
+        judgement,
+        end_offsets,
+        body=Close(end_offsets=end_offsets, reason=reason),
+    )
+
+
+def sample_statistics(samples: Sequence[Sample]) -> dict[str, float]:
+    """Mean response length, and -mean(mu): an estimate of the behaviour policy's entropy per token, in nats."""
+    logprobs = [
+        float(sample.behaviour_logprobs[sample.loss_mask != 0].sum(dtype=np.float64)) for sample in samples
+    ]
+    num_trained = sum(int(np.count_nonzero(sample.loss_mask)) for sample in samples)
+    return {
+        "response_tokens_mean": fmean(sample.num_tokens for sample in samples),
+        "behaviour_entropy": -sum(logprobs) / max(num_trained, 1),
+    }
+
+
+def own_versions() -> dict[str, str]:
+    """Versions of what every engine runs on."""
+    return {
+        "rollog": rollog.__version__,
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+    }
+
+
+def machine(description: EngineDescription) -> str:
+    """The machine type, as far as results depend on it."""
+    return f"{platform.system()} {platform.machine()} {description.device}"
+
+
+def _following(
+    ledger: LedgerState,
+    kind: LedgerKind,
+    judgement: Judgement,
+    low_water_marks: tuple[int, ...],
+    *,
+    body: LedgerBody = None,
+    version: int | None = None,
+) -> LedgerRecord:
+    verdicts, closed_groups = judgement
+    return LedgerRecord(
+        kind=kind,
+        sequence=ledger.next_sequence,
+        version=ledger.version if version is None else version,
+        alpha=ledger.alpha,
+        previous_hash=ledger.head,
+        low_water_marks=low_water_marks,
+        verdicts=verdicts,
+        closed_groups=closed_groups,
+        body=body,
+    )

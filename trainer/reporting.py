@@ -1,0 +1,89 @@
+"""What the trainer tells metrics and logs: bounded labels, one log line per step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rollog.logs import get_logger
+from schemas import Disposition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from rollog.metrics import Metrics
+    from rollog.rules.headers import SampleHeader
+    from schemas import LedgerRecord, Step, Verdict
+
+log = get_logger("trainer")
+
+
+class Reporter:
+    """Feeds the trainer's metrics and log."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def ready(self, version: int) -> None:
+        """The trainer stands at `version`."""
+        self._metrics.trainer_version.set(version)
+
+    def waited(self, seconds: float, *, is_held: bool) -> None:
+        """No batch for so long; `is_held` when only a protected group was in the way."""
+        reason = "protected" if is_held else "samples"
+        self._metrics.trainer_wait_seconds.labels(reason=reason).inc(seconds)
+
+    def polled(self, seconds: float) -> None:
+        """A poll for samples took so long."""
+        self._metrics.broker_log_seconds.labels(operation="poll").observe(seconds)
+
+    def committed(self, seconds: float, num_dead_letters: int) -> None:
+        """A transaction took so long."""
+        self._metrics.broker_log_seconds.labels(operation="commit").observe(seconds)
+        self._metrics.broker_dead_letters.labels(topic="samples").inc(num_dead_letters)
+
+    def judged(self, verdicts: Iterable[tuple[Verdict, SampleHeader]]) -> None:
+        """Dispositions that are in the ledger now."""
+        metrics = self._metrics
+        for verdict, header in verdicts:
+            metrics.trainer_verdicts.labels(disposition=verdict.disposition.value).inc()
+            if verdict.disposition is Disposition.TRAINED:
+                metrics.trainer_tokens_trained.inc(header.num_tokens)
+                metrics.trainer_lag_versions.observe(verdict.lag or 0)
+            else:
+                wasted = header.num_tokens or header.wasted_tokens
+                metrics.trainer_wasted_tokens.labels(reason=verdict.disposition.value).inc(wasted)
+
+    def stepped(self, record: LedgerRecord, body: Step, commit_seconds: float) -> None:
+        """A training step is in the ledger now."""
+        seconds = {
+            "wait": body.timings.wait_seconds,
+            "train": body.timings.train_seconds,
+            "publish": body.timings.publish_seconds,
+            "commit": commit_seconds,
+        }
+        for phase, value in seconds.items():
+            self._metrics.trainer_step_seconds.labels(phase=phase).observe(value)
+        self._metrics.trainer_version.set(record.version)
+        self._metrics.trainer_reward_mean.set(body.reward_mean)
+        log.info("step committed", **_step_fields(record, body), **_named_seconds(seconds))
+
+    def checkpointed(self, name: str, seconds: float) -> None:
+        """A checkpoint is complete."""
+        self._metrics.trainer_step_seconds.labels(phase="checkpoint").observe(seconds)
+        log.info("checkpoint saved", checkpoint=name, seconds=seconds)
+
+
+def _step_fields(record: LedgerRecord, body: Step) -> dict[str, object]:
+    return {
+        "version": record.version,
+        "reward": body.reward_mean,
+        "loss": sum(body.losses) / len(body.losses),
+        "lag": max(map(int, body.lags)),
+        "groups": body.num_groups,
+        "samples": body.num_samples,
+        "tokens": body.num_tokens,
+    }
+
+
+def _named_seconds(seconds: Mapping[str, float]) -> dict[str, float]:
+    return {f"{phase}_seconds": value for phase, value in seconds.items()}

@@ -1,0 +1,38 @@
+"""`rollog train`: train one run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trainer.engines.deepspeed import DeepSpeedEngine
+from trainer.loop import Trainer
+
+if TYPE_CHECKING:
+    from threading import Event
+
+    from rollog.broker.ports import Broker
+    from rollog.metrics import Metrics
+    from trainer.engines.ports import TrainingEngine
+    from trainer.settings import TrainerSettings
+
+
+def run_trainer(settings: TrainerSettings, broker: Broker, metrics: Metrics, stop: Event) -> None:
+    """Train until the run is closed or `stop` is set.
+
+    Raises ProducerFenced when another trainer takes over, BrokerTimeout when an outcome is unknown, DataError,
+    WeightsError, LedgerError or EngineError when the run cannot go on.
+    """
+    with Trainer(settings, broker, metrics, training_engine(settings)) as trainer:
+        trainer.run(stop)
+
+
+def training_engine(settings: TrainerSettings) -> TrainingEngine:
+    """The configured engine, not yet started."""
+    return DeepSpeedEngine(
+        algorithm=settings.algorithm,
+        optimizer=settings.optimizer,
+        trainer=settings.trainer,
+        temperature=settings.sampling_temperature,
+        dtype=settings.model.dtype,
+        num_steps=settings.run_config.num_steps,
+    )

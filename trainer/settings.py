@@ -1,0 +1,46 @@
+"""What a trainer needs to know."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rollog.config import BrokerConfig, FreshnessConfig, GroupConfig, ModelConfig, RunConfig
+    from trainer.config import AlgorithmConfig, OptimizerConfig, TrainerConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerSettings:
+    """The sections of the configuration that the trainer reads; `run` is the resolved name of the run.
+
+    `home` is the state directory, `manifest_json` the resolved configuration as it stands in the manifest.
+    """
+
+    run: str
+    prefix: str
+    seed: int
+    home: Path
+    run_config: RunConfig
+    broker: BrokerConfig
+    model: ModelConfig
+    groups: GroupConfig
+    freshness: FreshnessConfig
+    sampling_temperature: float
+    algorithm: AlgorithmConfig
+    optimizer: OptimizerConfig
+    trainer: TrainerConfig
+    weights_uri: str
+    manifest_json: str
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where checkpoints of this run are kept."""
+        return self.home / "runs" / self.run / "checkpoints"
+
+    @property
+    def downloads(self) -> Path:
+        """Where weights from a remote store are put."""
+        return self.home / "runs" / self.run / "weights"

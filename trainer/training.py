@@ -1,0 +1,85 @@
+"""From trained groups to a training batch: what the live trainer, a redo and a plain loop do alike.
+
+A step is a function of these samples in this order, of the plan, and of the engine's state; nothing else goes in.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rollog.errors import DataError
+from schemas.arrays import uint8_array
+from trainer.advantages import group_advantages
+from trainer.engines.ports import TrainingBatch, TrainingSample
+from trainer.planning import plan_step
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from schemas import MicroBatch, Sample
+    from trainer.config import AlgorithmConfig, TrainerConfig
+
+
+def training_batch(
+    groups: Sequence[Sequence[Sample]],
+    plan: Sequence[MicroBatch],
+    algorithm: AlgorithmConfig,
+    temperature: float,
+) -> TrainingBatch:
+    """The groups of one step, in training order, with their advantages.
+
+    Raises:
+        DataError: a sample has no reward, or was drawn at another temperature than the trainer's.
+    """
+    samples: list[TrainingSample] = []
+    for group in groups:
+        advantages = group_advantages(
+            [_reward(sample) for sample in group], normalize_std=algorithm.normalize_std
+        )
+        for sample, advantage in zip(group, advantages.tolist(), strict=True):
+            _check_temperature(sample, temperature)
+            samples.append(_training_sample(sample, advantage))
+    return TrainingBatch(samples=tuple(samples), plan=tuple(plan))
+
+
+def plan_groups(
+    groups: Sequence[Sequence[Sample]], trainer: TrainerConfig, *, world_size: int, seed: int
+) -> tuple[MicroBatch, ...]:
+    """The micro-batches of one step over these groups."""
+    return plan_step(
+        [[len(sample.prompt_token_ids) + sample.num_tokens for sample in group] for group in groups],
+        num_minibatches=trainer.num_minibatches,
+        world_size=world_size,
+        micro_batch_tokens=trainer.micro_batch_tokens,
+        seed=seed,
+    )
+
+
+def _training_sample(sample: Sample, advantage: float) -> TrainingSample:
+    mask = sample.loss_mask
+    if len(sample.prompt_token_ids) == 0 and len(mask):
+        mask = uint8_array(np.concatenate(([0], mask[1:])))  # nothing predicts the first token of all
+    return TrainingSample(
+        prompt_token_ids=sample.prompt_token_ids,
+        token_ids=sample.token_ids,
+        behaviour_logprobs=sample.behaviour_logprobs,
+        loss_mask=mask,
+        advantage=advantage,
+    )
+
+
+def _reward(sample: Sample) -> float:
+    if sample.reward is None:
+        raise DataError(f"sample {sample.sample_id} is to be trained but has no reward")
+    return sample.reward
+
+
+def _check_temperature(sample: Sample, temperature: float) -> None:
+    if not math.isclose(sample.temperature, temperature, rel_tol=1e-5):
+        raise DataError(
+            f"sample {sample.sample_id} was drawn at temperature {sample.temperature}, the trainer divides logits "
+            f"by {temperature}; every role must use the manifest's sampling.temperature"
+        )
