@@ -24,12 +24,12 @@ def broker(home: Path, port: int | None) -> int:
     Its data stay in HOME/kafka; `rollog up` and the role commands with the same --home find it by themselves.
     """
     from rollog.broker.embedded import EmbeddedKafka  # noqa: PLC0415  # help needs no Kafka
-    from rollog.cli.connection import data_directory  # noqa: PLC0415
+    from rollog.cli.connection import cache_directory, data_directory  # noqa: PLC0415
     from rollog.cli.signals import StopSignals  # noqa: PLC0415
 
     configure_logging()
     home = home.expanduser()
-    with EmbeddedKafka(data_directory(home), home / "cache" / "kafka", port) as kafka:
+    with EmbeddedKafka(data_directory(home), cache_directory(home), port) as kafka:
         click.echo(f"Apache Kafka at {kafka.address}, data in {data_directory(home)} (Ctrl-C stops it)")
         with StopSignals() as signals:
             while not signals.stop.wait(1.0):

@@ -41,10 +41,15 @@ def embedded_unless_named(config: BrokerConfig, home: Path) -> Iterator[Embedded
     if config.bootstrap_servers or EmbeddedKafka.running(data_directory(home)):
         yield None
         return
-    with EmbeddedKafka(data_directory(home), home / "cache" / "kafka") as kafka:
+    with EmbeddedKafka(data_directory(home), cache_directory(home)) as kafka:
         yield kafka
 
 
 def data_directory(home: Path) -> Path:
     """Where the embedded broker of a state directory keeps its log."""
     return home / "kafka"
+
+
+def cache_directory(home: Path) -> Path:
+    """Where downloads and everything else that can be made again is kept."""
+    return home / "cache"

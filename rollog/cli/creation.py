@@ -44,15 +44,21 @@ def complete(settings: Settings, home: Path, on_progress: Callable[[str, float],
 def create_run(broker: Broker, settings: Settings) -> RunManifest:
     """Create the topics of a new run and register its manifest. Raises RunExists, TopicMismatch."""
     manifest = manifest_of(settings)
-    if manifest.run in read_runs(broker, manifest.prefix):
-        raise RunExists(
-            f"run {manifest.run!r} exists already at {broker.address}; names are never reused: "
-            "choose another with --run"
-        )
+    refuse_taken_name(broker, settings)
     with broker.admin() as admin:
         ensure_topics(admin, topic_specs(RunTopics(manifest.prefix, manifest.run), settings.broker))
     register_run(broker, manifest)
     return manifest
+
+
+def refuse_taken_name(broker: Broker, settings: Settings) -> None:
+    """Raise RunExists when the name of the run, if it has one yet, is taken."""
+    name, prefix = settings.run.name, settings.run.prefix
+    if name is not None and name in read_runs(broker, prefix):
+        raise RunExists(
+            f"run {name!r} exists already at {broker.address}; names are never reused: "
+            "choose another with --run"
+        )
 
 
 def manifest_of(settings: Settings) -> RunManifest:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from producers.dispatcher.settings import DispatcherSettings
+from producers.rollout.settings import RolloutSettings
 from rollog.cli.settings import Settings
 from rollog.cli.sources import Layers, split_assignment
 from rollog.errors import ConfigError
@@ -85,6 +86,23 @@ def dispatcher_settings(settings: Settings) -> DispatcherSettings:
         evaluation=settings.evaluation,
         reward=settings.reward,
         dispatch=settings.dispatch,
+    )
+
+
+def rollout_settings(settings: Settings, manifest: RunManifest, home: Path, name: str) -> RolloutSettings:
+    """What a rollout worker called `name` needs."""
+    return RolloutSettings(
+        run=settings.run_name,
+        prefix=settings.run.prefix,
+        seed=settings.run.seed,
+        name=name,
+        home=home / "runs" / settings.run_name / "downloads",
+        broker=settings.broker,
+        model=settings.model,
+        sampling=settings.sampling,
+        reward=settings.reward,
+        rollout=settings.rollout,
+        weights_uri=settings.weights.uri or manifest.weights_uri,
     )
 
 

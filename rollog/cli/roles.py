@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -32,6 +33,7 @@ class Part:
     settings: Settings
     manifest: RunManifest
     home: Path
+    name: str
 
 
 _metrics_port = click.option(
@@ -64,10 +66,11 @@ def dispatch(options: CommonOptions, metrics_port: int | None, wait_seconds: flo
 
 
 @click.command()
+@click.option("--name", help="First part of the worker's identity; the host's name without it.")
 @_metrics_port
 @_wait
 @common_options
-def rollout(options: CommonOptions, metrics_port: int | None, wait_seconds: float) -> int:
+def rollout(options: CommonOptions, name: str | None, metrics_port: int | None, wait_seconds: float) -> int:
     """Run one rollout worker: generates responses and rewards them.
 
     Start as many as there are devices, at any time; each finds its run's settings in the manifest. Settings of the
@@ -76,7 +79,7 @@ def rollout(options: CommonOptions, metrics_port: int | None, wait_seconds: floa
     Consumes tasks, weights and control; produces samples, evaluations and workers. Waits for weights, then for
     tasks. If it dies, its tasks are issued to others.
     """
-    return _run("rollout", _rollout, options, metrics_port, wait_seconds)
+    return _run(name or socket.gethostname(), _rollout, options, metrics_port, wait_seconds)
 
 
 @click.command()
@@ -119,7 +122,7 @@ def _run(
             log.info("metrics served", role=name, host=server.host, port=server.port)
         signals = open_parts.enter_context(StopSignals())
         log.info("role begins", role=name, run=settings.run_name, broker=broker.address, pid=os.getpid())
-        run_role(Part(settings, manifest, options.home.resolve()), broker, metrics, signals.stop)
+        run_role(Part(settings, manifest, options.home.resolve(), name), broker, metrics, signals.stop)
     log.info("role ends", role=name, run=settings.run_name, stopped=bool(signals.received))
     return signals.exit_status
 
@@ -136,7 +139,7 @@ def _rollout(part: Part, broker: Broker, metrics: Metrics, stop: Event) -> None:
 
     from rollog.cli.local import rollout_settings  # noqa: PLC0415
 
-    run_rollout(rollout_settings(part.settings, part.manifest, part.home), broker, metrics, stop)
+    run_rollout(rollout_settings(part.settings, part.manifest, part.home, part.name), broker, metrics, stop)
 
 
 def _trainer(part: Part, broker: Broker, metrics: Metrics, stop: Event) -> None:

@@ -27,11 +27,14 @@ def create(options: CommonOptions) -> None:
     happen, on this machine or on others. Without --config it is the demo, whose files are made first.
     """
     from rollog.cli.connection import connect  # noqa: PLC0415  # help needs no Kafka
-    from rollog.cli.creation import complete, create_run  # noqa: PLC0415
+    from rollog.cli.creation import complete, create_run, refuse_taken_name  # noqa: PLC0415
     from rollog.cli.preparation import report_preparation  # noqa: PLC0415
+    from rollog.cli.settings import check_files  # noqa: PLC0415
 
     settings = options.settings()
+    check_files(settings)
     broker = connect(settings.broker, options.home)
+    refuse_taken_name(broker, settings)
     settings = complete(settings, options.home, report_preparation())
     manifest = create_run(broker, settings)
     click.echo(f"created run {manifest.run} at {broker.address}; weights go to {manifest.weights_uri}")

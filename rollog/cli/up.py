@@ -45,16 +45,20 @@ def up(options: CommonOptions, num_workers: int, plain: bool) -> int:
     Ctrl-C stops everything gracefully; a second one at once. The log, the weights and summary.json stay in --home.
     """
     from rollog.cli.connection import connect, embedded_unless_named  # noqa: PLC0415  # help needs no Kafka
-    from rollog.cli.creation import complete, create_run  # noqa: PLC0415
+    from rollog.cli.creation import complete, create_run, refuse_taken_name  # noqa: PLC0415
     from rollog.cli.preparation import report_preparation  # noqa: PLC0415
+    from rollog.cli.settings import check_files  # noqa: PLC0415
     from rollog.cli.watching import watch  # noqa: PLC0415
 
     begin = time.monotonic()
     is_terminal = sys.stdout.isatty() and not plain
-    settings = complete(options.settings(), options.home, report_preparation())
-    directory = (options.home / "runs" / settings.run_name).resolve()
+    settings = options.settings()
+    check_files(settings)
     with embedded_unless_named(settings.broker, options.home) as kafka:
         broker = connect(settings.broker, options.home)
+        refuse_taken_name(broker, settings)
+        settings = complete(settings, options.home, report_preparation())
+        directory = (options.home / "runs" / settings.run_name).resolve()
         create_run(broker, settings)
         directory.mkdir(parents=True, exist_ok=True)
         _announce(settings, broker, directory)

@@ -6,7 +6,7 @@ import sys
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from consumers.progress import RunProgress
 from rollog.broker.topics import RunTopics
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from consumers.progress import ProgressView
-    from rollog.broker.embedded import EmbeddedKafka
     from rollog.broker.ports import Broker
     from rollog.cli.display import Display
     from rollog.cli.settings import Settings
@@ -46,8 +45,7 @@ class Outcome:
 
 def role_specs(settings: Settings, address: str, home: Path, logs: Path, num_workers: int) -> list[RoleSpec]:
     """Dispatcher, rollout workers and trainer of a run, in the order in which they are stopped."""
-    names = [("dispatcher", "dispatch"), *((f"rollout-{number}", "rollout") for number in range(num_workers))]
-    names.append(("trainer", "train"))
+    workers = [(f"rollout-{number}", "rollout", 2 + number) for number in range(num_workers)]
     return [
         RoleSpec(
             name=name,
@@ -56,18 +54,19 @@ def role_specs(settings: Settings, address: str, home: Path, logs: Path, num_wor
                 *(sys.executable, "-m", "rollog.cli.main", kind),
                 *("--run", settings.run_name, "--broker", address, "--home", str(home)),
                 *("--set", f"run.prefix={settings.run.prefix}"),
+                *(("--name", name) if kind == "rollout" else ()),
                 *_metrics_port(settings.metrics.port, index),
             ),
             log_path=logs / f"{name}.log",
         )
-        for index, (name, kind) in enumerate(names)
+        for name, kind, index in (("dispatcher", "dispatch", 0), *workers, ("trainer", "train", 1))
     ]
 
 
 def watch(
     settings: Settings,
     broker: Broker,
-    kafka: EmbeddedKafka | None,
+    kafka: Restartable | None,
     *,
     home: Path,
     directory: Path,
@@ -169,10 +168,28 @@ class Watcher:
         )
 
 
+class Restartable(Protocol):
+    """A broker of our own that can be started again."""
+
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        ...
+
+    @property
+    def log_path(self) -> Path:
+        """What it has to say."""
+        ...
+
+    def restart(self) -> None:
+        """Start again on the same data and address."""
+        ...
+
+
 class BrokerKeeper:
     """Starts the embedded broker again, on the same data and address, when its process is gone."""
 
-    def __init__(self, kafka: EmbeddedKafka | None, policy: RestartPolicy | None = None) -> None:
+    def __init__(self, kafka: Restartable | None, policy: RestartPolicy | None = None) -> None:
         self._kafka = kafka
         self._policy = policy or RestartPolicy()
         self._exits: list[Exit] = []

@@ -212,8 +212,9 @@ class DeepSpeedEngine:
 
 
 def _import_deepspeed() -> Any:
-    """DeepSpeed, quiet and without probing compilers: its shared-memory collectives take half a minute to build."""
+    """DeepSpeed without what it would compile: shared-memory collectives (half a minute) and kernels of Muon."""
     os.environ.setdefault("DS_ACCELERATOR", "cuda" if torch.cuda.is_available() else "cpu")
+    os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
     import deepspeed  # noqa: PLC0415 - reads the environment while it is imported
 
     warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)

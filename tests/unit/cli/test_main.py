@@ -32,6 +32,7 @@ sys.exit(status)
 def rollog(
     *arguments: str, cwd: Path | None = None, environment: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("ROLLOG_")}
     return subprocess.run(
         [sys.executable, "-m", "rollog.cli.main", *arguments],
         check=False,
@@ -39,7 +40,7 @@ def rollog(
         text=True,
         cwd=cwd,
         timeout=60,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **(environment or {})},
+        env={**inherited, "PYTHONPATH": os.pathsep.join(sys.path), **(environment or {})},
     )
 
 

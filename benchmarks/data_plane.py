@@ -1,0 +1,224 @@
+"""What the data plane costs: Sample records of about 6 KB through rollog's port, against raw kafka-python.
+
+One process sends N records and then reads them back, on the embedded Apache Kafka, in turns: `ours` encodes a Sample,
+sends it through the broker port, polls it and decodes it; `raw` sends ready bytes with kafka-python and polls them.
+Both use the same client settings and put the same bytes on the wire. The figure is the ratio of the two rates in the
+same run; its target is 0.7.
+
+    python benchmarks/data_plane.py [--records 6000] [--rounds 7] [--seed 0] [--json FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import random
+import statistics
+import tempfile
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from kafka import KafkaConsumer, KafkaProducer
+from kafka import TopicPartition as KafkaTopicPartition
+
+from rollog.broker.embedded import EmbeddedKafka
+from rollog.broker.kafka import KafkaBroker
+from rollog.broker.kafka_settings import (
+    ConnectionSettings,
+    consumer_settings,
+    producer_settings,
+)
+from rollog.broker.ports import TopicPartition, TopicSpec
+from schemas import (
+    FinishReason,
+    Kind,
+    Sample,
+    Segment,
+    Status,
+    float32_array,
+    int32_array,
+    sample_id,
+    uint8_array,
+)
+from schemas.codec import decode, encode
+from schemas.headers import headers_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+topic = "data-plane"
+num_response_tokens = 580
+num_prompt_tokens = 80
+target_ratio = 0.7
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """Seconds of one round."""
+
+    send_seconds: float
+    read_seconds: float
+
+    def records_per_second(self, num_records: int) -> float:
+        """Records sent and read back per second."""
+        return num_records / (self.send_seconds + self.read_seconds)
+
+
+def a_sample(number: int, noise: random.Random) -> Sample:
+    """A finished sample of about 6 KB."""
+    length = num_response_tokens
+    return Sample(
+        sample_id=sample_id(number, 0, 0),
+        task_id=f"1.{number}",
+        kind=Kind.TRAINING,
+        status=Status.FINISHED,
+        epoch=1,
+        grant_id="1.1",
+        worker_id="rollout-0123456789abcdef",
+        group_id=number,
+        replica=0,
+        attempt=0,
+        prompt_id=str(number),
+        seed=number,
+        prompt_token_ids=int32_array([noise.randrange(32000) for _ in range(num_prompt_tokens)]),
+        token_ids=int32_array([noise.randrange(32000) for _ in range(length)]),
+        behaviour_logprobs=float32_array([-noise.random() for _ in range(length)]),
+        loss_mask=uint8_array(np.ones(length)),
+        segments=(Segment(version=3, weights_digest="0123456789abcdef", start=0, end=length),),
+        response_text="so the answer is 42 " * 12,
+        reward=1.0,
+        reward_components={"correct": 1.0},
+        finish_reason=FinishReason.STOP,
+    )
+
+
+def ours(broker: KafkaBroker, samples: Sequence[Sample]) -> Rate:
+    """Encode, send, poll, decode."""
+    place = TopicPartition(topic, 0)
+    with broker.consumer(client_id="ours") as consumer, broker.producer(client_id="ours") as producer:
+        begin = consumer.end_offsets([place])[place]
+        consumer.assign({place: begin})
+        started = time.perf_counter()
+        for sample in samples:
+            producer.send(topic, 0, encode(sample), headers=headers_of(sample))
+        producer.flush(60.0)
+        sent = time.perf_counter()
+        num_read = 0
+        while num_read < len(samples):
+            for record in consumer.poll(1.0):
+                decode(record.value or b"")
+                num_read += 1
+        return Rate(sent - started, time.perf_counter() - sent)
+
+
+def raw(connection: ConnectionSettings, values: Sequence[tuple[bytes, list[tuple[str, bytes]]]]) -> Rate:
+    """Send and poll ready bytes."""
+    place = KafkaTopicPartition(topic, 0)
+    consumer: Any = KafkaConsumer(**consumer_settings(connection, "raw", None))
+    producer: Any = KafkaProducer(**producer_settings(connection, "raw"))
+    try:
+        consumer.assign([place])
+        consumer.seek(place, consumer.end_offsets([place])[place])
+        started = time.perf_counter()
+        for value, headers in values:
+            producer.send(topic, value=value, headers=headers, partition=0)
+        producer.flush(60.0)
+        sent = time.perf_counter()
+        num_read = 0
+        while num_read < len(values):
+            num_read += sum(map(len, consumer.poll(timeout_ms=1000).values()))
+        return Rate(sent - started, time.perf_counter() - sent)
+    finally:
+        producer.close()
+        consumer.close()
+
+
+def per_record_microseconds(samples: Sequence[Sample]) -> tuple[float, float]:
+    """Encode and decode alone."""
+    started = time.perf_counter()
+    values = [encode(sample) for sample in samples]
+    encoded = time.perf_counter()
+    for value in values:
+        decode(value)
+    decoded = time.perf_counter()
+    return (encoded - started) / len(samples) * 1e6, (decoded - encoded) / len(samples) * 1e6
+
+
+def measure(num_records: int, num_rounds: int, seed: int, cache: Path) -> list[dict[str, object]]:
+    """All figures of one run."""
+    noise = random.Random(seed)
+    samples = [replace(a_sample(number, noise)) for number in range(num_records)]
+    values = [(encode(sample), headers_of(sample)) for sample in samples]
+    with tempfile.TemporaryDirectory() as directory, EmbeddedKafka(Path(directory), cache) as kafka:
+        connection = ConnectionSettings(bootstrap_servers=kafka.address)
+        broker = KafkaBroker(kafka.address)
+        with broker.admin() as admin:
+            admin.create_topics([TopicSpec(name=topic, num_partitions=1)])
+        ours(broker, samples[:1000])
+        raw(connection, values[:1000])
+        pairs = [(ours(broker, samples), raw(connection, values)) for _ in range(num_rounds)]
+    ratios = [b.send_seconds + b.read_seconds for _, b in pairs]
+    ratios = [
+        raw_total / (a.send_seconds + a.read_seconds) for (a, _), raw_total in zip(pairs, ratios, strict=True)
+    ]
+    encode_us, decode_us = per_record_microseconds(samples)
+    return [
+        figure("data_plane.ratio", statistics.median(ratios), "ours / raw", target=target_ratio),
+        figure("data_plane.ratio_min", min(ratios), "ours / raw"),
+        figure("data_plane.ratio_max", max(ratios), "ours / raw"),
+        figure(
+            "data_plane.ours",
+            statistics.median(a.records_per_second(num_records) for a, _ in pairs),
+            "records/s",
+        ),
+        figure(
+            "data_plane.raw",
+            statistics.median(b.records_per_second(num_records) for _, b in pairs),
+            "records/s",
+        ),
+        figure("data_plane.encode", encode_us, "us/record", higher_is_better=False),
+        figure("data_plane.decode", decode_us, "us/record", higher_is_better=False),
+        figure("data_plane.record", len(values[0][0]), "bytes"),
+    ]
+
+
+def figure(
+    name: str, value: float, unit: str, *, target: float | None = None, higher_is_better: bool = True
+) -> dict[str, object]:
+    """One measured figure."""
+    return {
+        "name": name,
+        "value": round(float(value), 4),
+        "unit": unit,
+        "target": target,
+        "ideal": None,
+        "higher_is_better": higher_is_better,
+    }
+
+
+def main() -> None:
+    """Measure, print, save."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--records", type=int, default=6000)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--cache", type=Path, default=Path(".rollog/cache"))
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    figures = measure(arguments.records, arguments.rounds, arguments.seed, arguments.cache)
+    for each in figures:
+        target = "" if each["target"] is None else f"  (target {each['target']})"
+        print(f"{each['name']:24} {each['value']:>12} {each['unit']}{target}")
+    print(f"python {platform.python_version()}, {platform.machine()}, {arguments.rounds} rounds")
+    if arguments.json:
+        arguments.json.write_text(json.dumps(figures, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

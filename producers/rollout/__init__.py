@@ -1,0 +1,3 @@
+"""The rollout worker: tasks in, samples out, weights reloaded in between."""
+
+from __future__ import annotations

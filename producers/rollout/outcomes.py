@@ -1,0 +1,164 @@
+"""Samples: the record in which a task ends, finished or not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from schemas import Kind, Sample, Segment, Status, sample_id
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from producers.engines.ports import Generation, VersionSpan
+    from producers.reward_functions import RewardResult
+    from producers.rollout.actions import Ending
+    from rollog.broker.ports import Record
+    from schemas import RolloutTask, Timings
+
+_seed_stride = 0x9E3779B1
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """One rollout of a task: the task itself, or one of several it orders."""
+
+    task: RolloutTask
+    index: int = 0
+
+    @property
+    def number(self) -> int:
+        """Replica within the group."""
+        return self.task.replica + self.index
+
+    @property
+    def seed(self) -> int:
+        """The task's seed for its first replica, and a function of it for the others."""
+        return (self.task.seed + self.index * _seed_stride) % (1 << 31)
+
+    @property
+    def request_id(self) -> str:
+        """Unique in the engine's life."""
+        return f"{self.task.task_id}/{self.number}"
+
+
+def replicas_of(task: RolloutTask) -> list[Replica]:
+    """All rollouts that a task orders."""
+    return [Replica(task, index) for index in range(task.num_replicas)]
+
+
+def finished_sample(
+    replica: Replica,
+    worker_id: str,
+    generation: Generation,
+    *,
+    prompt_token_ids: Sequence[int],
+    response_text: str,
+    reward: RewardResult,
+    digest_of: Callable[[int], str],
+    timings: Timings,
+) -> Sample:
+    """A scored, trainable sample."""
+    task = replica.task
+    return Sample(
+        sample_id=sample_id(task.group_id, replica.number, task.attempt),
+        task_id=task.task_id,
+        kind=task.kind,
+        status=Status.FINISHED,
+        epoch=task.epoch,
+        grant_id=task.grant_id,
+        worker_id=worker_id,
+        group_id=task.group_id,
+        replica=replica.number,
+        attempt=task.attempt,
+        prompt_id=task.prompt.prompt_id,
+        seed=replica.seed,
+        temperature=task.sampling.temperature,
+        prompt_token_ids=np.asarray(prompt_token_ids, dtype="<i4"),
+        token_ids=generation.token_ids,
+        behaviour_logprobs=generation.behaviour_logprobs,
+        loss_mask=np.ones(len(generation.token_ids), dtype="u1"),
+        segments=_segments(generation.spans, digest_of),
+        response_text=response_text,
+        reward=reward.reward,
+        reward_components=reward.components,
+        finish_reason=generation.finish_reason,
+        pinned_version=task.pinned_version,
+        evaluation=task.evaluation,
+        timings=timings,
+        metadata=task.metadata,
+    )
+
+
+def unfinished_sample(
+    replica: Replica, worker_id: str, ending: Ending, *, timings: Timings, wasted_tokens: int = 0
+) -> Sample:
+    """A sample that says why there is none."""
+    task = replica.task
+    return Sample(
+        sample_id=sample_id(task.group_id, replica.number, task.attempt),
+        task_id=task.task_id,
+        kind=task.kind,
+        status=ending.status,
+        epoch=task.epoch,
+        grant_id=task.grant_id,
+        worker_id=worker_id,
+        group_id=task.group_id,
+        replica=replica.number,
+        attempt=task.attempt,
+        prompt_id=task.prompt.prompt_id,
+        seed=replica.seed,
+        temperature=task.sampling.temperature,
+        pinned_version=task.pinned_version,
+        evaluation=task.evaluation,
+        cancel_reason=ending.cancel_reason,
+        error_class=ending.error_class,
+        error_message=ending.error_message,
+        timings=timings,
+        wasted_tokens=wasted_tokens,
+        metadata=task.metadata,
+    )
+
+
+def undecodable_task_sample(
+    record: Record, worker_id: str, grant_id: str, epoch: int, ending: Ending
+) -> Sample | None:
+    """The failed sample of a task that only its Kafka headers name, or None when they do not."""
+    task_id, record_type = record.header("task_id"), record.header("type")
+    if task_id is None or record_type not in (None, b"RolloutTask"):
+        return None
+    group_id, replica, attempt = (
+        _number(record.header(name), default)
+        for name, default in (("group_id", -1), ("replica", -1), ("attempt", 0))
+    )
+    return Sample(
+        sample_id=sample_id(group_id, replica, attempt),
+        task_id=task_id.decode(errors="replace"),
+        kind=Kind.TRAINING,
+        status=ending.status,
+        epoch=epoch,
+        grant_id=grant_id,
+        worker_id=worker_id,
+        group_id=group_id,
+        replica=replica,
+        attempt=attempt,
+        prompt_id="",
+        error_class=ending.error_class,
+        error_message=ending.error_message,
+    )
+
+
+def _number(header: bytes | None, default: int) -> int:
+    try:
+        return default if header is None else int(header)
+    except ValueError:
+        return default
+
+
+def _segments(spans: Sequence[VersionSpan], digest_of: Callable[[int], str]) -> tuple[Segment, ...]:
+    return tuple(
+        Segment(version=span.version, weights_digest=digest_of(span.version), start=span.start, end=span.end)
+        for span in spans
+    )

@@ -1,0 +1,325 @@
+"""The rollout worker's rules as a state machine: grants, fences, open tasks, pinned evaluations, reloads.
+
+No Kafka, no asyncio, no engine: every method takes one thing that happened and returns what to do about it.
+
+    task     held -> running -> ended                 (held: waits for a slot or for a version)
+    grant    none -> granted -> revoked or replaced   (open tasks expire)
+    state    starting -> serving <-> reloading -> serving, or load_failed -> reloading ... -> leaving
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from producers.rollout.actions import (
+    Action,
+    End,
+    Ending,
+    Interrupt,
+    Leave,
+    Load,
+    ReadTasks,
+    Start,
+    StopReading,
+    cancelled,
+    expired,
+    failed,
+    refusal,
+    version_gone,
+)
+from schemas import (
+    Cancel,
+    DispatcherEpoch,
+    Fence,
+    Grant,
+    Record,
+    Revoke,
+    RolloutTask,
+    RunClosed,
+    Stop,
+    WeightVersion,
+    WorkerState,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_most_seen_ids = 1 << 16
+_most_digests = 4096
+
+
+@dataclass(slots=True, eq=False)
+class _OpenTask:
+    """A task without its samples. It runs from `started_at` on; `ending` is set when it shall not finish."""
+
+    task: RolloutTask
+    started_at: float | None = None
+    ending: Ending | None = None
+
+
+class WorkerSession:
+    """Everything one worker incarnation knows about the run. `clock` gives monotonic seconds."""
+
+    def __init__(
+        self,
+        worker_id: str,
+        *,
+        capacity: int,
+        load_attempts: int,
+        reward_function: str,
+        clock: Callable[[], float],
+    ) -> None:
+        self.worker_id = worker_id
+        self.state = WorkerState.STARTING
+        self.grant: Grant | None = None
+        self.epoch = 0
+        self.tasks_position = 0
+        self.served: WeightVersion | None = None
+        self.error: str | None = None
+        self._capacity = capacity
+        self._load_attempts = load_attempts
+        self._reward_function = reward_function
+        self._clock = clock
+        self._fence_epoch = 0
+        self._seen: dict[str, None] = {}
+        self._open: dict[str, _OpenTask] = {}
+        self._num_running = 0
+        self._is_ready = False
+        self._newest: WeightVersion | None = None
+        self._notices: dict[int, WeightVersion] = {}
+        self._digests: dict[int, str] = {}
+        self._num_failed_loads = 0
+
+    @property
+    def open_task_ids(self) -> list[str]:
+        """Tasks without their samples, held and running."""
+        return list(self._open)
+
+    @property
+    def num_running(self) -> int:
+        """Slots in use."""
+        return self._num_running
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether nothing new is begun any more."""
+        return self.state is WorkerState.LEAVING
+
+    def digest_of(self, version: int) -> str:
+        """What segments carry of a version that was served."""
+        return self._digests[version]
+
+    def ending_of(self, task_id: str) -> Ending | None:
+        """Why a running task shall not finish, or None."""
+        entry = self._open.get(task_id)
+        return None if entry is None else entry.ending
+
+    def on_control(self, record: Record) -> list[Action]:
+        """A record of `control`."""
+        match record:
+            case DispatcherEpoch(epoch=epoch):
+                self.epoch = max(self.epoch, epoch)
+            case Grant(worker_id=self.worker_id) as grant if grant.epoch >= self.epoch:
+                return self._on_grant(grant)
+            case Revoke() as revoke if self._holds(revoke.grant_id) and revoke.epoch >= self.epoch:
+                self.grant = None
+                return [StopReading(), *self._end_all(expired("revoked"))]
+            case RunClosed():
+                return self.leave("the run is closed")
+        return []
+
+    def on_task(self, record: Record, offset: int) -> list[Action]:
+        """A record of the granted tasks partition."""
+        self.tasks_position = offset + 1
+        match record:
+            case Fence(epoch=epoch):
+                self._fence_epoch = max(self._fence_epoch, epoch)
+            case RolloutTask() as task if self._is_valid(task):
+                return self._on_task(task)
+            case Cancel() as cancel if self._is_valid(cancel):
+                return [*self._end_one(cancel.task_id, cancelled(cancel.reason.value)), *self._advance()]
+            case Stop() as stop if self._is_valid(stop):
+                return self.leave(stop.reason)
+        return []
+
+    def on_undecodable_task(self, offset: int) -> None:
+        """A record of the granted tasks partition that is no record of ours."""
+        self.tasks_position = offset + 1
+
+    def on_weights(self, notice: WeightVersion) -> list[Action]:
+        """A version was committed."""
+        if self.served is not None and notice.version <= self.served.version:
+            return []
+        self._notices.setdefault(notice.version, notice)
+        if self._newest is None or notice.version > self._newest.version:
+            self._newest = notice
+        return self._advance()
+
+    def engine_ready(self) -> list[Action]:
+        """The engine can load weights now."""
+        self._is_ready = True
+        return self._advance()
+
+    def loaded(self, notice: WeightVersion) -> list[Action]:
+        """The engine serves this version."""
+        self.served = notice
+        self.error = None
+        self._num_failed_loads = 0
+        self._digests[notice.version] = notice.digest
+        if len(self._digests) > _most_digests:
+            del self._digests[next(iter(self._digests))]
+        self._notices = {version: known for version, known in self._notices.items() if version > notice.version}
+        if self.is_leaving:
+            return []
+        self.state = WorkerState.SERVING
+        return self._advance()
+
+    def load_failed(self, notice: WeightVersion, message: str) -> list[Action]:
+        """The engine serves nothing now. The shell calls `retry_load` after a while."""
+        self.served = None
+        self.error = f"version {notice.version} could not be loaded: {message}"
+        self._num_failed_loads += 1
+        self._notices.setdefault(notice.version, notice)
+        if self.is_leaving:
+            return []
+        if self._num_failed_loads >= self._load_attempts:
+            return self.leave(f"{self._num_failed_loads} attempts to load weights failed", self.error)
+        self.state = WorkerState.LOAD_FAILED
+        return []
+
+    def retry_load(self) -> list[Action]:
+        """Enough time has passed since a failed load."""
+        if self.state is not WorkerState.LOAD_FAILED:
+            return []
+        self.state = WorkerState.STARTING
+        return self._advance()
+
+    def ended(self, task_id: str) -> list[Action]:
+        """All samples of a started task are on their way."""
+        entry = self._open.pop(task_id)
+        self._num_running -= entry.task.num_replicas
+        return self._advance()
+
+    def end_overdue(self) -> list[Action]:
+        """End running tasks that took longer than they may."""
+        now = self._clock()
+        return [
+            action
+            for task_id, entry in list(self._open.items())
+            if entry.started_at is not None and now - entry.started_at > entry.task.timeout_seconds
+            for action in self._end_one(
+                task_id, failed("RolloutTimeout", f"not finished within {entry.task.timeout_seconds:g} s")
+            )
+        ]
+
+    def leave(self, reason: str, error: str | None = None) -> list[Action]:
+        """End all open tasks as cancelled and begin nothing more."""
+        if self.is_leaving:
+            return []
+        self.state = WorkerState.LEAVING
+        return [*self._end_all(cancelled(reason)), Leave(reason, error)]
+
+    def _holds(self, grant_id: str) -> bool:
+        return self.grant is not None and self.grant.grant_id == grant_id
+
+    def _is_valid(self, record: RolloutTask | Cancel | Stop) -> bool:
+        return self._holds(record.grant_id) and record.epoch >= self._fence_epoch
+
+    def _on_grant(self, grant: Grant) -> list[Action]:
+        self.epoch = grant.epoch
+        if self._holds(grant.grant_id) or self.is_leaving:
+            return []
+        actions = self._end_all(expired("new_grant")) if self.grant is not None else []
+        self.grant = grant
+        self.tasks_position = grant.start_offset
+        self._fence_epoch = 0
+        self._seen.clear()
+        return [*actions, ReadTasks(grant.partition, grant.start_offset)]
+
+    def _on_task(self, task: RolloutTask) -> list[Action]:
+        if task.task_id in self._seen:
+            return []
+        self._seen[task.task_id] = None
+        if len(self._seen) > _most_seen_ids:
+            del self._seen[next(iter(self._seen))]
+        if self.is_leaving:
+            return [End(task, cancelled("leaving"))]
+        if ending := refusal(task, self._reward_function):
+            return [End(task, ending)]
+        self._open[task.task_id] = _OpenTask(task)
+        return self._advance()
+
+    def _end_all(self, ending: Ending) -> list[Action]:
+        return [action for task_id in list(self._open) for action in self._end_one(task_id, ending)]
+
+    def _end_one(self, task_id: str, ending: Ending) -> list[Action]:
+        entry = self._open.get(task_id)
+        if entry is None or entry.ending is not None:
+            return []
+        if entry.started_at is None:
+            del self._open[task_id]
+            return [End(entry.task, ending)]
+        entry.ending = ending
+        return [Interrupt(task_id)]
+
+    def _advance(self) -> list[Action]:
+        """Whatever became possible: end what came too late, start what is ready, load what is newer."""
+        if self.is_leaving or not self._is_ready:
+            return []
+        actions: list[Action] = []
+        if self.state is WorkerState.SERVING:
+            actions += self._end_gone()
+            actions += self._start_ready()
+        if self.state in {WorkerState.SERVING, WorkerState.STARTING}:
+            target = self._load_target()
+            if target is not None:
+                self.state = WorkerState.RELOADING
+                actions.append(Load(target))
+        return actions
+
+    def _held(self) -> list[_OpenTask]:
+        return [entry for entry in self._open.values() if entry.started_at is None]
+
+    def _end_gone(self) -> list[Action]:
+        served = self._served_version
+        gone = [e.task for e in self._held() if e.task.pinned_version is not None and e.task.pinned_version < served]
+        for task in gone:
+            del self._open[task.task_id]
+        return [End(task, expired(version_gone)) for task in gone]
+
+    def _start_ready(self) -> list[Action]:
+        """Start what fits, pinned tasks first: a reload waits for them."""
+        served = self._served_version
+        ready = [entry for entry in self._held() if _may_start(entry.task, served)]
+        ready.sort(key=lambda entry: entry.task.pinned_version is None)
+        actions: list[Action] = []
+        for entry in ready:
+            used = self._num_running + entry.task.num_replicas
+            if self._num_running and used > self._capacity:
+                break
+            entry.started_at = self._clock()
+            self._num_running = used
+            actions.append(Start(entry.task))
+        return actions
+
+    def _load_target(self) -> WeightVersion | None:
+        """The version to load now: the newest, unless open tasks are pinned to what is or comes before it."""
+        if self._newest is None or (self.served is not None and self._newest.version <= self.served.version):
+            return None
+        pinned = {e.task.pinned_version for e in self._open.values() if e.task.pinned_version is not None}
+        if self.served is not None and self.served.version in pinned:
+            return None
+        waited_for = [version for version in pinned if version in self._notices]
+        return self._notices[min(waited_for)] if waited_for else self._newest
+
+    @property
+    def _served_version(self) -> int:
+        assert self.served is not None
+        return self.served.version
+
+
+def _may_start(task: RolloutTask, served: int) -> bool:
+    if task.pinned_version is not None:
+        return task.pinned_version == served
+    return task.min_version <= served

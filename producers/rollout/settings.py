@@ -1,0 +1,33 @@
+"""What a rollout worker needs to know."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from producers.config import RewardConfig, RolloutConfig, SamplingConfig
+    from rollog.config import BrokerConfig, ModelConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutSettings:
+    """The sections of the configuration that a rollout worker reads.
+
+    `name` is the first part of its worker id, `home` a directory for downloaded weights. `model.path` gives the
+    structure and the tokenizer only: the weights served always come from the store at `weights_uri`.
+    """
+
+    run: str
+    prefix: str
+    seed: int
+    name: str
+    home: Path
+    broker: BrokerConfig
+    model: ModelConfig
+    sampling: SamplingConfig
+    reward: RewardConfig
+    rollout: RolloutConfig
+    weights_uri: str

@@ -1,0 +1,208 @@
+"""What every training engine promises, with the naive engine as the reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load
+from training_cases import NaiveEngine, a_batch, a_training_sample, make_model
+
+from rollog.errors import EngineError
+from schemas import MicroBatch
+from trainer.config import AlgorithmConfig, OptimizerConfig, TrainerConfig
+from trainer.engines.deepspeed import DeepSpeedEngine
+from trainer.engines.ports import TrainingBatch, TrainingEngine
+from trainer.policy import load_model, untied_tensors
+
+pytestmark = pytest.mark.engine
+
+optimizer = OptimizerConfig(learning_rate=1e-2, warmup_steps=2, weight_decay=0.1, max_gradient_norm=0.3)
+algorithm = AlgorithmConfig()
+temperature = 0.8
+num_steps = 50
+
+
+def naive() -> TrainingEngine:
+    return NaiveEngine(
+        algorithm=algorithm, optimizer=optimizer, temperature=temperature, num_optimizer_steps=2 * num_steps
+    )
+
+
+def deepspeed(zero_stage: int, dtype: str = "float32") -> DeepSpeedEngine:
+    return DeepSpeedEngine(
+        algorithm=algorithm,
+        optimizer=optimizer,
+        trainer=TrainerConfig(zero_stage=zero_stage, num_minibatches=2),
+        temperature=temperature,
+        dtype=dtype,
+        num_steps=num_steps,
+    )
+
+
+makers: dict[str, Callable[[], TrainingEngine]] = {
+    "naive": naive,
+    "zero-0": lambda: deepspeed(0),
+    "zero-1": lambda: deepspeed(1),
+    "zero-2": lambda: deepspeed(2),
+    "zero-3": lambda: deepspeed(3),
+}
+
+
+@pytest.fixture(scope="module")
+def model_path(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return make_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(params=list(makers))
+def engine(request: pytest.FixtureRequest) -> Iterator[TrainingEngine]:
+    made = makers[request.param]()
+    yield made
+    made.close()
+
+
+def test_a_new_engine_exports_the_weights_of_the_directory(engine: TrainingEngine, model_path: str) -> None:
+    engine.start(model_path)
+    exported = load(engine.export_weights())
+    expected = dict(untied_tensors(load_model(model_path, None, "float32")))
+    assert exported.keys() == expected.keys()
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in exported.items())
+
+
+def test_steps_give_the_weights_of_the_reference(engine: TrainingEngine, model_path: str) -> None:
+    reference = naive()
+    reference.start(model_path)
+    engine.start(model_path)
+    for seed in range(3):
+        batch = a_batch(seed, micro_batch_tokens=25)
+        expected, result = reference.train_step(batch), engine.train_step(batch)
+        assert result.losses == pytest.approx(expected.losses, abs=1e-5)
+        assert result.gradient_norms == pytest.approx(expected.gradient_norms, rel=1e-4)
+        assert result.learning_rates == expected.learning_rates
+    expected_weights = load(reference.export_weights())
+    weights = load(engine.export_weights())
+    for name, tensor in expected_weights.items():
+        torch.testing.assert_close(weights[name], tensor, atol=2e-4, rtol=1e-3)
+
+
+def test_the_same_batches_give_the_same_bytes(engine: TrainingEngine, model_path: str) -> None:
+    exports = []
+    for _ in range(2):
+        engine.start(model_path)
+        for seed in range(2):
+            engine.train_step(a_batch(seed))
+        exports.append(engine.export_weights())
+        assert engine.export_weights() == exports[-1]
+    assert exports[0] == exports[1]
+
+
+def test_a_checkpoint_goes_on_where_it_was_saved_bit_for_bit(
+    engine: TrainingEngine, model_path: str, tmp_path: Path
+) -> None:
+    engine.start(model_path)
+    engine.train_step(a_batch(0))
+    saved = engine.export_weights()
+    engine.save_checkpoint(tmp_path)
+    result = engine.train_step(a_batch(1))
+    after = engine.export_weights()
+
+    engine.start(model_path)
+    engine.load_checkpoint(tmp_path)
+    assert engine.export_weights() == saved
+    assert engine.train_step(a_batch(1)) == result
+    assert engine.export_weights() == after
+
+
+def test_weights_from_a_file_are_those_that_are_trained(
+    engine: TrainingEngine, model_path: str, tmp_path: Path
+) -> None:
+    engine.start(model_path)
+    engine.train_step(a_batch(0))
+    exported = engine.export_weights()
+    (tmp_path / "weights.safetensors").write_bytes(exported)
+    engine.start(model_path, tmp_path / "weights.safetensors")
+    assert engine.export_weights() == exported
+
+
+def test_a_batch_with_nothing_to_train_is_a_step_without_gradient(
+    engine: TrainingEngine, model_path: str
+) -> None:
+    engine.start(model_path)
+    batch = TrainingBatch(
+        samples=(a_training_sample(mask=[0, 0, 0, 0]),),
+        plan=(MicroBatch(minibatch=0, rank=0, positions=(0,)),),
+    )
+    result = engine.train_step(batch)
+    assert result.losses == (0.0,)
+    assert result.gradient_norms == (0.0,)
+
+
+@pytest.mark.parametrize("zero_stage", [0, 1, 2, 3])
+def test_micro_batches_only_cut_up_the_work(zero_stage: int, model_path: str) -> None:
+    results = []
+    engine = deepspeed(zero_stage)
+    for tokens in (1000, 25, 1):
+        engine.start(model_path)
+        result = engine.train_step(a_batch(micro_batch_tokens=tokens))
+        results.append((result, load(engine.export_weights())))
+    engine.close()
+    (whole, weights), *others = results
+    for result, other_weights in others:
+        assert result.losses == pytest.approx(whole.losses, abs=1e-5)
+        assert result.gradient_norms == pytest.approx(whole.gradient_norms, rel=1e-4)
+        assert result.statistics == pytest.approx(whole.statistics, rel=1e-3, abs=1e-5)
+        for name, tensor in weights.items():
+            torch.testing.assert_close(other_weights[name], tensor, atol=2e-4, rtol=1e-3)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_an_export_holds_each_tensor_once_and_loads_back(tmp_path: Path, *, tied: bool) -> None:
+    path = make_model(tmp_path / "model", tied=tied)
+    engine = deepspeed(1)
+    engine.start(path)
+    engine.train_step(a_batch())
+    exported = engine.export_weights()
+    engine.close()
+    assert ("lm_head.weight" in load(exported)) is not tied
+    file = tmp_path / "weights.safetensors"
+    file.write_bytes(exported)
+    loaded = dict(untied_tensors(load_model(path, file, "float32")))
+    assert all(torch.equal(tensor, loaded[name]) for name, tensor in load(exported).items())
+
+
+@pytest.mark.parametrize("zero_stage", [0, 1, 3])
+def test_bfloat16_is_exported_as_bfloat16_and_learns(zero_stage: int, model_path: str, tmp_path: Path) -> None:
+    engine = deepspeed(zero_stage, "bfloat16")
+    engine.start(model_path)
+    before = engine.export_weights()
+    engine.train_step(a_batch(0))
+    after = engine.export_weights()
+    engine.save_checkpoint(tmp_path)
+    engine.train_step(a_batch(1))
+    again = engine.export_weights()
+    engine.start(model_path)
+    engine.load_checkpoint(tmp_path)
+    engine.train_step(a_batch(1))
+    redone = engine.export_weights()
+    engine.close()
+    assert {tensor.dtype for tensor in load(after).values()} == {torch.bfloat16}
+    assert before != after
+    assert redone == again
+
+
+def test_the_engine_describes_what_a_replay_must_match(model_path: str) -> None:
+    engine = deepspeed(2)
+    engine.start(model_path)
+    description = engine.describe()
+    engine.close()
+    assert (description.name, description.world_size, description.zero_stage) == ("deepspeed", 1, 2)
+    assert description.dtype == "float32"
+    assert '"hidden_size": 16' in description.model_config_json
+    assert {"deepspeed", "torch", "transformers"} <= description.versions.keys()
+
+
+def test_an_engine_that_is_not_started_says_so() -> None:
+    with pytest.raises(EngineError, match="not started"):
+        deepspeed(1).export_weights()

@@ -1,0 +1,192 @@
+"""What clients do when the broker is killed, stops answering or is not there."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import socket
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pytest
+from broker_cases import a_topic, drain, read_to_end, values
+from waiting import wait_until
+
+from rollog.broker.embedded import EmbeddedKafka
+from rollog.broker.kafka import KafkaBroker
+from rollog.broker.ports import TopicPartition
+from rollog.errors import BrokerError, BrokerTimeout, BrokerUnreachable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = [pytest.mark.broker, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def mortal_kafka(
+    embedded_kafka: EmbeddedKafka, tmp_path_factory: pytest.TempPathFactory, cache_directory: Path
+) -> Iterator[EmbeddedKafka]:
+    """A broker that tests may kill, as long as they bring it back."""
+    assert embedded_kafka.pid
+    with EmbeddedKafka(tmp_path_factory.mktemp("mortal"), cache_directory) as kafka:
+        yield kafka
+
+
+@dataclass
+class Writer:
+    """A thread that writes numbers until it is told to stop, and remembers what it got through."""
+
+    stop: threading.Event = field(default_factory=threading.Event)
+    written: list[bytes] = field(default_factory=list)
+    errors: list[BrokerError] = field(default_factory=list)
+
+    def write_records(self, broker: KafkaBroker, topic: str) -> None:
+        try:
+            with broker.producer(client_id="writer") as producer:
+                for number in itertools.count():
+                    producer.send(topic, 0, b"%d" % number)
+                    self.written.append(b"%d" % number)
+                    if self.stop.wait(0.0005):
+                        break
+                producer.flush(60)
+        except BrokerError as error:
+            self.errors.append(error)
+
+    def write_transactions(self, broker: KafkaBroker, topic: str) -> None:
+        try:
+            with broker.transactional_producer(topic, transaction_timeout_seconds=60) as producer:
+                for number in itertools.count():
+                    records = [b"%d.%d" % (number, i) for i in range(5)]
+                    producer.begin()
+                    for record in records:
+                        producer.send(topic, 0, record)
+                    producer.send_offsets({TopicPartition(topic, 0): number}, f"{topic}.group")
+                    producer.commit(60)
+                    self.written += records
+                    if self.stop.is_set():
+                        break
+        except BrokerError as error:
+            self.errors.append(error)
+
+
+def test_a_killed_broker_loses_and_doubles_nothing(mortal_kafka: EmbeddedKafka) -> None:
+    broker = KafkaBroker(mortal_kafka.address)
+    plain_topic, transaction_topic = a_topic(broker), a_topic(broker)
+    plain, transactional = Writer(), Writer()
+    threads = [
+        threading.Thread(target=plain.write_records, args=(broker, plain_topic)),
+        threading.Thread(target=transactional.write_transactions, args=(broker, transaction_topic)),
+    ]
+    partition = TopicPartition(plain_topic, 0)
+    with broker.consumer(client_id="reader") as consumer:
+        consumer.assign({partition: 0})
+        for thread in threads:
+            thread.start()
+        try:
+            wait_until(lambda: len(transactional.written) > 50, message="some transactions")
+            read_before = wait_until(lambda: consumer.poll(0.2), message="some records")
+            mortal_kafka.kill()
+            mortal_kafka.restart()
+            seen = len(transactional.written)
+            wait_until(lambda: len(transactional.written) > seen + 50, 60, "transactions after the restart")
+        finally:
+            for writer in (plain, transactional):
+                writer.stop.set()
+            for thread in threads:
+                thread.join()
+        assert plain.errors == transactional.errors == []
+        assert values(read_before + drain(consumer, [partition])) == plain.written
+    assert values(read_to_end(broker, plain_topic)) == plain.written
+    assert values(read_to_end(broker, transaction_topic)) == transactional.written
+
+
+@pytest.fixture
+def frozen_kafka(mortal_kafka: EmbeddedKafka) -> Iterator[EmbeddedKafka]:
+    """The test freezes it with SIGSTOP; it goes on afterwards."""
+    yield mortal_kafka
+    os.kill(mortal_kafka.pid, signal.SIGCONT)
+    broker = KafkaBroker(mortal_kafka.address, connect_timeout_seconds=30)
+    broker.admin().close()
+
+
+def test_a_broker_that_does_not_answer_leaves_a_bounded_amount_in_flight(frozen_kafka: EmbeddedKafka) -> None:
+    broker = KafkaBroker(frozen_kafka.address, delivery_timeout_seconds=2)
+    topic = a_topic(broker)
+    producer = broker.producer(client_id="writer", max_in_flight_bytes=100_000)
+    producer.send(topic, 0, b"first").offset(20)
+    os.kill(frozen_kafka.pid, signal.SIGSTOP)
+    for _ in range(9):
+        producer.send(topic, 0, bytes(10_000))
+    with pytest.raises(BrokerTimeout):
+        producer.send(topic, 0, bytes(10_000))
+    with pytest.raises(BrokerTimeout):
+        producer.flush(5)
+    producer.close()
+
+
+def test_a_producer_whose_record_timed_out_is_of_no_more_use(frozen_kafka: EmbeddedKafka) -> None:
+    broker = KafkaBroker(frozen_kafka.address, delivery_timeout_seconds=2)
+    topic = a_topic(broker)
+    with broker.producer(client_id="writer") as producer:
+        producer.send(topic, 0, b"first").offset(20)
+        os.kill(frozen_kafka.pid, signal.SIGSTOP)
+        delivery = producer.send(topic, 0, b"lost?")
+        with pytest.raises(BrokerTimeout):
+            delivery.offset(20)
+        os.kill(frozen_kafka.pid, signal.SIGCONT)
+        with pytest.raises(BrokerTimeout):
+            producer.send(topic, 0, b"more")
+        with pytest.raises(BrokerTimeout):
+            producer.flush(5)
+
+
+def test_a_commit_without_an_answer_is_of_unknown_outcome(frozen_kafka: EmbeddedKafka) -> None:
+    broker = KafkaBroker(frozen_kafka.address)
+    topic = a_topic(broker)
+    with broker.transactional_producer(topic) as producer:
+        producer.begin()
+        producer.send(topic, 0, b"x").offset(20)
+        os.kill(frozen_kafka.pid, signal.SIGSTOP)
+        with pytest.raises(BrokerTimeout, match="unknown"):
+            producer.commit(1)
+        with pytest.raises(BrokerTimeout):
+            producer.begin()
+        os.kill(frozen_kafka.pid, signal.SIGCONT)
+    with broker.transactional_producer(topic):
+        settled = values(read_to_end(broker, topic))
+    assert settled in ([], [b"x"])
+
+
+def test_polls_of_a_broker_that_does_not_answer_are_empty(frozen_kafka: EmbeddedKafka) -> None:
+    broker = KafkaBroker(frozen_kafka.address)
+    topic = a_topic(broker)
+    partition = TopicPartition(topic, 0)
+    with broker.consumer(client_id="reader", group_id=topic) as consumer:
+        consumer.assign({partition: 0})
+        assert consumer.poll(0.5) == []
+        os.kill(frozen_kafka.pid, signal.SIGSTOP)
+        consumer.commit({partition: 0})
+        assert consumer.poll(0.5) == []
+        os.kill(frozen_kafka.pid, signal.SIGCONT)
+        with broker.producer(client_id="writer") as producer:
+            producer.send(topic, 0, b"x").offset(30)
+        assert values(wait_until(lambda: consumer.poll(0.5), message="a record")) == [b"x"]
+
+
+def test_no_client_can_be_had_where_nothing_listens() -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+        broker = KafkaBroker(address, connect_timeout_seconds=0.5)
+        for ask in (
+            broker.admin,
+            lambda: broker.producer(client_id="x"),
+            lambda: broker.consumer(client_id="x"),
+            lambda: broker.transactional_producer("x"),
+        ):
+            with pytest.raises(BrokerUnreachable, match=f"{address}.*refused"):
+                ask()

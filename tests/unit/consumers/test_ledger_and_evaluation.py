@@ -1,0 +1,94 @@
+"""Reading the ledger, and scores from evaluations."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from builders import LedgerBuilder, a_sample, a_segment
+
+from consumers.evaluation import EvaluationTally
+from consumers.ledger import read_ledger
+from rollog.broker.ports import TopicSpec
+from rollog.errors import LedgerError
+from schemas import Kind, Status
+from schemas.codec import encode
+
+if TYPE_CHECKING:
+    from rollog.broker.memory import MemoryBroker
+    from rollog.broker.topics import RunTopics
+    from schemas import Sample
+
+
+def written(broker: MemoryBroker, topics: RunTopics, *values: bytes | None) -> MemoryBroker:
+    with broker.admin() as admin:
+        admin.create_topics([TopicSpec(name=topics.steps, num_partitions=1)])
+    with broker.transactional_producer("trainer") as producer:
+        for value in values:
+            producer.begin()
+            producer.send(topics.steps, 0, value, key=b"k")
+            producer.commit(1.0)
+    return broker
+
+
+def test_the_whole_ledger_is_read_past_transaction_markers(
+    memory_broker: MemoryBroker, run_topics: RunTopics
+) -> None:
+    ledger = LedgerBuilder()
+    ledger.step()
+    broker = written(memory_broker, run_topics, *(encode(record) for record in ledger.records))
+    entries = read_ledger(broker, run_topics)
+    assert [entry.record for entry in entries] == ledger.records
+    assert entries[-1].digest == ledger.state.head
+
+
+def test_an_empty_ledger_is_empty(memory_broker: MemoryBroker, run_topics: RunTopics) -> None:
+    assert read_ledger(written(memory_broker, run_topics), run_topics) == []
+
+
+@pytest.mark.parametrize(
+    ("value", "complaint"), [(b"garbage", "not a ledger record"), (None, "has no value")]
+)
+def test_what_is_no_ledger_record_is_named(
+    memory_broker: MemoryBroker, run_topics: RunTopics, value: bytes | None, complaint: str
+) -> None:
+    with pytest.raises(LedgerError, match=complaint):
+        read_ledger(written(memory_broker, run_topics, value), run_topics)
+
+
+def an_answer(prompt: int, reward: float | None, **changes: Any) -> Sample:
+    values: dict[str, Any] = {
+        "kind": Kind.EVALUATION,
+        "evaluation": "greedy",
+        "pinned_version": 0,
+        "reward": reward,
+    }
+    return a_sample(prompt, **(values | changes))
+
+
+def test_the_score_is_the_mean_over_prompts_and_a_failed_prompt_counts_zero() -> None:
+    tally = EvaluationTally()
+    tally.add(an_answer(0, 1.0))
+    tally.add(an_answer(1, 0.0))
+    tally.add(an_answer(2, None, status=Status.FAILED))
+    tally.add(an_answer(3, None, status=Status.FAILED))
+    tally.add(an_answer(3, 1.0, attempt=1))
+    score = tally.score("greedy", 0)
+    assert score is not None
+    assert (score.mean_reward, score.num_prompts, score.num_failed) == (0.5, 4, 1)
+
+
+def test_samples_that_prove_nothing_about_the_version_are_left_out() -> None:
+    tally = EvaluationTally()
+    tally.add(a_sample(0, reward=1.0))
+    tally.add(an_answer(0, 1.0, segments=(a_segment(version=1),)))
+    tally.add(an_answer(0, None, status=Status.EXPIRED))
+    assert tally.score("greedy", 0) is None
+    assert tally.scores() == {}
+
+
+def test_the_first_answer_to_a_prompt_counts() -> None:
+    tally = EvaluationTally()
+    tally.add(an_answer(0, 1.0))
+    tally.add(an_answer(0, 0.0, attempt=1))
+    assert {key: score.mean_reward for key, score in tally.scores().items()} == {("greedy", 0): 1.0}

@@ -1,0 +1,65 @@
+"""Checkpoints are complete or they are nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from trainer.checkpoints import CheckpointStore, manifest_name
+
+
+def write_state(directory: Path) -> None:
+    (directory / "engine").mkdir()
+    (directory / "engine" / "state.pt").write_bytes(b"state")
+
+
+def test_a_complete_checkpoint_names_every_file(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path, keep=2)
+    saved = store.save(7, "ab" * 32, write_state)
+    assert store.complete() == [saved]
+    assert list(saved.files) == ["engine/state.pt"]
+    assert saved.name == "step-000007"
+    assert saved.damage() is None
+
+
+def test_a_checkpoint_without_manifest_does_not_exist_and_its_place_is_used_again(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path, keep=2)
+
+    def fail(directory: Path) -> None:
+        write_state(directory)
+        raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        store.save(1, "ab" * 32, fail)
+    assert store.complete() == []
+    assert store.save(1, "ab" * 32, write_state).damage() is None
+
+
+def test_only_the_newest_are_kept_and_remains_are_removed(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path, keep=2)
+    (tmp_path / "step-000002").mkdir()
+    for version in (1, 3, 4):
+        store.save(version, "ab" * 32, write_state)
+    assert [checkpoint.version for checkpoint in store.complete()] == [4, 3]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-000003", "step-000004"]
+
+
+def test_damage_is_named(tmp_path: Path) -> None:
+    saved = CheckpointStore(tmp_path, keep=1).save(1, "ab" * 32, write_state)
+    state = saved.directory / "engine" / "state.pt"
+    state.write_bytes(b"stale")
+    assert saved.damage() == "engine/state.pt does not have the sha256 that its manifest names"
+    state.unlink()
+    assert saved.damage() == "engine/state.pt is missing"
+
+
+def test_an_unreadable_manifest_is_no_checkpoint(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path, keep=1)
+    saved = store.save(1, "ab" * 32, write_state)
+    (saved.directory / manifest_name).write_text("[1, 2")
+    assert store.complete() == []
+
+
+def test_a_run_without_checkpoints_has_none(tmp_path: Path) -> None:
+    assert CheckpointStore(tmp_path / "missing", keep=1).complete() == []
