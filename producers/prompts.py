@@ -38,6 +38,27 @@ def load_tokenizer(tokenizer: str) -> Any:
         ) from error
 
 
+class ByteTokenizer:
+    """Text as the numbers of its bytes: enough for an engine without a model."""
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """One number per byte."""
+        del add_special_tokens
+        return list(text.encode())
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """The text of these bytes."""
+        del skip_special_tokens
+        return bytes(token_id % 256 for token_id in token_ids).decode(errors="replace")
+
+    def apply_chat_template(
+        self, messages: list[dict[str, Any]], *, tokenize: bool, add_generation_prompt: bool
+    ) -> str:
+        """Roles and contents, one per line."""
+        del tokenize, add_generation_prompt
+        return "".join(f"{message['role']}: {message['content']}\n" for message in messages)
+
+
 class PromptRenderer:
     """Turns prompts into token ids that leave room for the response, and token ids into text.
 
@@ -105,8 +126,12 @@ def reward_prompt(prompt: Prompt) -> RewardPrompt:
         messages = json.loads(prompt.messages_json or "")
     except ValueError as error:
         raise DataError(f"prompt {prompt.prompt_id}: its messages are not JSON: {error}") from error
-    if not (isinstance(messages, list) and messages and all(isinstance(message, dict) for message in messages)):
-        raise DataError(f"prompt {prompt.prompt_id}: its messages are no list of objects with role and content")
+    if not (
+        isinstance(messages, list) and messages and all(isinstance(message, dict) for message in messages)
+    ):
+        raise DataError(
+            f"prompt {prompt.prompt_id}: its messages are no list of objects with role and content"
+        )
     return messages
 
 

@@ -15,7 +15,7 @@ import socket
 import sys
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol
 
 from producers.reward_functions import RewardResult, call_reward_function, load_reward_function
 from rollog.errors import DataError, RewardError
@@ -173,7 +173,7 @@ class _Seat(asyncio.Protocol):
         loop = asyncio.get_running_loop()
         self._rest, self._reason, self._ready = b"", "its process ended", loop.create_future()
         ours, theirs = socket.socketpair()
-        ours.setblocking(False)  # noqa: FBT003  # the standard library's own signature
+        ours.setblocking(False)
         with theirs:
             self.process = await asyncio.create_subprocess_exec(
                 *self._pool.spawn_arguments(theirs.fileno()),
@@ -182,11 +182,13 @@ class _Seat(asyncio.Protocol):
                 env=os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
             )
         transport, _ = await loop.create_connection(lambda: self, sock=ours)
-        self._transport = cast("asyncio.Transport", transport)
+        self._transport = transport
         try:
             await asyncio.wait_for(self._ready, _start_timeout_seconds)
         except TimeoutError as error:
-            raise DataError(f"the reward process was not ready within {_start_timeout_seconds:.0f} s") from error
+            raise DataError(
+                f"the reward process was not ready within {_start_timeout_seconds:.0f} s"
+            ) from error
         self._pool.distribute()
 
     def send(self, calls: list[_Call]) -> None:
@@ -237,7 +239,9 @@ class _Seat(asyncio.Protocol):
             _fail(self.calls.popleft(), self._reason)
         self._pool.give_back(list(self.calls))
         self.calls.clear()
-        self._reopening = asyncio.get_running_loop().create_task(self._reopen(), name="reward process restart")
+        self._reopening = asyncio.get_running_loop().create_task(
+            self._reopen(), name="reward process restart"
+        )
 
     async def _reopen(self) -> None:
         if self.process is not None:
@@ -282,7 +286,7 @@ class ShuffledRewards:
     Rewards are exchanged with a reservoir of earlier ones; the first response of all finds it empty and gets 0.
     """
 
-    def __init__(self, rewards: Rewards, *, seed: int, size: int = 256) -> None:
+    def __init__(self, rewards: Rewards, *, seed: int | str, size: int = 256) -> None:
         self._rewards = rewards
         self._random = random.Random(seed)  # noqa: S311  # statistics, not secrets
         self._reservoir: list[float] = []

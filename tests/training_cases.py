@@ -16,6 +16,7 @@ from safetensors.torch import save
 from torch.nn.functional import log_softmax
 from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
 from transformers.utils import logging as transformers_logging
+from waiting import wait_until
 
 from consumers.ledger import read_ledger
 from rollog.broker.topics import RunTopics, topic_specs
@@ -44,10 +45,11 @@ from trainer.policy import load_weights
 from trainer.settings import TrainerSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from rollog.broker.ports import Broker
+    from trainer.loop import Trainer
 
 vocabulary = 23
 
@@ -69,7 +71,7 @@ def make_model(directory: Path, *, tied: bool = True, dropout: float = 0.0) -> s
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        Qwen2ForCausalLM(config).save_pretrained(directory)
+        Qwen2ForCausalLM(config).save_pretrained(directory)  # type: ignore[no-untyped-call]
     return str(directory)
 
 
@@ -169,7 +171,7 @@ class NaiveEngine:
         samples = [batch.samples[position] for part in parts for position in part.positions]
         kept = [sample for sample in samples if sample.loss_mask.any()]
         num_tokens = sum(int(sample.loss_mask.sum()) for sample in kept)
-        loss = torch.zeros(())
+        loss = sum(parameter.sum() for parameter in self._model.parameters()) * 0.0
         for sample in kept:
             tokens = self._token_losses(sample)
             if self._algorithm.aggregation == "token_mean":
@@ -180,7 +182,7 @@ class NaiveEngine:
         for group in self._optimizer.param_groups:
             group["lr"] = rate
         self._optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._config.max_gradient_norm)
         self._optimizer.step()
         self._steps_taken += 1
@@ -195,7 +197,9 @@ class NaiveEngine:
 
     def logprobs(self, sample: TrainingSample) -> torch.Tensor:
         """The log-probability of each response token."""
-        tokens = torch.from_numpy(np.concatenate([sample.prompt_token_ids, sample.token_ids]).astype(np.int64))
+        tokens = torch.from_numpy(
+            np.concatenate([sample.prompt_token_ids, sample.token_ids]).astype(np.int64)
+        )
         logits = self._model(input_ids=tokens[None]).logits[0] / self._temperature
         start = len(sample.prompt_token_ids)
         every = log_softmax(logits[start - 1 : -1], dim=-1)
@@ -327,12 +331,28 @@ def a_rollout(
     return Sample(**(values | changes))
 
 
-def a_group(group: int, *, weights_sha256: str, version: int = 0, size: int = 2, **changes: Any) -> list[Sample]:
+def a_group(
+    group: int, *, weights_sha256: str, version: int = 0, size: int = 2, **changes: Any
+) -> list[Sample]:
     """A complete group with signal."""
     return [
         a_rollout(group, replica, weights_sha256=weights_sha256, version=version, **changes)
         for replica in range(size)
     ]
+
+
+def turn_until(trainer: Trainer, condition: Callable[[], object], message: str) -> None:
+    """Turn the loop by hand until the condition holds."""
+
+    def turned() -> object:
+        trainer.run_once()
+        return condition()
+
+    wait_until(turned, message=message)
+
+
+def turn_until_version(trainer: Trainer, version: int) -> None:
+    turn_until(trainer, lambda: trainer.ledger.version >= version, f"version {version}")
 
 
 def sha256_of(data: bytes) -> str:

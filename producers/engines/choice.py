@@ -21,9 +21,7 @@ def make_engine(model: ModelConfig, rollout: RolloutConfig, seed: int) -> Engine
         from producers.engines.simulated import SimulatedEngine  # noqa: PLC0415
 
         rate = float(rollout.engine_args.get("tokens_per_second", 1000.0))
-        return SimulatedEngine(
-            seed=seed, tokens_per_second=rate, max_context_tokens=model.max_context_tokens
-        )
+        return SimulatedEngine(seed=seed, tokens_per_second=rate, max_context_tokens=model.max_context_tokens)
     if model.path is None:
         raise ConfigError("model.path is missing; name a model directory or a Hugging Face model")
     if rollout.engine == "transformers":

@@ -6,12 +6,14 @@ a simulated one. All methods are called from one asyncio loop.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from schemas import FinishReason, Float32Array, Int32Array, SamplingParameters
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from schemas import FinishReason, Float32Array, Int32Array, SamplingParameters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +57,9 @@ class Engine(Protocol):
         ...
 
     @property
-    def engine_version(self) -> str: ...
+    def engine_version(self) -> str:
+        """Version of the library that computes."""
+        ...
 
     @property
     def max_context_tokens(self) -> int:

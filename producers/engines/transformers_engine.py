@@ -78,12 +78,12 @@ class _Running:
 
 @dataclass(eq=False)
 class _Batch:
-    """The rows that are computed together: their attention cache, mask and number of positions."""
+    """The rows that are computed together: cache, mask [row, position], next token's logits [row, word]."""
 
     rows: list[_Running]
     cache: DynamicCache
-    attention_mask_BS: torch.Tensor
-    logits_BV: torch.Tensor
+    mask: torch.Tensor
+    logits: torch.Tensor
 
 
 class TransformersEngine:
@@ -173,8 +173,8 @@ class TransformersEngine:
         self._tensors = model_tensors(self._model_path)
         self._stop_token_ids = end_token_ids(self._model_path)
         config = AutoConfig.from_pretrained(self._model_path)
-        model = AutoModelForCausalLM.from_config(config, dtype=self._dtype)
-        self._model = model.to(self._device).eval().requires_grad_(False)  # noqa: FBT003  # torch's own signature
+        model: Any = AutoModelForCausalLM.from_config(config, dtype=self._dtype)  # type: ignore[no-untyped-call]
+        self._model = model.to(self._device).eval().requires_grad_(False)
 
     def _load(self, path: Path, version: int) -> None:
         self._version = None
@@ -247,7 +247,7 @@ class TransformersEngine:
         batch = self._batch
         assert batch is not None
         assert self._version is not None
-        logits_BV = batch.logits_BV.float().cpu()
+        logits_BV = batch.logits.float().cpu()
         for row, running in enumerate(batch.rows):
             token_id, logprob = _sample(logits_BV[row], running)
             running.append(token_id, logprob, self._version)
@@ -275,9 +275,9 @@ class TransformersEngine:
 
     def _advance(self, batch: _Batch) -> None:
         newest = torch.tensor([[running.token_ids[-1]] for running in batch.rows], device=self._device)
-        ones = batch.attention_mask_BS.new_ones(len(batch.rows), 1)
-        batch.attention_mask_BS = torch.cat([batch.attention_mask_BS, ones], dim=1)
-        batch.logits_BV = self._forward(newest, batch.attention_mask_BS, batch.cache)
+        ones = batch.mask.new_ones(len(batch.rows), 1)
+        batch.mask = torch.cat([batch.mask, ones], dim=1)
+        batch.logits = self._forward(newest, batch.mask, batch.cache)
 
     def _forward(self, tokens_BT: torch.Tensor, mask_BS: torch.Tensor, cache: DynamicCache) -> torch.Tensor:
         positions_BS = (mask_BS.cumsum(dim=1) - 1).clamp(min=0)
@@ -322,11 +322,11 @@ class TransformersEngine:
 
 
 def _select_rows(batch: _Batch, kept: list[int]) -> None:
-    index = torch.tensor(kept, device=batch.logits_BV.device)
+    index = torch.tensor(kept, device=batch.logits.device)
     batch.rows = [batch.rows[row] for row in kept]
     batch.cache.batch_select_indices(index)
-    batch.attention_mask_BS = batch.attention_mask_BS[index]
-    batch.logits_BV = batch.logits_BV[index]
+    batch.mask = batch.mask[index]
+    batch.logits = batch.logits[index]
 
 
 def _processors(sampling: SamplingParameters) -> LogitsProcessorList:
@@ -347,7 +347,9 @@ def _sample(logits_V: torch.Tensor, running: _Running) -> tuple[int, float]:
     temperature = running.request.sampling.temperature
     scores_V = logits_V / temperature if temperature > 0 else logits_V
     if running.processors:
-        scores_V = running.processors(torch.tensor([running.sequence]), scores_V[None])[0]
+        sequences: Any = torch.tensor([running.sequence])
+        scores: Any = scores_V[None]
+        scores_V = running.processors(sequences, scores)[0]
     logprobs_V = scores_V.log_softmax(dim=-1)
     if temperature > 0:
         # The largest of logprob minus log of exponential noise is a draw from the distribution.
@@ -362,7 +364,8 @@ def _spans(versions: list[int]) -> tuple[VersionSpan, ...]:
     starts = [at for at, version in enumerate(versions) if at == 0 or version != versions[at - 1]]
     ends = [*starts[1:], len(versions)]
     return tuple(
-        VersionSpan(version=versions[start], start=start, end=end) for start, end in zip(starts, ends, strict=False)
+        VersionSpan(version=versions[start], start=start, end=end)
+        for start, end in zip(starts, ends, strict=False)
     )
 
 

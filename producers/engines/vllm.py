@@ -168,7 +168,9 @@ class VllmEngine:
         await self._call(self._llm.resume_generation())
 
     async def close(self) -> None:
-        """End vLLM's process."""
+        """End vLLM's process, also one that is only just starting."""
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._thread, _do_nothing)
         llm, self._llm, self._serving = self._llm, None, False
         if llm is not None:
             if llm.output_handler is not None:
@@ -176,7 +178,7 @@ class VllmEngine:
                 llm.output_handler.cancel()
                 await asyncio.wait([llm.output_handler])
             # Its process has nothing to save: after this second it is killed.
-            await asyncio.get_running_loop().run_in_executor(self._thread, llm.shutdown, 1.0)
+            await loop.run_in_executor(self._thread, llm.shutdown, 1.0)
             await asyncio.sleep(0)
             llm.engine_core.resources.ctx.destroy(linger=0)
         self._thread.shutdown()
@@ -185,7 +187,7 @@ class VllmEngine:
         check_weights_file(path, self._tensors)
         names = list(self._tensors.required)
         try:
-            await self._call(self._llm.collective_rpc("rollog_load_weights", args=(str(path.absolute()), names)))
+            await self._call(self._llm.collective_rpc("rollog_load_weights", args=(str(path), names)))
             await self._call(self._llm.update_weight_version(str(version)))
         except EngineDied:
             raise
@@ -250,6 +252,10 @@ class VllmEngine:
             await awaitable
         except EngineDeadError as error:
             raise EngineDied(f"vLLM's process ended: {error}") from error
+
+
+def _do_nothing() -> None:
+    """Runs after what the thread is doing now."""
 
 
 def _generation(output: Any) -> Generation:

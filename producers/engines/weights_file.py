@@ -38,7 +38,7 @@ def model_tensors(model: str) -> ModelTensors:
     try:
         config = AutoConfig.from_pretrained(model)
         with torch.device("meta"):
-            skeleton = AutoModelForCausalLM.from_config(config)
+            skeleton = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
     except (OSError, ValueError, KeyError) as error:
         raise DataError(
             f"model.path = {model!r} is no causal language model: {error}; name a directory with a config.json, "

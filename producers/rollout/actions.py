@@ -115,5 +115,7 @@ def refusal(task: RolloutTask, reward_function: str) -> Ending | None:
                 "recorded logprobs those of the distribution that is trained",
             )
     if sampling.temperature <= 0:
-        return failed("InvalidSampling", f"task {task.task_id} trains with temperature {sampling.temperature}")
+        return failed(
+            "InvalidSampling", f"task {task.task_id} trains with temperature {sampling.temperature}"
+        )
     return None

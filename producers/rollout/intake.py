@@ -38,18 +38,17 @@ class Intake:
 
     async def poll(self) -> list[Record]:
         """Records, or none after a while."""
-        return await self._call(self._of_consumer("poll"), _poll_seconds)
+        return await self._call(self._require().poll, _poll_seconds)
 
-    async def remaining_before(self) -> Callable[[], Any]:
-        """A check (awaitable) whether all that was committed to control and weights until now has been read."""
-        ends = await self._call(self._of_consumer("end_offsets"), [self._control, self._weights])
+    async def end_of_log(self) -> dict[TopicPartition, int]:
+        """Where control and weights end now."""
+        return await self._call(self._require().end_offsets, [self._control, self._weights])
 
-        async def is_caught_up() -> bool:
-            return await self._call(
-                lambda: all(self._require().position(place) >= end for place, end in ends.items())
-            )
-
-        return is_caught_up
+    async def has_read(self, ends: dict[TopicPartition, int]) -> bool:
+        """Whether everything committed before these offsets has been returned by `poll`."""
+        return await self._call(
+            lambda: all(self._require().position(place) >= end for place, end in ends.items())
+        )
 
     async def read_tasks(self, partition: int, start_offset: int) -> None:
         """Read this tasks partition from this offset on, and no other."""
@@ -64,7 +63,7 @@ class Intake:
     async def commit(self, offset: int) -> None:
         """Show ordinary tools how far the tasks have been read; nothing depends on it."""
         if self._tasks is not None:
-            await self._call(self._of_consumer("commit"), {self._tasks: offset})
+            await self._call(self._require().commit, {self._tasks: offset})
 
     async def close(self) -> None:
         """Leave."""
@@ -79,9 +78,6 @@ class Intake:
     def _assign(self, tasks: dict[TopicPartition, int]) -> None:
         consumer = self._require()
         consumer.assign({place: consumer.position(place) for place in (self._control, self._weights)} | tasks)
-
-    def _of_consumer(self, name: str) -> Callable[..., Any]:
-        return getattr(self._require(), name)  # type: ignore[no-any-return]  # a method of the port
 
     def _require(self) -> Consumer:
         assert self._consumer is not None

@@ -1,7 +1,7 @@
 """What the worker writes: samples, heartbeats and dead letters, by one producer on a thread of its own.
 
-Bytes that the broker has not acknowledged are bounded: `put` waits while there are too many. A task counts as
-open until its sample is acknowledged, so that nobody declares it lost in between.
+Bytes that the broker has not acknowledged are bounded: rollouts wait for room before they give up their slot. A
+task counts as open until its sample is acknowledged, so that nobody declares it lost in between.
 """
 
 from __future__ import annotations
@@ -53,6 +53,8 @@ class Outbox:
         self._has_work = asyncio.Event()
         self._has_room = asyncio.Event()
         self._has_room.set()
+        self._is_empty = asyncio.Event()
+        self._is_empty.set()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="outbox")
         self._producer: Producer | None = None
 
@@ -62,25 +64,25 @@ class Outbox:
         entries = [*(entry for entry, _ in self._sent), *self._sending, *self._queue]
         return [entry.task_id for entry in entries if entry.task_id is not None]
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether everything was acknowledged."""
-        return self._num_bytes == 0
+    def holds(self, entry: Outgoing | None) -> bool:
+        """Whether this record is still on its way."""
+        on_their_way = (*(sent for sent, _ in self._sent), *self._sending, *self._queue)
+        return any(other is entry for other in on_their_way)
 
     async def open(self) -> None:
         """Connect."""
         self._producer = await self._call(self._open)
 
-    async def put(self, entry: Outgoing) -> None:
-        """Queue a record; returns when there is room for more."""
-        self.add(entry)
+    async def wait_for_room(self) -> None:
+        """Return when there is room for more."""
         await self._has_room.wait()
 
     def add(self, entry: Outgoing) -> None:
-        """Queue a record without waiting for room."""
+        """Queue a record; whoever makes many waits for room between them."""
         self._queue.append(entry)
         self._num_bytes += entry.num_bytes
         self._has_work.set()
+        self._is_empty.clear()
         if self._num_bytes > self._max_bytes:
             self._has_room.clear()
 
@@ -99,8 +101,7 @@ class Outbox:
     async def flush(self, timeout_seconds: float) -> None:
         """Return when everything queued so far was acknowledged; TimeoutError after that time."""
         async with asyncio.timeout(timeout_seconds):
-            while not self.is_idle:
-                await asyncio.sleep(_acknowledge_seconds / 5)
+            await self._is_empty.wait()
 
     async def close(self) -> None:
         """Leave."""
@@ -123,6 +124,8 @@ class Outbox:
             self._num_bytes -= entry.num_bytes
         if self._num_bytes <= self._max_bytes:
             self._has_room.set()
+        if self._num_bytes == 0:
+            self._is_empty.set()
 
     def _open(self) -> Producer:
         # Twice the bound, so that this class is the one that waits, and the producer's thread never does.

@@ -14,8 +14,6 @@ from rollog.errors import DataError, EngineDied, EngineError, RewardError
 from schemas import FinishReason, Kind, Timings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from producers.engines.ports import Engine, Generation
     from producers.prompts import PromptRenderer
     from producers.reward_functions import RewardResult
@@ -143,5 +141,3 @@ class RolloutMaker:
             timings=stopwatch.timings,
             wasted_tokens=0 if generation is None else len(generation.token_ids),
         )
-
-

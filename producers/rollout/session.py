@@ -28,6 +28,7 @@ from producers.rollout.actions import (
     refusal,
     version_gone,
 )
+from producers.rollout.outcomes import replicas_of
 from schemas import (
     Cancel,
     DispatcherEpoch,
@@ -51,10 +52,11 @@ _most_digests = 4096
 
 @dataclass(slots=True, eq=False)
 class _OpenTask:
-    """A task without its samples. It runs from `started_at` on; `ending` is set when it shall not finish."""
+    """A task without all its samples. It runs from `started_at` on; `ending` is set when it shall not finish."""
 
     task: RolloutTask
     started_at: float | None = None
+    num_missing: int = 0
     ending: Ending | None = None
 
 
@@ -107,13 +109,18 @@ class WorkerSession:
         return self.state is WorkerState.LEAVING
 
     def digest_of(self, version: int) -> str:
-        """What segments carry of a version that was served."""
+        """What segments carry of a version that was put in service."""
         return self._digests[version]
 
     def ending_of(self, task_id: str) -> Ending | None:
         """Why a running task shall not finish, or None."""
         entry = self._open.get(task_id)
         return None if entry is None else entry.ending
+
+    def request_ids_of(self, task_id: str) -> list[str]:
+        """Engine requests of an open task."""
+        entry = self._open.get(task_id)
+        return [] if entry is None else [replica.request_id for replica in replicas_of(entry.task)]
 
     def on_control(self, record: Record) -> list[Action]:
         """A record of `control`."""
@@ -166,10 +173,9 @@ class WorkerSession:
         self.served = notice
         self.error = None
         self._num_failed_loads = 0
-        self._digests[notice.version] = notice.digest
-        if len(self._digests) > _most_digests:
-            del self._digests[next(iter(self._digests))]
-        self._notices = {version: known for version, known in self._notices.items() if version > notice.version}
+        self._notices = {
+            version: known for version, known in self._notices.items() if version > notice.version
+        }
         if self.is_leaving:
             return []
         self.state = WorkerState.SERVING
@@ -195,10 +201,13 @@ class WorkerSession:
         self.state = WorkerState.STARTING
         return self._advance()
 
-    def ended(self, task_id: str) -> list[Action]:
-        """All samples of a started task are on their way."""
-        entry = self._open.pop(task_id)
-        self._num_running -= entry.task.num_replicas
+    def replica_ended(self, task_id: str) -> list[Action]:
+        """One more sample of a started task is on its way."""
+        entry = self._open[task_id]
+        self._num_running -= 1
+        entry.num_missing -= 1
+        if entry.num_missing == 0:
+            del self._open[task_id]
         return self._advance()
 
     def end_overdue(self) -> list[Action]:
@@ -247,7 +256,7 @@ class WorkerSession:
             return [End(task, cancelled("leaving"))]
         if ending := refusal(task, self._reward_function):
             return [End(task, ending)]
-        self._open[task.task_id] = _OpenTask(task)
+        self._open[task.task_id] = _OpenTask(task, num_missing=task.num_replicas)
         return self._advance()
 
     def _end_all(self, ending: Ending) -> list[Action]:
@@ -274,8 +283,7 @@ class WorkerSession:
         if self.state in {WorkerState.SERVING, WorkerState.STARTING}:
             target = self._load_target()
             if target is not None:
-                self.state = WorkerState.RELOADING
-                actions.append(Load(target))
+                actions.append(self._load(target))
         return actions
 
     def _held(self) -> list[_OpenTask]:
@@ -283,7 +291,11 @@ class WorkerSession:
 
     def _end_gone(self) -> list[Action]:
         served = self._served_version
-        gone = [e.task for e in self._held() if e.task.pinned_version is not None and e.task.pinned_version < served]
+        gone = [
+            e.task
+            for e in self._held()
+            if e.task.pinned_version is not None and e.task.pinned_version < served
+        ]
         for task in gone:
             del self._open[task.task_id]
         return [End(task, expired(version_gone)) for task in gone]
@@ -312,6 +324,14 @@ class WorkerSession:
             return None
         waited_for = [version for version in pinned if version in self._notices]
         return self._notices[min(waited_for)] if waited_for else self._newest
+
+    def _load(self, target: WeightVersion) -> Load:
+        self.state = WorkerState.RELOADING
+        # Noted before the first token under this version can arrive.
+        self._digests[target.version] = target.digest
+        if len(self._digests) > _most_digests:
+            del self._digests[next(iter(self._digests))]
+        return Load(target)
 
     @property
     def _served_version(self) -> int:

@@ -39,6 +39,7 @@ logger = logging.getLogger(__name__)
 
 _start_timeout_seconds = 60.0
 _stop_timeout_seconds = 20.0
+_lock_timeout_seconds = 2.0
 _poll_seconds = 0.05
 _num_log_lines = 15
 
@@ -84,6 +85,11 @@ class EmbeddedKafka:
         if self._process is None:
             raise ValueError("the embedded broker is not running")
         return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the broker's process lives; one that ended by itself (a full disk) says why in its log."""
+        return self._process is not None and not self._process.has_ended()
 
     @property
     def log_path(self) -> Path:
@@ -164,18 +170,24 @@ class EmbeddedKafka:
         return self._state
 
     def _take_lock(self) -> IO[str]:
+        """Lock the data directory; a broker that is just dying, or a passing `running`, is waited for."""
         lock = (self._directory / "broker.lock").open("w")
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            lock.close()
-            address = self.running(self._directory) or "an address it has not published yet"
-            message = (
-                f"data directory {self._directory} is in use by a running broker at {address}:"
-                " connect to that, stop it, or choose another --home"
-            )
-            raise ConfigError(message) from error
-        return lock
+        deadline = time.monotonic() + _lock_timeout_seconds
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                if time.monotonic() < deadline:
+                    time.sleep(_poll_seconds)
+                    continue
+                lock.close()
+                address = self.running(self._directory) or "an address it has not published yet"
+                message = (
+                    f"data directory {self._directory} is in use by a running broker at {address}:"
+                    " connect to that, stop it, or choose another --home"
+                )
+                raise ConfigError(message) from error
+            return lock
 
     def _choose_ports(self) -> _State:
         last = _read_state(self._directory)

@@ -72,7 +72,7 @@ def _download_missing(repository: Path) -> None:
         return
     context = _maven_context(repository)
     with ThreadPoolExecutor(_num_parallel_downloads) as pool:
-        for _ in pool.map(lambda jar: _download(context, repository, jar), missing):
+        for _ in pool.map(lambda jar: download(context, repository, jar), missing):
             pass
 
 
@@ -91,7 +91,8 @@ def _maven_context(repository: Path) -> MavenContext:
     return MavenContext(repo_cache=repository, remote_repos=repositories)
 
 
-def _download(context: MavenContext, repository: Path, jar: Jar) -> None:
+def download(context: MavenContext, repository: Path, jar: Jar) -> None:
+    """Fetch one jar into `repository` and check its digest. Raises ConfigError."""
     group, artifact, version = jar.coordinate.split(":")
     path = repository / jar.path
     path.unlink(missing_ok=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from typing import TYPE_CHECKING, Any, Self
 
 import kafka.errors as kafka_errors
@@ -11,6 +12,7 @@ from kafka.structs import TopicPartition as KafkaTopicPartition
 
 from rollog.broker.kafka_errors import translating
 from rollog.broker.ports import Record, TopicPartition
+from rollog.errors import BrokerTimeout
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -22,6 +24,7 @@ logger = logging.getLogger(__name__)
 
 _offsets_timeout_seconds = 30.0
 _close_timeout_seconds = 1.0
+_metadata_seconds = 0.02
 
 
 class KafkaConsumer:
@@ -113,9 +116,19 @@ class KafkaConsumer:
             return {}
         for partition in wanted.values():
             self._directory.require(partition.topic, partition.partition)
-        with translating(f"asking for offsets of {', '.join(sorted({p.topic for p in wanted}))}"):
-            found = ask(list(wanted), timeout_ms=round(_offsets_timeout_seconds * 1000))
-        return {ours: found[foreign] for foreign, ours in wanted.items()}
+        names = ", ".join(sorted({partition.topic for partition in wanted}))
+        deadline = time.monotonic() + _offsets_timeout_seconds
+        while True:
+            with translating(f"asking for offsets of {names}"):
+                found = _complete(ask, list(wanted), max(0.0, deadline - time.monotonic()))
+            if found is not None:
+                return {ours: found[foreign] for foreign, ours in wanted.items()}
+            if time.monotonic() > deadline:
+                raise BrokerTimeout(
+                    f"no leader known for some partition of {names} within {_offsets_timeout_seconds:g} s: "
+                    "check the cluster's health"
+                )
+            time.sleep(_metadata_seconds)
 
     def _position(self, partition: Any) -> int:
         # The library's own position() goes to its network thread and back for what is known here.
@@ -128,6 +141,18 @@ class KafkaConsumer:
 
 def _foreign(partition: TopicPartition) -> Any:
     return KafkaTopicPartition(partition.topic, partition.partition)
+
+
+def _complete(ask: Any, partitions: list[Any], timeout_seconds: float) -> Any:
+    """All offsets, or None where the library leaves partitions out whose leader it does not know yet.
+
+    It has then asked for their metadata and trips over the gap with a KeyError.
+    """
+    try:
+        found = ask(partitions, timeout_ms=round(timeout_seconds * 1000))
+    except KeyError:
+        return None
+    return found if len(found) == len(partitions) else None
 
 
 def _log_failed_commit(offsets: object, answer: object) -> None:

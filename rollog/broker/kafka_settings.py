@@ -46,7 +46,7 @@ def producer_settings(connection: ConnectionSettings, client_id: str) -> dict[st
         "batch_size": 256 << 10,
         "max_request_size": max(largest, 1 << 20),
         "delivery_timeout_ms": delivery_ms,
-        "request_timeout_ms": min(30_000, delivery_ms),
+        "request_timeout_ms": min(30_000, delivery_ms // 2),
         "max_block_ms": min(60_000, delivery_ms),
         "allow_auto_create_topics": False,
         "metrics_enabled": False,

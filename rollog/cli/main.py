@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
@@ -46,7 +46,7 @@ for command in (up, topics, dispatch, rollout, train, broker, doctor):
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run `rollog` and leave with its exit status: 0, 1, 2 (settings, data, usage), 78 (superseded), 128 + signal."""
+    """Run `rollog` and exit with 0, 1 (failed), 2 (settings, data, usage), 78 (superseded) or 128 + signal."""
     _find_modules_here()
     exit_on_sigterm()
     words = list(sys.argv[1:] if arguments is None else arguments)
@@ -61,8 +61,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if "--debug" in words or os.environ.get("ROLLOG_DEBUG"):
             raise
         click.secho(f"error: {error}", fg="red", err=True)
-        sys.exit(exit_status(error))
-    sys.exit(status if isinstance(status, int) else 0)
+        _leave(exit_status(error))
+    _leave(status if isinstance(status, int) else 0)
+
+
+def _leave(status: int) -> NoReturn:
+    """End this process. What a command opened is closed by now; the libraries it loaded may take seconds to go."""
+    if "torch" in sys.modules:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+    sys.exit(status)
 
 
 def _find_modules_here() -> None:

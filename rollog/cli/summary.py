@@ -22,10 +22,10 @@ def summarize(
     view: ProgressView,
     *,
     wall_seconds: float,
-    training_seconds: float,
+    generating_seconds: float,
     kafka_version: str,
 ) -> Summary:
-    """All figures. `training_seconds` is the part of `wall_seconds` since version 0 was published."""
+    """All figures. `generating_seconds` is the part of `wall_seconds` since the first rollout."""
     last = view.version
     return {
         "run": settings.run_name,
@@ -47,10 +47,10 @@ def summarize(
         "max_lag": view.lag_max,
         "alpha": view.alpha,
         "wall_seconds": round(wall_seconds, 3),
-        "training_seconds": round(training_seconds, 3),
+        "generating_seconds": round(generating_seconds, 3),
         "tokens_generated": view.tokens_generated,
         "tokens_trained": view.tokens_trained,
-        "tokens_per_second": _rate(view.tokens_generated, training_seconds),
+        "tokens_per_second": _rate(view.tokens_generated, generating_seconds),
         "step_seconds": step_split(view.step_timings),
         "engine": ", ".join(view.engines) or settings.rollout.engine,
         "trainer": settings.trainer.engine,
@@ -62,9 +62,13 @@ def summarize(
 
 
 def step_split(timings: Sequence[StepTimings]) -> dict[str, float]:
-    """Mean seconds of a step, by what the trainer did: waiting for generation, training, publishing, log."""
+    """Mean seconds of a step, by what the trainer did.
+
+    The first step is left out where there are others, because it waits for the engines to start.
+    """
     if not timings:
         return {}
+    timings = timings[1:] or timings
     means = {
         "waiting": fmean(each.wait_seconds for each in timings),
         "training": fmean(each.train_seconds for each in timings),

@@ -107,7 +107,7 @@ def _conclude(
         settings,
         outcome.view,
         wall_seconds=wall_seconds,
-        training_seconds=outcome.training_seconds,
+        generating_seconds=outcome.generating_seconds,
         kafka_version=kafka_version,
     )
     path = write_summary(summary, directory)

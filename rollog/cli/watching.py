@@ -40,7 +40,7 @@ class Outcome:
 
     view: ProgressView
     exit_status: int
-    training_seconds: float
+    generating_seconds: float
 
 
 def role_specs(settings: Settings, address: str, home: Path, logs: Path, num_workers: int) -> list[RoleSpec]:
@@ -112,7 +112,7 @@ class Watcher:
         self._broker = broker
         self._view = progress.poll()
         self._begin = time.monotonic()
-        self._training_since: float | None = None
+        self._generating_since: float | None = None
         self._closed_at: float | None = None
 
     def run(self) -> Outcome:
@@ -143,8 +143,8 @@ class Watcher:
 
     def _note_times(self) -> None:
         now = time.monotonic()
-        if self._view.version >= 0 and self._training_since is None:
-            self._training_since = now
+        if self._view.tokens_generated and self._generating_since is None:
+            self._generating_since = now
         if self._view.is_closed and self._closed_at is None:
             self._closed_at = now
 
@@ -164,7 +164,7 @@ class Watcher:
         return Outcome(
             view=self._view,
             exit_status=0 if self._view.is_closed else self._signals.exit_status or 1,
-            training_seconds=0.0 if self._training_since is None else end - self._training_since,
+            generating_seconds=0.0 if self._generating_since is None else end - self._generating_since,
         )
 
 

@@ -71,3 +71,13 @@ def test_a_consumer_without_a_group_has_nothing_to_commit_under(broker: Broker) 
     topic = a_topic(broker)
     with broker.consumer(client_id="reader") as consumer, pytest.raises(ValueError, match="group"):
         consumer.commit({TopicPartition(topic, 0): 1})
+
+
+def test_offsets_of_topics_not_asked_about_before_come_with_those_that_were(broker: Broker) -> None:
+    known, new = a_topic(broker, num_partitions=2), a_topic(broker, num_partitions=2)
+    with broker.consumer(client_id="test") as consumer:
+        first = [TopicPartition(known, number) for number in range(2)]
+        consumer.end_offsets(first)
+        places = [*first, *(TopicPartition(new, number) for number in range(2))]
+        assert consumer.end_offsets(places) == dict.fromkeys(places, 0)
+        assert consumer.beginning_offsets(places) == dict.fromkeys(places, 0)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -17,9 +15,15 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from producers.engines.ports import Engine, Generation, GenerationRequest
 from producers.engines.simulated import SimulatedEngine, simulated_logprob
+from producers.engines.transformers_engine import TransformersEngine
+from producers.engines.vllm import VllmEngine
 from producers.engines.weights_file import model_tensors
 from rollog.errors import EngineError, WeightsError
 from schemas import FinishReason, SamplingParameters
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Coroutine, Iterator
+    from pathlib import Path
 
 end_token_id = 1
 vocabulary_size = 40
@@ -39,14 +43,10 @@ def _simulated(model: str) -> Engine:
 
 
 def _transformers(model: str) -> Engine:
-    from producers.engines.transformers_engine import TransformersEngine
-
     return TransformersEngine(model, max_context_tokens=max_context_tokens)
 
 
 def _vllm(model: str) -> Engine:
-    from producers.engines.vllm import VllmEngine
-
     return VllmEngine(model, max_context_tokens=max_context_tokens)
 
 
@@ -84,7 +84,8 @@ class Bench:
     def expected_logprobs(self, request: GenerationRequest, generation: Generation) -> np.ndarray[Any, Any]:
         """Logprob of each token under the weights of the version its span names."""
         parts = [
-            self._logprobs(request, generation, span.version)[span.start : span.end] for span in generation.spans
+            self._logprobs(request, generation, span.version)[span.start : span.end]
+            for span in generation.spans
         ]
         return np.concatenate(parts) if parts else np.zeros(0)
 
@@ -93,13 +94,13 @@ class Bench:
     ) -> np.ndarray[Any, Any]:
         if self.engine.name == "simulated":
             return np.array([simulated_logprob(int(token), version) for token in generation.token_ids])
-        model = Qwen2ForCausalLM(Qwen2Config.from_pretrained(self.model))
+        model: Any = Qwen2ForCausalLM(Qwen2Config.from_pretrained(self.model))  # type: ignore[no-untyped-call]
         model.load_state_dict(load_file(self.versions[version]), strict=not self.tied)
         sequence = torch.tensor([[*request.prompt_token_ids, *generation.token_ids.tolist()]])
         with torch.inference_mode():
             logits = model.eval()(sequence).logits[0, len(request.prompt_token_ids) - 1 : -1].float()
         logprobs = (logits / (request.sampling.temperature or 1.0)).log_softmax(-1)
-        return logprobs.gather(1, sequence[0, len(request.prompt_token_ids) :, None])[:, 0].numpy()
+        return np.asarray(logprobs.gather(1, sequence[0, len(request.prompt_token_ids) :, None])[:, 0])
 
 
 def save_versions(directory: Path, tied: bool, num_versions: int = 7) -> dict[int, Path]:
@@ -122,7 +123,8 @@ def save_versions(directory: Path, tied: bool, num_versions: int = 7) -> dict[in
     paths = {}
     for version in range(num_versions):
         paths[version] = directory / f"v{version}.safetensors"
-        parameters = Qwen2ForCausalLM(config).named_parameters()
+        model: Any = Qwen2ForCausalLM(config)  # type: ignore[no-untyped-call]
+        parameters = model.named_parameters()
         save_file({name: tensor.detach().clone() for name, tensor in parameters}, paths[version])
     return paths
 
@@ -152,7 +154,9 @@ def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 @asynccontextmanager
-async def in_flight(bench: Bench, count: int) -> AsyncIterator[list[tuple[GenerationRequest, asyncio.Task[Generation]]]]:
+async def in_flight(
+    bench: Bench, count: int
+) -> AsyncIterator[list[tuple[GenerationRequest, asyncio.Task[Generation]]]]:
     """Requests that are being generated while the body runs."""
     requests = [bench.request(seed=seed, max_tokens=90) for seed in range(count)]
     tasks = [asyncio.create_task(bench.engine.generate(request)) for request in requests]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -16,6 +15,10 @@ from trainer.config import AlgorithmConfig, OptimizerConfig, TrainerConfig
 from trainer.engines.deepspeed import DeepSpeedEngine
 from trainer.engines.ports import TrainingBatch, TrainingEngine
 from trainer.policy import load_model, untied_tensors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 pytestmark = pytest.mark.engine
 
@@ -173,7 +176,9 @@ def test_an_export_holds_each_tensor_once_and_loads_back(tmp_path: Path, *, tied
 
 
 @pytest.mark.parametrize("zero_stage", [0, 1, 3])
-def test_bfloat16_is_exported_as_bfloat16_and_learns(zero_stage: int, model_path: str, tmp_path: Path) -> None:
+def test_bfloat16_is_exported_as_bfloat16_and_learns(
+    zero_stage: int, model_path: str, tmp_path: Path
+) -> None:
     engine = deepspeed(zero_stage, "bfloat16")
     engine.start(model_path)
     before = engine.export_weights()

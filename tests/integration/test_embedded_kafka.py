@@ -70,6 +70,7 @@ def test_data_and_address_outlive_the_broker(home: Path, cache_directory: Path) 
         with broker.producer(client_id="writer") as producer:
             producer.send(topic, 0, b"kept").offset(20)
         assert kafka.log_path.stat().st_size > 0
+    assert not kafka.is_running
     assert EmbeddedKafka.running(home) is None
     assert not is_alive(pid)
     with EmbeddedKafka(home, cache_directory) as kafka:

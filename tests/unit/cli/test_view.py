@@ -141,7 +141,7 @@ def test_a_sparkline_spans_smallest_to_largest() -> None:
 def test_the_summary_has_every_promised_figure(tmp_path: Path) -> None:
     settings = Settings().changed(run={"name": "calm-otter"})
 
-    summary = summarize(settings, a_view(), wall_seconds=20.0, training_seconds=10.0, kafka_version="4.3.1")
+    summary = summarize(settings, a_view(), wall_seconds=20.0, generating_seconds=10.0, kafka_version="4.3.1")
     stored = json.loads(write_summary(summary, tmp_path).read_text())
 
     expected = {
@@ -170,7 +170,9 @@ def test_the_summary_has_every_promised_figure(tmp_path: Path) -> None:
 
 
 def test_the_split_of_a_step_adds_up() -> None:
-    assert step_split(a_view().step_timings) == {
+    slow_start = StepTimings(wait_seconds=60.0)
+
+    assert step_split((slow_start, *a_view().step_timings)) == {
         "waiting": 0.25,
         "training": 0.125,
         "publishing": 0.0,

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from trainer.checkpoints import CheckpointStore, manifest_name
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def write_state(directory: Path) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import pytest
@@ -12,8 +11,12 @@ from training_cases import NaiveEngine, a_training_sample, make_model
 
 from rollog.errors import DataError, WeightsError
 from trainer.collation import collate
-from trainer.engines.ports import TrainingSample
 from trainer.policy import Policy, load_model, policy_logprobs, to_safetensors, untied_tensors
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from trainer.engines.ports import TrainingSample
 
 
 def samples_of_many_shapes() -> list[TrainingSample]:
@@ -106,7 +109,9 @@ def test_weights_that_do_not_fit_are_refused_by_name(tmp_path: Path) -> None:
 def test_weights_from_a_file_replace_those_of_the_directory(tmp_path: Path) -> None:
     path = make_model(tmp_path / "model")
     weights = tmp_path / "weights.safetensors"
-    tensors = {name: torch.ones_like(tensor) for name, tensor in untied_tensors(load_model(path, None, "float32"))}
+    tensors = {
+        name: torch.ones_like(tensor) for name, tensor in untied_tensors(load_model(path, None, "float32"))
+    }
     weights.write_bytes(to_safetensors(tensors, "float32"))
     loaded = load_model(path, weights, "float32")
     assert all((tensor == 1).all() for _, tensor in untied_tensors(loaded))

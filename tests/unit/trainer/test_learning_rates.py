@@ -16,7 +16,9 @@ def test_the_rate_falls_linearly_to_its_final_fraction_at_the_last_step_and_stay
 
 def test_warm_up_rises_linearly_to_the_highest_rate() -> None:
     optimizer = OptimizerConfig(learning_rate=1.0, final_fraction=0.0, warmup_steps=2)
-    assert [learning_rate(step, 5, optimizer) for step in range(5)] == pytest.approx([0.5, 1.0, 1.0, 0.5, 0.0])
+    assert [learning_rate(step, 5, optimizer) for step in range(5)] == pytest.approx(
+        [0.5, 1.0, 1.0, 0.5, 0.0]
+    )
 
 
 @pytest.mark.parametrize("warmup", [0, 1, 5])

@@ -2,33 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 from builders import LedgerBuilder, a_genesis, weights_sha256
 from training_cases import FakeRun
 
 from consumers.ledger import read_to_end
-from rollog.broker.memory import MemoryBroker
 from rollog.broker.ports import TopicPartition
-from rollog.broker.topics import RunTopics
 from rollog.errors import ProducerFenced, RecordTooLarge
 from rollog.rules.ledger_state import record_hash
 from schemas import DeadLetter, Disposition, LedgerKind, LedgerRecord, Verdict, WeightVersion
 from schemas.codec import decode, encode
 from trainer.ledger_writer import LedgerWriter
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rollog.broker.memory import MemoryBroker
+    from rollog.broker.topics import RunTopics
+
 notice = WeightVersion(version=0, sha256=weights_sha256(0), name="v000000-0.safetensors", num_bytes=1)
 letter = DeadLetter(
-    topic="samples", partition=1, offset=3, reason="torn", error_class="SchemaError", owner="trainer", value=b"x"
+    topic="samples",
+    partition=1,
+    offset=3,
+    reason="torn",
+    error_class="SchemaError",
+    owner="trainer",
+    value=b"x",
 )
 
 
 def a_writer(broker: MemoryBroker, topics: RunTopics, max_record_bytes: int = 1 << 20) -> LedgerWriter:
-    return LedgerWriter(
-        broker, topics, transaction_timeout_seconds=10.0, max_record_bytes=max_record_bytes
-    )
+    return LedgerWriter(broker, topics, transaction_timeout_seconds=10.0, max_record_bytes=max_record_bytes)
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ def denominators_of(mask_BR: Tensor) -> Denominators:
     return Denominators(num_tokens=int(mask_BR.sum()), num_sequences=int(mask_BR.any(dim=1).sum()))
 
 
-def loss_of(
+def loss_of(  # noqa: PLR0917 - a case is four tensors
     logprobs_BR: Tensor,
     behaviour_BR: Tensor,
     advantages_B: Tensor,
@@ -60,7 +60,9 @@ def test_one_token_by_hand(ratio: float, advantage: float, expected: float) -> N
 )
 def test_a_clipped_token_has_no_gradient(ratio: float, advantage: float, slope: float) -> None:
     logprobs = torch.tensor([[math.log(ratio)]], requires_grad=True)
-    loss_of(logprobs, torch.zeros(1, 1), torch.tensor([advantage]), torch.ones(1, 1, dtype=torch.bool)).backward()  # type: ignore[no-untyped-call]
+    loss_of(
+        logprobs, torch.zeros(1, 1), torch.tensor([advantage]), torch.ones(1, 1, dtype=torch.bool)
+    ).backward()  # type: ignore[no-untyped-call]
     assert logprobs.grad is not None
     assert logprobs.grad.item() == pytest.approx(slope, abs=1e-6)
 

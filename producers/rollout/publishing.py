@@ -1,0 +1,107 @@
+"""From samples to records: topic, partition, headers, size; whatever does not fit becomes a failed sample."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from producers.rollout.outbox import Outgoing
+from rollog.broker.limits import record_bytes
+from schemas import DeadLetter, Kind, SchemaError, Status, WorkerStatus
+from schemas.arrays import float32_array, int32_array, uint8_array
+from schemas.codec import encode
+from schemas.headers import headers_of
+
+if TYPE_CHECKING:
+    from rollog.broker.ports import Record
+    from rollog.broker.topics import RunTopics
+    from schemas import Sample
+
+too_large = "too_large"
+
+
+class RecordWriter:
+    """Writes the records of one worker."""
+
+    def __init__(self, topics: RunTopics, *, max_record_bytes: int) -> None:
+        self._topics = topics
+        self._max_record_bytes = max_record_bytes
+
+    def sample(self, sample: Sample, partition: int) -> tuple[Outgoing, Sample]:
+        """The record of a sample, and the sample it really holds: a failed one where the given does not fit.
+
+        Raises SchemaError when not even the failed one can be written.
+        """
+        try:
+            outgoing = self._outgoing(sample, partition)
+        except SchemaError as error:
+            sample = _failed(sample, "InvalidSample", str(error))
+            return self._outgoing(sample, partition), sample
+        size = record_bytes(outgoing.value, None, outgoing.headers)
+        if size <= self._max_record_bytes or sample.status is not Status.FINISHED:
+            return outgoing, sample
+        message = (
+            f"the sample has {size} bytes, more than broker.max_record_bytes = {self._max_record_bytes}; raise "
+            "it, or shorten prompts or sampling.max_tokens"
+        )
+        sample = _failed(sample, too_large, message)
+        return self._outgoing(sample, partition), sample
+
+    def _outgoing(self, sample: Sample, partition: int) -> Outgoing:
+        topic = self._topics.evaluations if sample.kind is Kind.EVALUATION else self._topics.samples
+        return Outgoing(
+            topic=topic,
+            partition=partition,
+            value=encode(sample),
+            headers=headers_of(sample),
+            task_id=sample.task_id,
+        )
+
+    def heartbeat(self, status: WorkerStatus) -> Outgoing:
+        """The record of a heartbeat."""
+        key = status.worker_id.encode()
+        return Outgoing(
+            topic=self._topics.workers, partition=0, value=encode(status), key=key, headers=headers_of(status)
+        )
+
+    def farewell(self, worker_id: str) -> Outgoing:
+        """The tombstone of a worker that leaves."""
+        return Outgoing(topic=self._topics.workers, partition=0, value=None, key=worker_id.encode())
+
+    def dead_letter(self, record: Record, error: Exception, owner: str) -> Outgoing:
+        """A refused record with its bytes, place and reason."""
+        letter = DeadLetter(
+            topic=record.topic,
+            partition=record.partition,
+            offset=record.offset,
+            reason=str(error)[:2000],
+            error_class=type(error).__name__,
+            owner=owner,
+            key=record.key,
+            value=record.value,
+            headers=dict(record.headers),
+        )
+        return Outgoing(
+            topic=self._topics.dead_letters, partition=0, value=encode(letter), headers=headers_of(letter)
+        )
+
+
+def _failed(sample: Sample, error_class: str, message: str) -> Sample:
+    """The same task, failed, without what made the sample large or invalid."""
+    return replace(
+        sample,
+        status=Status.FAILED,
+        prompt_token_ids=int32_array(),
+        token_ids=int32_array(),
+        behaviour_logprobs=float32_array(),
+        loss_mask=uint8_array(),
+        segments=(),
+        response_text="",
+        reward=None,
+        reward_components={},
+        finish_reason=None,
+        error_class=error_class,
+        error_message=message[:2000],
+        wasted_tokens=sample.num_tokens + sample.wasted_tokens,
+        metadata={},
+    )

@@ -1,0 +1,97 @@
+"""What a worker tells about itself: heartbeats and metrics."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from typing import TYPE_CHECKING
+
+from schemas import Status, WorkerStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from producers.engines.ports import Engine
+    from producers.rollout.session import WorkerSession
+    from rollog.metrics import Metrics
+    from schemas import Sample
+
+
+class WorkerReport:
+    """Counts what a worker did and says what it is doing."""
+
+    def __init__(self, session: WorkerSession, engine: Engine, metrics: Metrics, *, capacity: int) -> None:
+        self._session = session
+        self._engine = engine
+        self._metrics = metrics
+        self._capacity = capacity
+        self._host = socket.gethostname()
+        self._started_at = self._observed_at = time.monotonic()
+        self._busy_seconds = 0.0
+        self._num_ended = 0
+        self._num_tokens = 0
+        self._num_reloads = 0
+        self._reload_seconds = 0.0
+        metrics.rollout_slots_capacity.set(capacity)
+
+    def observe(self) -> None:
+        """Take note of what the worker is doing now; call it often."""
+        now = time.monotonic()
+        if self._session.num_running:
+            self._busy_seconds += now - self._observed_at
+        self._observed_at = now
+        self._metrics.rollout_slots_used.set(self._session.num_running)
+
+    def ended(self, sample: Sample) -> None:
+        """A task ended in this sample."""
+        metrics = self._metrics
+        num_tokens = sample.num_tokens + sample.wasted_tokens
+        self._num_ended += 1
+        self._num_tokens += num_tokens
+        metrics.rollout_samples.labels(sample.kind.value, sample.status.value).inc()
+        metrics.rollout_tokens_generated.inc(num_tokens)
+        if sample.status is Status.FINISHED:
+            metrics.rollout_generation_seconds.observe(sample.timings.generation_seconds)
+            metrics.rollout_reward_seconds.observe(sample.timings.reward_seconds)
+        elif sample.wasted_tokens:
+            metrics.rollout_wasted_tokens.labels(sample.status.value).inc(sample.wasted_tokens)
+
+    def reloaded(self, version: int, seconds: float) -> None:
+        """A version was put in service."""
+        self._num_reloads += 1
+        self._reload_seconds += seconds
+        self._metrics.rollout_reload_seconds.observe(seconds)
+        self._metrics.rollout_served_version.set(version)
+
+    def dead_letter(self, topic: str) -> None:
+        """A record could not be used."""
+        self._metrics.broker_dead_letters.labels(topic).inc()
+
+    def status(self, open_tasks: Sequence[str]) -> WorkerStatus:
+        """The heartbeat of this moment."""
+        session = self._session
+        served, grant = session.served, session.grant
+        return WorkerStatus(
+            worker_id=session.worker_id,
+            state=session.state,
+            capacity=self._capacity,
+            served_version=None if served is None else served.version,
+            served_digest=None if served is None else served.digest,
+            grant_id=None if grant is None else grant.grant_id,
+            epoch=session.epoch,
+            tasks_position=session.tasks_position,
+            open_tasks=tuple(dict.fromkeys(open_tasks)),
+            engine=self._engine.name,
+            engine_version=self._engine.engine_version,
+            host=self._host,
+            pid=os.getpid(),
+            num_running=session.num_running,
+            num_ended=self._num_ended,
+            num_tokens=self._num_tokens,
+            num_reloads=self._num_reloads,
+            reload_seconds=self._reload_seconds,
+            busy_seconds=self._busy_seconds,
+            uptime_seconds=time.monotonic() - self._started_at,
+            error=session.error,
+        )

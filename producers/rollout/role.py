@@ -1,0 +1,73 @@
+"""The rollout worker as a role of the command line: parts made from settings, one asyncio loop."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from typing import TYPE_CHECKING
+
+from producers.engines.choice import make_engine
+from producers.prompts import ByteTokenizer, PromptRenderer, load_tokenizer
+from producers.rewards import ShuffledRewards, make_rewards
+from producers.rollout.worker import RolloutWorker, WorkerParts
+from rollog.errors import ConfigError
+from rollog.logs import get_logger
+from rollog.weights import WeightsStore
+
+if TYPE_CHECKING:
+    import threading
+
+    from producers.rollout.settings import RolloutSettings
+    from rollog.broker.ports import Broker
+    from rollog.metrics import Metrics
+
+_log = get_logger("rollout")
+
+
+def run_rollout(settings: RolloutSettings, broker: Broker, metrics: Metrics, stop: threading.Event) -> None:
+    """Work as one rollout worker until the run is closed, the dispatcher says Stop, or `stop` is set."""
+    worker_id = f"{settings.name}-{secrets.token_hex(4)}"
+    _log.info("starting", worker=worker_id, engine=settings.rollout.engine, run=settings.run)
+    parts = make_parts(settings, broker, metrics, worker_id)
+    try:
+        asyncio.run(_run(settings, parts, worker_id, stop))
+    except BaseExceptionGroup as group:
+        raise _first_cause(group) from group
+
+
+def make_parts(settings: RolloutSettings, broker: Broker, metrics: Metrics, worker_id: str) -> WorkerParts:
+    """Engine, tokenizer, rewards and weights store as configured; nothing is started."""
+    if settings.reward.function is None:
+        raise ConfigError("reward.function is missing; name it as module:function")
+    rewards = make_rewards(settings.reward.function, settings.reward)
+    shuffled = settings.reward.control == "shuffled"
+    return WorkerParts(
+        broker=broker,
+        engine=make_engine(settings.model, settings.rollout, settings.seed),
+        renderer=_renderer(settings),
+        training_rewards=ShuffledRewards(rewards, seed=f"{settings.seed}/{worker_id}")
+        if shuffled
+        else rewards,
+        evaluation_rewards=rewards,
+        store=WeightsStore(settings.weights_uri),
+        metrics=metrics,
+    )
+
+
+async def _run(settings: RolloutSettings, parts: WorkerParts, worker_id: str, stop: threading.Event) -> None:
+    await RolloutWorker(settings, parts, worker_id=worker_id, stop=stop).run()
+
+
+def _renderer(settings: RolloutSettings) -> PromptRenderer:
+    model = settings.model
+    name = model.tokenizer or model.path
+    tokenizer = ByteTokenizer() if name is None else load_tokenizer(name)
+    return PromptRenderer(tokenizer, max_context_tokens=model.max_context_tokens)
+
+
+def _first_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The error that ended the loop, out of the groups it comes wrapped in."""
+    cause: BaseException = group
+    while isinstance(cause, BaseExceptionGroup):
+        cause = cause.exceptions[0]
+    return cause

@@ -1,0 +1,349 @@
+"""The rollout worker: one asyncio loop around an engine.
+
+Consumes   its granted partition of `tasks`; `control` and `weights` from their beginning.
+Produces   `samples` and `evaluations`, exactly one record per rollout it was ordered; `workers` (heartbeats);
+           `dead-letters` for tasks that cannot be decoded.
+Waits for  a grant, a committed policy version, and tasks.
+On crash   nothing is kept: its lease runs out, its open tasks are declared lost and issued again. A restarted
+           process is a new worker. Samples that were acknowledged before the crash count.
+
+Order of leaving: take nothing more, interrupt open rollouts, write their samples, flush, commit, tombstone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from producers.rollout import actions
+from producers.rollout.actions import failed
+from producers.rollout.intake import Intake
+from producers.rollout.outbox import Outbox, Outgoing
+from producers.rollout.outcomes import Replica, replicas_of, undecodable_task_sample, unfinished_sample
+from producers.rollout.publishing import RecordWriter
+from producers.rollout.reporting import WorkerReport
+from producers.rollout.rollouts import RolloutMaker
+from producers.rollout.session import WorkerSession
+from rollog.broker.topics import RunTopics
+from rollog.errors import DecodeError, EngineDied, EngineError, WeightsError
+from rollog.logs import get_logger
+from schemas import SchemaError, Timings, WeightVersion, WorkerState
+from schemas.codec import decode, decode_as
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Coroutine, Iterable
+
+    from producers.engines.ports import Engine
+    from producers.prompts import PromptRenderer
+    from producers.rewards import Rewards
+    from producers.rollout.settings import RolloutSettings
+    from rollog.broker.ports import Broker, Record
+    from rollog.metrics import Metrics
+    from rollog.weights import WeightsStore
+    from schemas import RolloutTask, Sample
+
+_log = get_logger("rollout")
+_pulse_seconds = 0.05
+_commit_seconds = 1.0
+_leave_seconds = 15.0
+_flush_seconds = 10.0
+_most_dead_letters_in_a_row = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerParts:
+    """What a worker is made of, besides its own loop.
+
+    `training_rewards` is `evaluation_rewards` or wraps it: starting and closing it does so for both.
+    """
+
+    broker: Broker
+    engine: Engine
+    renderer: PromptRenderer
+    training_rewards: Rewards
+    evaluation_rewards: Rewards
+    store: WeightsStore
+    metrics: Metrics
+
+
+class RolloutWorker:
+    """One worker incarnation. `run` returns when the run is closed or the worker was told to leave."""
+
+    def __init__(
+        self, settings: RolloutSettings, parts: WorkerParts, *, worker_id: str, stop: threading.Event
+    ) -> None:
+        config = settings.rollout
+        topics = RunTopics(settings.prefix, settings.run)
+        self._settings = settings
+        self._parts = parts
+        self._topics = topics
+        self._stop = stop
+        self._session = WorkerSession(
+            worker_id,
+            capacity=config.capacity,
+            load_attempts=config.load_attempts,
+            reward_function=settings.reward.function or "",
+            clock=time.monotonic,
+        )
+        self._maker = RolloutMaker(
+            self._session,
+            parts.engine,
+            parts.renderer,
+            training_rewards=parts.training_rewards,
+            evaluation_rewards=parts.evaluation_rewards,
+        )
+        self._report = WorkerReport(self._session, parts.engine, parts.metrics, capacity=config.capacity)
+        self._writer = RecordWriter(topics, max_record_bytes=settings.broker.max_record_bytes)
+        self._intake = Intake(parts.broker, topics, worker_id)
+        self._outbox = Outbox(parts.broker, worker_id, max_in_flight_bytes=config.max_in_flight_bytes)
+        self._assignment: actions.ReadTasks | actions.StopReading | None = None
+        self._leave: actions.Leave | None = None
+        self._left = asyncio.Event()
+        self._spawned: set[asyncio.Task[None]] = set()
+        self._rollouts: set[asyncio.Task[None]] = set()
+        self._last_heartbeat: Outgoing | None = None
+        self._num_dead_in_a_row = 0
+
+    async def run(self) -> None:
+        """Work until the run is closed or `stop` is set.
+
+        Raises WeightsError when weights could not be loaded again and again, EngineDied, BrokerError, DataError.
+        """
+        try:
+            await self._intake.open()
+            await self._outbox.open()
+            await self._catch_up()
+            if self._leave is None:
+                await self._work()
+        finally:
+            await self._close()
+        if self._leave is not None and self._leave.error is not None:
+            raise WeightsError(self._leave.error)
+
+    async def _catch_up(self) -> None:
+        """Read control and weights to their ends, before anybody hears of this worker."""
+        ends = await self._intake.end_of_log()
+        while not await self._intake.has_read(ends):
+            self._take(await self._intake.poll())
+
+    async def _work(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            self._group = group
+            background = [
+                group.create_task(_for_ever(self._outbox.run()), name="outbox"),
+                group.create_task(_for_ever(self._read()), name="intake"),
+                group.create_task(_for_ever(self._pulse()), name="pulse"),
+            ]
+            self._beat()
+            self._spawn(self._prepare(), "engine start")
+            await self._left.wait()
+            await self._finish()
+            for task in (*background, *self._spawned):
+                task.cancel()
+
+    async def _prepare(self) -> None:
+        parts = self._parts
+        await parts.engine.start()
+        await parts.training_rewards.start()
+        _log.info("engine ready", engine=parts.engine.name, version=parts.engine.engine_version)
+        self._act(self._session.engine_ready())
+
+    async def _read(self) -> None:
+        committed_at = time.monotonic()
+        while True:
+            self._take(await self._intake.poll())
+            await self._apply_assignment()
+            if time.monotonic() - committed_at > _commit_seconds:
+                committed_at = time.monotonic()
+                await self._intake.commit(self._session.tasks_position)
+
+    async def _apply_assignment(self) -> None:
+        assignment, self._assignment = self._assignment, None
+        match assignment:
+            case actions.ReadTasks(partition=partition, start_offset=start_offset):
+                await self._intake.read_tasks(partition, start_offset)
+                self._beat()
+            case actions.StopReading():
+                await self._intake.stop_reading_tasks()
+                self._beat()
+
+    async def _pulse(self) -> None:
+        beaten_at = time.monotonic()
+        while True:
+            await asyncio.sleep(_pulse_seconds)
+            self._report.observe()
+            if self._stop.is_set():
+                self._act(self._session.leave("the worker was stopped"))
+            if time.monotonic() - beaten_at >= self._settings.rollout.heartbeat_seconds:
+                beaten_at = time.monotonic()
+                self._act(self._session.end_overdue())
+                # While the broker is away one waiting heartbeat is enough.
+                if not self._outbox.holds(self._last_heartbeat):
+                    self._beat()
+
+    def _beat(self) -> None:
+        open_tasks = [*self._session.open_task_ids, *self._outbox.unacknowledged_task_ids]
+        self._last_heartbeat = self._writer.heartbeat(self._report.status(open_tasks))
+        self._outbox.add(self._last_heartbeat)
+
+    def _take(self, records: Iterable[Record]) -> None:
+        for record in records:
+            if record.topic == self._topics.tasks:
+                self._take_task(record)
+            elif record.topic == self._topics.control:
+                self._take_control(record)
+            else:
+                self._take_weights(record)
+
+    def _take_control(self, record: Record) -> None:
+        try:
+            decoded = decode(record.value or b"")
+        except SchemaError as error:
+            _log.warning("control record ignored", offset=record.offset, error=str(error))
+            return
+        self._act(self._session.on_control(decoded))
+
+    def _take_weights(self, record: Record) -> None:
+        try:
+            notice = decode_as(WeightVersion, record.value or b"")
+        except SchemaError as error:
+            _log.warning("weights notice ignored", offset=record.offset, error=str(error))
+            return
+        self._act(self._session.on_weights(notice))
+
+    def _take_task(self, record: Record) -> None:
+        grant = self._session.grant
+        if grant is None or record.partition != grant.partition or record.offset < grant.start_offset:
+            return
+        try:
+            decoded = decode(record.value or b"")
+        except SchemaError as error:
+            self._session.on_undecodable_task(record.offset)
+            self._refuse_task(record, error, grant.grant_id)
+            return
+        self._num_dead_in_a_row = 0
+        self._act(self._session.on_task(decoded, record.offset))
+
+    def _refuse_task(self, record: Record, error: SchemaError, grant_id: str) -> None:
+        """Dead-letter a task that is no record of ours; its failed sample goes where its headers lead."""
+        self._num_dead_in_a_row += 1
+        if self._num_dead_in_a_row > _most_dead_letters_in_a_row:
+            raise DecodeError(
+                f"{self._num_dead_in_a_row} records in a row on {record.topic} partition {record.partition} could "
+                f"not be decoded, the last at offset {record.offset}: {error}; check what writes there"
+            )
+        self._report.dead_letter("tasks")
+        self._outbox.add(self._writer.dead_letter(record, error, self._session.worker_id))
+        ending = failed("UndecodableTask", str(error))
+        sample = undecodable_task_sample(
+            record, self._session.worker_id, grant_id, self._session.epoch, ending
+        )
+        if sample is not None:
+            self._publish(sample, max(0, sample.group_id) % self._settings.broker.samples_partitions)
+
+    def _act(self, wanted: Iterable[actions.Action]) -> None:
+        for action in wanted:
+            self._act_once(action)
+
+    def _act_once(self, action: actions.Action) -> None:
+        match action:
+            case actions.Start(task=task):
+                for replica in replicas_of(task):
+                    rollout = self._spawn(self._roll_out(replica), f"rollout {replica.request_id}")
+                    self._rollouts.add(rollout)
+                    rollout.add_done_callback(self._rollouts.discard)
+            case actions.End(task=task, ending=ending):
+                self._end(task, ending)
+            case actions.Interrupt(task_id=task_id):
+                for request_id in self._session.request_ids_of(task_id):
+                    self._spawn(self._maker.interrupt(request_id), f"interrupt {request_id}")
+            case actions.Load(notice=notice):
+                self._spawn(self._load(notice), f"load version {notice.version}")
+            case actions.ReadTasks() | actions.StopReading():
+                self._assignment = action
+            case actions.Leave():
+                _log.info("leaving", reason=action.reason, error=action.error)
+                self._leave = action
+                self._left.set()
+
+    def _end(self, task: RolloutTask, ending: actions.Ending) -> None:
+        for replica in replicas_of(task):
+            sample = unfinished_sample(replica, self._session.worker_id, ending, timings=Timings())
+            self._publish(sample, task.sample_partition)
+
+    async def _roll_out(self, replica: Replica) -> None:
+        sample = await self._maker.make(replica)
+        self._publish(sample, replica.task.sample_partition)
+        # The slot stays taken while too much is unacknowledged, so that nothing grows while the broker is away.
+        await self._outbox.wait_for_room()
+        self._act(self._session.replica_ended(replica.task.task_id))
+
+    def _publish(self, sample: Sample, partition: int) -> None:
+        outgoing, written = self._writer.sample(sample, partition)
+        self._report.ended(written)
+        self._outbox.add(outgoing)
+
+    async def _load(self, notice: WeightVersion) -> None:
+        engine = self._parts.engine
+        started_at = time.monotonic()
+        directory = self._settings.home / "downloads"
+        try:
+            path = await asyncio.to_thread(self._parts.store.fetch, notice, directory)
+            await engine.pause()
+            await engine.load_weights(path, notice.version)
+            await engine.resume()
+        except EngineDied:
+            raise
+        except (WeightsError, EngineError) as error:
+            await self._fail_load(notice, error)
+            return
+        if path.parent == directory:
+            path.unlink(missing_ok=True)
+        self._report.reloaded(notice.version, time.monotonic() - started_at)
+        self._act(self._session.loaded(notice))
+        self._beat()
+
+    async def _fail_load(self, notice: WeightVersion, error: Exception) -> None:
+        """Serve nothing, say so, and try again a little later."""
+        _log.error("load failed", version=notice.version, error=str(error))
+        await self._parts.engine.pause()
+        self._act(self._session.load_failed(notice, str(error)))
+        self._beat()
+        if self._session.state is WorkerState.LOAD_FAILED:
+            await asyncio.sleep(self._settings.rollout.heartbeat_seconds)
+            self._act(self._session.retry_load())
+
+    async def _finish(self) -> None:
+        self._beat()
+        if self._rollouts:
+            await asyncio.wait(self._rollouts, timeout=_leave_seconds)
+        self._outbox.add(self._writer.farewell(self._session.worker_id))
+        try:
+            await self._outbox.flush(_flush_seconds)
+        except TimeoutError:
+            _log.warning("left without acknowledgement", open_tasks=len(self._outbox.unacknowledged_task_ids))
+
+    async def _close(self) -> None:
+        parts = self._parts
+        for step in (
+            parts.training_rewards.close,
+            parts.engine.close,
+            self._intake.close,
+            self._outbox.close,
+        ):
+            await step()
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        task = self._group.create_task(work, name=name)
+        self._spawned.add(task)
+        task.add_done_callback(self._spawned.discard)
+        return task
+
+
+async def _for_ever(work: Coroutine[Any, Any, None]) -> None:
+    """A background task that ends quietly is an error."""
+    await work
+    raise AssertionError("a background task of the rollout worker ended")

@@ -1,0 +1,419 @@
+"""The training loop on a broker: what is trained, what is not, and how a run ends."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from safetensors.torch import load
+from training_cases import (
+    FakeRun,
+    NaiveEngine,
+    a_group,
+    a_rollout,
+    make_model,
+    sha256_of,
+    trainer_settings,
+    turn_until,
+    turn_until_version,
+)
+from waiting import wait_until
+
+from consumers.ledger import read_to_end
+from rollog.broker.memory import MemoryBroker
+from rollog.broker.ports import Broker, TopicPartition
+from rollog.config import LastBatch, RunConfig
+from rollog.errors import BrokerTimeout, DataError, LedgerError, ProducerFenced, RollogError
+from rollog.metrics import Metrics
+from schemas import (
+    Close,
+    DeadLetter,
+    Disposition,
+    Genesis,
+    Kind,
+    LedgerKind,
+    Status,
+    Step,
+    WeightVersion,
+)
+from schemas.codec import decode_as
+from trainer.loop import Trainer
+from trainer.planning import step_seed
+from trainer.role import run_trainer
+from trainer.training import plan_groups, training_batch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rollog.broker.topics import RunTopics
+    from trainer.settings import TrainerSettings
+
+pytestmark = pytest.mark.engine
+
+
+@pytest.fixture(scope="module")
+def model_path(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return make_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture
+def settings(tmp_path: Path, run_topics: RunTopics, model_path: str) -> TrainerSettings:
+    return trainer_settings(tmp_path, run_topics, model_path)
+
+
+@pytest.fixture
+def run(memory_broker: MemoryBroker, run_topics: RunTopics) -> FakeRun:
+    fake = FakeRun(memory_broker, run_topics)
+    fake.create_topics()
+    return fake
+
+
+@pytest.fixture
+def trainer(run: FakeRun, settings: TrainerSettings) -> Iterator[Trainer]:
+    with a_trainer(settings, run.broker) as trainer:
+        yield trainer
+
+
+def a_trainer(settings: TrainerSettings, broker: Broker, **changes: Any) -> Trainer:
+    engine = NaiveEngine(optimizer=settings.optimizer, num_optimizer_steps=6)
+    return Trainer(settings, broker, Metrics(), engine, **changes)
+
+
+def turn_until_closed(trainer: Trainer) -> None:
+    turn_until(trainer, lambda: trainer.ledger.is_closed, "closed")
+
+
+def turn_until_judged(trainer: Trainer, number: int) -> None:
+    turn_until(
+        trainer,
+        lambda: sum(trainer.ledger.num_by_disposition.values()) >= number,
+        f"{number} verdicts",
+    )
+
+
+def send_groups(run: FakeRun, trainer: Trainer, *groups: int) -> None:
+    version = trainer.ledger.version
+    for group in groups:
+        run.send(*a_group(group, weights_sha256=trainer.ledger.weights[version], version=version))
+
+
+def dispositions(run: FakeRun) -> dict[str, Disposition]:
+    """By sample id; every record has exactly one."""
+    verdicts = [verdict for record in run.ledger() for verdict in record.verdicts]
+    places = Counter((verdict.partition, verdict.offset) for verdict in verdicts)
+    assert set(places.values()) <= {1}
+    return {verdict.sample_id: verdict.disposition for verdict in verdicts}
+
+
+def notices(broker: Broker, topics: RunTopics) -> list[WeightVersion]:
+    with broker.consumer(client_id="test") as consumer:
+        return [
+            decode_as(WeightVersion, record.value or b"")
+            for record in read_to_end(consumer, topics.weights, 0)
+        ]
+
+
+@pytest.mark.usefixtures("trainer")
+def test_a_run_begins_with_genesis_and_version_0(run: FakeRun, settings: TrainerSettings) -> None:
+    genesis = run.ledger()[0]
+    assert genesis.kind is LedgerKind.GENESIS
+    assert isinstance(genesis.body, Genesis)
+    (notice,) = notices(run.broker, run.topics)
+    assert (notice.version, notice.sha256) == (0, genesis.body.weights_sha256)
+    stored = Path(settings.weights_uri, notice.name).read_bytes()
+    assert sha256_of(stored) == notice.sha256
+    assert {"rollog", "python", "numpy", "torch", "kafka"} <= genesis.body.versions.keys()
+    assert genesis.alpha == 1.0
+
+
+def test_complete_groups_are_trained_and_the_run_closes(trainer: Trainer, run: FakeRun) -> None:
+    for version in range(3):
+        send_groups(run, trainer, 2 * version, 2 * version + 1)
+        turn_until_version(trainer, version + 1)
+    run.stop()
+    turn_until_closed(trainer)
+    records = run.ledger()
+    assert [record.kind for record in records] == [
+        LedgerKind.GENESIS,
+        *[LedgerKind.STEP] * 3,
+        LedgerKind.CLOSE,
+    ]
+    assert set(dispositions(run).values()) == {Disposition.TRAINED}
+    assert len(run.sent) == 12
+    assert records[-1].body == Close(end_offsets=(6, 6), reason="num_steps")
+    assert [notice.version for notice in notices(run.broker, run.topics)] == [0, 1, 2, 3]
+
+
+def test_a_step_record_tells_what_was_trained_and_how(trainer: Trainer, run: FakeRun) -> None:
+    send_groups(run, trainer, 0, 1)
+    turn_until_version(trainer, 1)
+    record = run.ledger()[1]
+    body = record.body
+    assert isinstance(body, Step)
+    assert [verdict.sample_id for verdict in record.verdicts] == [
+        "g0.r0.a0",
+        "g0.r1.a0",
+        "g1.r0.a0",
+        "g1.r1.a0",
+    ]
+    assert (body.num_groups, body.num_samples, body.reward_mean) == (2, 4, 0.5)
+    assert body.num_tokens == sum(sample.num_tokens for sample in run.sent.values())
+    assert len(body.losses) == len(body.gradient_norms) == len(body.learning_rates) == 2
+    assert body.lags == {"0": 4}
+    assert sorted(position for part in body.plan for position in part.positions) == [0, 1, 2, 3]
+    assert body.statistics["response_tokens_mean"] == body.num_tokens / 4
+    assert body.weights_sha256_before != body.weights_sha256
+    assert body.timings.train_seconds > 0
+
+
+def test_a_plain_loop_over_the_recorded_samples_gives_the_same_weights(
+    trainer: Trainer, run: FakeRun, settings: TrainerSettings
+) -> None:
+    published = []
+    for version in range(3):
+        send_groups(run, trainer, 2 * version, 2 * version + 1)
+        turn_until_version(trainer, version + 1)
+        published.append(trainer.ledger.weights[version + 1])
+
+    samples = {sample.sample_id: sample for sample in run.sent.values()}
+    engine = NaiveEngine(optimizer=settings.optimizer, num_optimizer_steps=6)
+    assert settings.model.path is not None
+    engine.start(settings.model.path)
+    for version in range(3):
+        groups = [[samples[f"g{2 * version + i}.r{j}.a0"] for j in range(2)] for i in range(2)]
+        plan = plan_groups(groups, settings.trainer, world_size=1, seed=step_seed(settings.seed, version + 1))
+        engine.train_step(training_batch(groups, plan, settings.algorithm, 1.0))
+        assert sha256_of(engine.export_weights()) == published[version]
+
+
+def test_groups_without_signal_are_filtered_in_a_verdicts_record_of_their_own(
+    trainer: Trainer, run: FakeRun
+) -> None:
+    run.send(*a_group(0, weights_sha256=trainer.ledger.weights[0], reward=1.0))
+    turn_until_judged(trainer, 2)
+    record = run.ledger()[1]
+    assert record.kind is LedgerKind.VERDICTS
+    assert [group.outcome for group in record.closed_groups] == [Disposition.FILTERED]
+    assert set(dispositions(run).values()) == {Disposition.FILTERED}
+
+
+def test_every_kind_of_sample_gets_its_disposition(trainer: Trainer, run: FakeRun) -> None:
+    first = trainer.ledger.weights[0]
+    run.send(
+        a_rollout(0, 0, weights_sha256=first),
+        a_rollout(0, 0, weights_sha256=first, attempt=1),
+        a_rollout(0, 1, weights_sha256=first, status=Status.FAILED, error_class="X"),
+        a_rollout(0, 1, weights_sha256=first, attempt=1),
+        a_rollout(2, 0, weights_sha256="ff" * 32),
+        a_rollout(2, 1, weights_sha256=first, status=Status.CANCELLED, cancel_reason="surplus"),
+        a_rollout(4, 0, weights_sha256=first, status=Status.LOST),
+        *a_group(1, weights_sha256=first),
+    )
+    turn_until_version(trainer, 1)
+    run.send(a_rollout(0, 0, weights_sha256=first, attempt=2))
+    turn_until_judged(trainer, 10)
+    assert dispositions(run) == {
+        "g0.r0.a0": Disposition.TRAINED,
+        "g0.r0.a1": Disposition.DUPLICATE,
+        "g0.r1.a0": Disposition.FAILED,
+        "g0.r1.a1": Disposition.TRAINED,
+        "g1.r0.a0": Disposition.TRAINED,
+        "g1.r1.a0": Disposition.TRAINED,
+        "g2.r0.a0": Disposition.STALE,
+        "g2.r1.a0": Disposition.CANCELLED,
+        "g4.r0.a0": Disposition.LOST,
+        "g0.r0.a2": Disposition.DUPLICATE,
+    }
+
+
+def test_a_sample_over_the_lag_bound_is_stale(trainer: Trainer, run: FakeRun) -> None:
+    first = trainer.ledger.weights[0]
+    run.send(a_rollout(8, 0, weights_sha256=first))
+    for version in range(2):
+        send_groups(run, trainer, 2 * version, 2 * version + 1)
+        turn_until_version(trainer, version + 1)
+    turn_until_judged(trainer, 9)
+    assert dispositions(run)["g8.r0.a0"] is Disposition.STALE
+
+
+def test_undecodable_and_foreign_records_become_dead_letters_with_their_verdict(
+    trainer: Trainer, run: FakeRun
+) -> None:
+    run.send_raw(1, b"garbage")
+    run.send(a_rollout(2, 0, weights_sha256=trainer.ledger.weights[0], kind=Kind.EVALUATION))
+    turn_until_judged(trainer, 2)
+    with run.broker.consumer(client_id="test") as consumer:
+        letters = [
+            decode_as(DeadLetter, record.value or b"")
+            for record in read_to_end(consumer, run.topics.dead_letters, 0)
+        ]
+    assert {(letter.partition, letter.offset) for letter in letters} == {(0, 0), (1, 0)}
+    assert b"garbage" in [letter.value for letter in letters]
+    assert trainer.ledger.num_by_disposition[Disposition.DEAD] == 2
+
+
+def test_committed_offsets_are_the_low_water_marks(
+    memory_broker: MemoryBroker, trainer: Trainer, run: FakeRun
+) -> None:
+    run.send(a_rollout(4, 0, weights_sha256=trainer.ledger.weights[0]))
+    send_groups(run, trainer, 0, 1)
+    turn_until_version(trainer, 1)
+    assert run.ledger()[-1].low_water_marks == (0, 2)
+    assert memory_broker.committed_offsets[run.topics.trainer_group] == {
+        TopicPartition(run.topics.samples, 0): 0,
+        TopicPartition(run.topics.samples, 1): 2,
+    }
+
+
+def test_at_the_end_of_the_dataset_the_short_batch_is_trained_and_the_run_closes(
+    trainer: Trainer, run: FakeRun
+) -> None:
+    send_groups(run, trainer, 0)
+    run.end_dataset(0)
+    run.stop()
+    turn_until_closed(trainer)
+    assert trainer.ledger.version == 1
+    assert run.ledger()[-1].body == Close(end_offsets=(2, 0), reason="dataset_end")
+
+
+def test_the_short_batch_is_dropped_where_the_configuration_says_so(
+    memory_broker: MemoryBroker, run: FakeRun, tmp_path: Path, model_path: str
+) -> None:
+    run_config = RunConfig(num_steps=3, last_batch=LastBatch.DROP)
+    settings = trainer_settings(tmp_path, run.topics, model_path, run_config=run_config)
+    with a_trainer(settings, memory_broker) as trainer:
+        send_groups(run, trainer, 0)
+        run.end_dataset(0)
+        run.stop()
+        turn_until_closed(trainer)
+        assert trainer.ledger.version == 0
+    assert set(dispositions(run).values()) == {Disposition.INCOMPLETE}
+
+
+def test_without_stopped_the_ledger_closes_after_the_time_out_and_disposes_of_everything(
+    memory_broker: MemoryBroker, run: FakeRun, settings: TrainerSettings
+) -> None:
+    now = [0.0]
+    with a_trainer(settings, memory_broker, clock=lambda: now[0]) as trainer:
+        run.end_dataset(-1)
+        turn_until(trainer, lambda: trainer._closing, "training over")
+        run.send(a_rollout(0, 0, weights_sha256=trainer.ledger.weights[0]))
+        trainer.run_once()
+        assert not trainer.ledger.is_closed
+        now[0] += settings.run_config.close_timeout_seconds + 1
+        turn_until_closed(trainer)
+    assert dispositions(run) == {"g0.r0.a0": Disposition.INCOMPLETE}
+
+
+def test_a_closed_run_is_left_alone(
+    memory_broker: MemoryBroker, run: FakeRun, settings: TrainerSettings
+) -> None:
+    run.end_dataset(-1)
+    run.stop()
+    with a_trainer(settings, memory_broker) as trainer:
+        turn_until_closed(trainer)
+    records = run.ledger()
+    with a_trainer(settings, memory_broker) as trainer:
+        trainer.run(threading.Event())
+    assert run.ledger() == records
+
+
+def test_a_graceful_stop_leaves_a_checkpoint_of_the_committed_version(
+    memory_broker: MemoryBroker, run: FakeRun, settings: TrainerSettings
+) -> None:
+    stop = threading.Event()
+    with a_trainer(settings, memory_broker) as trainer:
+        send_groups(run, trainer, 0, 1)
+        turn_until_version(trainer, 1)
+        stop.set()
+        trainer.run(stop)
+    assert [path.name for path in settings.checkpoints.iterdir()] == ["step-000001"]
+
+
+def test_a_trainer_that_was_fenced_writes_nothing_more(
+    memory_broker: MemoryBroker, run: FakeRun, settings: TrainerSettings
+) -> None:
+    with a_trainer(settings, memory_broker) as zombie:
+        send_groups(run, zombie, 0, 1)
+        with a_trainer(settings, memory_broker) as successor:
+            with pytest.raises(ProducerFenced):
+                turn_until_version(zombie, 1)
+            assert run.ledger()[-1].kind is LedgerKind.GENESIS
+            turn_until_version(successor, 1)
+
+
+def test_an_unknown_outcome_ends_the_trainer(settings: TrainerSettings, run_topics: RunTopics) -> None:
+    broker = MemoryBroker(block_seconds=0.2)
+    run = FakeRun(broker, run_topics)
+    run.create_topics()
+    with a_trainer(settings, broker) as trainer:
+        send_groups(run, trainer, 0, 1)
+        trainer._take_in_samples()
+        batch = trainer._next_batch()
+        assert batch is not None
+        broker.pause()
+        with pytest.raises(BrokerTimeout):
+            trainer._train(batch)
+        broker.resume()
+
+
+@pytest.mark.usefixtures("run")
+def test_a_model_path_that_is_missing_is_named(
+    memory_broker: MemoryBroker, run_topics: RunTopics, tmp_path: Path
+) -> None:
+    broken = trainer_settings(tmp_path, run_topics, str(tmp_path / "nowhere"))
+    with pytest.raises(DataError, match="nowhere"):
+        run_trainer(broken, memory_broker, Metrics(), threading.Event())
+
+
+def test_another_number_of_partitions_than_the_run_began_with_is_refused(
+    memory_broker: MemoryBroker, run: FakeRun, settings: TrainerSettings, tmp_path: Path, model_path: str
+) -> None:
+    with a_trainer(settings, memory_broker):
+        pass
+    broker_config = settings.broker.model_copy(update={"samples_partitions": 3})
+    changed = trainer_settings(tmp_path, run.topics, model_path, broker=broker_config)
+    with (
+        pytest.raises(LedgerError, match="counts 2 samples partitions"),
+        a_trainer(changed, memory_broker),
+    ):
+        pass
+
+
+def test_deepspeed_trains_on_either_broker(
+    broker: Broker, run_topics: RunTopics, tmp_path: Path, model_path: str
+) -> None:
+    run = FakeRun(broker, run_topics)
+    run.create_topics()
+    settings = trainer_settings(tmp_path, run_topics, model_path)
+    failures: list[RollogError] = []
+
+    def train() -> None:
+        try:
+            run_trainer(settings, broker, Metrics(), threading.Event())
+        except RollogError as error:
+            failures.append(error)
+
+    def published(version: int) -> str | None:
+        assert not failures
+        bodies = {record.version: record.body for record in run.ledger() if record.body is not None}
+        body = bodies.get(version)
+        return body.weights_sha256 if isinstance(body, Genesis | Step) else None
+
+    thread = threading.Thread(target=train, name="trainer")
+    thread.start()
+    for version in range(3):
+        sha256 = wait_until(partial(published, version), message=f"version {version}") or ""
+        for group in (2 * version, 2 * version + 1):
+            run.send(*a_group(group, weights_sha256=sha256, version=version))
+    run.stop()
+    thread.join(30)
+    assert not failures
+    assert set(dispositions(run).values()) == {Disposition.TRAINED}
+    newest = notices(broker, run_topics)[-1]
+    assert newest.version == 3
+    assert load(Path(settings.weights_uri, newest.name).read_bytes())

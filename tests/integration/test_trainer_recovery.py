@@ -1,0 +1,252 @@
+"""A trainer that dies anywhere is followed by one that goes on as if it had not."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+from training_cases import FakeRun, NaiveEngine, a_group, make_model, trainer_settings, turn_until_version
+
+from rollog.broker.memory import MemoryBroker
+from rollog.broker.topics import RunTopics
+from rollog.errors import EngineError, LedgerError, WeightsError
+from rollog.metrics import Metrics
+from rollog.weights import WeightsStore
+from schemas import Disposition, Step
+from trainer.config import TrainerConfig
+from trainer.loop import Trainer
+from trainer.role import training_engine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from rollog.broker.memory_producers import MemoryTransactionalProducer
+    from rollog.broker.ports import Broker
+    from trainer.engines.ports import TrainingEngine
+    from trainer.settings import TrainerSettings
+
+pytestmark = pytest.mark.engine
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL: nothing catches it."""
+
+
+class DyingProducer:
+    """A producer whose process dies around a commit, when its broker says so."""
+
+    def __init__(self, producer: MemoryTransactionalProducer, death: Callable[[], str | None]) -> None:
+        self._producer = producer
+        self._death = death
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._producer, name)
+
+    def commit(self, timeout_seconds: float) -> None:
+        if self._death() == "before commit":
+            raise Killed
+        self._producer.commit(timeout_seconds)
+        if self._death() == "after commit":
+            raise Killed
+
+
+class DyingBroker(MemoryBroker):
+    """A broker whose transactional producers can be made to die."""
+
+    death: str | None = None
+
+    def transactional_producer(
+        self, transactional_id: str, *, transaction_timeout_seconds: float = 15.0
+    ) -> MemoryTransactionalProducer:
+        made = super().transactional_producer(
+            transactional_id, transaction_timeout_seconds=transaction_timeout_seconds
+        )
+        return cast("MemoryTransactionalProducer", DyingProducer(made, lambda: self.death))
+
+
+@pytest.fixture(scope="module")
+def model_path(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return make_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture
+def settings(tmp_path: Path, run_topics: RunTopics, model_path: str) -> TrainerSettings:
+    return trainer_settings(
+        tmp_path,
+        run_topics,
+        model_path,
+        trainer=TrainerConfig(num_minibatches=2, checkpoint_every_steps=2, verdicts_interval_seconds=0.0),
+    )
+
+
+@pytest.fixture
+def run(memory_broker: MemoryBroker, run_topics: RunTopics) -> FakeRun:
+    fake = FakeRun(memory_broker, run_topics)
+    fake.create_topics()
+    return fake
+
+
+def naive(settings: TrainerSettings) -> TrainingEngine:
+    return NaiveEngine(optimizer=settings.optimizer, num_optimizer_steps=6)
+
+
+def a_trainer(settings: TrainerSettings, broker: Broker, engine: TrainingEngine | None = None) -> Trainer:
+    return Trainer(settings, broker, Metrics(), engine or naive(settings))
+
+
+def train(run: FakeRun, trainer: Trainer, *versions: int) -> None:
+    """Feed and make these versions, each from two groups of its own."""
+    for version in versions:
+        sha256 = trainer.ledger.weights[version - 1]
+        for group in (2 * version - 2, 2 * version - 1):
+            run.send(*a_group(group, weights_sha256=sha256, version=version - 1))
+        turn_until_version(trainer, version)
+
+
+def published(run: FakeRun) -> dict[int, str]:
+    """What the ledger says of each version, checked for samples trained twice."""
+    trained = [
+        (verdict.group_id, verdict.replica)
+        for record in run.ledger()
+        for verdict in record.verdicts
+        if verdict.disposition is Disposition.TRAINED
+    ]
+    assert len(trained) == len(set(trained))
+    return {
+        record.version: record.body.weights_sha256 for record in run.ledger() if isinstance(record.body, Step)
+    }
+
+
+def weights_without_interruption(tmp_path: Path, settings: TrainerSettings) -> dict[int, str]:
+    broker, topics = MemoryBroker(), RunTopics("rollog-test", "undisturbed")
+    run = FakeRun(broker, topics)
+    run.create_topics()
+    undisturbed = replace(settings, run=topics.run, home=tmp_path / "undisturbed")
+    undisturbed = replace(undisturbed, weights_uri=str(tmp_path / "undisturbed" / "weights"))
+    with a_trainer(undisturbed, broker) as trainer:
+        train(run, trainer, 1, 2, 3)
+    return published(run)
+
+
+@pytest.mark.parametrize("num_before", [0, 1, 2])
+def test_a_restarted_trainer_goes_on_bit_for_bit(
+    run: FakeRun, settings: TrainerSettings, tmp_path: Path, num_before: int
+) -> None:
+    with a_trainer(settings, run.broker) as trainer:
+        train(run, trainer, *range(1, num_before + 1))
+    with a_trainer(settings, run.broker) as trainer:
+        assert trainer.ledger.version == num_before
+        train(run, trainer, *range(num_before + 1, 4))
+    assert published(run) == weights_without_interruption(tmp_path, settings)
+
+
+def test_without_any_checkpoint_every_step_is_redone_from_version_0(
+    run: FakeRun, settings: TrainerSettings, tmp_path: Path
+) -> None:
+    with a_trainer(settings, run.broker) as trainer:
+        train(run, trainer, 1, 2)
+    shutil.rmtree(settings.checkpoints)
+    with a_trainer(settings, run.broker) as trainer:
+        train(run, trainer, 3)
+    assert published(run) == weights_without_interruption(tmp_path, settings)
+
+
+def test_samples_that_were_read_but_not_judged_are_read_again(
+    run: FakeRun, settings: TrainerSettings
+) -> None:
+    with a_trainer(settings, run.broker) as trainer:
+        first = trainer.ledger.weights[0]
+        run.send(*a_group(0, weights_sha256=first))
+        trainer.run_once()
+    with a_trainer(settings, run.broker) as trainer:
+        run.send(*a_group(1, weights_sha256=first))
+        turn_until_version(trainer, 1)
+    assert len(published(run)) == 1
+
+
+@pytest.mark.parametrize(("death", "version_after"), [("before commit", 1), ("after commit", 2)])
+def test_killed_around_the_commit_the_step_happened_once_or_not_at_all(
+    run_topics: RunTopics, settings: TrainerSettings, tmp_path: Path, death: str, version_after: int
+) -> None:
+    broker = DyingBroker()
+    run = FakeRun(broker, run_topics)
+    run.create_topics()
+    with a_trainer(settings, broker) as trainer:
+        train(run, trainer, 1)
+        broker.death = death
+        with pytest.raises(Killed):
+            train(run, trainer, 2)
+        broker.death = None
+    assert len(WeightsStore(settings.weights_uri).names()) == 3
+    with a_trainer(settings, broker) as trainer:
+        assert trainer.ledger.version == version_after
+        turn_until_version(trainer, 2)
+        train(run, trainer, 3)
+    assert published(run) == weights_without_interruption(tmp_path, settings)
+
+
+def test_a_damaged_checkpoint_is_passed_over(run: FakeRun, settings: TrainerSettings) -> None:
+    with a_trainer(settings, run.broker) as trainer:
+        train(run, trainer, 1, 2)
+    (settings.checkpoints / "step-000002" / "state.pt").write_bytes(b"torn")
+    with a_trainer(settings, run.broker) as trainer:
+        train(run, trainer, 3)
+    assert len(published(run)) == 3
+
+
+def test_a_checkpoint_ahead_of_the_ledger_is_refused_by_name(run: FakeRun, settings: TrainerSettings) -> None:
+    with a_trainer(settings, run.broker) as trainer:
+        train(run, trainer, 1, 2)
+    other = FakeRun(MemoryBroker(), run.topics)
+    other.create_topics()
+    with a_trainer(settings, other.broker):
+        pass
+    with pytest.raises(LedgerError, match="step-000002 is ahead"), a_trainer(settings, other.broker):
+        pass
+
+
+def test_a_checkpoint_of_another_history_is_refused_by_name(run: FakeRun, settings: TrainerSettings) -> None:
+    with a_trainer(settings, run.broker) as trainer:
+        train(run, trainer, 1, 2)
+    manifest = settings.checkpoints / "step-000002" / "manifest.json"
+    sha256 = trainer.ledger.weights[2]
+    manifest.write_text(manifest.read_text().replace(sha256, "f" * 64))
+    with pytest.raises(LedgerError, match="belongs to another run"), a_trainer(settings, run.broker):
+        pass
+
+
+def test_weights_that_cannot_be_reproduced_stop_recovery_and_name_both_sides(
+    run: FakeRun, settings: TrainerSettings
+) -> None:
+    with a_trainer(settings, run.broker) as trainer:
+        train(run, trainer, 1)
+    changed = replace(settings, optimizer=settings.optimizer.model_copy(update={"learning_rate": 0.5}))
+    with pytest.raises(EngineError, match="redoing the step of version 1"), a_trainer(changed, run.broker):
+        pass
+
+
+def test_missing_initial_weights_stop_recovery(run: FakeRun, settings: TrainerSettings) -> None:
+    with a_trainer(settings, run.broker):
+        pass
+    shutil.rmtree(settings.weights_uri)
+    with pytest.raises(WeightsError, match="v000000-"), a_trainer(settings, run.broker):
+        pass
+
+
+@pytest.mark.parametrize("zero_stage", [1, 3])
+def test_deepspeed_recovers_bit_for_bit_with_and_without_a_checkpoint(
+    run: FakeRun, settings: TrainerSettings, zero_stage: int
+) -> None:
+    trainer_config = settings.trainer.model_copy(update={"zero_stage": zero_stage})
+    settings = replace(settings, trainer=trainer_config)
+    with a_trainer(settings, run.broker, training_engine(settings)) as trainer:
+        train(run, trainer, 1, 2)
+    with a_trainer(settings, run.broker, training_engine(settings)) as trainer:
+        assert trainer.ledger.version == 2
+    shutil.rmtree(settings.checkpoints)
+    with a_trainer(settings, run.broker, training_engine(settings)) as trainer:
+        train(run, trainer, 3)
+    assert sorted(published(run)) == [1, 2, 3]

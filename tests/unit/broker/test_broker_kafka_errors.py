@@ -1,0 +1,38 @@
+"""What the Kafka client's exceptions become."""
+
+from __future__ import annotations
+
+import kafka.errors as kafka_errors
+import pytest
+
+from rollog.broker.kafka_errors import translated, translating
+from rollog.errors import BrokerError, BrokerTimeout, ProducerFenced, RecordTooLarge, TopicMismatch
+
+
+@pytest.mark.parametrize(
+    ("error", "meaning"),
+    [
+        (kafka_errors.ProducerFencedError(), ProducerFenced),
+        (kafka_errors.InvalidProducerEpochError(), ProducerFenced),
+        (kafka_errors.KafkaError("in an error state", kafka_errors.ProducerFencedError()), ProducerFenced),
+        (kafka_errors.MessageSizeTooLargeError(), RecordTooLarge),
+        (kafka_errors.RecordListTooLargeError(), RecordTooLarge),
+        (kafka_errors.UnknownTopicOrPartitionError(), TopicMismatch),
+        (kafka_errors.KafkaTimeoutError("after 3 s"), BrokerTimeout),
+        (kafka_errors.RequestTimedOutError(), BrokerTimeout),
+        (kafka_errors.TopicAuthorizationFailedError("samples"), BrokerError),
+        (kafka_errors.OffsetOutOfRangeError({"samples": 3}), BrokerError),
+        (kafka_errors.IllegalStateError("closed"), BrokerError),
+        (OSError("no route"), BrokerError),
+    ],
+)
+def test_each_error_has_one_meaning_and_says_where(error: Exception, meaning: type[BrokerError]) -> None:
+    with pytest.raises(BrokerError) as caught, translating("sending to samples"):
+        raise error
+    assert type(caught.value) is meaning
+    assert str(caught.value).startswith("sending to samples: ")
+
+
+def test_errors_of_ours_pass_unchanged() -> None:
+    ours = RecordTooLarge("over the limit")
+    assert translated(ours, "anywhere") is ours

@@ -1,0 +1,42 @@
+"""The configuration page is the one that the code writes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rollog.cli.reference import configuration_reference
+from rollog.cli.settings import Settings
+
+page = Path(__file__).parents[3] / "docs" / "configuration.md"
+
+
+def test_the_page_is_what_the_code_writes() -> None:
+    written = "python -m rollog.cli.reference > docs/configuration.md"
+    assert page.read_text(encoding="utf-8") == configuration_reference(), f"write the page anew: {written}"
+
+
+def test_every_section_and_key_is_there_once_with_its_meaning() -> None:
+    text = configuration_reference()
+    for name, declared in Settings.model_fields.items():
+        assert text.count(f"\n### [{name}]\n") == 1
+        assert isinstance(declared.annotation, type)
+    for line in text.splitlines():
+        if line.startswith("| `"):
+            *_, meaning, end = line.replace("\\|", "").split(" | ")[-1].rpartition("|")
+            assert end == ""
+            assert meaning.strip()
+
+
+def test_bounds_choices_and_defaults_are_told() -> None:
+    lines = configuration_reference().splitlines()
+    assert "| `seed` | integer >= 0, < 2147483648 | `0` | Seed of dataset order, sampling and training. |" in lines
+    assert any(line.startswith('| `action` | `regenerate`, `drop` | `"regenerate"` |') for line in lines)
+    assert any(line.startswith("| `betas` | list of 2 numbers | `[0.9, 0.95]` |") for line in lines)
+    assert any(line.startswith("| `held_out` | string | none |") for line in lines)
+
+
+def test_what_may_differ_from_machine_to_machine_is_marked() -> None:
+    marked = [line for line in configuration_reference().splitlines() if line.endswith("*Per machine.* |")]
+    keys = {line.split("`")[1] for line in marked}
+    assert {"bootstrap_servers", "path", "capacity", "port"} <= keys
+    assert not {"alpha", "group_size", "learning_rate"} & keys

@@ -1,0 +1,209 @@
+"""Rewards: whatever the user's function does, one sample fails and the others go on."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from waiting import wait_until
+
+from producers.config import RewardConfig
+from producers.reward_functions import RewardResult, call_reward_function
+from producers.rewards import InProcessRewards, RewardPool, ShuffledRewards, make_rewards
+from rollog.errors import DataError, RewardError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterator, Mapping
+
+    from producers.rewards import Rewards
+
+function = "reward_functions_for_tests:reward"
+
+
+@pytest.fixture(autouse=True)
+def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+
+
+@pytest.fixture(params=["in process", "pool"])
+def make(request: pytest.FixtureRequest) -> Iterator[Callable[[], Rewards]]:
+    def build() -> Rewards:
+        if request.param == "pool":
+            return RewardPool(function, num_processes=2, timeout_seconds=20)
+        return InProcessRewards(function)
+
+    return build
+
+
+def with_rewards(rewards: Rewards, scenario: Callable[[Rewards], Coroutine[Any, Any, Any]]) -> Any:
+    async def run() -> Any:
+        await rewards.start()
+        try:
+            return await asyncio.wait_for(scenario(rewards), 30)
+        finally:
+            await rewards.close()
+
+    return asyncio.run(run())
+
+
+def test_a_number_is_the_reward(make: Callable[[], Rewards]) -> None:
+    async def scenario(rewards: Rewards) -> RewardResult:
+        return await rewards.score("a prompt", "four", {})
+
+    assert with_rewards(make(), scenario) == RewardResult(reward=4.0)
+
+
+def test_a_mapping_gives_reward_and_components_and_chat_prompts_arrive_as_messages(
+    make: Callable[[], Rewards],
+) -> None:
+    async def scenario(rewards: Rewards) -> RewardResult:
+        return await rewards.score([{"role": "user", "content": "é"}], "x", {"behaviour": "mapping"})
+
+    assert with_rewards(make(), scenario) == RewardResult(
+        reward=1.0, components={"format": 0.5, "prompt_length": 1.0}
+    )
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "message"),
+    [
+        ("nan", "no finite number"),
+        ("inf", "no finite number"),
+        ("text", "no finite number"),
+        ("nothing", "no finite number"),
+        ("no key", "without the key 'reward'"),
+        ("raise", "raised KeyError"),
+    ],
+)
+def test_a_bad_value_fails_its_own_call_only(
+    make: Callable[[], Rewards], behaviour: str, message: str
+) -> None:
+    async def scenario(rewards: Rewards) -> RewardResult:
+        with pytest.raises(RewardError, match=message):
+            await rewards.score("p", "r", {"behaviour": behaviour})
+        return await rewards.score("p", "r", {})
+
+    assert with_rewards(make(), scenario).reward == 1.0
+
+
+@pytest.mark.parametrize("value", [np.float32(0.5), np.int64(2), np.bool_(True), np.array(1.5)])  # noqa: FBT003
+def test_numbers_of_numpy_are_numbers(value: Any) -> None:
+    assert call_reward_function(lambda _prompt, _response: value, "", "", {}).reward == float(value)
+
+
+@pytest.mark.parametrize("behaviour", ["hang", "exit"])
+def test_a_call_that_hangs_or_kills_its_process_fails_and_those_behind_it_are_answered(
+    behaviour: str,
+) -> None:
+    pool = RewardPool(function, num_processes=1, timeout_seconds=0.5)
+
+    async def scenario(rewards: Rewards) -> list[Any]:
+        bad = rewards.score("p", "r", {"behaviour": behaviour})
+        others = [rewards.score("p", "x" * length, {}) for length in range(1, 6)]
+        first = pool.pids
+        outcome = await asyncio.gather(bad, *others, return_exceptions=True)
+        assert pool.pids != first
+        return outcome
+
+    failure, *results = with_rewards(pool, scenario)
+    assert isinstance(failure, RewardError)
+    assert ("longer than 0.5 s" in str(failure)) == (behaviour == "hang")
+    assert [result.reward for result in results] == [1.0, 2.0, 3.0, 4.0, 5.0]
+
+
+def test_many_calls_at_once_each_get_their_own_answer() -> None:
+    async def scenario(rewards: Rewards) -> list[RewardResult]:
+        return list(await asyncio.gather(*(rewards.score("p", "x" * (n % 50), {}) for n in range(500))))
+
+    results = with_rewards(RewardPool(function, num_processes=2), scenario)
+    assert [result.reward for result in results] == [float(n % 50) for n in range(500)]
+
+
+def test_a_cancelled_call_does_not_disturb_the_order_of_the_others() -> None:
+    async def scenario(rewards: Rewards) -> list[RewardResult]:
+        calls = [asyncio.ensure_future(rewards.score("p", "x" * n, {})) for n in range(20)]
+        await asyncio.sleep(0)
+        calls[3].cancel()
+        return [
+            result for result in await asyncio.gather(*calls, return_exceptions=True) if not is_error(result)
+        ]
+
+    def is_error(result: object) -> bool:
+        return isinstance(result, BaseException)
+
+    results = with_rewards(RewardPool(function), scenario)
+    assert [result.reward for result in results] == [float(n) for n in range(20) if n != 3]
+
+
+@pytest.mark.parametrize(
+    "reference",
+    ["no_such_module:f", "reward_functions_for_tests:missing", "reward_functions_for_tests:not_callable"],
+)
+@pytest.mark.parametrize("num_processes", [0, 1])
+def test_a_function_that_cannot_be_used_is_named_at_the_start(reference: str, num_processes: int) -> None:
+    rewards = make_rewards(reference, RewardConfig(num_processes=num_processes))
+
+    async def scenario(_: Rewards) -> None:
+        raise AssertionError("not reached")
+
+    async def run() -> None:
+        try:
+            await rewards.start()
+        finally:
+            await rewards.close()
+
+    with pytest.raises(DataError, match=reference.replace(".", r"\.")):
+        asyncio.run(run())
+
+
+def test_reward_processes_end_with_the_pool() -> None:
+    pool = RewardPool(function, num_processes=2)
+
+    async def scenario(_: Rewards) -> list[int]:
+        return pool.pids
+
+    pids = with_rewards(pool, scenario)
+    assert len(pids) == 2
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() and is_alive(pid) for pid in pids))
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+class OwnRewards:
+    """The reward is the number in the response."""
+
+    async def start(self) -> None:
+        pass
+
+    async def score(self, prompt: object, response: str, fields: Mapping[str, Any]) -> RewardResult:
+        del prompt, fields
+        return RewardResult(reward=float(response), components={"part": 0.5})
+
+    async def close(self) -> None:
+        pass
+
+
+def test_the_negative_control_gives_each_response_the_reward_of_an_earlier_one() -> None:
+    async def scenario(rewards: Rewards) -> list[RewardResult]:
+        return [await rewards.score("p", str(number), {}) for number in range(1, 401)]
+
+    def run(seed: int) -> list[float]:
+        results = with_rewards(ShuffledRewards(OwnRewards(), seed=seed, size=16), scenario)
+        assert [result.components["own_reward"] for result in results] == [float(n) for n in range(1, 401)]
+        return [result.reward for result in results]
+
+    rewards = run(1)
+    assert rewards[0] == 0.0
+    assert all(0 < reward < number for number, reward in enumerate(rewards[1:], start=2))
+    assert rewards == run(1)
+    assert rewards != run(2)

@@ -1,0 +1,430 @@
+"""The worker on a broker in memory: every task ends in exactly one sample, whatever happens."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from rollout_cases import LengthRewards, Stage, a_stage, running, with_prompt
+from waiting import wait_until
+
+from producers.engines.simulated import SimulatedEngine, simulated_logprob
+from producers.prompts import ByteTokenizer
+from rollog.broker.ports import TopicPartition
+from rollog.errors import EngineDied, WeightsError
+from schemas import (
+    Cancel,
+    CancelReason,
+    FinishReason,
+    Kind,
+    Revoke,
+    RunClosed,
+    SamplingParameters,
+    Status,
+    Stop,
+    WorkerState,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from producers.engines.ports import Generation, GenerationRequest
+    from rollog.broker.memory import MemoryBroker
+    from rollog.broker.topics import RunTopics
+
+
+@pytest.fixture
+def stage(memory_broker: MemoryBroker, run_topics: RunTopics, tmp_path: Path) -> Iterator[Stage]:
+    with a_stage(memory_broker, run_topics, tmp_path) as built:
+        yield built
+
+
+def slow_engine() -> SimulatedEngine:
+    """Its responses take minutes, unless they are interrupted."""
+    return SimulatedEngine(tokens_per_second=0.5, max_context_tokens=256)
+
+
+def long_sampling() -> SamplingParameters:
+    return SamplingParameters(temperature=1.0, max_tokens=200)
+
+
+def test_a_task_ends_as_a_finished_scored_sample(stage: Stage) -> None:
+    with running(stage):
+        stage.give_grant()
+        stage.wait_until_serving(0)
+        task = stage.order(stage.task(3, replica=1, attempt=2))
+        sample = stage.sample()
+    assert sample.status is Status.FINISHED
+    assert (sample.sample_id, sample.task_id) == ("g3.r1.a2", task.task_id)
+    assert (sample.worker_id, sample.grant_id, sample.epoch) == ("worker-1", "1.1", 1)
+    assert (sample.reward, sample.reward_components) == (11.0, {"part": 0.5})
+    assert sample.prompt_token_ids.tolist() == list(b"1 2 3 : 6 =")
+    assert sample.response_text == ByteTokenizer().decode(sample.token_ids.tolist())
+    assert len(sample.loss_mask) == sample.loss_mask.sum() == sample.num_tokens > 0
+    assert [(s.version, s.start, s.end) for s in sample.segments] == [(0, 0, sample.num_tokens)]
+    expected = [simulated_logprob(int(token), 0) for token in sample.token_ids]
+    np.testing.assert_allclose(sample.behaviour_logprobs, expected, rtol=1e-6)
+
+
+def test_samples_go_to_the_partition_the_task_names_with_headers(stage: Stage) -> None:
+    with running(stage):
+        stage.give_grant()
+        for group in range(6):
+            stage.order(stage.task(group))
+        stage.samples(6)
+    with stage.broker.consumer(client_id="look") as consumer:
+        consumer.assign({TopicPartition(stage.topics.samples, 1): 0})
+        records = consumer.poll(1)
+    assert {record.header("group_id") for record in records} == {b"1", b"3", b"5"}
+    assert {record.header("status") for record in records} == {b"finished"}
+
+
+def test_heartbeats_tell_state_version_position_and_open_tasks(stage: Stage) -> None:
+    with running(stage, engine=slow_engine()):
+        stage.give_grant(partition=2)
+        stage.wait_until_serving(0)
+        for group in range(6):
+            stage.order(stage.task(group, sampling=long_sampling()))
+        status = stage.wait_for_status(lambda status: len(status.open_tasks) == 6)
+        assert status.num_running == status.capacity == 4
+        assert status.tasks_position == 6
+        assert (status.state, status.engine, status.grant_id) == (WorkerState.SERVING, "simulated", "1.1")
+        assert status.served_digest == stage.publish(0).digest
+
+
+def test_a_task_that_arrives_twice_makes_one_sample(stage: Stage) -> None:
+    with running(stage):
+        stage.give_grant()
+        stage.order(stage.task(0))
+        stage.order(stage.task(0))
+        stage.order(stage.task(1))
+        assert [sample.group_id for sample in stage.samples(2)] == [0, 1]
+
+
+def test_one_task_can_order_several_replicas(stage: Stage) -> None:
+    with running(stage):
+        stage.give_grant()
+        stage.order(stage.task(0, num_replicas=3))
+        samples = stage.samples(3)
+    assert [sample.replica for sample in samples] == [0, 1, 2]
+    assert len({sample.seed for sample in samples}) == 3
+    assert {sample.status for sample in samples} == {Status.FINISHED}
+
+
+def test_cancel_ends_a_running_task_with_its_wasted_tokens_counted(stage: Stage) -> None:
+    engine = SimulatedEngine(tokens_per_second=100, max_context_tokens=4096)
+    with running(stage, engine=engine):
+        stage.give_grant()
+        stage.wait_until_serving(0)
+        task = stage.task(0, sampling=SamplingParameters(temperature=1.0, max_tokens=240))
+        stage.order(task)
+        stage.wait_for_status(lambda status: status.num_running == 1)
+        stage.order(Cancel(task_id=task.task_id, epoch=1, grant_id="1.1", reason=CancelReason.STALE))
+        sample = stage.sample()
+    assert (sample.status, sample.cancel_reason) == (Status.CANCELLED, "stale")
+    assert sample.num_tokens == 0
+
+
+def test_revoke_expires_running_and_held_tasks_and_a_new_grant_goes_on(stage: Stage) -> None:
+    with running(stage, engine=slow_engine(), settings=stage.settings(capacity=1)):
+        stage.give_grant()
+        stage.wait_until_serving(0)
+        for group in range(3):
+            stage.order(stage.task(group, sampling=long_sampling()))
+        stage.wait_for_status(lambda status: len(status.open_tasks) == 3)
+        stage.send(
+            stage.topics.control, Revoke(grant_id="1.1", epoch=1, worker_id="worker-1", reason="lease")
+        )
+        samples = stage.samples(3)
+        assert {(s.status, s.cancel_reason) for s in samples} == {(Status.EXPIRED, "revoked")}
+        stage.wait_for_status(lambda status: status.grant_id is None and not status.open_tasks)
+        stage.give_grant("1.2", partition=1)
+        stage.order(stage.task(7, grant_id="1.2", sampling=SamplingParameters(temperature=1.0, max_tokens=1)))
+        assert stage.samples(4)[-1].grant_id == "1.2"
+
+
+def test_stop_ends_open_tasks_as_cancelled_and_the_worker_leaves(stage: Stage) -> None:
+    with running(stage, engine=slow_engine()) as thread:
+        stage.give_grant()
+        stage.wait_until_serving(0)
+        stage.order(stage.task(0, sampling=long_sampling()))
+        stage.wait_for_status(lambda status: status.num_running == 1)
+        stage.order(Stop(epoch=1, grant_id="1.1"))
+        thread.join(20)
+        assert not thread.is_alive()
+    sample = stage.sample()
+    assert (sample.status, sample.cancel_reason) == (Status.CANCELLED, "end of run")
+    assert stage.values(stage.topics.workers)[-1] is None
+    status = stage.status()
+    assert status is not None
+    assert status.state is WorkerState.LEAVING
+
+
+def test_a_stopped_worker_process_leaves_in_the_same_way(stage: Stage) -> None:
+    with running(stage, engine=slow_engine()) as thread:
+        stage.give_grant()
+        stage.wait_until_serving(0)
+        stage.order(stage.task(0, sampling=long_sampling()))
+        stage.wait_for_status(lambda status: status.num_running == 1)
+        stage.stop.set()
+        thread.join(20)
+    assert stage.sample().status is Status.CANCELLED
+
+
+def test_a_closed_run_is_left_even_before_the_engine_starts(stage: Stage) -> None:
+    stage.send(stage.topics.control, RunClosed(epoch=1))
+    with running(stage) as thread:
+        thread.join(20)
+        assert not thread.is_alive()
+    assert stage.status() is None
+
+
+def test_a_running_worker_leaves_when_the_run_is_closed(stage: Stage) -> None:
+    with running(stage) as thread:
+        stage.give_grant()
+        stage.wait_until_serving(0)
+        stage.send(stage.topics.control, RunClosed(epoch=1))
+        thread.join(20)
+        assert not thread.is_alive()
+
+
+def test_a_reload_in_mid_generation_labels_every_token_with_its_version(stage: Stage) -> None:
+    engine = SimulatedEngine(tokens_per_second=300, max_context_tokens=256)
+    with running(stage, engine=engine, settings=stage.settings(capacity=16)):
+        stage.give_grant()
+        stage.wait_until_serving(0)
+        sampling = SamplingParameters(temperature=1.0, max_tokens=200)
+        for group in range(16):
+            stage.order(stage.task(group, seed=group, sampling=sampling))
+        notices = {version: stage.publish(version) for version in (1, 2)}
+        samples = stage.samples(16)
+    assert any(len(sample.segments) > 1 for sample in samples)
+    for sample in samples:
+        for segment in sample.segments[1:]:
+            assert segment.weights_digest == notices[segment.version].digest
+        versions = [s.version for s in sample.segments for _ in range(s.start, s.end)]
+        tokens = zip(sample.token_ids.tolist(), versions, strict=True)
+        expected = [simulated_logprob(token, version) for token, version in tokens]
+        np.testing.assert_allclose(sample.behaviour_logprobs, expected, rtol=1e-6)
+
+
+def test_a_task_waits_until_its_version_is_served(stage: Stage) -> None:
+    with running(stage):
+        stage.give_grant()
+        stage.wait_until_serving(0)
+        stage.order(stage.task(0, min_version=1))
+        stage.wait_for_status(lambda status: len(status.open_tasks) == 1 and status.num_running == 0)
+        stage.publish(1)
+        assert stage.sample().segments[0].version == 1
+
+
+def an_evaluation(stage: Stage, group: int, version: int) -> object:
+    return stage.order(
+        stage.task(
+            group,
+            kind=Kind.EVALUATION,
+            pinned_version=version,
+            evaluation="greedy",
+            sampling=SamplingParameters(temperature=0.0, max_tokens=8),
+        )
+    )
+
+
+def test_a_pinned_evaluation_runs_under_its_version_although_a_newer_one_waits(stage: Stage) -> None:
+    engine = SimulatedEngine(tokens_per_second=20, max_context_tokens=256)
+    with running(stage, engine=engine):
+        stage.give_grant()
+        stage.wait_until_serving(0)
+        an_evaluation(stage, 0, 0)
+        stage.wait_for_status(lambda status: status.num_running == 1)
+        stage.publish(1)
+        (sample,) = stage.samples(1, stage.topics.evaluations)
+        stage.wait_until_serving(1)
+        an_evaluation(stage, 1, 0)
+        gone = stage.samples(2, stage.topics.evaluations)[1]
+    assert (sample.pinned_version, sample.evaluation, sample.reward) == (0, "greedy", 11.0)
+    assert [segment.version for segment in sample.segments] == [0]
+    assert (gone.status, gone.cancel_reason) == (Status.EXPIRED, "version_gone")
+    assert stage.read(stage.topics.samples) == []
+
+
+def test_a_reward_that_cannot_be_computed_fails_its_sample(stage: Stage) -> None:
+    with running(stage):
+        stage.give_grant()
+        stage.order(with_prompt(stage.task(0), reward_inputs_json='{"behaviour": "fail"}'))
+        stage.order(stage.task(1))
+        bad, good = stage.samples(2)
+    assert (bad.status, bad.error_class, bad.reward) == (Status.FAILED, "RewardError", None)
+    assert bad.wasted_tokens > 0
+    assert good.status is Status.FINISHED
+
+
+def test_a_task_that_takes_too_long_fails_whether_it_generates_or_is_scored(stage: Stage) -> None:
+    with running(stage):
+        stage.give_grant()
+        stage.order(
+            with_prompt(stage.task(0, timeout_seconds=0.3), reward_inputs_json='{"behaviour": "hang"}')
+        )
+        sample = stage.sample()
+    assert (sample.status, sample.error_class) == (Status.FAILED, "RolloutTimeout")
+    assert sample.wasted_tokens > 0
+
+
+def test_a_slow_generation_is_timed_out(stage: Stage) -> None:
+    with running(stage, engine=slow_engine()):
+        stage.give_grant()
+        stage.order(stage.task(0, timeout_seconds=0.3, sampling=long_sampling()))
+        assert stage.sample().error_class == "RolloutTimeout"
+
+
+def test_cancelling_a_task_that_is_being_scored_ends_it_at_once(stage: Stage) -> None:
+    with running(stage):
+        stage.give_grant()
+        task = with_prompt(stage.task(0), reward_inputs_json='{"behaviour": "hang"}')
+        stage.order(task)
+        stage.wait_for_status(lambda status: status.num_running == 1)
+        stage.order(Cancel(task_id=task.task_id, epoch=1, grant_id="1.1", reason=CancelReason.SURPLUS))
+        assert stage.sample().cancel_reason == "surplus"
+
+
+def test_an_engine_error_fails_its_sample(stage: Stage) -> None:
+    engine = SimulatedEngine(
+        tokens_per_second=5000, failure_of=lambda request: "out of luck" if request.seed == 9 else None
+    )
+    with running(stage, engine=engine):
+        stage.give_grant()
+        stage.order(stage.task(0, seed=9))
+        stage.order(stage.task(1))
+        bad, good = stage.samples(2)
+    assert (bad.status, bad.error_class, bad.error_message) == (Status.FAILED, "EngineError", "out of luck")
+    assert good.status is Status.FINISHED
+
+
+def test_a_prompt_that_does_not_fit_the_context_fails_with_the_numbers(stage: Stage) -> None:
+    with running(stage):
+        stage.give_grant()
+        stage.order(with_prompt(stage.task(0), text="x" * 300))
+        sample = stage.sample()
+    assert (sample.status, sample.error_class) == (Status.FAILED, "DataError")
+    assert "300 tokens" in (sample.error_message or "")
+
+
+def test_truncated_sampling_for_training_fails_the_sample(stage: Stage) -> None:
+    with running(stage):
+        stage.give_grant()
+        stage.order(stage.task(0, sampling=SamplingParameters(temperature=1.0, max_tokens=4, top_p=0.5)))
+        assert stage.sample().error_class == "InvalidSampling"
+
+
+def test_a_sample_that_is_too_large_fails_as_too_large(stage: Stage) -> None:
+    settings = stage.settings()
+    settings = replace(settings, broker=settings.broker.model_copy(update={"max_record_bytes": 900}))
+    with running(stage, settings=settings):
+        stage.give_grant()
+        stage.order(with_prompt(stage.task(0), text="x" * 200))
+        stage.order(stage.task(1))
+        large, small = stage.samples(2)
+    assert (large.status, large.error_class) == (Status.FAILED, "too_large")
+    assert "max_record_bytes = 900" in (large.error_message or "")
+    assert large.wasted_tokens > 0
+    assert small.status is Status.FINISHED
+
+
+def test_a_task_that_cannot_be_decoded_is_dead_lettered_and_fails_if_its_header_names_it(
+    stage: Stage,
+) -> None:
+    with running(stage):
+        stage.give_grant()
+        stage.wait_until_serving(0)
+        headers = [("type", b"RolloutTask"), ("task_id", b"1.77")]
+        stage.producer.send(stage.topics.tasks, 0, b"garbage", headers=headers)
+        stage.producer.send(stage.topics.tasks, 0, b"more garbage")
+        stage.order(stage.task(1))
+        bad, good = stage.samples(2)
+        letters = wait_until(lambda: len(found := stage.dead_letters()) == 2 and found)
+    assert (bad.status, bad.task_id, bad.error_class) == (Status.FAILED, "1.77", "UndecodableTask")
+    assert good.status is Status.FINISHED
+    assert letters
+    assert (letters[0].value, letters[0].offset, letters[0].owner) == (b"garbage", 0, "worker-1")
+    assert letters[0].headers["task_id"] == b"1.77"
+
+
+def test_weights_that_do_not_match_their_sha256_are_not_served(stage: Stage) -> None:
+    with running(stage, expect_error=True) as thread:
+        stage.give_grant()
+        stage.wait_until_serving(0)
+        notice = stage.store.publish(1, b"x" * 100)
+        (stage.home / "weights" / notice.name).write_bytes(b"y" * 100)
+        stage.send(stage.topics.weights, notice)
+        status = stage.wait_for_status(lambda status: status.state is WorkerState.LOAD_FAILED)
+        assert status.served_version is None
+        assert "sha256" in (status.error or "")
+        thread.join(20)
+    assert isinstance(stage.error, WeightsError)
+    assert stage.values(stage.topics.workers)[-1] is None
+
+
+def test_a_failed_load_is_made_good_by_a_later_version(stage: Stage) -> None:
+    with running(stage, settings=stage.settings(load_attempts=50)):
+        stage.give_grant()
+        stage.wait_until_serving(0)
+        notice = stage.store.publish(1, b"no weights file")
+        stage.send(stage.topics.weights, notice)
+        stage.wait_for_status(lambda status: status.state is WorkerState.LOAD_FAILED)
+        stage.publish(2)
+        stage.wait_until_serving(2)
+        stage.order(stage.task(0))
+        assert stage.sample().segments[0].version == 2
+
+
+class DyingEngine(SimulatedEngine):
+    """Dies with its first request."""
+
+    async def generate(self, request: GenerationRequest) -> Generation:
+        raise EngineDied(f"gone with {request.request_id}")
+
+
+def test_an_engine_that_dies_ends_the_worker_without_samples(stage: Stage) -> None:
+    with running(stage, engine=DyingEngine(), expect_error=True) as thread:
+        stage.give_grant()
+        stage.order(stage.task(0))
+        thread.join(20)
+        assert not thread.is_alive()
+    assert isinstance(stage.error, BaseExceptionGroup)
+    assert stage.error.subgroup(EngineDied) is not None
+    assert stage.read(stage.topics.samples) == []
+
+
+class CountingEngine(SimulatedEngine):
+    """Counts its requests."""
+
+    num_requests = 0
+
+    async def generate(self, request: GenerationRequest) -> Generation:
+        self.num_requests += 1
+        return await super().generate(request)
+
+
+def test_while_the_broker_is_away_rollouts_keep_their_slots_and_nothing_is_lost(
+    stage: Stage, memory_broker: MemoryBroker
+) -> None:
+    settings = stage.settings(capacity=2)
+    settings = replace(settings, rollout=settings.rollout.model_copy(update={"max_in_flight_bytes": 1}))
+    engine = CountingEngine(tokens_per_second=50, max_context_tokens=256)
+    with running(stage, engine=engine, settings=settings):
+        stage.give_grant()
+        stage.wait_until_serving(0)
+        for group in range(8):
+            stage.order(stage.task(group))
+        stage.wait_for_status(lambda status: status.num_running == 2)
+        memory_broker.pause()
+        before = engine.num_requests
+        wait_until(lambda: not engine._responses)
+        assert engine.num_requests <= before + 2
+        memory_broker.resume()
+        samples = stage.samples(8)
+    assert {sample.status for sample in samples} == {Status.FINISHED}
+    assert all(sample.finish_reason in {FinishReason.STOP, FinishReason.LENGTH} for sample in samples)
