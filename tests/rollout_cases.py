@@ -121,11 +121,10 @@ class Stage:
         self.send(self.topics.control, self.grant)
         return self.grant
 
-    def order(self, task: Record) -> Record:
+    def order(self, record: Record) -> None:
         """Write to the worker's tasks partition."""
         assert self.grant is not None
-        self.send(self.topics.tasks, task, self.grant.partition)
-        return task
+        self.send(self.topics.tasks, record, self.grant.partition)
 
     def task(self, group: int, replica: int = 0, **changes: Any) -> RolloutTask:
         values = {"sample_partition": group % broker_config.samples_partitions, "grant_id": "1.1"}
@@ -148,11 +147,13 @@ class Stage:
     def samples(self, count: int, topic: str | None = None) -> list[Sample]:
         """Wait for that many samples, and see that there are no more."""
         place = topic or self.topics.samples
-        found = wait_until(lambda: len(r := self.read(place)) >= count and r, message=f"{count} samples")
-        assert isinstance(found, list)
-        assert len(found) == count
-        assert all(isinstance(sample, Sample) for sample in found)
-        return sorted(found, key=lambda sample: (sample.group_id, sample.replica))
+        found = wait_until(
+            lambda: records if len(records := self.read(place)) >= count else None, message=f"{count} samples"
+        )
+        assert found is not None
+        samples = [record for record in found if isinstance(record, Sample)]
+        assert len(samples) == len(found) == count
+        return sorted(samples, key=lambda sample: (sample.group_id, sample.replica))
 
     def sample(self) -> Sample:
         return self.samples(1)[0]

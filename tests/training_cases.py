@@ -146,6 +146,7 @@ class NaiveEngine:
 
     def start(self, model_path: str, weights_path: Path | None = None) -> None:
         transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+        torch.set_num_threads(1)
         self._model = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32)
         if weights_path is not None:
             load_weights(self._model, weights_path)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
+from rollog.errors import ConfigError
 from trainer.engines.deepspeed import DeepSpeedEngine
 from trainer.loop import Trainer
 
@@ -20,8 +22,13 @@ def run_trainer(settings: TrainerSettings, broker: Broker, metrics: Metrics, sto
     """Train until the run is closed or `stop` is set.
 
     Raises ProducerFenced when another trainer takes over, BrokerTimeout when an outcome is unknown, DataError,
-    WeightsError, LedgerError or EngineError when the run cannot go on.
+    WeightsError, LedgerError or EngineError when the run cannot go on, ConfigError under a launcher of several ranks.
     """
+    num_ranks = int(os.environ.get("WORLD_SIZE", "1"))
+    if num_ranks > 1:
+        raise ConfigError(
+            f"WORLD_SIZE = {num_ranks}: the trainer is one process; start it without a launcher, or unset WORLD_SIZE"
+        )
     with Trainer(settings, broker, metrics, training_engine(settings)) as trainer:
         trainer.run(stop)
 

@@ -55,7 +55,7 @@ class _OpenTask:
     """A task without all its samples. It runs from `started_at` on; `ending` is set when it shall not finish."""
 
     task: RolloutTask
-    started_at: float | None = None
+    started_at: float = 0.0
     num_missing: int = 0
     ending: Ending | None = None
 
@@ -85,7 +85,9 @@ class WorkerSession:
         self._clock = clock
         self._fence_epoch = 0
         self._seen: dict[str, None] = {}
-        self._open: dict[str, _OpenTask] = {}
+        self._running: dict[str, _OpenTask] = {}
+        self._held: dict[str, _OpenTask] = {}
+        self._held_pinned: dict[str, _OpenTask] = {}
         self._num_running = 0
         self._is_ready = False
         self._newest: WeightVersion | None = None
@@ -96,7 +98,7 @@ class WorkerSession:
     @property
     def open_task_ids(self) -> list[str]:
         """Tasks without their samples, held and running."""
-        return list(self._open)
+        return [*self._running, *self._held_pinned, *self._held]
 
     @property
     def num_running(self) -> int:
@@ -114,12 +116,12 @@ class WorkerSession:
 
     def ending_of(self, task_id: str) -> Ending | None:
         """Why a running task shall not finish, or None."""
-        entry = self._open.get(task_id)
+        entry = self._running.get(task_id)
         return None if entry is None else entry.ending
 
     def request_ids_of(self, task_id: str) -> list[str]:
-        """Engine requests of an open task."""
-        entry = self._open.get(task_id)
+        """Engine requests of a running task."""
+        entry = self._running.get(task_id)
         return [] if entry is None else [replica.request_id for replica in replicas_of(entry.task)]
 
     def on_control(self, record: Record) -> list[Action]:
@@ -203,11 +205,11 @@ class WorkerSession:
 
     def replica_ended(self, task_id: str) -> list[Action]:
         """One more sample of a started task is on its way."""
-        entry = self._open[task_id]
+        entry = self._running[task_id]
         self._num_running -= 1
         entry.num_missing -= 1
         if entry.num_missing == 0:
-            del self._open[task_id]
+            del self._running[task_id]
         return self._advance()
 
     def end_overdue(self) -> list[Action]:
@@ -215,8 +217,8 @@ class WorkerSession:
         now = self._clock()
         return [
             action
-            for task_id, entry in list(self._open.items())
-            if entry.started_at is not None and now - entry.started_at > entry.task.timeout_seconds
+            for task_id, entry in list(self._running.items())
+            if now - entry.started_at > entry.task.timeout_seconds
             for action in self._end_one(
                 task_id, failed("RolloutTimeout", f"not finished within {entry.task.timeout_seconds:g} s")
             )
@@ -256,19 +258,20 @@ class WorkerSession:
             return [End(task, cancelled("leaving"))]
         if ending := refusal(task, self._reward_function):
             return [End(task, ending)]
-        self._open[task.task_id] = _OpenTask(task, num_missing=task.num_replicas)
+        held = self._held if task.pinned_version is None else self._held_pinned
+        held[task.task_id] = _OpenTask(task, num_missing=task.num_replicas)
         return self._advance()
 
     def _end_all(self, ending: Ending) -> list[Action]:
-        return [action for task_id in list(self._open) for action in self._end_one(task_id, ending)]
+        return [action for task_id in self.open_task_ids for action in self._end_one(task_id, ending)]
 
     def _end_one(self, task_id: str, ending: Ending) -> list[Action]:
-        entry = self._open.get(task_id)
+        for held in (self._held, self._held_pinned):
+            if task_id in held:
+                return [End(held.pop(task_id).task, ending)]
+        entry = self._running.get(task_id)
         if entry is None or entry.ending is not None:
             return []
-        if entry.started_at is None:
-            del self._open[task_id]
-            return [End(entry.task, ending)]
         entry.ending = ending
         return [Interrupt(task_id)]
 
@@ -286,40 +289,48 @@ class WorkerSession:
                 actions.append(self._load(target))
         return actions
 
-    def _held(self) -> list[_OpenTask]:
-        return [entry for entry in self._open.values() if entry.started_at is None]
-
     def _end_gone(self) -> list[Action]:
         served = self._served_version
-        gone = [
-            e.task
-            for e in self._held()
-            if e.task.pinned_version is not None and e.task.pinned_version < served
-        ]
+        gone = [e.task for e in self._held_pinned.values() if (e.task.pinned_version or 0) < served]
         for task in gone:
-            del self._open[task.task_id]
+            del self._held_pinned[task.task_id]
         return [End(task, expired(version_gone)) for task in gone]
 
     def _start_ready(self) -> list[Action]:
         """Start what fits, pinned tasks first: a reload waits for them."""
-        served = self._served_version
-        ready = [entry for entry in self._held() if _may_start(entry.task, served)]
-        ready.sort(key=lambda entry: entry.task.pinned_version is None)
         actions: list[Action] = []
-        for entry in ready:
-            used = self._num_running + entry.task.num_replicas
-            if self._num_running and used > self._capacity:
-                break
-            entry.started_at = self._clock()
-            self._num_running = used
-            actions.append(Start(entry.task))
+        for held in (self._held_pinned, self._held):
+            for entry in self._take_ready(held):
+                entry.started_at = self._clock()
+                self._running[entry.task.task_id] = entry
+                self._num_running += entry.task.num_replicas
+                actions.append(Start(entry.task))
         return actions
+
+    def _take_ready(self, held: dict[str, _OpenTask]) -> list[_OpenTask]:
+        """In order of arrival, until one does not fit."""
+        served = self._served_version
+        num_running = self._num_running
+        taken: list[_OpenTask] = []
+        for entry in held.values():
+            if num_running >= self._capacity:
+                break
+            if not _may_start(entry.task, served):
+                continue
+            if num_running and num_running + entry.task.num_replicas > self._capacity:
+                break
+            num_running += entry.task.num_replicas
+            taken.append(entry)
+        for entry in taken:
+            del held[entry.task.task_id]
+        return taken
 
     def _load_target(self) -> WeightVersion | None:
         """The version to load now: the newest, unless open tasks are pinned to what is or comes before it."""
         if self._newest is None or (self.served is not None and self._newest.version <= self.served.version):
             return None
-        pinned = {e.task.pinned_version for e in self._open.values() if e.task.pinned_version is not None}
+        unfinished = (*self._held_pinned.values(), *self._running.values())
+        pinned = {e.task.pinned_version for e in unfinished if e.task.pinned_version is not None}
         if self.served is not None and self.served.version in pinned:
             return None
         waited_for = [version for version in pinned if version in self._notices]

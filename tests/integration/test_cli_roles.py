@@ -11,7 +11,6 @@ import uuid
 from typing import TYPE_CHECKING
 
 import pytest
-
 from waiting import wait_until
 
 if TYPE_CHECKING:

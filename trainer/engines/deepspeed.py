@@ -61,6 +61,8 @@ class DeepSpeedEngine:
         self._steps_taken = 0
         self._model: PreTrainedModel | None = None
         self._engine: Any = None
+        self._has_joined = False
+        self._norm = 0.0
 
     def start(self, model_path: str, weights_path: Path | None = None) -> None:
         """Build model, optimizer and process group."""
@@ -68,10 +70,8 @@ class DeepSpeedEngine:
         torch.set_num_threads(self._trainer.num_threads)
         torch.use_deterministic_algorithms(True)
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-        deepspeed = _import_deepspeed()
-        _join_process_group(deepspeed)
-        self._model = load_model(model_path, weights_path, self._dtype)
-        policy = Policy(self._model, self._temperature)
+        model = load_model(model_path, weights_path, self._dtype)
+        policy = Policy(model, self._temperature)
         optimizer = torch.optim.AdamW(
             policy.parameters(),
             lr=self._optimizer.learning_rate,
@@ -80,9 +80,15 @@ class DeepSpeedEngine:
             weight_decay=self._optimizer.weight_decay,
             fused=True,
         )
+        if self._clips_itself:
+            optimizer.register_step_pre_hook(self._clip)
+        deepspeed = _import_deepspeed()
+        _join_process_group(deepspeed)
+        self._has_joined = True
         self._engine = deepspeed.initialize(
             model=policy, optimizer=optimizer, config=self._deepspeed_config(), dist_init_required=False
         )[0]
+        self._model = model
         self._steps_taken = 0
 
     def train_step(self, batch: TrainingBatch) -> StepResult:
@@ -154,13 +160,13 @@ class DeepSpeedEngine:
 
     def close(self) -> None:
         """Free the model and leave the process group."""
-        if self._engine is None:
-            return
-        self._engine.destroy()
-        self._engine = None
-        self._model = None
+        if self._engine is not None:
+            self._engine.destroy()
+        self._engine = self._model = None
         gc.collect()
-        _leave_process_group()
+        if self._has_joined:
+            _leave_process_group()
+        self._has_joined = False
 
     def _optimizer_step(self, minibatch: Minibatch, rate: float) -> tuple[float, RatioSums, float]:
         engine = self._engine
@@ -174,18 +180,18 @@ class DeepSpeedEngine:
             device=engine.device,
             scale=float(torch.distributed.get_world_size()),
         )
-        norm = self._clipped_norm() if self._clips_itself else None
         engine.step()
-        return loss, sums, float(engine.get_global_grad_norm() if norm is None else norm)
+        norm = self._norm if self._clips_itself else engine.get_global_grad_norm()
+        return loss, sums, float(norm)
 
     @property
     def _clips_itself(self) -> bool:
-        """At stage 0 in float32 DeepSpeed reports no gradient norm, so it is taken, and clipped, here."""
+        """At stage 0 in float32 DeepSpeed reports no gradient norm, so `_clip` takes it before each step."""
         return self._trainer.zero_stage == 0 and self._dtype == "float32"
 
-    def _clipped_norm(self) -> Tensor:
-        self._engine.allreduce_gradients()
-        return nn.utils.clip_grad_norm_(self._engine.module.parameters(), self._optimizer.max_gradient_norm)
+    def _clip(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        self._norm = nn.utils.clip_grad_norm_(parameters, self._optimizer.max_gradient_norm).item()
 
     def _gathered(self, tensor: Tensor) -> AbstractContextManager[Any]:
         if self._trainer.zero_stage < 3 or not isinstance(tensor, nn.Parameter):  # noqa: PLR2004 - ZeRO's number

@@ -29,7 +29,10 @@ def test_every_section_and_key_is_there_once_with_its_meaning() -> None:
 
 def test_bounds_choices_and_defaults_are_told() -> None:
     lines = configuration_reference().splitlines()
-    assert "| `seed` | integer >= 0, < 2147483648 | `0` | Seed of dataset order, sampling and training. |" in lines
+    assert (
+        "| `seed` | integer >= 0, < 2147483648 | `0` | Seed of dataset order, sampling and training. |"
+        in lines
+    )
     assert any(line.startswith('| `action` | `regenerate`, `drop` | `"regenerate"` |') for line in lines)
     assert any(line.startswith("| `betas` | list of 2 numbers | `[0.9, 0.95]` |") for line in lines)
     assert any(line.startswith("| `held_out` | string | none |") for line in lines)

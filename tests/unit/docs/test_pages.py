@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import click
 import pytest
 
-import schemas
 from rollog.broker.topics import RunTopics, run_topic_names
 from rollog.cli.main import cli
 from rollog.cli.settings import Settings
@@ -23,6 +24,7 @@ root = Path(__file__).parents[3]
 pages = [root / "README.md", *sorted((root / "docs").glob("*.md"))]
 every_page = pytest.mark.parametrize("page", pages, ids=lambda page: page.name)
 packages = ("schemas", "rollog", "producers", "consumers", "trainer")
+file_suffixes = ("json", "lock", "log", "md", "py", "toml")
 
 
 def prose(page: Path) -> str:
@@ -68,30 +70,41 @@ def test_files_named_in_the_text_exist(page: Path) -> None:
 @every_page
 def test_settings_named_in_the_text_exist(page: Path) -> None:
     for word in code_words(page):
-        section, dot, key = word.split(" ")[0].partition(".")
+        section, _, key = word.split(" ")[0].partition(".")
         declared = Settings.model_fields.get(section)
-        if not dot or declared is None or not re.fullmatch(r"[a-z_]+", key) or key in {"py", "run_once"}:
+        if declared is None or not re.fullmatch(r"[a-z_]+", key) or key in file_suffixes:
             continue
         model = declared.annotation
         assert isinstance(model, type)
         assert issubclass(model, Section)
-        if key not in model.model_fields:
-            assert is_function(section, key), word
+        assert key in model.model_fields or is_defined(section, key), word
 
 
 @every_page
 def test_commands_named_in_the_text_exist(page: Path) -> None:
-    for name in re.findall(r"\brollog ([a-z]+)\b", page.read_text(encoding="utf-8")):
-        if name in {"up", *cli.commands}:
-            assert name in cli.commands
+    shell = re.findall(r"```sh\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    lines = [line for block in shell for line in block.splitlines()]
+    for text in (*code_words(page), *lines):
+        named = re.match(r"(?:\.venv/bin/)?rollog +([a-z]+)(?: +([a-z]+))?", text)
+        if named is not None:
+            name, following = named.groups()
+            assert name in cli.commands, text
+            command = cli.commands[name]
+            assert not isinstance(command, click.Group) or following in {None, *command.commands}, text
 
 
 def test_the_places_named_in_the_state_tables_exist() -> None:
     text = (root / "docs" / "protocol.md").read_text(encoding="utf-8")
-    for row in re.findall(r"^\|.*\|$", text, flags=re.MULTILINE):
-        for module, function in re.findall(r"`(?:[\w/]+/)?([a-z_]+)\.([A-Za-z_][\w.]*)`", row.split(" | ")[-1]):
-            if module not in Settings.model_fields and function != "py":
-                assert is_function(module, function.split(".")[-1]), f"{module}.{function}"
+    places = [
+        place
+        for row in re.findall(r"^\|.*\|$", text, flags=re.MULTILINE)
+        for place in re.findall(r"`(?:[\w/]+/)?([A-Za-z_]+\.[A-Za-z_][\w.]*)`", row.rsplit(" | ", 1)[-1])
+        if not place.endswith(".py")
+    ]
+    assert len(places) > 50
+    for place in places:
+        module, *_, name = place.split(".")
+        assert is_defined(module, name) or is_setting(module, name), place
 
 
 def test_every_disposition_kind_and_status_is_described() -> None:
@@ -110,15 +123,23 @@ def test_every_topic_and_every_record_on_it_is_in_the_table(page: str) -> None:
         assert record.__name__ in text, record
 
 
-def is_function(module: str, name: str) -> bool:
-    """Whether a function, class or method of that name stands in a module of that name."""
-    files = [path for package in packages for path in (root / package).rglob(f"{module}.py")]
-    if module == "schemas":
-        return hasattr(schemas, name)
-    pattern = re.compile(rf"^\s*(async )?(def|class) {name}\b", flags=re.MULTILINE)
-    return any(pattern.search(path.read_text(encoding="utf-8")) for path in files) or any(
-        re.search(rf"^class {module}\b", text, flags=re.MULTILINE) and pattern.search(text)
-        for package in packages
-        for path in (root / package).rglob("*.py")
-        for text in [path.read_text(encoding="utf-8")]
+def is_defined(place: str, name: str) -> bool:
+    """Whether a function or class of that name stands in a module, or in the class, called `place`."""
+    definition = re.compile(rf"^\s*(async )?(def|class) {name}\b", flags=re.MULTILINE)
+    owner = re.compile(rf"^class {place}\b", flags=re.MULTILINE)
+    return any(
+        definition.search(text)
+        for path, text in sources().items()
+        if path.stem == place or owner.search(text)
     )
+
+
+@cache
+def sources() -> dict[Path, str]:
+    paths = (path for package in packages for path in (root / package).rglob("*.py"))
+    return {path: path.read_text(encoding="utf-8") for path in paths}
+
+
+def is_setting(section: str, key: str) -> bool:
+    declared = Settings.model_fields.get(section)
+    return declared is not None and key in getattr(declared.annotation, "model_fields", {})

@@ -6,32 +6,27 @@ import os
 import time
 from typing import Any
 
+values = {
+    "mapping": {"reward": True, "format": 0.5, "prompt_length": 2},
+    "nan": float("nan"),
+    "inf": float("inf"),
+    "text": "1.0",
+    "nothing": None,
+    "no key": {"score": 1.0},
+}
 
-def reward(prompt: Any, response: str, **fields: Any) -> Any:
-    """Does what the field `behaviour` says."""
-    behaviour = fields.get("behaviour", "length")
-    match behaviour:
-        case "length":
-            return len(response)
-        case "mapping":
-            return {"reward": True, "format": 0.5, "prompt_length": len(prompt)}
-        case "nan":
-            return float("nan")
-        case "text":
-            return "1.0"
-        case "nothing":
-            return None
-        case "no key":
-            return {"score": 1.0}
-        case "raise":
-            raise KeyError("answer")
-        case "hang":
-            while True:
-                time.sleep(1)
-        case "exit":
-            os._exit(3)
-        case _:
-            return float(behaviour)
+
+def reward(prompt: Any, response: str, *, behaviour: str = "length") -> Any:
+    """Does what the field `behaviour` of the dataset row says."""
+    if behaviour == "raise":
+        raise KeyError(prompt)
+    if behaviour == "exit":
+        os._exit(3)
+    while behaviour == "hang":
+        time.sleep(1)
+    if behaviour == "prompt length":
+        return len(prompt)
+    return values.get(behaviour, len(response))
 
 
 not_callable = 3

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from builders import a_task
@@ -14,6 +14,9 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from producers.prompts import ByteTokenizer, PromptRenderer, load_tokenizer, reward_fields, reward_prompt
 from rollog.errors import DataError
 from schemas import Prompt, SamplingParameters
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 words = ["<pad>", "<eos>", "<unk>", "1", "2", "3", "+", "=", "user", "assistant", "12"]
 template = "{% for m in messages %}{{ m.role }} {{ m.content }} {% endfor %}assistant"

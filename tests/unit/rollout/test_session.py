@@ -45,7 +45,13 @@ def a_notice(version: int) -> WeightVersion:
 
 
 def a_grant(**changes: Any) -> Grant:
-    values = {"grant_id": "1.1", "epoch": 1, "worker_id": worker_id, "partition": 2, "start_offset": 10}
+    values: dict[str, Any] = {
+        "grant_id": "1.1",
+        "epoch": 1,
+        "worker_id": worker_id,
+        "partition": 2,
+        "start_offset": 10,
+    }
     return Grant(**(values | changes))
 
 

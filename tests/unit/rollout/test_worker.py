@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from rollout_cases import LengthRewards, Stage, a_stage, running, with_prompt
+from rollout_cases import Stage, a_stage, running, with_prompt
 from waiting import wait_until
 
 from producers.engines.simulated import SimulatedEngine, simulated_logprob
@@ -55,7 +55,8 @@ def test_a_task_ends_as_a_finished_scored_sample(stage: Stage) -> None:
     with running(stage):
         stage.give_grant()
         stage.wait_until_serving(0)
-        task = stage.order(stage.task(3, replica=1, attempt=2))
+        task = stage.task(3, replica=1, attempt=2)
+        stage.order(task)
         sample = stage.sample()
     assert sample.status is Status.FINISHED
     assert (sample.sample_id, sample.task_id) == ("g3.r1.a2", task.task_id)
@@ -221,8 +222,8 @@ def test_a_task_waits_until_its_version_is_served(stage: Stage) -> None:
         assert stage.sample().segments[0].version == 1
 
 
-def an_evaluation(stage: Stage, group: int, version: int) -> object:
-    return stage.order(
+def order_evaluation(stage: Stage, group: int, version: int) -> None:
+    stage.order(
         stage.task(
             group,
             kind=Kind.EVALUATION,
@@ -238,12 +239,12 @@ def test_a_pinned_evaluation_runs_under_its_version_although_a_newer_one_waits(s
     with running(stage, engine=engine):
         stage.give_grant()
         stage.wait_until_serving(0)
-        an_evaluation(stage, 0, 0)
+        order_evaluation(stage, 0, 0)
         stage.wait_for_status(lambda status: status.num_running == 1)
         stage.publish(1)
         (sample,) = stage.samples(1, stage.topics.evaluations)
         stage.wait_until_serving(1)
-        an_evaluation(stage, 1, 0)
+        order_evaluation(stage, 1, 0)
         gone = stage.samples(2, stage.topics.evaluations)[1]
     assert (sample.pinned_version, sample.evaluation, sample.reward) == (0, "greedy", 11.0)
     assert [segment.version for segment in sample.segments] == [0]

@@ -1,0 +1,118 @@
+"""The loop with real parts (transformers, DeepSpeed, the real dispatcher and trainer) on the real broker."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+from waiting import wait_until
+from whole_run import small_settings, whole_run
+
+from schemas import Disposition, LedgerKind, Status
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from whole_run import WholeRun
+
+    from rollog.broker.kafka import KafkaBroker
+    from rollog.broker.topics import RunTopics
+    from schemas import LedgerRecord
+
+pytestmark = [pytest.mark.broker, pytest.mark.engine]
+
+
+def check_invariants(run: WholeRun, ledger: list[LedgerRecord]) -> Counter[Disposition]:
+    """I1, I2 and I3 on a closed ledger."""
+    assert ledger[-1].kind is LedgerKind.CLOSE
+    verdicts = [verdict for record in ledger for verdict in record.verdicts]
+    places = [(verdict.partition, verdict.offset) for verdict in verdicts]
+    assert sorted(places) == [header.place for header in run.samples()]
+    trained = [verdict for verdict in verdicts if verdict.disposition is Disposition.TRAINED]
+    rollouts = Counter((verdict.group_id, verdict.replica) for verdict in trained)
+    assert set(rollouts.values()) == {1}
+    bound = -(-run.settings.freshness.alpha // 1)
+    assert all(verdict.lag is not None and verdict.lag <= bound for verdict in trained)
+    return Counter(verdict.disposition for verdict in verdicts)
+
+
+def test_with_alpha_zero_and_filtered_groups_the_run_ends_and_trains_nothing_stale(
+    kafka_broker: KafkaBroker, run_topics: RunTopics, tmp_path: Path
+) -> None:
+    settings = small_settings(tmp_path, run_topics.run, freshness={"alpha": 0.0}, groups={"group_size": 2})
+    with whole_run(kafka_broker, tmp_path, settings) as run:
+        run.dispatcher()
+        run.worker()
+        run.trainer()
+        ledger = run.wait_until_closed()
+    counts = check_invariants(run, ledger)
+    assert counts[Disposition.FILTERED] > 0
+    assert counts[Disposition.TRAINED] == 3 * 2 * 2
+    steps = [record for record in ledger if record.kind is LedgerKind.STEP]
+    assert {verdict.lag for record in steps for verdict in record.verdicts if verdict.lag is not None} == {0}
+
+
+def test_workers_come_and_go_and_dispatcher_and_trainer_are_restarted_without_loss(
+    kafka_broker: KafkaBroker, run_topics: RunTopics, tmp_path: Path
+) -> None:
+    settings = small_settings(tmp_path, run_topics.run, run={"num_steps": 6})
+    with whole_run(kafka_broker, tmp_path, settings) as run:
+
+        def wait_for_version(version: int) -> None:
+            wait_until(
+                lambda: any(record.version >= version for record in run.ledger()), 60, f"version {version}"
+            )
+
+        first_dispatcher = run.dispatcher()
+        first_worker = run.worker()
+        first_trainer = run.trainer()
+        wait_for_version(1)
+        run.worker()
+        first_worker.end()
+        wait_for_version(2)
+        first_dispatcher.end()
+        run.dispatcher()
+        wait_for_version(3)
+        first_trainer.end()
+        run.trainer()
+        ledger = run.wait_until_closed()
+    counts = check_invariants(run, ledger)
+    assert counts[Disposition.TRAINED] == 6 * 2 * 4
+    assert ledger[-1].version == 6
+
+
+def test_without_replication_one_task_makes_the_whole_group(
+    kafka_broker: KafkaBroker, run_topics: RunTopics, tmp_path: Path
+) -> None:
+    settings = small_settings(tmp_path, run_topics.run, dispatch={"replicate": False}, run={"num_steps": 1})
+    with whole_run(kafka_broker, tmp_path, settings) as run:
+        run.dispatcher()
+        run.worker()
+        run.trainer()
+        ledger = run.wait_until_closed()
+    check_invariants(run, ledger)
+    finished = [header for header in run.samples() if header.status is Status.FINISHED]
+    assert len({header.task_id for header in finished}) < len(finished)
+
+
+def test_a_dataset_that_ends_is_trained_to_its_last_group(
+    kafka_broker: KafkaBroker, run_topics: RunTopics, tmp_path: Path
+) -> None:
+    settings = small_settings(
+        tmp_path,
+        run_topics.run,
+        run={"num_steps": 1000},
+        groups={"filter_zero_signal": False, "groups_per_batch": 3},
+        data={"num_epochs": 1},
+    )
+    train = tmp_path / "prompts.jsonl"
+    train.write_text("".join(train.read_text().splitlines(keepends=True)[:7]))
+    with whole_run(kafka_broker, tmp_path, settings) as run:
+        run.dispatcher()
+        run.worker()
+        run.trainer()
+        ledger = run.wait_until_closed()
+    counts = check_invariants(run, ledger)
+    assert counts[Disposition.TRAINED] == 7 * 4
+    assert ledger[-1].version == 3
