@@ -17,11 +17,10 @@ import random
 import time
 import tomllib
 from collections import deque
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -35,7 +34,15 @@ from rollog.demo.model import encode_words, eos_token_id, vocabulary
 from rollog.demo.prepare import DemoFiles, prepare
 from trainer.config import AlgorithmConfig, OptimizerConfig, TrainerConfig
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 Row = dict[str, Any]
+
+heading = (
+    "| seed | lag | greedy | sampled | tokens | greedy during | rollouts/step: first, mean, max | clipped | CPU s |",
+    "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +136,12 @@ def endless(rows: list[Row], rng: random.Random) -> Iterator[Row]:
 
 
 def make_groups(
-    model: Qwen2ForCausalLM, rows: list[Row], settings: Settings, generator: torch.Generator, *, shuffled: bool
+    model: Qwen2ForCausalLM,
+    rows: list[Row],
+    settings: Settings,
+    generator: torch.Generator,
+    *,
+    shuffled: bool,
 ) -> list[list[Rollout]]:
     """One group per row; the control hands every reward to another rollout."""
     size = settings.groups.group_size
@@ -183,7 +195,9 @@ def policy_loss(
     """Clipped loss against the behaviour logprobs, mean over tokens; and the clipped share of tokens."""
     width = max(len(rollout.response_ids) for rollout, _ in rollouts)
     start = len(rollouts[0][0].prompt_ids)
-    input_ids_BT = torch.tensor([_right_padded(r.prompt_ids + r.response_ids, start + width) for r, _ in rollouts])
+    input_ids_BT = torch.tensor(
+        [_right_padded(r.prompt_ids + r.response_ids, start + width) for r, _ in rollouts]
+    )
     behaviour_BT = torch.tensor([_right_padded(r.behaviour_logprobs, width) for r, _ in rollouts])
     mask_BT = torch.tensor([_right_padded([1.0] * len(r.response_ids), width) for r, _ in rollouts])
     advantage_B1 = torch.tensor([advantage for _, advantage in rollouts])[:, None]
@@ -212,15 +226,13 @@ def train_step(
     weighted = [
         pair
         for group in batch
-        for pair in zip(
-            group, advantages(group, normalize_std=settings.algorithm.normalize_std), strict=True
-        )
+        for pair in zip(group, advantages(group, normalize_std=settings.algorithm.normalize_std), strict=True)
     ]
     size = -(-len(weighted) // settings.trainer.num_minibatches)
     shares = []
     for start in range(0, len(weighted), size):
         loss, clipped = policy_loss(model, weighted[start : start + size], settings.algorithm)
-        loss.backward()
+        torch.autograd.backward(loss)
         torch.nn.utils.clip_grad_norm_(model.parameters(), settings.optimizer.max_gradient_norm)
         optimizer.step()
         schedule.step()
@@ -255,8 +267,8 @@ def learn(files: DemoFiles, settings: Settings, *, seed: int, lag: int, shuffled
     """One whole run."""
     outcome = Outcome(seed=seed, lag=lag)
     train_rows, held_out = _read(files.train), _read(files.held_out)[: settings.evaluation.num_prompts]
-    model = Qwen2ForCausalLM.from_pretrained(files.model).train()
-    behaviour = Qwen2ForCausalLM.from_pretrained(files.model).eval()
+    model = Qwen2ForCausalLM.from_pretrained(files.model)
+    behaviour = Qwen2ForCausalLM.from_pretrained(files.model)
     optimizer, schedule = make_optimizer(model, settings)
     rows = endless(train_rows, random.Random(seed))
     generator = torch.Generator().manual_seed(seed)
@@ -342,8 +354,7 @@ def main() -> None:
     torch.set_num_threads(1)
     settings = load_settings(arguments.overrides)
     files = prepare(arguments.cache, seed=arguments.warm_start_seed)
-    print("| seed | lag | greedy | sampled | tokens | greedy during | rollouts per step first / mean / max | clipped | CPU s |")
-    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
+    print(*heading, sep="\n")
     for lag in arguments.lags:
         for seed in arguments.seeds:
             outcome = learn(files, settings, seed=seed, lag=lag, shuffled=arguments.control == "shuffled")

@@ -55,6 +55,10 @@ class ProgressView:
     is_closed: bool
     close_reason: str
     ledger_head: str
+    wall_seconds: float
+    """From genesis to the newest ledger record, which is the close once there is one."""
+    generating_seconds: float
+    """From the first trace of a rollout to the newest ledger record."""
 
     @property
     def reward_mean(self) -> float | None:
@@ -85,6 +89,40 @@ class ProgressView:
 
 
 @dataclass(slots=True)
+class RunTimes:
+    """When a run began and how far it is, by the broker's append times alone."""
+
+    genesis_ms: int | None = None
+    rollout_ms: int | None = None
+    newest_ms: int = 0
+
+    def ledger_record(self, record: LedgerRecord, at_ms: int) -> None:
+        """Take in when a ledger record was appended."""
+        if isinstance(record.body, Genesis):
+            self.genesis_ms = at_ms
+        if record.verdicts:
+            self.rollout(at_ms)
+        self.newest_ms = max(self.newest_ms, at_ms)
+
+    def rollout(self, at_ms: int) -> None:
+        """Take in that there had been a rollout by then. The topics are read side by side, so any order is possible."""
+        self.rollout_ms = at_ms if self.rollout_ms is None else min(self.rollout_ms, at_ms)
+
+    @property
+    def wall_seconds(self) -> float:
+        """Since genesis."""
+        return self._since(self.genesis_ms)
+
+    @property
+    def generating_seconds(self) -> float:
+        """Since the first trace of a rollout."""
+        return self._since(self.rollout_ms)
+
+    def _since(self, start_ms: int | None) -> float:
+        return 0.0 if start_ms is None else max(0, self.newest_ms - start_ms) / 1000
+
+
+@dataclass(slots=True)
 class ProgressFold:
     """What the records seen so far amount to."""
 
@@ -100,10 +138,12 @@ class ProgressFold:
     workers: dict[str, WorkerStatus] = field(default_factory=dict)
     engines: set[str] = field(default_factory=set)
     tokens_by_worker: dict[str, int] = field(default_factory=dict)
+    times: RunTimes = field(default_factory=RunTimes)
 
-    def add_ledger_record(self, record: LedgerRecord, digest: bytes) -> None:
-        """Take in one record of `steps`."""
+    def add_ledger_record(self, record: LedgerRecord, digest: bytes, at_ms: int) -> None:
+        """Take in one record of `steps` that was appended then."""
         self.ledger.apply(record, digest)
+        self.times.ledger_record(record, at_ms)
         self.reasons.update(
             f"{verdict.disposition}: {verdict.reason}"
             for verdict in record.verdicts
@@ -120,13 +160,20 @@ class ProgressFold:
             case Close() as close:
                 self.close = close
 
-    def add_worker(self, worker_id: str, status: WorkerStatus | None) -> None:
-        """Take in one heartbeat, or a worker's farewell."""
+    def add_evaluation(self, sample: Sample, at_ms: int) -> None:
+        """Take in one record of `evaluations` that was appended then."""
+        self.evaluations.add(sample)
+        self.times.rollout(at_ms)
+
+    def add_worker(self, worker_id: str, status: WorkerStatus | None, at_ms: int) -> None:
+        """Take in one heartbeat, or a worker's farewell, that was appended then."""
         if status is None or status.state is WorkerState.LEAVING:
             self.workers.pop(worker_id, None)
         else:
             self.workers[worker_id] = status
         if status is not None:
+            if status.num_tokens:
+                self.times.rollout(at_ms)
             known = self.tokens_by_worker.get(worker_id, 0)
             self.tokens_by_worker[worker_id] = max(known, status.num_tokens)
             self.engines |= {status.engine} - {""}
@@ -158,6 +205,8 @@ class ProgressFold:
             is_closed=self.ledger.is_closed,
             close_reason=self.close.reason if self.close else "",
             ledger_head=self.ledger.head.hex(),
+            wall_seconds=self.times.wall_seconds,
+            generating_seconds=self.times.generating_seconds,
         )
 
 
@@ -218,14 +267,14 @@ class RunProgress:
     def _take(self, record: Record) -> None:
         if record.topic == self._topics.steps:
             entry = ledger_entry(record)
-            self._fold.add_ledger_record(entry.record, entry.digest)
+            self._fold.add_ledger_record(entry.record, entry.digest, record.timestamp_ms)
         elif record.topic == self._topics.workers:
             name = (record.key or b"").decode(errors="replace")
             status = None if record.value is None else _decoded(WorkerStatus, record.value)
             if record.value is None or status is not None:
-                self._fold.add_worker(name, status)
+                self._fold.add_worker(name, status, record.timestamp_ms)
         elif (sample := _decoded(Sample, record.value or b"")) is not None:
-            self._fold.evaluations.add(sample)
+            self._fold.add_evaluation(sample, record.timestamp_ms)
 
     def _view(self) -> ProgressView:
         return self._fold.view(

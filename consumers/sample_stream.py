@@ -36,9 +36,9 @@ class ConsumedSample:
     dead_letter: DeadLetter | None = None
 
 
-def consume(record: Record, num_partitions: int) -> ConsumedSample:
+def consume(record: Record, num_partitions: int, num_replicas: int) -> ConsumedSample:
     """Decode and validate one record; what is wrong with it is in the header's `defect`."""
-    header, sample = read_sample(record, num_partitions)
+    header, sample = read_sample(record, num_partitions, num_replicas)
     letter = None if header.defect is None else _dead_letter(record, header)
     return ConsumedSample(header=header, sample=sample, dead_letter=letter)
 
@@ -46,8 +46,17 @@ def consume(record: Record, num_partitions: int) -> ConsumedSample:
 class SampleStream:
     """Reads samples and holds their payloads by place until `release`."""
 
-    def __init__(self, broker: Broker, topic: str, low_water_marks: Sequence[int], *, group_id: str) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        topic: str,
+        low_water_marks: Sequence[int],
+        *,
+        group_id: str,
+        num_replicas: int,
+    ) -> None:
         self._topic = topic
+        self._num_replicas = num_replicas
         self._partitions = [TopicPartition(topic, number) for number in range(len(low_water_marks))]
         self._consumer = broker.consumer(client_id="trainer-samples", group_id=group_id)
         self._held: dict[Place, ConsumedSample] = {}
@@ -71,7 +80,10 @@ class SampleStream:
 
     def poll(self, timeout_seconds: float) -> list[ConsumedSample]:
         """What arrived, in offset order per partition; payloads stay held until released."""
-        consumed = [consume(record, len(self._partitions)) for record in self._consumer.poll(timeout_seconds)]
+        consumed = [
+            consume(record, len(self._partitions), self._num_replicas)
+            for record in self._consumer.poll(timeout_seconds)
+        ]
         for item in consumed:
             self._held[item.header.place] = item
         return consumed

@@ -40,8 +40,9 @@ class RunConfig(Section):
     """Training steps after which the run ends (earlier if the dataset does)."""
     last_batch: LastBatch = LastBatch.TRAIN
     """Whether a batch smaller than `groups_per_batch` is trained when the dataset ends."""
-    close_timeout_seconds: Annotated[float, Field(gt=0)] = 60.0
-    """How long the trainer waits for the dispatcher's `Stopped` before it closes the ledger."""
+    close_timeout_seconds: Annotated[float, Field(gt=0)] = 600.0
+    """How long after its last step the trainer waits for the dispatcher's `Stopped` before it closes the ledger without
+    it. Bounds the final evaluation and the end of the workers together: what takes longer is cut off."""
 
 
 class BrokerConfig(Section):
@@ -96,6 +97,11 @@ class GroupConfig(Section):
     max_lost: Annotated[int, Field(ge=1)] = 10
     """Lost attempts after which a replica is given up."""
 
+    @property
+    def num_replicas(self) -> int:
+        """Replicas per group, the redundant ones included."""
+        return self.group_size + self.redundant_replicas
+
 
 class StaleAction(StrEnum):
     """What happens to the place of a stale rollout."""
@@ -122,8 +128,6 @@ class WeightsConfig(Section):
 
     uri: str | None = None
     """fsspec address of the weights store (`file://`, `s3://` ...); left out, a folder of the state directory."""
-    keep_versions: Annotated[int, Field(ge=2)] | None = None
-    """Newest versions to keep; left out, all (replay from version 0 needs only version 0)."""
 
 
 class MetricsConfig(Section):

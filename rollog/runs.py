@@ -31,9 +31,7 @@ _commit_seconds = 15.0
 def register_run(broker: Broker, manifest: RunManifest) -> None:
     """Write the manifest of a new run. Raises RunExists when the name is taken."""
     topic = runs_topic(manifest.prefix)
-    taken = RunExists(
-        f"run {manifest.run!r} exists already in {topic}; names are never reused: choose another with --run"
-    )
+    taken = name_taken(broker, manifest.run)
     with broker.transactional_producer(f"{manifest.prefix}.{manifest.run}.manifest") as producer:
         if manifest.run in read_runs(broker, manifest.prefix):
             raise taken
@@ -43,6 +41,15 @@ def register_run(broker: Broker, manifest: RunManifest) -> None:
             producer.commit(_commit_seconds)
         except ProducerFenced as error:
             raise taken from error
+
+
+def name_taken(broker: Broker, run: str) -> RunExists:
+    """The error for a name that is taken, with both ways on."""
+    return RunExists(
+        f"run {run!r} exists already at {broker.address}; names are never reused: choose another with --run, or go on "
+        f"with it: `rollog dispatch`, `rollog rollout` and `rollog train` with --run {run} do what is left of it, "
+        f"`rollog watch --run {run}` shows it and writes its summary (on the embedded broker start `rollog broker` first)"
+    )
 
 
 def read_runs(broker: Broker, prefix: str) -> dict[str, RunManifest]:

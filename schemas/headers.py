@@ -12,14 +12,16 @@ if TYPE_CHECKING:
 
 
 def headers_of(record: Record) -> list[tuple[str, bytes]]:
-    """Names and utf-8 values: `type` always, `task_id` on tasks, cancels and samples, more on samples."""
+    """Names and utf-8 values: `type` always, `task_id` where there is one, identity on tasks and samples."""
     headers = {"type": type(record).__name__}
     if isinstance(record, RolloutTask | Cancel | Sample):
         headers["task_id"] = record.task_id
-    if isinstance(record, Sample):
-        headers["sample_id"] = record.sample_id
-        headers["status"] = record.status.value
+    if isinstance(record, RolloutTask | Sample):
+        headers["kind"] = record.kind.value
         headers["group_id"] = str(record.group_id)
         headers["replica"] = str(record.replica)
         headers["attempt"] = str(record.attempt)
+    if isinstance(record, Sample):
+        headers["sample_id"] = record.sample_id
+        headers["status"] = record.status.value
     return [(name, value.encode()) for name, value in headers.items()]

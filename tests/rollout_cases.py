@@ -165,31 +165,37 @@ class Stage:
         found = [record for record in self.read(self.topics.workers) if isinstance(record, WorkerStatus)]
         return found[-1] if found else None
 
-    def wait_for_status(self, condition: Callable[[WorkerStatus], bool], message: str = "") -> WorkerStatus:
+    def wait_for_status(
+        self, condition: Callable[[WorkerStatus], bool], message: str = "", timeout_seconds: float = 20.0
+    ) -> WorkerStatus:
         def check() -> WorkerStatus | None:
             status = self.status()
             return status if status is not None and condition(status) else None
 
-        found = wait_until(check, message=f"status {message}, last {self.status()}")
+        found = wait_until(check, timeout_seconds, f"status {message}")
         assert found is not None
         return found
 
-    def wait_until_serving(self, version: int) -> None:
+    def wait_until_serving(self, version: int, timeout_seconds: float = 20.0) -> None:
         self.wait_for_status(
             lambda status: status.served_version == version and status.grant_id is not None,
             f"serving {version}",
+            timeout_seconds,
         )
 
 
 @contextmanager
-def a_stage(broker: Broker, topics: RunTopics, home: Path) -> Iterator[Stage]:
+def a_stage(broker: Broker, topics: RunTopics, home: Path, weights: bytes | None = None) -> Iterator[Stage]:
     """Topics with an epoch and version 0."""
     with broker.admin() as admin:
         admin.create_topics(topic_specs(topics, broker_config))
     with broker.producer(client_id="stage") as producer:
         stage = Stage(broker, topics, home, producer, WeightsStore(str(home / "weights")))
         stage.send(topics.control, DispatcherEpoch(epoch=1, dispatcher_id="d"))
-        stage.publish(0)
+        if weights is None:
+            stage.publish(0)
+        else:
+            stage.send(topics.weights, stage.store.publish(0, weights))
         yield stage
 
 

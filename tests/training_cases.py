@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -18,11 +19,12 @@ from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
 from transformers.utils import logging as transformers_logging
 from waiting import wait_until
 
-from consumers.ledger import read_ledger
+from consumers.ledger import read_ledger, read_to_end
 from rollog.broker.topics import RunTopics, topic_specs
 from rollog.config import BrokerConfig, FreshnessConfig, GroupConfig, ModelConfig, RunConfig
 from schemas import (
     DatasetEnd,
+    Disposition,
     Kind,
     LedgerRecord,
     MicroBatch,
@@ -30,12 +32,13 @@ from schemas import (
     Segment,
     Status,
     Stopped,
+    WeightVersion,
     float32_array,
     int32_array,
     sample_id,
     uint8_array,
 )
-from schemas.codec import encode
+from schemas.codec import decode_as, encode
 from schemas.headers import headers_of
 from trainer.config import AlgorithmConfig, OptimizerConfig, TrainerConfig
 from trainer.engines.ports import EngineDescription, StepResult, TrainingBatch, TrainingSample
@@ -354,6 +357,22 @@ def turn_until(trainer: Trainer, condition: Callable[[], object], message: str) 
 
 def turn_until_version(trainer: Trainer, version: int) -> None:
     turn_until(trainer, lambda: trainer.ledger.version >= version, f"version {version}")
+
+
+def dispositions(run: FakeRun) -> dict[str, Disposition]:
+    """By sample id; every record has exactly one."""
+    verdicts = [verdict for record in run.ledger() for verdict in record.verdicts]
+    places = Counter((verdict.partition, verdict.offset) for verdict in verdicts)
+    assert set(places.values()) <= {1}
+    return {verdict.sample_id: verdict.disposition for verdict in verdicts}
+
+
+def notices(broker: Broker, topics: RunTopics) -> list[WeightVersion]:
+    with broker.consumer(client_id="test") as consumer:
+        return [
+            decode_as(WeightVersion, record.value or b"")
+            for record in read_to_end(consumer, topics.weights, 0)
+        ]
 
 
 def sha256_of(data: bytes) -> str:

@@ -15,6 +15,7 @@ from transformers.utils import logging as transformers_logging
 from waiting import wait_until
 
 from consumers.ledger import read_ledger
+from consumers.progress import RunProgress
 from consumers.sample_stream import consume
 from producers.dispatcher.role import run_dispatcher
 from producers.rollout.role import run_rollout
@@ -54,10 +55,10 @@ def make_prompts(path: Path, num_prompts: int = 40) -> Path:
     return path
 
 
-def small_settings(home: Path, run: str, **sections: dict[str, Any]) -> Settings:
+def small_settings(home: Path, name: str, **sections: dict[str, Any]) -> Settings:
     """A run of a few small steps; `sections` override single keys."""
     values: dict[str, dict[str, Any]] = {
-        "run": {"name": run, "prefix": "rollog-test", "num_steps": 3},
+        "run": {"name": name, "prefix": "rollog-test", "num_steps": 3},
         "broker": {"samples_partitions": 2, "max_workers": 3},
         "model": {"path": str(make_model(home / "model")), "max_context_tokens": 64},
         "groups": {"groups_per_batch": 2, "group_size": 4},
@@ -99,7 +100,7 @@ class WholeRun:
         self.settings = settings
         self.topics = RunTopics(settings.run.prefix, settings.run_name)
         self.roles: list[Role] = []
-        create_run(broker, settings)
+        self.manifest = create_run(broker, settings)
 
     def dispatcher(self) -> Role:
         return self._start(
@@ -108,10 +109,12 @@ class WholeRun:
         )
 
     def worker(self) -> Role:
+        """A worker, started once the trainer is up: two threads cannot make models at the same time."""
+        self.wait_for_version(0)
         return self._start(
             "rollout",
             lambda stop: run_rollout(
-                rollout_settings(self.settings, self.home), self.broker, Metrics(), stop
+                rollout_settings(self.settings, self.manifest, self.home, "rollout"), self.broker, Metrics(), stop
             ),
         )
 
@@ -119,12 +122,22 @@ class WholeRun:
         return self._start(
             "trainer",
             lambda stop: run_trainer(
-                trainer_settings(self.settings, self.home), self.broker, Metrics(), stop
+                trainer_settings(self.settings, self.manifest, self.home), self.broker, Metrics(), stop
             ),
         )
 
     def ledger(self) -> list[LedgerRecord]:
         return [entry.record for entry in read_ledger(self.broker, self.topics)]
+
+    def wait_for_version(self, version: int) -> None:
+        """Wait until the ledger holds this version."""
+
+        def reached() -> bool:
+            self.raise_errors()
+            return progress.poll(0.1).version >= version
+
+        with RunProgress(self.broker, self.topics) as progress:
+            wait_until(reached, closing_seconds, f"version {version}")
 
     def wait_until_closed(self) -> list[LedgerRecord]:
         """Wait until every role has ended by itself; returns the ledger."""
@@ -141,7 +154,7 @@ class WholeRun:
             ends = consumer.end_offsets(places)
             consumer.assign(dict.fromkeys(places, 0))
             while any(consumer.position(place) < end for place, end in ends.items()):
-                headers += [consume(record, num_partitions).header for record in consumer.poll(0.1)]
+                headers += [consume(record, num_partitions, 99).header for record in consumer.poll(0.1)]
         return sorted(headers, key=lambda header: header.place)
 
     def raise_errors(self) -> None:

@@ -186,7 +186,11 @@ class Trainer:
         self._window = SampleWindow(self._ledger, settings.groups, settings.freshness)
         self._stream = open_parts.enter_context(
             SampleStream(
-                self._broker, topics.samples, self._ledger.low_water_marks, group_id=topics.trainer_group
+                self._broker,
+                topics.samples,
+                self._ledger.low_water_marks,
+                group_id=topics.trainer_group,
+                num_replicas=settings.groups.num_replicas,
             )
         )
         self._control = open_parts.enter_context(ControlReader(self._broker, topics.control))

@@ -95,7 +95,14 @@ class Dispatcher:
             fence_partitions(self._outbox, self._topics, self._settings.broker.max_workers)
         )
         now = self._clock()
-        grants = rebuild(self.state, history, self._topics, num_partitions, now)
+        grants = rebuild(
+            self.state,
+            history,
+            self._topics,
+            num_samples_partitions=num_partitions,
+            num_replicas=self._settings.groups.num_replicas,
+            now=now,
+        )
         check_epoch(self.state, self.epoch)
         self._intake = Intake(
             self.state,
@@ -103,6 +110,7 @@ class Dispatcher:
             outbox=self._outbox,
             metrics=self._metrics,
             num_samples_partitions=num_partitions,
+            num_replicas=self._settings.groups.num_replicas,
             lettered=lettered_places(history.by_topic[self._topics.dead_letters]),
         )
         for record in history.by_topic[self._topics.evaluations]:
@@ -111,6 +119,7 @@ class Dispatcher:
         self._build_parts(consumer)
         for grant in grants.values():
             self._leases.give(grant.worker_id, grant.grant_id, grant.partition, grant.start_offset)
+        self._leases.lose_tasks_without_grant()
         once = (self._topics.tasks, self._topics.dead_letters)
         consumer.assign({place: offset for place, offset in positions.items() if place.topic not in once})
         self.state.cancel_tasks_of_closed_groups()

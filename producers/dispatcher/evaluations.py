@@ -111,9 +111,11 @@ class EvaluationBook:
         """The wanted prompt is being issued."""
         self._evaluations[wanted.key].pending.popleft()
 
-    def give_up(self, key: EvaluationKey) -> None:
-        """No worker serves this version any more."""
-        self._evaluations[key].is_given_up = True
+    def give_up(self, key: EvaluationKey) -> list[str]:
+        """No worker serves this version any more; returns the evaluation's open tasks."""
+        evaluation = self._evaluations[key]
+        evaluation.is_given_up = True
+        return list(evaluation.live.values())
 
     def is_settled(self, version: int) -> bool:
         """Whether every evaluation of this version is answered or given up."""

@@ -171,13 +171,15 @@ class GroupBook:
 
     def wanted(self, group: int) -> Iterator[Wanted]:
         """Attempts that an open group lacks, in order of replica."""
+        if not self._is_open(group):
+            return
         progress = self._progress[group]
         if progress.is_filtered:
             return
         present = progress.live_replicas() | progress.finished_replicas()
         enough = len(progress.finished_replicas()) >= self._groups.group_size
         tallies = self._tallies(group)
-        for replica in range(self._groups.group_size + self._groups.redundant_replicas):
+        for replica in range(self._groups.num_replicas):
             first = replica not in progress.last_attempt
             if replica in present or enough or (not first and len(present) >= self._groups.group_size):
                 continue
@@ -199,7 +201,7 @@ class GroupBook:
 
     def first_attempts(self, group: int) -> Iterator[Wanted]:
         """All attempts of a group that is about to be opened."""
-        for replica in range(self._groups.group_size + self._groups.redundant_replicas):
+        for replica in range(self._groups.num_replicas):
             yield Wanted(
                 group_id=group,
                 replica=replica,

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rollog.errors import DecodeError
 from rollog.logs import get_logger
 from rollog.rules.headers import defective_header
-from rollog.rules.reading import read_ledger_record, read_sample
+from rollog.rules.reading import read_control_record, read_ledger_record, read_sample
 from schemas import Kind, Sample, Status, WorkerStatus
-from schemas.codec import SchemaError, decode, decode_as
+from schemas.codec import SchemaError, decode_as
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,12 +37,14 @@ class Intake:
         outbox: Outbox,
         metrics: Metrics,
         num_samples_partitions: int,
+        num_replicas: int,
         lettered: set[tuple[str, int, int]],
     ) -> None:
         self._state = state
         self._outbox = outbox
         self._metrics = metrics
         self._num_samples_partitions = num_samples_partitions
+        self._num_replicas = num_replicas
         self._lettered = lettered
         self._samples_topic = topics.samples
         self._steps_topic = topics.steps
@@ -70,20 +71,14 @@ class Intake:
         self._handlers[record.topic](record, now)
 
     def _take_in_control(self, record: Record, now: float) -> None:
-        try:
-            self._state.on_control(decode(record.value or b""), now)
-        except SchemaError as error:
-            raise DecodeError(
-                f"{record.topic}, offset {record.offset}: {error}; control is written by dispatchers alone, "
-                "find out who else writes to it"
-            ) from error
+        self._state.on_control(read_control_record(record), now)
 
     def _take_in_ledger(self, record: Record, _now: float) -> None:
         self._state.on_ledger(*read_ledger_record(record))
         self.ledger_position = record.offset + 1
 
     def _take_in_sample(self, record: Record, _now: float) -> None:
-        header, sample = read_sample(record, self._num_samples_partitions)
+        header, sample = read_sample(record, self._num_samples_partitions, self._num_replicas)
         self.samples_positions[record.partition] = record.offset + 1
         self._state.on_sample(header)
         status = "dead" if sample is None else sample.status.value

@@ -70,12 +70,12 @@ class Issuer:
     def cancel_surplus(self) -> None:
         """Take back tasks nobody needs any more, and note which groups lack attempts."""
         for group in self._state.groups.take_changed():
-            self._state.to_cancel.extend(self._state.groups.surplus_tasks(group))
+            self._state.cancel(self._state.groups.surplus_tasks(group), CancelReason.SURPLUS)
             self._lacking.add(group)
-        for open_task in self._state.surplus_tasks():
+        for open_task, reason in self._state.take_cancels():
             worker = self._state.workers.workers.get(open_task.worker_id)
             if worker is not None and worker.grant is not None:
-                self._outbox.cancel(open_task, worker.grant.partition, CancelReason.SATISFIED)
+                self._outbox.cancel(open_task, worker.grant.partition, reason)
 
     def issue_evaluations(self, *, is_final: bool = False) -> bool:
         """Send what evaluations lack; False when slots ran out first."""
@@ -98,7 +98,8 @@ class Issuer:
                 self._state.ledger.version > wanted.key.version
                 and not self._state.workers.num_serving_before(wanted.key.version)
             ):
-                self._state.evaluations.give_up(wanted.key)
+                given_up = self._state.evaluations.give_up(wanted.key)
+                self._state.cancel(given_up, CancelReason.EVALUATION_GIVEN_UP)
                 log.warning("evaluation given up", evaluation=wanted.key.name, version=wanted.key.version)
             else:
                 return True

@@ -145,6 +145,17 @@ class LeaseKeeper:
             self._outbox.lost(sample)
         log.info("task lost", task=open_task.task_id, worker=open_task.worker_id)
 
+    def lose_tasks_without_grant(self) -> None:
+        """Declare tasks lost whose grant is not live: nobody will end them (an earlier dispatcher died between)."""
+        live = {
+            worker.grant.grant_id
+            for worker in self._state.workers.workers.values()
+            if worker.grant is not None
+        }
+        for open_task in self._state.credits.all():
+            if open_task.task.grant_id not in live:
+                self.lose(open_task)
+
     def _let_go(self, worker_id: str, reason: str) -> None:
         worker = self._state.workers.workers.get(worker_id)
         if worker is None:

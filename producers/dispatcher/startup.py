@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from rollog.broker.ports import TopicPartition
 from rollog.errors import BrokerTimeout, Superseded
-from rollog.rules.reading import read_ledger_record, read_sample
+from rollog.rules.reading import read_control_record, read_ledger_record, read_sample
 from schemas import DeadLetter, DispatcherEpoch, Fence, Grant, RolloutTask, WorkerStatus
 from schemas.codec import SchemaError, decode, decode_as, encode
 from schemas.headers import headers_of
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from producers.dispatcher.state import DispatcherState
     from rollog.broker.ports import Broker, Consumer, Record
     from rollog.broker.topics import RunTopics
-    from schemas.records import Record as DecodedRecord
 
 commit_seconds = 30.0
 fence_seconds = 60.0
@@ -39,7 +38,7 @@ def take_epoch(broker: Broker, topics: RunTopics, dispatcher_id: str) -> int:
         with broker.consumer(client_id="dispatcher-takeover") as consumer:
             records = read_until(consumer, {control: 0}, consumer.end_offsets([control]))
         epochs = [
-            found.epoch for found in map(_control_record, records) if isinstance(found, DispatcherEpoch)
+            found.epoch for found in map(read_control_record, records) if isinstance(found, DispatcherEpoch)
         ]
         epoch = max(epochs, default=0) + 1
         notice = DispatcherEpoch(epoch=epoch, dispatcher_id=dispatcher_id)
@@ -108,12 +107,18 @@ class History:
 
 
 def rebuild(
-    state: DispatcherState, history: History, topics: RunTopics, num_samples_partitions: int, now: float
+    state: DispatcherState,
+    history: History,
+    topics: RunTopics,
+    *,
+    num_samples_partitions: int,
+    num_replicas: int,
+    now: float,
 ) -> dict[str, Grant]:
     """Fold a history into an empty state; returns the live grants by worker."""
     workers_of_grants: dict[str, str] = {}
     for record in history.by_topic[topics.control]:
-        decoded = _control_record(record)
+        decoded = read_control_record(record)
         state.on_control(decoded, now)
         if isinstance(decoded, Grant):
             workers_of_grants[decoded.grant_id] = decoded.worker_id
@@ -122,7 +127,7 @@ def rebuild(
     for task, offset in history.tasks:
         state.on_task(task, workers_of_grants.get(task.grant_id, ""), offset)
     for record in history.by_topic[topics.samples]:
-        state.on_sample(read_sample(record, num_samples_partitions)[0])
+        state.on_sample(read_sample(record, num_samples_partitions, num_replicas)[0])
     _take_in_workers(state, history.by_topic[topics.workers], now)
     return {
         worker.worker_id: worker.grant
@@ -161,7 +166,3 @@ def _take_in_workers(state: DispatcherState, records: Iterable[Record], now: flo
             state.on_worker(decode_as(WorkerStatus, record.value), now)
         except SchemaError:
             continue  # judged by whoever read it first; the next heartbeat tells as much
-
-
-def _control_record(record: Record) -> DecodedRecord:
-    return decode(record.value or b"")

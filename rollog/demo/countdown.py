@@ -12,11 +12,14 @@ act on the check: go on until `y`, then stop.
 
 from __future__ import annotations
 
-import random
 import zlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Sequence
 
 operators = ("+", "-")
 marks = ("y", "n")
@@ -64,9 +67,7 @@ class Attempt:
     def words(self, target: int) -> str:
         """The attempt with its true mark."""
         mark = "y" if self.second_value == target else "n"
-        return (
-            f"{self.first_operator} {self.first_value} {self.second_operator} {self.second_value} {mark}"
-        )
+        return f"{self.first_operator} {self.first_value} {self.second_operator} {self.second_value} {mark}"
 
 
 @dataclass(frozen=True, slots=True)

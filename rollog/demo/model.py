@@ -1,7 +1,8 @@
 """The demo's policy: a Qwen2 language model of 0.4 million parameters over a vocabulary of whole words.
 
-Both parts are ordinary Hugging Face ones: the directory that `save_tokenizer` and `save_model` fill loads with
-`AutoModelForCausalLM` and with `AutoTokenizer` or `PreTrainedTokenizerFast`, and vLLM serves it.
+Both parts are ordinary Hugging Face ones: the model's directory loads with `AutoModelForCausalLM`, its tokenizer
+with `PreTrainedTokenizerFast`, and vLLM serves it. `AutoTokenizer` must not be used: it overrules the class named in
+tokenizer_config.json for every model of type qwen2 and splits words into pieces.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from rollog.demo.countdown import again, largest_value, marks, operators
 if TYPE_CHECKING:
     from pathlib import Path
 
-pad_token, eos_token, unknown_token = "<pad>", "<eos>", "<unk>"  # noqa: S105  words, not secrets
+pad_token, eos_token, unknown_token = "<pad>", "<eos>", "<unk>"
 vocabulary = (
     pad_token,
     eos_token,
@@ -37,12 +38,10 @@ max_context_tokens = 64
 
 
 def save_tokenizer(directory: Path) -> None:
-    """Write tokenizer.json and tokenizer_config.json.
-
-    The class is named in the configuration: without it `AutoTokenizer` takes a Qwen2 model's tokenizer for the
-    byte-level one of the published Qwen2 models and splits words into pieces.
-    """
-    words = Tokenizer(WordLevel({word: index for index, word in enumerate(vocabulary)}, unk_token=unknown_token))
+    """Write tokenizer.json and tokenizer_config.json; the latter names the class to load it with."""
+    words = Tokenizer(
+        WordLevel({word: index for index, word in enumerate(vocabulary)}, unk_token=unknown_token)
+    )
     words.pre_tokenizer = WhitespaceSplit()
     words.add_special_tokens([pad_token, eos_token, unknown_token])
     settings = {
@@ -80,7 +79,7 @@ def model_config() -> Qwen2Config:
         num_attention_heads=4,
         num_key_value_heads=2,
         max_position_embeddings=max_context_tokens,
-        initializer_range=0.06,
+        initializer_range=0.04,
         tie_word_embeddings=True,
         use_sliding_window=False,
         pad_token_id=pad_token_id,
@@ -94,7 +93,7 @@ def new_model(seed: int) -> Qwen2ForCausalLM:
     """The model with random weights that depend on the seed alone; the global random state is left as it was."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return Qwen2ForCausalLM(model_config())
+        return Qwen2ForCausalLM(model_config())  # type: ignore[no-untyped-call]
 
 
 _index = {word: index for index, word in enumerate(vocabulary)}

@@ -15,15 +15,18 @@ import platform
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rollog.demo.countdown import problems, row
 from rollog.demo.settings import WarmStartSettings
 from rollog.errors import DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 warm_start_seed = 0
 """Seed of the demo's start; runs differ by `run.seed` and share it."""

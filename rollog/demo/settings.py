@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class WarmStartSettings:
     """How long and how fast; everything here is part of the cache key."""
 
-    num_steps: int = 800
+    num_steps: int = 850
     batch_size: int = 32
     practice_fraction: float = 0.8
     """In this first part of the steps demonstrations go through all attempts: more arithmetic per token."""
@@ -17,7 +17,7 @@ class WarmStartSettings:
     """Chance, after that, that a demonstration stops at an attempt, hit or not."""
     num_micro_batches: int = 2
     """Parts of a batch, by length, so that little is padded; their gradients add up."""
-    learning_rate: float = 3e-3
+    learning_rate: float = 2.5e-3
     betas: tuple[float, float] = (0.9, 0.99)
     weight_decay: float = 0.1
     num_warmup_steps: int = 20

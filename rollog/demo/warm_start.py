@@ -7,7 +7,6 @@ one thread, deterministic algorithms, its own random generators.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -19,6 +18,8 @@ from rollog.demo.countdown import demonstration, problems
 from rollog.demo.model import encode_words, eos_token_id, new_model, pad_token_id
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from transformers import Qwen2ForCausalLM
 
     from rollog.demo.countdown import Problem
@@ -34,23 +35,27 @@ def train(
 ) -> Qwen2ForCausalLM:
     """Train a new model; `on_progress` is told the finished fraction after every step."""
     with single_threaded():
-        model = new_model(seed).train()
+        model = new_model(seed)
         optimizer = torch.optim.AdamW(
-            model.parameters(), lr=settings.learning_rate, betas=settings.betas, weight_decay=settings.weight_decay, fused=True
+            model.parameters(),
+            lr=settings.learning_rate,
+            betas=settings.betas,
+            weight_decay=settings.weight_decay,
+            fused=True,
         )
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate_at(step, settings))
         rng = random.Random(seed)  # noqa: S311  reproducible on purpose
         for step, micro_batches in enumerate(_batches(rng, settings), start=1):
             num_learnt = sum(int((labels_BT != ignored_label).sum()) for _, labels_BT in micro_batches)
             for input_ids_BT, labels_BT in micro_batches:
-                (_summed_loss(model, input_ids_BT, labels_BT) / num_learnt).backward()
+                torch.autograd.backward(_summed_loss(model, input_ids_BT, labels_BT) / num_learnt)
             torch.nn.utils.clip_grad_norm_(model.parameters(), settings.max_gradient_norm)
             optimizer.step()
             schedule.step()
             optimizer.zero_grad()
             if on_progress is not None:
                 on_progress(step / settings.num_steps)
-        return model.eval()
+    return model
 
 
 def rate_at(step: int, settings: WarmStartSettings) -> float:
@@ -77,7 +82,10 @@ def single_threaded() -> Iterator[None]:
 def _summed_loss(model: Qwen2ForCausalLM, input_ids_BT: Tensor, labels_BT: Tensor) -> Tensor:
     logits_BTV = model(input_ids=input_ids_BT, use_cache=False).logits
     return cross_entropy(
-        logits_BTV[:, :-1].flatten(0, 1), labels_BT[:, 1:].flatten(), ignore_index=ignored_label, reduction="sum"
+        logits_BTV[:, :-1].flatten(0, 1),
+        labels_BT[:, 1:].flatten(),
+        ignore_index=ignored_label,
+        reduction="sum",
     )
 
 

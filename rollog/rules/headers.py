@@ -60,9 +60,12 @@ class SampleHeader:
 
 
 def header_of(
-    sample: Sample, *, partition: int, offset: int, digest: bytes, num_partitions: int
+    sample: Sample, *, partition: int, offset: int, digest: bytes, num_partitions: int, num_replicas: int
 ) -> SampleHeader:
-    """The header of a decoded sample, with the defect it has on this topic, if any."""
+    """The header of a decoded sample, with the defect it has on this topic, if any.
+
+    `num_replicas` is how many a group has, the redundant ones included.
+    """
     return SampleHeader(
         partition=partition,
         offset=offset,
@@ -80,7 +83,7 @@ def header_of(
         num_prompt_tokens=len(sample.prompt_token_ids),
         wasted_tokens=sample.wasted_tokens,
         cancel_reason=sample.cancel_reason,
-        defect=_defect(sample, partition, num_partitions),
+        defect=_defect(sample, partition, num_partitions, num_replicas),
     )
 
 
@@ -101,16 +104,28 @@ def defective_header(
     )
 
 
-def _defect(sample: Sample, partition: int, num_partitions: int) -> str | None:
+def _defect(sample: Sample, partition: int, num_partitions: int, num_replicas: int) -> str | None:
     if sample.kind is not Kind.TRAINING:
         return f"a sample of kind {sample.kind} does not belong on this topic"
+    return _defect_of_identity(sample, partition, num_partitions, num_replicas) or _defect_of_ending(sample)
+
+
+def _defect_of_identity(sample: Sample, partition: int, num_partitions: int, num_replicas: int) -> str | None:
     if sample.group_id < 0 or sample.replica < 0:
         return f"group {sample.group_id}, replica {sample.replica}: negative identity"
-    if sample.status is Status.FINISHED and (sample.reward is None or not math.isfinite(sample.reward)):
-        return f"a finished sample with reward {sample.reward}"
+    if sample.replica >= num_replicas:
+        return f"replica {sample.replica} of a group that has {num_replicas}"
     if sample.group_id % num_partitions != partition:
         return f"group {sample.group_id} belongs on partition {sample.group_id % num_partitions}, not {partition}"
     return None
+
+
+def _defect_of_ending(sample: Sample) -> str | None:
+    if sample.status is not Status.FINISHED:
+        return None
+    if sample.reward is None or not math.isfinite(sample.reward):
+        return f"a finished sample with reward {sample.reward}"
+    return "a finished sample without a segment" if sample.first_version is None else None
 
 
 def _text(value: bytes | None) -> str:

@@ -8,7 +8,7 @@ from hashlib import sha256
 
 from rollog.errors import LedgerError
 from rollog.rules.limits import ReplicaTally
-from schemas import Disposition, Genesis, LedgerKind, LedgerRecord, Rebase, Step, Verdict
+from schemas import Amend, Disposition, Genesis, LedgerKind, LedgerRecord, Rebase, Step, Verdict
 
 no_hash = bytes(32)
 
@@ -99,6 +99,8 @@ class LedgerState:
         match record.body:
             case Genesis() | Rebase() | Step() as body:
                 self.weights[record.version] = body.weights_sha256
+            case Amend(revision=revision):
+                self.revision = revision
         if record.kind is LedgerKind.CLOSE:
             self.is_closed = True
 

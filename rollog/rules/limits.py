@@ -50,7 +50,9 @@ def closes_short(
 ) -> bool:
     """Whether fewer than `group_size` replicas of a group can still be fresh."""
     gone = sum(
-        replica not in replicas_with_fresh_sample and is_given_up(tally, groups, freshness)
-        for replica, tally in tallies.items()
+        replica in tallies
+        and replica not in replicas_with_fresh_sample
+        and is_given_up(tallies[replica], groups, freshness)
+        for replica in range(groups.num_replicas)
     )
-    return groups.group_size + groups.redundant_replicas - gone < groups.group_size
+    return groups.num_replicas - gone < groups.group_size

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rollog.errors import LedgerError
+from rollog.errors import DecodeError, LedgerError
 from rollog.rules.headers import SampleHeader, defective_header, header_of, record_digest
 from rollog.rules.ledger_state import record_hash
 from schemas import LedgerRecord, Sample
-from schemas.codec import SchemaError, decode_as
+from schemas.codec import SchemaError, decode, decode_as
 
 if TYPE_CHECKING:
     from rollog.broker.ports import Record
+    from schemas.records import Record as DecodedRecord
 
 
-def read_sample(record: Record, num_partitions: int) -> tuple[SampleHeader, Sample | None]:
-    """Decode and validate one record; a defect is named in the header, and there is then no sample."""
+def read_sample(record: Record, num_partitions: int, num_replicas: int) -> tuple[SampleHeader, Sample | None]:
+    """Decode and validate one record; a defect is named in the header, and there is then no sample.
+
+    `num_replicas` is how many a group has, the redundant ones included.
+    """
     try:
         sample = decode_as(Sample, record.value or b"")
     except SchemaError as error:
@@ -33,6 +37,7 @@ def read_sample(record: Record, num_partitions: int) -> tuple[SampleHeader, Samp
         offset=record.offset,
         digest=record_digest(record.value),
         num_partitions=num_partitions,
+        num_replicas=num_replicas,
     )
     return header, sample if header.defect is None else None
 
@@ -49,3 +54,14 @@ def read_ledger_record(record: Record) -> tuple[LedgerRecord, bytes]:
             f"{place} is not a ledger record ({error}); nothing can be trained on: restore the topic"
         ) from error
     return decoded, record_hash(record.value)
+
+
+def read_control_record(record: Record) -> DecodedRecord:
+    """Decode one record of `control`. Raises DecodeError: only dispatchers write there."""
+    try:
+        return decode(record.value or b"")
+    except SchemaError as error:
+        raise DecodeError(
+            f"{record.topic}, offset {record.offset}: {error}; control is written by dispatchers alone, find out "
+            "who else writes to it"
+        ) from error

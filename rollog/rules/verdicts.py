@@ -61,8 +61,7 @@ def _verdict_on_ending(header: SampleHeader) -> tuple[Disposition, str] | None:
 def _verdict_on_freshness(header: SampleHeader, ledger: LedgerState) -> tuple[Disposition, str] | None:
     if not all(ledger.knows_weights(segment.version, segment.weights_digest) for segment in header.segments):
         return (Disposition.STALE, unknown_weights)
-    if header.first_version is None:
-        return (Disposition.DEAD, "finished without a segment")
+    assert header.first_version is not None, "a finished sample without a segment is dead"
     if is_stale(ledger.version, header.first_version, ledger.alpha):
         return (Disposition.STALE, over_lag_bound)
     return None

@@ -104,15 +104,17 @@ class SampleWindow:
         """The groups of the next step, in training order, or None while there is no full batch.
 
         With `last_group_id` (the dataset ended there), what is complete is trained as a short batch once no
-        other group can become complete. None is also returned while a protected group holds training up.
+        other group can become complete, or closed incomplete unless `train_short`. None is also returned while a
+        protected group holds training up.
         """
         self._close_changed_groups()
         ordered = self._in_training_order()
         batch = self._within_quota(ordered)
         if len(batch) < self._groups.groups_per_batch:
-            if last_group_id is None or not batch or not train_short:
+            if last_group_id is None or not batch or not self.is_exhausted(last_group_id):
                 return None
-            if not self.is_exhausted(last_group_id):
+            if not train_short:
+                self._drop_ready()
                 return None
         if self._is_held(now_seconds, {group.group_id for group in batch}):
             return None
@@ -212,6 +214,12 @@ class SampleWindow:
                 self._tallies(group), {header.replica for header in first}, self._groups, self._freshness
             ):
                 self._end_group(group, Disposition.INCOMPLETE, {}, "short")
+
+    def _drop_ready(self) -> None:
+        """Close the complete groups that are too few for a batch."""
+        for group in list(self._ready):
+            self._end_group(group, Disposition.INCOMPLETE, {}, "last_batch")
+        self._ready.clear()
 
     def _first_fresh(self, group: int) -> list[SampleHeader]:
         """The lowest fresh record of each replica, in order of arrival."""

@@ -2,33 +2,34 @@
 
 from __future__ import annotations
 
+import math
 import threading
-from collections import Counter
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from safetensors.torch import load
 from training_cases import (
     FakeRun,
     NaiveEngine,
     a_group,
     a_rollout,
+    dispositions,
     make_model,
+    notices,
     sha256_of,
     trainer_settings,
     turn_until,
     turn_until_version,
 )
-from waiting import wait_until
 
 from consumers.ledger import read_to_end
 from rollog.broker.memory import MemoryBroker
 from rollog.broker.ports import Broker, TopicPartition
 from rollog.config import LastBatch, RunConfig
-from rollog.errors import BrokerTimeout, DataError, LedgerError, ProducerFenced, RollogError
+from rollog.errors import BrokerTimeout, ConfigError, DataError, EngineError, LedgerError, ProducerFenced
 from rollog.metrics import Metrics
+from rollog.weights import WeightsStore
 from schemas import (
     Close,
     DeadLetter,
@@ -38,7 +39,6 @@ from schemas import (
     LedgerKind,
     Status,
     Step,
-    WeightVersion,
 )
 from schemas.codec import decode_as
 from trainer.loop import Trainer
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from rollog.broker.topics import RunTopics
+    from trainer.engines.ports import StepResult, TrainingBatch
     from trainer.settings import TrainerSettings
 
 pytestmark = pytest.mark.engine
@@ -99,22 +100,6 @@ def send_groups(run: FakeRun, trainer: Trainer, *groups: int) -> None:
     version = trainer.ledger.version
     for group in groups:
         run.send(*a_group(group, weights_sha256=trainer.ledger.weights[version], version=version))
-
-
-def dispositions(run: FakeRun) -> dict[str, Disposition]:
-    """By sample id; every record has exactly one."""
-    verdicts = [verdict for record in run.ledger() for verdict in record.verdicts]
-    places = Counter((verdict.partition, verdict.offset) for verdict in verdicts)
-    assert set(places.values()) <= {1}
-    return {verdict.sample_id: verdict.disposition for verdict in verdicts}
-
-
-def notices(broker: Broker, topics: RunTopics) -> list[WeightVersion]:
-    with broker.consumer(client_id="test") as consumer:
-        return [
-            decode_as(WeightVersion, record.value or b"")
-            for record in read_to_end(consumer, topics.weights, 0)
-        ]
 
 
 @pytest.mark.usefixtures("trainer")
@@ -384,36 +369,26 @@ def test_another_number_of_partitions_than_the_run_began_with_is_refused(
         pass
 
 
-def test_deepspeed_trains_on_either_broker(
-    broker: Broker, run_topics: RunTopics, tmp_path: Path, model_path: str
+class DivergingEngine(NaiveEngine):
+    """Its gradients are no numbers."""
+
+    def train_step(self, batch: TrainingBatch) -> StepResult:
+        return replace(super().train_step(batch), gradient_norms=(math.nan,))
+
+
+def test_weights_from_a_gradient_that_is_no_number_are_never_published(
+    run: FakeRun, settings: TrainerSettings
 ) -> None:
-    run = FakeRun(broker, run_topics)
-    run.create_topics()
-    settings = trainer_settings(tmp_path, run_topics, model_path)
-    failures: list[RollogError] = []
+    with Trainer(settings, run.broker, Metrics(), DivergingEngine()) as trainer:
+        send_groups(run, trainer, 0, 1)
+        with pytest.raises(EngineError, match="nothing was published"):
+            turn_until_version(trainer, 1)
+    assert len(WeightsStore(settings.weights_uri).names()) == 1
 
-    def train() -> None:
-        try:
-            run_trainer(settings, broker, Metrics(), threading.Event())
-        except RollogError as error:
-            failures.append(error)
 
-    def published(version: int) -> str | None:
-        assert not failures
-        bodies = {record.version: record.body for record in run.ledger() if record.body is not None}
-        body = bodies.get(version)
-        return body.weights_sha256 if isinstance(body, Genesis | Step) else None
-
-    thread = threading.Thread(target=train, name="trainer")
-    thread.start()
-    for version in range(3):
-        sha256 = wait_until(partial(published, version), message=f"version {version}") or ""
-        for group in (2 * version, 2 * version + 1):
-            run.send(*a_group(group, weights_sha256=sha256, version=version))
-    run.stop()
-    thread.join(30)
-    assert not failures
-    assert set(dispositions(run).values()) == {Disposition.TRAINED}
-    newest = notices(broker, run_topics)[-1]
-    assert newest.version == 3
-    assert load(Path(settings.weights_uri, newest.name).read_bytes())
+def test_a_launcher_of_several_ranks_is_refused(
+    run: FakeRun, settings: TrainerSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConfigError, match="WORLD_SIZE = 2"):
+        run_trainer(settings, run.broker, Metrics(), threading.Event())

@@ -6,7 +6,6 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
-from waiting import wait_until
 from whole_run import small_settings, whole_run
 
 from schemas import Disposition, LedgerKind, Status
@@ -43,8 +42,8 @@ def test_with_alpha_zero_and_filtered_groups_the_run_ends_and_trains_nothing_sta
     settings = small_settings(tmp_path, run_topics.run, freshness={"alpha": 0.0}, groups={"group_size": 2})
     with whole_run(kafka_broker, tmp_path, settings) as run:
         run.dispatcher()
-        run.worker()
         run.trainer()
+        run.worker()
         ledger = run.wait_until_closed()
     counts = check_invariants(run, ledger)
     assert counts[Disposition.FILTERED] > 0
@@ -58,22 +57,16 @@ def test_workers_come_and_go_and_dispatcher_and_trainer_are_restarted_without_lo
 ) -> None:
     settings = small_settings(tmp_path, run_topics.run, run={"num_steps": 6})
     with whole_run(kafka_broker, tmp_path, settings) as run:
-
-        def wait_for_version(version: int) -> None:
-            wait_until(
-                lambda: any(record.version >= version for record in run.ledger()), 60, f"version {version}"
-            )
-
         first_dispatcher = run.dispatcher()
-        first_worker = run.worker()
         first_trainer = run.trainer()
-        wait_for_version(1)
+        first_worker = run.worker()
+        run.wait_for_version(1)
         run.worker()
         first_worker.end()
-        wait_for_version(2)
+        run.wait_for_version(2)
         first_dispatcher.end()
         run.dispatcher()
-        wait_for_version(3)
+        run.wait_for_version(3)
         first_trainer.end()
         run.trainer()
         ledger = run.wait_until_closed()
@@ -88,8 +81,8 @@ def test_without_replication_one_task_makes_the_whole_group(
     settings = small_settings(tmp_path, run_topics.run, dispatch={"replicate": False}, run={"num_steps": 1})
     with whole_run(kafka_broker, tmp_path, settings) as run:
         run.dispatcher()
-        run.worker()
         run.trainer()
+        run.worker()
         ledger = run.wait_until_closed()
     check_invariants(run, ledger)
     finished = [header for header in run.samples() if header.status is Status.FINISHED]
@@ -110,8 +103,8 @@ def test_a_dataset_that_ends_is_trained_to_its_last_group(
     train.write_text("".join(train.read_text().splitlines(keepends=True)[:7]))
     with whole_run(kafka_broker, tmp_path, settings) as run:
         run.dispatcher()
-        run.worker()
         run.trainer()
+        run.worker()
         ledger = run.wait_until_closed()
     counts = check_invariants(run, ledger)
     assert counts[Disposition.TRAINED] == 7 * 4

@@ -116,6 +116,15 @@ def test_what_is_no_kafka_listener_is_named(serve: Serve, answer: bytes, told: s
     assert told in reason(serve(saying(answer)))
 
 
+@pytest.mark.parametrize("answer", [b"\x15\x03\x03\x00\x02\x02\x46", b""])
+def test_a_secured_listener_is_not_answered_with_a_setting_that_does_not_exist(
+    serve: Serve, answer: bytes
+) -> None:
+    told = reason(serve(saying(answer)))
+    assert "configure" not in told
+    assert "name such a listener" in told
+
+
 def test_silence_is_bounded_and_named(serve: Serve) -> None:
     release = threading.Event()
 
@@ -155,5 +164,5 @@ def test_addresses_are_read_in_every_usual_form() -> None:
     "wrong", ["", "host", "host:", ":9092", "host:x", "host:0", "host:65536", "a:1,,b:2"]
 )
 def test_a_malformed_address_is_a_configuration_error(wrong: str) -> None:
-    with pytest.raises(ConfigError, match="host:port"):
+    with pytest.raises(ConfigError, match=r"host:port.*ROLLOG_BROKER__BOOTSTRAP_SERVERS"):
         parse_addresses(wrong)

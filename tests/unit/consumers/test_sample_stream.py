@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from schemas import Sample
 
 topic = "samples"
+num_replicas = 8
 
 
 def a_broker(memory_broker: MemoryBroker) -> MemoryBroker:
@@ -48,7 +49,9 @@ def stored(sample: Sample, *, partition: int = 0, value: bytes | None = None) ->
 def test_payloads_are_held_until_their_verdict_is_committed(memory_broker: MemoryBroker) -> None:
     broker = a_broker(memory_broker)
     write(broker, 1, encode(a_sample(1, 0)), encode(a_sample(1, 1)))
-    with SampleStream(broker, topic, (0,) * num_partitions, group_id="g") as stream:
+    with SampleStream(
+        broker, topic, (0,) * num_partitions, group_id="g", num_replicas=num_replicas
+    ) as stream:
         consumed = stream.poll(1.0)
         headers = [item.header for item in consumed]
         assert [sample.replica for sample in stream.samples(headers)] == [0, 1]
@@ -59,7 +62,7 @@ def test_payloads_are_held_until_their_verdict_is_committed(memory_broker: Memor
 
 
 def test_bytes_that_are_no_sample_become_a_dead_letter_with_the_identity_of_their_headers() -> None:
-    header, sample = read_sample(stored(a_sample(4, 1), value=b"garbage"), num_partitions)
+    header, sample = read_sample(stored(a_sample(4, 1), value=b"garbage"), num_partitions, num_replicas)
     assert sample is None
     assert (header.group_id, header.replica, header.task_id) == (4, 1, "1.401")
     assert header.defect is not None
@@ -74,7 +77,7 @@ def test_headers_that_are_no_numbers_identify_nothing() -> None:
         value=None,
         headers=[("group_id", b"\xff"), ("replica", b"9" * 30)],
     )
-    header, _ = read_sample(record, num_partitions)
+    header, _ = read_sample(record, num_partitions, num_replicas)
     assert (header.group_id, header.replica) == (-1, -1)
 
 
@@ -85,10 +88,11 @@ def test_headers_that_are_no_numbers_identify_nothing() -> None:
         (a_sample(1), 0, "belongs on partition 1"),
         (a_sample(0, reward=None), 0, "reward None"),
         (a_sample(0, -1, status=Status.FAILED), 0, "negative identity"),
+        (a_sample(0, 8), 0, "replica 8 of a group that has 8"),
     ],
 )
 def test_valid_bytes_in_the_wrong_place_are_dead_too(sample: Sample, partition: int, defect: str) -> None:
-    header, payload = read_sample(stored(sample, partition=partition), num_partitions)
+    header, payload = read_sample(stored(sample, partition=partition), num_partitions, num_replicas)
     assert payload is None
     assert header.defect is not None
     assert defect in header.defect
@@ -97,7 +101,9 @@ def test_valid_bytes_in_the_wrong_place_are_dead_too(sample: Sample, partition: 
 def test_dead_records_bring_their_letter_with_bytes_and_place(memory_broker: MemoryBroker) -> None:
     broker = a_broker(memory_broker)
     write(broker, 2, b"garbage")
-    with SampleStream(broker, topic, (0,) * num_partitions, group_id="g") as stream:
+    with SampleStream(
+        broker, topic, (0,) * num_partitions, group_id="g", num_replicas=num_replicas
+    ) as stream:
         (item,) = stream.poll(1.0)
         (letter,) = stream.dead_letters([item.header.place])
         assert (letter.topic, letter.partition, letter.offset, letter.value) == (topic, 2, 0, b"garbage")
@@ -112,4 +118,4 @@ def test_a_topic_cut_off_above_the_low_water_mark_is_refused(
     beginnings = {TopicPartition(topic, number): 5 for number in range(num_partitions)}
     monkeypatch.setattr(type(consumer), "beginning_offsets", lambda *_: beginnings)
     with pytest.raises(TopicMismatch, match="offset 3 to 4"):
-        SampleStream(broker, topic, (5, 3, 5, 5), group_id="g")
+        SampleStream(broker, topic, (5, 3, 5, 5), group_id="g", num_replicas=num_replicas)

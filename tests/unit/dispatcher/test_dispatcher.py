@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from builders import a_header
+from builders import a_header, a_task
 from dispatcher_bench import Bench, num_partitions
 
 from producers.config import DataConfig, DispatchConfig, EvaluationConfig
@@ -29,6 +29,7 @@ from schemas import (
     Stopped,
     WorkerState,
 )
+from schemas.codec import encode
 
 
 def started_bench(**sections: object) -> Bench:
@@ -292,3 +293,26 @@ def test_the_end_of_the_dataset_is_announced_and_ends_the_run_when_every_group_i
     bench.publish_ledger()
     bench.turn(dispatcher)
     assert [record for record in bench.control() if isinstance(record, Stopped)]
+
+
+def test_tasks_whose_grant_never_reached_the_log_are_lost_and_issued_again() -> None:
+    bench = started_bench()
+    orphan = a_task(0, 0, grant_id="0.9", task_id="0.1", epoch=0)
+    bench.producer.send(bench.topics.tasks, 0, encode(orphan)).offset(1.0)
+    dispatcher = bench.dispatcher()
+    bench.turn(dispatcher)
+    (lost,) = [
+        record for record in bench.read(bench.topics.samples, num_partitions) if isinstance(record, Sample)
+    ]
+    assert (lost.task_id, lost.status) == ("0.1", Status.LOST)
+    again = [task for task in bench.tasks() if (task.group_id, task.replica, task.attempt) == (0, 0, 1)]
+    assert len(again) == 1
+
+
+def test_a_worker_that_says_it_is_leaving_keeps_its_tasks_until_it_is_gone() -> None:
+    bench = started_bench()
+    dispatcher = bench.dispatcher()
+    bench.turn(dispatcher)
+    bench.beat(state=WorkerState.LEAVING, grant_id="1.1")
+    bench.turn(dispatcher)
+    assert not [record for record in bench.control() if isinstance(record, Revoke)]

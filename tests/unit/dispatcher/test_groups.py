@@ -170,3 +170,12 @@ def test_attempts_know_how_many_open_groups_are_ahead() -> None:
     (again,) = [found for group in book.take_changed() for found in book.wanted(group)]
     assert again.num_groups_ahead == 2
     assert next(iter(book.first_attempts(3))).num_groups_ahead == 3
+
+
+def test_a_group_that_closed_meanwhile_lacks_nothing() -> None:
+    ledger = LedgerBuilder()
+    book = a_book(ledger)
+    book.issued(a_task(0, 0))
+    assert book.take_changed() == [0]
+    book.judged(ledger.step([], [ClosedGroup(group_id=0, outcome=Disposition.TRAINED)]))
+    assert list(book.wanted(0)) == []

@@ -13,7 +13,7 @@ from waiting import wait_until
 from producers.engines.simulated import SimulatedEngine, simulated_logprob
 from producers.prompts import ByteTokenizer
 from rollog.broker.ports import TopicPartition
-from rollog.errors import EngineDied, WeightsError
+from rollog.errors import DecodeError, EngineDied, WeightsError
 from schemas import (
     Cancel,
     CancelReason,
@@ -193,14 +193,18 @@ def test_a_running_worker_leaves_when_the_run_is_closed(stage: Stage) -> None:
 
 
 def test_a_reload_in_mid_generation_labels_every_token_with_its_version(stage: Stage) -> None:
-    engine = SimulatedEngine(tokens_per_second=300, max_context_tokens=256)
+    engine = SimulatedEngine(tokens_per_second=80, max_context_tokens=256)
     with running(stage, engine=engine, settings=stage.settings(capacity=16)):
         stage.give_grant()
         stage.wait_until_serving(0)
         sampling = SamplingParameters(temperature=1.0, max_tokens=200)
         for group in range(16):
             stage.order(stage.task(group, seed=group, sampling=sampling))
-        notices = {version: stage.publish(version) for version in (1, 2)}
+        stage.wait_for_status(lambda status: status.num_running == 16)
+        notices = {}
+        for version in range(1, 6):
+            notices[version] = stage.publish(version)
+            stage.wait_until_serving(version)
         samples = stage.samples(16)
     assert any(len(sample.segments) > 1 for sample in samples)
     for sample in samples:
@@ -351,6 +355,20 @@ def test_a_task_that_cannot_be_decoded_is_dead_lettered_and_fails_if_its_header_
     assert letters
     assert (letters[0].value, letters[0].offset, letters[0].owner) == (b"garbage", 0, "worker-1")
     assert letters[0].headers["task_id"] == b"1.77"
+
+
+def test_a_flood_of_undecodable_tasks_ends_the_worker_with_a_clear_message(stage: Stage) -> None:
+    with running(stage, expect_error=True) as thread:
+        stage.give_grant()
+        stage.wait_until_serving(0)
+        for _ in range(101):
+            stage.producer.send(stage.topics.tasks, 0, b"garbage")
+        thread.join(20)
+        assert not thread.is_alive()
+    assert isinstance(stage.error, BaseExceptionGroup)
+    found = stage.error.subgroup(DecodeError)
+    assert found is not None
+    assert "101 records in a row" in str(found.exceptions[0])
 
 
 def test_weights_that_do_not_match_their_sha256_are_not_served(stage: Stage) -> None:

@@ -252,7 +252,16 @@ def test_the_last_batch_is_short_once_every_group_is_closed_or_complete() -> Non
     batch = window.next_batch(0.0, last_group_id=1)
     assert batch is not None
     assert len(batch) == 2
-    assert window.next_batch(0.0, last_group_id=1, train_short=False) is None
+
+
+def test_the_last_batch_can_be_dropped_instead() -> None:
+    ledger = LedgerBuilder()
+    window = a_window(ledger, groups_per_batch=4)
+    add_group(window, 0)
+    assert window.next_batch(0.0, last_group_id=0, train_short=False) is None
+    record = ledger.publish(window)
+    assert {verdict.reason for verdict in record.verdicts} == {"last_batch"}
+    assert record.closed_groups[0].outcome is Disposition.INCOMPLETE
 
 
 def test_closing_the_run_leaves_nothing_without_a_verdict() -> None:

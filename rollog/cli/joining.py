@@ -1,0 +1,47 @@
+"""Joining a run that exists: its settings by the manifest, its broker, its topics checked."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rollog.broker.topics import RunTopics, check_topics, topic_specs
+from rollog.cli.connection import connect
+from rollog.cli.local import settings_of_run
+
+if TYPE_CHECKING:
+    from rollog.broker.ports import Broker
+    from rollog.cli.options import CommonOptions
+    from rollog.cli.settings import Settings
+    from schemas import RunManifest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinedRun:
+    """A run as a role or an onlooker sees it."""
+
+    settings: Settings
+    manifest: RunManifest
+    broker: Broker
+
+
+def join_run(options: CommonOptions, wait_seconds: float) -> JoinedRun:
+    """The run that `options` name, waiting for it to be created.
+
+    Raises RunNotFound, ConfigError, BrokerUnreachable, and TopicMismatch where a topic is not as the run needs it.
+    """
+    wanted = options.settings()
+    settings, manifest = settings_of_run(
+        connect(wanted.broker, options.home),
+        wanted,
+        config=options.config,
+        environment=os.environ,
+        assignments=options.assignments,
+        wait_seconds=wait_seconds,
+    )
+    # Connected anew, because the size of records is the run's.
+    broker = connect(settings.broker, options.home)
+    with broker.admin() as admin:
+        check_topics(admin, topic_specs(RunTopics(manifest.prefix, manifest.run), settings.broker))
+    return JoinedRun(settings=settings, manifest=manifest, broker=broker)

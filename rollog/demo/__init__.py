@@ -1,0 +1,1 @@
+"""The demo: a small model and a verifiable task, made offline."""

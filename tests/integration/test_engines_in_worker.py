@@ -1,0 +1,147 @@
+"""A real worker process with a real engine on a real broker: it works, leaves cleanly, and dies completely."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from rollout_cases import Stage, a_stage
+from safetensors.torch import load, save
+from waiting import wait_until
+
+from rollog.demo.model import load_tokenizer, model_config, new_model, save_tokenizer
+from schemas import Sample, SamplingParameters, Status, WorkerStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rollog.broker.embedded import EmbeddedKafka
+    from rollog.broker.kafka import KafkaBroker
+    from rollog.broker.topics import RunTopics
+    from schemas import RolloutTask
+
+pytestmark = [pytest.mark.broker, pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(300)]
+start_seconds = 200.0
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("model")
+    save_tokenizer(directory)
+    model_config().save_pretrained(directory)
+    return directory
+
+
+@pytest.fixture
+def stage(kafka_broker: KafkaBroker, run_topics: RunTopics, tmp_path: Path) -> Iterator[Stage]:
+    with a_stage(kafka_broker, replace(run_topics, prefix="rollog-test"), tmp_path, weights_of(0)) as built:
+        yield built
+
+
+def weights_of(seed: int) -> bytes:
+    parameters = new_model(seed).named_parameters()
+    data: bytes = save({name: parameter.detach().clone() for name, parameter in parameters})
+    return data
+
+
+@contextmanager
+def worker_process(stage: Stage, kafka: EmbeddedKafka, model: Path, engine: str) -> Iterator[int]:
+    """The pid of a worker that serves; it is killed at the end, if it still runs."""
+    tests = Path(__file__).parents[1]
+    paths = [str(tests.parent), str(tests), str(tests / "unit" / "rollout")]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "rollout_process", kafka.address, stage.topics.run, stage.home, model, engine],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"},
+    )
+    try:
+        found = wait_until(lambda: stage.status() or process.poll(), start_seconds, "a heartbeat")
+        assert isinstance(found, WorkerStatus), "the worker process ended"
+        stage.worker_id = found.worker_id
+        stage.give_grant()
+        stage.wait_until_serving(0, start_seconds)
+        yield process.pid
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+
+
+def descendants(pid: int) -> set[int]:
+    found: set[int] = set()
+    for children in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in map(int, children.read_text().split()):
+            found |= {child, *descendants(child)}
+    return found
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def order_some(stage: Stage, count: int, first: int = 0, **changes: Any) -> list[RolloutTask]:
+    sampling = SamplingParameters(temperature=1.0, max_tokens=16)
+    tasks = [stage.task(first + n, seed=n, sampling=sampling, reward="", **changes) for n in range(count)]
+    for task in tasks:
+        stage.order(task)
+    return tasks
+
+
+def logprobs_of(sample: Sample, weights: bytes) -> torch.Tensor:
+    model: Any = new_model(0)
+    model.load_state_dict(load(weights), strict=False)
+    sequence = torch.tensor([[*sample.prompt_token_ids.tolist(), *sample.token_ids.tolist()]])
+    num_prompt = len(sample.prompt_token_ids)
+    with torch.inference_mode():
+        logprobs = model.eval()(sequence).logits[0, num_prompt - 1 : -1].log_softmax(-1)
+    chosen: torch.Tensor = logprobs.gather(1, sequence[0, num_prompt:, None])[:, 0]
+    return chosen
+
+
+@pytest.mark.parametrize("engine", ["transformers", "vllm"])
+def test_a_worker_makes_scored_samples_follows_a_reload_and_dies_with_all_its_processes(
+    stage: Stage, embedded_kafka: EmbeddedKafka, model: Path, engine: str
+) -> None:
+    with worker_process(stage, embedded_kafka, model, engine) as pid:
+        order_some(stage, 20)
+        before = stage.samples(20)
+        newer = weights_of(1)
+        stage.send(stage.topics.weights, stage.store.publish(1, newer))
+        stage.wait_until_serving(1)
+        order_some(stage, 20, first=20)
+        after = stage.samples(40)[20:]
+        everybody = {pid, *descendants(pid)}
+        assert len(everybody) >= {"transformers": 2, "vllm": 3}[engine]
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: not any(map(is_running, everybody)), message=f"the end of {everybody}")
+    tokenizer = load_tokenizer(model)
+    for samples, weights, version in ((before, weights_of(0), 0), (after, newer, 1)):
+        for sample in samples:
+            assert sample.status is Status.FINISHED, sample.error_message
+            assert sample.reward == len(tokenizer.decode(sample.token_ids.tolist(), skip_special_tokens=True))
+            assert [segment.version for segment in sample.segments] == [version]
+            expected = logprobs_of(sample, weights)
+            torch.testing.assert_close(torch.tensor(sample.behaviour_logprobs), expected, rtol=0, atol=1e-4)
+
+
+def test_sigterm_makes_a_worker_end_its_tasks_and_leave(
+    stage: Stage, embedded_kafka: EmbeddedKafka, model: Path
+) -> None:
+    with worker_process(stage, embedded_kafka, model, "transformers") as pid:
+        order_some(stage, 8, min_version=7)
+        stage.wait_for_status(lambda status: len(status.open_tasks) == 8)
+        everybody = {pid, *descendants(pid)}
+        os.kill(pid, signal.SIGTERM)
+        wait_until(lambda: not any(map(is_running, everybody)), 30, f"the end of {everybody}")
+    assert {sample.status for sample in stage.samples(8)} == {Status.CANCELLED}
+    assert stage.values(stage.topics.workers)[-1] is None

@@ -1,0 +1,46 @@
+"""A rollout worker as a process of its own: `python -m rollout_process ADDRESS RUN HOME MODEL ENGINE`."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from pathlib import Path
+
+from producers.config import RewardConfig, RolloutConfig, SamplingConfig
+from producers.rollout.role import run_rollout
+from producers.rollout.settings import RolloutSettings
+from rollog.broker.kafka import KafkaBroker
+from rollog.config import BrokerConfig, ModelConfig
+from rollog.metrics import Metrics
+
+prefix = "rollog-test"
+reward_function = "reward_functions_for_tests:reward"
+
+
+def process_settings(run: str, home: Path, model: Path, engine: str) -> RolloutSettings:
+    return RolloutSettings(
+        run=run,
+        prefix=prefix,
+        seed=0,
+        name="worker",
+        home=home,
+        broker=BrokerConfig(samples_partitions=2, max_workers=3),
+        model=ModelConfig(path=str(model), max_context_tokens=64),
+        sampling=SamplingConfig(max_tokens=16),
+        reward=RewardConfig(function=reward_function),
+        rollout=RolloutConfig.model_validate({"engine": engine, "capacity": 16, "heartbeat_seconds": 0.2}),
+        weights_uri=str(home / "weights"),
+    )
+
+
+def main() -> None:
+    address, run, home, model, engine = sys.argv[1:]
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    settings = process_settings(run, Path(home), Path(model), engine)
+    run_rollout(settings, KafkaBroker(address), Metrics(), stop)
+
+
+if __name__ == "__main__":
+    main()
