@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 _log = get_logger("rewards")
 _start_timeout_seconds = 120.0
+_reopen_seconds = 1.0
 _calls_per_process = 32
 
 
@@ -132,6 +133,11 @@ class RewardPool:
             count = min(seat.room, max(1, len(self._waiting) // len(ready)), len(self._waiting))
             seat.send([self._waiting.popleft() for _ in range(count)])
 
+    def fail_waiting(self, reason: str) -> None:
+        """Fail what waits while no process is there to take it."""
+        while self._waiting and not any(seat.is_open for seat in self._seats):
+            _fail(self._waiting.popleft(), reason)
+
     def give_back(self, calls: list[_Call]) -> None:
         """Take back calls that were sent to a process that died before it got to them."""
         self._waiting.extendleft(reversed(calls))
@@ -163,10 +169,14 @@ class _Seat(asyncio.Protocol):
         self._reopening: asyncio.Task[None] | None = None
 
     @property
+    def is_open(self) -> bool:
+        """Whether the process is there and has imported the function."""
+        return self._ready is not None and self._ready.done() and self._transport is not None
+
+    @property
     def room(self) -> int:
         """Calls that could be sent now."""
-        is_ready = self._ready is not None and self._ready.done() and self._transport is not None
-        return _calls_per_process - len(self.calls) if is_ready else 0
+        return _calls_per_process - len(self.calls) if self.is_open else 0
 
     async def open(self) -> None:
         """Start a process. Raises DataError when it cannot import the function."""
@@ -248,7 +258,20 @@ class _Seat(asyncio.Protocol):
             _kill(self.process)
             await self.process.wait()
         _log.warning("reward process replaced", reason=self._reason)
-        await self.open()
+        while not await self._opened():
+            await asyncio.sleep(_reopen_seconds)
+
+    async def _opened(self) -> bool:
+        """Try to start another process; when that fails and no other is there, waiting calls fail too."""
+        try:
+            await self.open()
+        except (DataError, OSError) as error:
+            _log.error("reward process did not start again", error=str(error))
+            if self.process is not None:
+                _kill(self.process)
+            self._pool.fail_waiting(f"the reward process did not start again: {error}")
+            return False
+        return True
 
     def _take(self, answer: dict[str, Any]) -> None:
         assert self._ready is not None

@@ -48,7 +48,7 @@ def name_taken(broker: Broker, run: str) -> RunExists:
     return RunExists(
         f"run {run!r} exists already at {broker.address}; names are never reused: choose another with --run, or go on "
         f"with it: `rollog dispatch`, `rollog rollout` and `rollog train` with --run {run} do what is left of it, "
-        f"`rollog watch --run {run}` shows it and writes its summary (on the embedded broker start `rollog broker` first)"
+        f"`rollog watch --run {run}` shows it and writes its summary (the embedded broker is `rollog broker`)"
     )
 
 

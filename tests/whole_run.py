@@ -43,7 +43,7 @@ def make_model(directory: Path) -> Path:
     """The demo's model and tokenizer, untrained."""
     directory.mkdir(parents=True, exist_ok=True)
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    new_model(0).save_pretrained(directory)  # type: ignore[no-untyped-call]
+    new_model(0).save_pretrained(directory)
     save_tokenizer(directory)
     return directory
 
@@ -114,7 +114,10 @@ class WholeRun:
         return self._start(
             "rollout",
             lambda stop: run_rollout(
-                rollout_settings(self.settings, self.manifest, self.home, "rollout"), self.broker, Metrics(), stop
+                rollout_settings(self.settings, self.manifest, self.home, "rollout"),
+                self.broker,
+                Metrics(),
+                stop,
             ),
         )
 

@@ -1,6 +1,6 @@
 """What a rollout worker needs of an inference engine.
 
-Four implementations keep these promises and pass one contract suite: vLLM, transformers, a remote endpoint and
+Three implementations keep these promises and pass one contract suite: vLLM, transformers and
 a simulated one. All methods are called from one asyncio loop.
 """
 

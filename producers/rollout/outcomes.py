@@ -136,7 +136,7 @@ def undecodable_task_sample(
     return Sample(
         sample_id=sample_id(group_id, replica, attempt),
         task_id=task_id.decode(errors="replace"),
-        kind=Kind.TRAINING,
+        kind=Kind.EVALUATION if record.header("kind") == b"evaluation" else Kind.TRAINING,
         status=ending.status,
         epoch=epoch,
         grant_id=grant_id,

@@ -289,7 +289,7 @@ class RolloutWorker:
     async def _load(self, notice: WeightVersion) -> None:
         engine = self._parts.engine
         started_at = time.monotonic()
-        directory = self._settings.home / "downloads"
+        directory = self._settings.home / "downloads" / self._session.worker_id
         try:
             path = await asyncio.to_thread(self._parts.store.fetch, notice, directory)
             await engine.pause()

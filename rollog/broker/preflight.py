@@ -35,7 +35,7 @@ class Address:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-class _Refused(Exception):  # noqa: N818 - carries a reason, is never seen outside
+class _Refused(Exception):
     """Why one address is of no use."""
 
 

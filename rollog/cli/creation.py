@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import time
 from typing import TYPE_CHECKING
 
 from rollog import __version__
-from rollog.broker.topics import RunTopics, ensure_topics, topic_specs
+from rollog.broker.topics import RunTopics, check_topics, ensure_topics, topic_specs
 from rollog.cli.names import made_up_name
 from rollog.cli.settings import check_files, config_sha256, with_absolute_paths
-from rollog.errors import RunExists
-from rollog.runs import read_runs, register_run
+from rollog.errors import ConfigError, RunExists
+from rollog.runs import find_run, name_taken, read_runs, register_run
 from schemas import RunManifest
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from rollog.broker.ports import Broker
     from rollog.cli.settings import Settings
 
+_absent = "absent"
 demo_reward = "rollog.demo.countdown:reward"
 
 
@@ -51,14 +53,27 @@ def create_run(broker: Broker, settings: Settings) -> RunManifest:
     return manifest
 
 
+def create_run_if_missing(broker: Broker, settings: Settings) -> tuple[RunManifest, bool]:
+    """The run that these completed settings describe, and whether it was created now.
+
+    Raises ConfigError, naming every key that differs, when a run of that name has another configuration, and
+    TopicMismatch when its topics are not as it needs them.
+    """
+    try:
+        return create_run(broker, settings), True
+    except RunExists:
+        existing = find_run(broker, settings.run.prefix, settings.run_name)
+    _refuse_differences(existing, manifest_of(settings), broker.address)
+    with broker.admin() as admin:
+        check_topics(admin, topic_specs(RunTopics(existing.prefix, existing.run), settings.broker))
+    return existing, False
+
+
 def refuse_taken_name(broker: Broker, settings: Settings) -> None:
     """Raise RunExists when the name of the run, if it has one yet, is taken."""
     name, prefix = settings.run.name, settings.run.prefix
     if name is not None and name in read_runs(broker, prefix):
-        raise RunExists(
-            f"run {name!r} exists already at {broker.address}; names are never reused: "
-            "choose another with --run"
-        )
+        raise name_taken(broker, name)
 
 
 def manifest_of(settings: Settings) -> RunManifest:
@@ -81,6 +96,27 @@ def manifest_of(settings: Settings) -> RunManifest:
             if spec.name.startswith(start)
         },
     )
+
+
+def _refuse_differences(existing: RunManifest, wanted: RunManifest, address: str) -> None:
+    if existing.config_sha256 == wanted.config_sha256:
+        return
+    there, here = _keys(existing.config_json), _keys(wanted.config_json)
+    differences = [
+        f"{key} = {there.get(key, _absent)!r} there, {here.get(key, _absent)!r} here"
+        for key in sorted(there.keys() | here.keys())
+        if there.get(key, _absent) != here.get(key, _absent)
+    ]
+    raise ConfigError(
+        f"run {wanted.run!r} exists at {address} with another configuration: {'; '.join(differences)}. "
+        "A run keeps the configuration it began with: give these keys their old values, or name a new run with --run"
+    )
+
+
+def _keys(config_json: str) -> dict[str, object]:
+    """A configuration by dotted key."""
+    sections: dict[str, dict[str, object]] = json.loads(config_json)
+    return {f"{section}.{key}": value for section, keys in sections.items() for key, value in keys.items()}
 
 
 def _with_demo_files(settings: Settings, cache: Path, on_progress: Callable[[str, float], None]) -> Settings:

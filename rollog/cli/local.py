@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from producers.dispatcher.settings import DispatcherSettings
 from producers.rollout.settings import RolloutSettings
 from rollog.cli.settings import Settings
-from rollog.cli.sources import Layers, split_assignment
+from rollog.cli.sources import Layers, file_layers, split_assignment
 from rollog.errors import ConfigError
 from rollog.runs import find_run, read_runs
 from trainer.settings import TrainerSettings
@@ -39,30 +39,18 @@ def settings_of_run(
     broker: Broker,
     wanted: Settings,
     *,
+    config: Path | None = None,
     environment: Mapping[str, str],
     assignments: Sequence[str],
     wait_seconds: float,
 ) -> tuple[Settings, RunManifest]:
-    """Settings and manifest of the run that `wanted` names; local variables and `--set` change the settings.
+    """Settings and manifest of the run that `wanted` names; what is local in file, environment and `--set` wins.
 
     Raises RunNotFound when there is no such run in time, ConfigError for a `--set` of what the manifest rules.
     """
     name = wanted.run.name or _only_run(broker, wanted.run.prefix)
     manifest = find_run(broker, wanted.run.prefix, name, wait_seconds=wait_seconds)
-    layers = Layers()
-    layers.add_environment(
-        {key: value for key, value in environment.items() if is_local(_variable_path(key))}
-    )
-    for assignment in assignments:
-        path, _ = split_assignment(assignment)
-        if path[:2] in _named_by_flags:
-            continue
-        if not is_local(path):
-            raise ConfigError(
-                f"--set {assignment}: {'.'.join(path)} belongs to the run and stands in its manifest; "
-                "only [metrics], [rollout], addresses and paths may differ from role to role"
-            )
-        layers.add_flags([assignment])
+    layers = _local_layers(config, environment, assignments)
     ruled = Settings.from_manifest(manifest.config_json)
     return ruled.changed(**_with_address(layers, wanted)), manifest
 
@@ -96,7 +84,7 @@ def rollout_settings(settings: Settings, manifest: RunManifest, home: Path, name
         prefix=settings.run.prefix,
         seed=settings.run.seed,
         name=name,
-        home=home / "runs" / settings.run_name / "downloads",
+        home=home / "runs" / settings.run_name,
         broker=settings.broker,
         model=settings.model,
         sampling=settings.sampling,
@@ -125,6 +113,25 @@ def trainer_settings(settings: Settings, manifest: RunManifest, home: Path) -> T
         weights_uri=settings.weights.uri or manifest.weights_uri,
         manifest_json=manifest.config_json,
     )
+
+
+def _local_layers(config: Path | None, environment: Mapping[str, str], assignments: Sequence[str]) -> Layers:
+    """What file, environment and flags say about this machine. A file and an environment may say more."""
+    layers = Layers() if config is None else file_layers(config).only(is_local)
+    layers.add_environment(
+        {key: value for key, value in environment.items() if is_local(_variable_path(key))}
+    )
+    for assignment in assignments:
+        path, _ = split_assignment(assignment)
+        if path[:2] in _named_by_flags:
+            continue
+        if not is_local(path):
+            raise ConfigError(
+                f"--set {assignment}: {'.'.join(path)} belongs to the run and stands in its manifest; "
+                "only [metrics], [rollout], addresses and paths may differ from role to role"
+            )
+        layers.add_flags([assignment])
+    return layers
 
 
 def _variable_path(name: str) -> tuple[str, ...]:

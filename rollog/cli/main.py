@@ -19,6 +19,7 @@ from rollog.cli.roles import dispatch, rollout, train
 from rollog.cli.signals import exit_on_sigterm
 from rollog.cli.topics import topics
 from rollog.cli.up import up
+from rollog.cli.watch import watch
 from rollog.errors import RollogError, exit_status
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def cli(context: click.Context, debug: bool) -> None:
     """Asynchronous reinforcement-learning post-training of language models on Apache Kafka.
 
     `rollog up` does everything on this machine. The other commands are its parts, for a cluster or for separate
-    terminals: `broker`, then `topics create`, then `dispatch`, `rollout` (as many as wanted) and `train`.
+    terminals: `broker`, then `topics create`, then `dispatch`, `rollout` (as many as wanted), `train` and `watch`.
 
     The environment variables ROLLOG_LOG_LEVEL (debug, info, warning, error) and ROLLOG_LOG_FORMAT (text, json)
     say what is logged; ROLLOG_<SECTION>__<KEY> sets one setting.
@@ -41,7 +42,7 @@ def cli(context: click.Context, debug: bool) -> None:
     context.obj = debug
 
 
-for command in (up, topics, dispatch, rollout, train, broker, doctor):
+for command in (up, watch, topics, dispatch, rollout, train, broker, doctor):
     cli.add_command(command)
 
 

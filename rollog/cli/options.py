@@ -60,6 +60,18 @@ def home_option(function: Command) -> Command:
     )(function)
 
 
+plain_option = click.option("--plain", is_flag=True, help="One line per step instead of the live picture.")
+
+wait_option = click.option(
+    "--wait",
+    "wait_seconds",
+    type=click.FloatRange(min=0),
+    default=60.0,
+    show_default=True,
+    help="Seconds to wait for the run to be created.",
+)
+
+
 def common_options(function: Command) -> Command:
     """Add the shared options; the command receives them as its argument `options`."""
 
@@ -98,7 +110,9 @@ def _decorators() -> list[Callable[[Command], Command]]:
             metavar="SECTION.KEY=VALUE",
             help="Override one setting; may be given several times.",
         ),
-        click.option("--run", metavar="NAME", help="Name of the run: a-z, 0-9 and -, never used before."),
+        click.option(
+            "--run", metavar="NAME", help="Name of the run: a-z, 0-9 and -; a new run takes a new one."
+        ),
         click.option(
             "--broker", metavar="HOST:PORT", help="Kafka to use; without it, the embedded one of --home."
         ),

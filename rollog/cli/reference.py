@@ -44,11 +44,10 @@ another type and sections that contradict each other are refused; the message na
 
 `rollog up` and `rollog topics create` resolve all of this once and put the result into the run's manifest, without
 the broker's address, without keys named like secrets (password, token ...) and without the user part of
-`weights.uri`. `rollog dispatch`, `rollog rollout` and `rollog train` take their settings from the manifest. Only
-the keys marked *per machine* below may then differ, by `--set` or environment variable: `--set` of any other key
-(but `run.name` and `run.prefix`, which say which run is meant) is an error, and other environment variables are
-not looked at. Of a file given to these commands only `[run]`, to find the run, and `[broker]`, for the connection
-itself, count.
+`weights.uri`. `rollog dispatch`, `rollog rollout`, `rollog train` and `rollog watch` take their settings from the
+manifest. Only the keys marked *per machine* below may then differ, by file, environment variable or `--set`, in the
+order above: `--set` of any other key is an error; other keys of a file and other environment variables are not looked
+at, because the file may be the one the run was created with. `run.name` and `run.prefix` say which run is meant.
 
 ## Sections
 """

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rollog.cli.options import CommonOptions, common_options
+from rollog.cli.options import CommonOptions, common_options, wait_option
 from rollog.logs import configure_logging, get_logger
 
 if TYPE_CHECKING:
@@ -39,25 +39,18 @@ class Part:
 _metrics_port = click.option(
     "--metrics-port", type=click.IntRange(0, 65535), help="Serve metrics on this port (0: any free one)."
 )
-_wait = click.option(
-    "--wait",
-    "wait_seconds",
-    type=click.FloatRange(min=0),
-    default=60.0,
-    show_default=True,
-    help="Seconds to wait for the run to be created.",
-)
 
 
 @click.command()
 @_metrics_port
-@_wait
+@wait_option
 @common_options
 def dispatch(options: CommonOptions, metrics_port: int | None, wait_seconds: float) -> int:
     """Run the dispatcher: orders rollouts for the prompts of a run.
 
-    The settings are those of the run's manifest, which `rollog up` or `rollog topics create` has written; of the
-    file, the environment and --set only what belongs to this machine counts (broker, metrics, paths).
+    The settings are those of the run's manifest, which `rollog up` or `rollog topics create` has written; of
+    --config, the environment and --set only what belongs to this machine counts: [metrics], [rollout], addresses and
+    paths.
 
     Consumes samples, steps and workers; produces tasks and control. Waits for workers with free slots. If it dies,
     the next one reads the log and goes on.
@@ -68,13 +61,13 @@ def dispatch(options: CommonOptions, metrics_port: int | None, wait_seconds: flo
 @click.command()
 @click.option("--name", help="First part of the worker's identity; the host's name without it.")
 @_metrics_port
-@_wait
+@wait_option
 @common_options
 def rollout(options: CommonOptions, name: str | None, metrics_port: int | None, wait_seconds: float) -> int:
     """Run one rollout worker: generates responses and rewards them.
 
-    Start as many as there are devices, at any time; each finds its run's settings in the manifest. Settings of the
-    section [rollout] may differ per machine.
+    Start as many as there are devices, at any time; each finds its run's settings in the manifest. Of --config, the
+    environment and --set what belongs to this machine counts: [metrics], [rollout], addresses and paths.
 
     Consumes tasks, weights and control; produces samples, evaluations and workers. Waits for weights, then for
     tasks. If it dies, its tasks are issued to others.
@@ -84,10 +77,12 @@ def rollout(options: CommonOptions, name: str | None, metrics_port: int | None, 
 
 @click.command()
 @_metrics_port
-@_wait
+@wait_option
 @common_options
 def train(options: CommonOptions, metrics_port: int | None, wait_seconds: float) -> int:
     """Run the trainer: learns from the samples and publishes weights.
+
+    The settings are the manifest's, but for what belongs to this machine: [metrics], addresses and paths.
 
     Consumes samples and control; produces steps (the ledger) and weights, in one transaction per step. Waits for
     complete groups. If it dies, the next one recovers from ledger and checkpoint.
@@ -103,17 +98,13 @@ def _run(
     wait_seconds: float,
 ) -> int:
     """Run one role to the end of its run. Returns 0 then, and 128 + signal after a graceful stop."""
-    from rollog.cli.connection import connect  # noqa: PLC0415  # help needs no Kafka
-    from rollog.cli.local import settings_of_run  # noqa: PLC0415
+    from rollog.cli.joining import join_run  # noqa: PLC0415  # help needs no Kafka
     from rollog.cli.signals import StopSignals  # noqa: PLC0415
     from rollog.metrics import Metrics  # noqa: PLC0415
 
     configure_logging()
-    wanted = options.settings()
-    broker = connect(wanted.broker, options.home)
-    settings, manifest = settings_of_run(
-        broker, wanted, environment=os.environ, assignments=options.assignments, wait_seconds=wait_seconds
-    )
+    run = join_run(options, wait_seconds)
+    settings, broker = run.settings, run.broker
     metrics = Metrics()
     with ExitStack() as open_parts:
         port = settings.metrics.port if metrics_port is None else metrics_port
@@ -122,7 +113,7 @@ def _run(
             log.info("metrics served", role=name, host=server.host, port=server.port)
         signals = open_parts.enter_context(StopSignals())
         log.info("role begins", role=name, run=settings.run_name, broker=broker.address, pid=os.getpid())
-        run_role(Part(settings, manifest, options.home.resolve(), name), broker, metrics, signals.stop)
+        run_role(Part(settings, run.manifest, options.home.resolve(), name), broker, metrics, signals.stop)
     log.info("role ends", role=name, run=settings.run_name, stopped=bool(signals.received))
     return signals.exit_status
 
@@ -136,7 +127,6 @@ def _dispatcher(part: Part, broker: Broker, metrics: Metrics, stop: Event) -> No
 
 def _rollout(part: Part, broker: Broker, metrics: Metrics, stop: Event) -> None:
     from producers.rollout.role import run_rollout  # noqa: PLC0415
-
     from rollog.cli.local import rollout_settings  # noqa: PLC0415
 
     run_rollout(rollout_settings(part.settings, part.manifest, part.home, part.name), broker, metrics, stop)

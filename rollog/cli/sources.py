@@ -20,7 +20,7 @@ from rollog.config import Section
 from rollog.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from pydantic.fields import FieldInfo
@@ -69,6 +69,14 @@ class Layers:
             path, text = split_assignment(assignment)
             self.put_text(path, text, f"--set {assignment}")
 
+    def only(self, wanted: Callable[[KeyPath], bool]) -> Layers:
+        """The values of those keys alone."""
+        kept = Layers()
+        for path, origin in self.origins.items():
+            if wanted(path):
+                kept.put(path, self._value(path), origin)
+        return kept
+
     def put_text(self, path: KeyPath, text: str, origin: str) -> None:
         """Put one value given as text, read as its key's type."""
         self.put(path, _typed(path, text, origin), origin)
@@ -81,6 +89,12 @@ class Layers:
             inner = inner.setdefault(part, {})
         inner[path[-1]] = value
         self.origins[path] = origin
+
+    def _value(self, path: KeyPath) -> Any:
+        value: Any = self.values
+        for part in path:
+            value = value[part]
+        return value
 
     def settings(self) -> Settings:
         """The resolved settings. Raises ConfigError for what does not fit."""
@@ -116,12 +130,19 @@ def load_settings(
     """Settings from all sources; without a file those of the demo are the base (unless not `with_demo`)."""
     layers = Layers()
     if config is not None:
-        layers.add_file(_read(config), str(config))
+        layers = file_layers(config)
     elif with_demo:
         layers.add_file(_demo_text(), "the demo's settings")
     layers.add_environment(environment or {})
     layers.add_flags(assignments)
     return layers.settings()
+
+
+def file_layers(config: Path) -> Layers:
+    """What a TOML file says."""
+    layers = Layers()
+    layers.add_file(_read(config), str(config))
+    return layers
 
 
 def split_assignment(assignment: str) -> tuple[KeyPath, str]:

@@ -21,11 +21,10 @@ def summarize(
     settings: Settings,
     view: ProgressView,
     *,
-    wall_seconds: float,
-    generating_seconds: float,
     kafka_version: str,
+    up_seconds: float | None = None,
 ) -> Summary:
-    """All figures. `generating_seconds` is the part of `wall_seconds` since the first rollout."""
+    """All figures. Times of the run are the log's; `up_seconds` is how long a `rollog up` took, with preparation."""
     last = view.version
     return {
         "run": settings.run_name,
@@ -46,11 +45,12 @@ def summarize(
         "reasons": view.reasons,
         "max_lag": view.lag_max,
         "alpha": view.alpha,
-        "wall_seconds": round(wall_seconds, 3),
-        "generating_seconds": round(generating_seconds, 3),
+        "wall_seconds": round(view.wall_seconds, 3),
+        "up_seconds": None if up_seconds is None else round(up_seconds, 3),
+        "generating_seconds": round(view.generating_seconds, 3),
         "tokens_generated": view.tokens_generated,
         "tokens_trained": view.tokens_trained,
-        "tokens_per_second": _rate(view.tokens_generated, generating_seconds),
+        "tokens_per_second": _rate(view.tokens_generated, view.generating_seconds),
         "step_seconds": step_split(view.step_timings),
         "engine": ", ".join(view.engines) or settings.rollout.engine,
         "trainer": settings.trainer.engine,
@@ -92,7 +92,7 @@ def summary_lines(summary: Summary) -> list[str]:
     """The main figures for a terminal."""
     split = summary["step_seconds"]
     return [
-        f"run {summary['run']}: {summary['steps']} steps in {summary['wall_seconds']} s",
+        f"run {summary['run']}: {summary['steps']} steps in {summary['wall_seconds']} s{_all_in_all(summary)}",
         (
             f"held-out accuracy: {_change(summary, 'held_out_before', 'held_out_after')} greedy, "
             f"{_change(summary, 'held_out_before_sampled', 'held_out_after_sampled')} sampled"
@@ -112,6 +112,11 @@ def _by_version(view: ProgressView) -> dict[str, dict[str, float]]:
     for (name, version), score in sorted(view.held_out.items(), key=lambda item: (item[0][1], item[0][0])):
         found.setdefault(name, {})[str(version)] = round(score.mean_reward, 6)
     return found
+
+
+def _all_in_all(summary: Summary) -> str:
+    seconds = summary["up_seconds"]
+    return "" if seconds is None else f", {seconds} s with everything before and after"
 
 
 def _rate(amount: int, seconds: float) -> float:

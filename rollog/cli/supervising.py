@@ -62,9 +62,7 @@ def supervise(
     with (
         StopSignals(patience=3) as signals,
         supervisor,
-        watcher_of(
-            settings, broker, home=home, is_terminal=is_terminal, roles=supervisor.roles
-        ) as watcher,
+        watcher_of(settings, broker, home=home, is_terminal=is_terminal, roles=supervisor.roles) as watcher,
     ):
         return Supervision(supervisor, watcher, signals, BrokerKeeper(kafka)).run()
 

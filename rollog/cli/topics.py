@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rollog.cli.options import CommonOptions, common_options
+from rollog.errors import ConfigError
 
 if TYPE_CHECKING:
     from rollog.broker.ports import TopicSpec
@@ -19,26 +20,46 @@ def topics() -> None:
 
 
 @topics.command()
+@click.option(
+    "--if-missing", is_flag=True, help="Succeed, too, when the run exists with this very configuration."
+)
 @common_options
-def create(options: CommonOptions) -> None:
+def create(options: CommonOptions, if_missing: bool) -> None:
     """Create a run: its topics and its manifest.
 
     Afterwards `rollog dispatch`, `rollog rollout` and `rollog train` with the same --run and --broker make the run
-    happen, on this machine or on others. Without --config it is the demo, whose files are made first.
+    happen, on this machine or on others; `rollog watch` shows it. Without --config it is the demo, whose files are
+    made first.
     """
     from rollog.cli.connection import connect  # noqa: PLC0415  # help needs no Kafka
-    from rollog.cli.creation import complete, create_run, refuse_taken_name  # noqa: PLC0415
+    from rollog.cli.creation import (  # noqa: PLC0415
+        complete,
+        create_run,
+        create_run_if_missing,
+        refuse_taken_name,
+    )
     from rollog.cli.preparation import report_preparation  # noqa: PLC0415
     from rollog.cli.settings import check_files  # noqa: PLC0415
 
     settings = options.settings()
+    if if_missing and settings.run.name is None:
+        raise ConfigError("--if-missing needs the name of the run: add --run NAME")
     check_files(settings)
     broker = connect(settings.broker, options.home)
-    refuse_taken_name(broker, settings)
+    if not if_missing:
+        refuse_taken_name(broker, settings)
     settings = complete(settings, options.home, report_preparation())
-    manifest = create_run(broker, settings)
+    if if_missing:
+        manifest, is_new = create_run_if_missing(broker, settings)
+    else:
+        manifest, is_new = create_run(broker, settings), True
+    if not is_new:
+        click.echo(f"run {manifest.run} exists already at {broker.address} with this configuration")
+        return
     click.echo(f"created run {manifest.run} at {broker.address}; weights go to {manifest.weights_uri}")
-    click.echo(f"next: rollog dispatch | rollout | train --run {manifest.run} --broker {broker.address}")
+    click.echo(
+        f"next: rollog dispatch | rollout | train | watch --run {manifest.run} --broker {broker.address}"
+    )
 
 
 @topics.command()

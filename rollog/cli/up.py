@@ -4,24 +4,10 @@ from __future__ import annotations
 
 import sys
 import time
-from contextlib import nullcontext
-from typing import TYPE_CHECKING
 
 import click
 
-from rollog.cli.options import CommonOptions, common_options
-from rollog.errors import BrokerError
-from rollog.logs import configure_logging
-
-if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-    from pathlib import Path
-    from typing import TextIO
-
-    from rollog.broker.embedded import EmbeddedKafka
-    from rollog.broker.ports import Broker
-    from rollog.cli.settings import Settings
-    from rollog.cli.watching import Outcome
+from rollog.cli.options import CommonOptions, common_options, plain_option
 
 
 @click.command()
@@ -33,7 +19,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="Rollout worker processes to run here.",
 )
-@click.option("--plain", is_flag=True, help="One line per step instead of the live picture.")
+@plain_option
 @common_options
 def up(options: CommonOptions, num_workers: int, plain: bool) -> int:
     """Do a whole run on this machine and end when it is over.
@@ -44,11 +30,13 @@ def up(options: CommonOptions, num_workers: int, plain: bool) -> int:
 
     Ctrl-C stops everything gracefully; a second one at once. The log, the weights and summary.json stay in --home.
     """
-    from rollog.cli.connection import connect, embedded_unless_named  # noqa: PLC0415  # help needs no Kafka
+    from rollog.cli.conclusion import conclude, version_of  # noqa: PLC0415  # help needs no Kafka
+    from rollog.cli.connection import connect, embedded_unless_named  # noqa: PLC0415
     from rollog.cli.creation import complete, create_run, refuse_taken_name  # noqa: PLC0415
     from rollog.cli.preparation import report_preparation  # noqa: PLC0415
     from rollog.cli.settings import check_files  # noqa: PLC0415
-    from rollog.cli.watching import watch  # noqa: PLC0415
+    from rollog.cli.supervising import supervise  # noqa: PLC0415
+    from rollog.cli.watching import logging_beside  # noqa: PLC0415
 
     begin = time.monotonic()
     is_terminal = sys.stdout.isatty() and not plain
@@ -61,10 +49,11 @@ def up(options: CommonOptions, num_workers: int, plain: bool) -> int:
         directory = (options.home / "runs" / settings.run_name).resolve()
         create_run(broker, settings)
         directory.mkdir(parents=True, exist_ok=True)
-        _announce(settings, broker, directory)
-        with _log_stream(directory, is_terminal=is_terminal) as stream:
-            configure_logging(stream=stream)
-            outcome = watch(
+        click.echo(
+            f"run {settings.run_name} on Apache Kafka at {broker.address}; logs in {directory / 'logs'}"
+        )
+        with logging_beside(directory / "up.log", is_terminal=is_terminal):
+            outcome = supervise(
                 settings,
                 broker,
                 kafka,
@@ -73,47 +62,7 @@ def up(options: CommonOptions, num_workers: int, plain: bool) -> int:
                 num_workers=num_workers,
                 is_terminal=is_terminal,
             )
-        version = _kafka_version(broker, kafka)
-    return _conclude(outcome, settings, directory, time.monotonic() - begin, version)
-
-
-def _announce(settings: Settings, broker: Broker, directory: Path) -> None:
-    click.echo(f"run {settings.run_name} on Apache Kafka at {broker.address}; logs in {directory / 'logs'}")
-
-
-def _log_stream(directory: Path, *, is_terminal: bool) -> AbstractContextManager[TextIO]:
-    """Where the supervisor logs: into a file while the terminal shows the picture."""
-    return (directory / "up.log").open("a") if is_terminal else nullcontext(sys.stderr)
-
-
-def _kafka_version(broker: Broker, kafka: EmbeddedKafka | None) -> str:
-    from rollog.broker.embedded_jars import kafka_version  # noqa: PLC0415
-
-    if kafka is not None:
-        return kafka_version
-    try:
-        with broker.admin() as admin:
-            return admin.broker_version()
-    except BrokerError:
-        return "unknown"
-
-
-def _conclude(
-    outcome: Outcome, settings: Settings, directory: Path, wall_seconds: float, kafka_version: str
-) -> int:
-    from rollog.cli.summary import summarize, summary_lines, write_summary  # noqa: PLC0415
-
-    summary = summarize(
-        settings,
-        outcome.view,
-        wall_seconds=wall_seconds,
-        generating_seconds=outcome.generating_seconds,
-        kafka_version=kafka_version,
-    )
-    path = write_summary(summary, directory)
-    for line in summary_lines(summary):
-        click.echo(line)
-    if not outcome.view.is_closed:
-        click.echo("the run is not over: its log and weights are kept", err=True)
-    click.echo(f"summary {path}; logs {directory / 'logs'}; weights {settings.weights.uri}")
+        version = version_of(broker, kafka)
+    up_seconds = time.monotonic() - begin
+    conclude(outcome.view, settings, directory, kafka_version=version, up_seconds=up_seconds)
     return outcome.exit_status

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
 
 import click
 
 from rollog.cli.options import CommonOptions, common_options, plain_option, wait_option
-from rollog.logs import configure_logging, log_stream
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @click.command()
@@ -29,11 +24,21 @@ def watch(options: CommonOptions, plain: bool, wait_seconds: float) -> int:
     from rollog.cli.conclusion import conclude, version_of  # noqa: PLC0415  # help needs no Kafka
     from rollog.cli.joining import join_run  # noqa: PLC0415
     from rollog.cli.signals import StopSignals  # noqa: PLC0415
-    from rollog.cli.watching import watcher_of  # noqa: PLC0415
+    from rollog.cli.watching import logging_beside, watcher_of  # noqa: PLC0415
 
     run = join_run(options, wait_seconds)
     settings, broker = run.settings, run.broker
-    directory = options.home / "runs" / settings.run_name
+    directory = (options.home / "runs" / settings.run_name).resolve()
+    directory.mkdir(parents=True, exist_ok=True)
     is_terminal = sys.stdout.isatty() and not plain
-"""
-"""
+    with (
+        logging_beside(directory / "watch.log", is_terminal=is_terminal),
+        StopSignals() as signals,
+        watcher_of(settings, broker, home=options.home, is_terminal=is_terminal) as watcher,
+    ):
+        view = watcher.run(signals.stop)
+    if not view.is_closed:
+        click.echo(f"run {settings.run_name} goes on, or can; only watching it has ended", err=True)
+        return signals.exit_status
+    conclude(view, settings, directory, kafka_version=version_of(broker))
+    return 0

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from rollog.broker.topics import RunTopics
 from rollog.cli.display import display_for
 from rollog.cli.view import RunFacts
 from rollog.errors import BrokerError
-from rollog.logs import get_logger
+from rollog.logs import configure_logging, get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -60,12 +61,18 @@ def watcher_of(
         yield Watcher(progress, display, roles)
 
 
+@contextmanager
+def logging_beside(log_path: Path, *, is_terminal: bool) -> Iterator[None]:
+    """Log into a file while the terminal shows the picture, else to standard error."""
+    with log_path.open("a") if is_terminal else nullcontext(sys.stderr) as stream:
+        configure_logging(stream=stream)
+        yield
+
+
 class Watcher:
     """Reads how a run is going and feeds the display. A broker that is away is waited for."""
 
-    def __init__(
-        self, progress: RunProgress, display: Display, roles: Sequence[SupervisedRole] = ()
-    ) -> None:
+    def __init__(self, progress: RunProgress, display: Display, roles: Sequence[SupervisedRole] = ()) -> None:
         self._progress = progress
         self._display = display
         self._roles = roles

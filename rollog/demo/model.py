@@ -11,6 +11,7 @@ import json
 from typing import TYPE_CHECKING
 
 import torch
+from safetensors.torch import save_file
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
@@ -55,6 +56,16 @@ def save_tokenizer(directory: Path) -> None:
     }
     words.save(str(directory / "tokenizer.json"))
     (directory / "tokenizer_config.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+
+
+def save_model(model: Qwen2ForCausalLM, directory: Path) -> None:
+    """Write weights and configuration; the output layer is the embedding, so it is written once."""
+    model.config.architectures = [type(model).__name__]
+    model.config.save_pretrained(directory)
+    weights = {name: parameter.detach().contiguous() for name, parameter in model.named_parameters()}
+    path = directory / "model.safetensors"
+    save_file(weights, path, metadata={"format": "pt"})
+    path.chmod(0o644)
 
 
 def load_tokenizer(directory: Path) -> PreTrainedTokenizerFast:

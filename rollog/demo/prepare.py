@@ -99,7 +99,7 @@ def _build(
     place: Path, seed: int, settings: WarmStartSettings, on_progress: Callable[[float], None] | None
 ) -> None:
     """Fill a temporary directory and rename it."""
-    from rollog.demo.model import save_tokenizer  # noqa: PLC0415  torch is needed only here
+    from rollog.demo.model import save_model, save_tokenizer  # noqa: PLC0415  torch is needed only here
     from rollog.demo.warm_start import train  # noqa: PLC0415  the same
 
     building = Path(tempfile.mkdtemp(prefix=f"{place.name}.", dir=place.parent))
@@ -107,8 +107,10 @@ def _build(
         files = _files(building)
         _write_rows(files.train, held_out=False)
         _write_rows(files.held_out, held_out=True)
-        train(seed, settings, on_progress).save_pretrained(files.model)
+        files.model.mkdir()
+        save_model(train(seed, settings, on_progress), files.model)
         save_tokenizer(files.model)
+        building.chmod(0o755)
         building.rename(place)
     finally:
         shutil.rmtree(building, ignore_errors=True)

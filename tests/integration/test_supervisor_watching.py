@@ -18,7 +18,8 @@ from rollog.cli.display import Lines
 from rollog.cli.settings import Settings
 from rollog.cli.signals import StopSignals
 from rollog.cli.view import RunFacts
-from rollog.cli.watching import BrokerKeeper, Outcome, Watcher, role_specs
+from rollog.cli.supervising import BrokerKeeper, Supervision, role_specs
+from rollog.cli.watching import Outcome, Watcher
 from rollog.config import BrokerConfig
 from rollog.errors import ChildFailed
 from rollog.rules.ledger_state import no_hash, record_hash
@@ -90,7 +91,8 @@ def a_supervisor(tmp_path: Path, **scripts: str) -> Supervisor:
 
 def watched(broker: MemoryBroker, supervisor: Supervisor) -> Outcome:
     with RunProgress(broker, topics) as progress, StopSignals(patience=3) as signals, supervisor:
-        return Watcher(supervisor, progress, Lines(facts, 1), signals, BrokerKeeper(None)).run()
+        watcher = Watcher(progress, Lines(facts, 1), supervisor.roles)
+        return Supervision(supervisor, watcher, signals, BrokerKeeper(None)).run()
 
 
 def test_a_run_that_closed_ends_with_status_0(tmp_path: Path) -> None:

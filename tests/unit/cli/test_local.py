@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from rollog.broker.memory import MemoryBroker
-from rollog.cli.creation import create_run
+from rollog.cli.creation import create_run, create_run_if_missing
 from rollog.cli.local import dispatcher_settings, rollout_settings, settings_of_run, trainer_settings
 from rollog.cli.settings import Settings
-from rollog.errors import ConfigError, RunExists, RunNotFound
+from rollog.errors import ConfigError, RunExists, RunNotFound, TopicMismatch
 
 
 def settings_named(name: str) -> Settings:
@@ -34,10 +34,16 @@ def resolved(
     *assignments: str,
     run: str | None = "first",
     environment: dict[str, str] | None = None,
+    config: Path | None = None,
 ) -> Settings:
     wanted = Settings().changed(run={"name": run}, broker={"bootstrap_servers": "inside:2"})
     settings, _ = settings_of_run(
-        broker, wanted, environment=environment or {}, assignments=assignments, wait_seconds=0
+        broker,
+        wanted,
+        config=config,
+        environment=environment or {},
+        assignments=assignments,
+        wait_seconds=0,
     )
     return settings
 
@@ -65,6 +71,37 @@ def test_what_belongs_to_the_machine_may_differ() -> None:
     assert settings.groups.group_size == 4
 
 
+def test_a_file_says_what_belongs_to_the_machine_and_may_say_more(tmp_path: Path) -> None:
+    config = tmp_path / "run.toml"
+    config.write_text(
+        "[groups]\ngroup_size = 99\n[metrics]\nport = 0\n[rollout]\ncapacity = 3\n"
+        "[rollout.engine_args]\nmax_num_seqs = 5\n[trainer]\nnum_threads = 2\nzero_stage = 3\n"
+        '[model]\npath = "/models/here"\nmax_context_tokens = 9999\n'
+    )
+
+    settings = resolved(a_broker_with("first"), config=config)
+
+    assert (settings.rollout.capacity, settings.model.path, settings.metrics.port) == (3, "/models/here", 0)
+    assert settings.rollout.engine_args == {"max_num_seqs": 5}
+    assert (settings.trainer.num_threads, settings.trainer.zero_stage) == (2, 1)
+    assert (settings.groups.group_size, settings.model.max_context_tokens) == (4, 2048)
+
+
+def test_flags_win_over_environment_over_file_for_the_machine_too(tmp_path: Path) -> None:
+    config = tmp_path / "run.toml"
+    config.write_text("[rollout]\ncapacity = 3\nnum_threads = 3\nload_attempts = 3\n")
+
+    settings = resolved(
+        a_broker_with("first"),
+        "rollout.capacity=5",
+        config=config,
+        environment={"ROLLOG_ROLLOUT__CAPACITY": "4", "ROLLOG_ROLLOUT__NUM_THREADS": "4"},
+    )
+
+    rollout = settings.rollout
+    assert (rollout.capacity, rollout.num_threads, rollout.load_attempts) == (5, 4, 3)
+
+
 def test_what_belongs_to_the_run_may_not() -> None:
     with pytest.raises(ConfigError, match=r"groups\.group_size belongs to the run"):
         resolved(a_broker_with("first"), "groups.group_size=5")
@@ -85,8 +122,37 @@ def test_a_run_that_does_not_exist_is_not_waited_for_for_ever() -> None:
 
 
 def test_a_run_cannot_be_created_twice() -> None:
-    with pytest.raises(RunExists, match="'first' exists already"):
+    with pytest.raises(RunExists, match=r"'first' exists already.*go on with it.*rollog watch --run first"):
         create_run(a_broker_with("first"), settings_named("first"))
+
+
+def test_a_missing_run_is_created_and_the_same_one_is_taken_as_it_is() -> None:
+    broker = MemoryBroker()
+
+    created, is_new = create_run_if_missing(broker, settings_named("first"))
+    found, is_new_again = create_run_if_missing(broker, settings_named("first"))
+
+    assert (is_new, is_new_again) == (True, False)
+    assert found == created
+
+
+def test_another_configuration_under_a_taken_name_is_told_key_by_key() -> None:
+    broker = a_broker_with("first")
+    wanted = settings_named("first").changed(groups={"group_size": 8}, run={"seed": 3})
+
+    with pytest.raises(ConfigError, match="another configuration") as caught:
+        create_run_if_missing(broker, wanted)
+
+    assert "groups.group_size = 4 there, 8 here; run.seed = 0 there, 3 here. A run" in str(caught.value)
+
+
+def test_a_run_whose_topics_are_gone_is_not_made_again() -> None:
+    broker = a_broker_with("first")
+    with broker.admin() as admin:
+        admin.delete_topics(["rollog.first.steps"])
+
+    with pytest.raises(TopicMismatch, match=r"rollog\.first\.steps does not exist"):
+        create_run_if_missing(broker, settings_named("first"))
 
 
 def test_each_role_gets_its_sections() -> None:

@@ -61,6 +61,8 @@ def a_view(*, steps: int = 2) -> ProgressView:
         is_closed=True,
         close_reason="all steps done",
         ledger_head="ab" * 32,
+        wall_seconds=20.0,
+        generating_seconds=10.0,
     )
 
 
@@ -141,7 +143,7 @@ def test_a_sparkline_spans_smallest_to_largest() -> None:
 def test_the_summary_has_every_promised_figure(tmp_path: Path) -> None:
     settings = Settings().changed(run={"name": "calm-otter"})
 
-    summary = summarize(settings, a_view(), wall_seconds=20.0, generating_seconds=10.0, kafka_version="4.3.1")
+    summary = summarize(settings, a_view(), kafka_version="4.3.1", up_seconds=33.0)
     stored = json.loads(write_summary(summary, tmp_path).read_text())
 
     expected = {
@@ -158,6 +160,7 @@ def test_the_summary_has_every_promised_figure(tmp_path: Path) -> None:
         "max_lag": 1,
         "alpha": 1.0,
         "wall_seconds": 20.0,
+        "up_seconds": 33.0,
         "tokens_per_second": 100.0,
         "engine": "vllm",
         "trainer": "deepspeed",
@@ -166,6 +169,9 @@ def test_the_summary_has_every_promised_figure(tmp_path: Path) -> None:
     }
     assert expected.items() <= stored.items()
     assert [path.name for path in tmp_path.iterdir()] == ["summary.json"]
+    assert "run calm-otter: 2 steps in 20.0 s, 33.0 s with everything before and after" in summary_lines(
+        summary
+    )
     assert "held-out accuracy: 0.500 -> 0.900 greedy, 0.400 -> - sampled" in summary_lines(summary)
 
 

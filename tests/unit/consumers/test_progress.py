@@ -2,129 +2,34 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
+from written_run import WrittenRun, a_verdict
 
-from consumers.progress import RunProgress
+from consumers.progress import RunProgress, RunTimes
 from rollog.broker.memory import MemoryBroker
-from rollog.broker.topics import RunTopics, topic_specs
-from rollog.config import BrokerConfig
+from rollog.broker.ports import TopicPartition
+from rollog.broker.topics import RunTopics
 from rollog.errors import LedgerError, TopicMismatch
-from rollog.rules.ledger_state import no_hash, record_hash
 from schemas import (
-    Close,
     Disposition,
     FinishReason,
-    Genesis,
     Kind,
     LedgerKind,
-    LedgerRecord,
     Sample,
     Segment,
     Status,
-    Step,
-    StepTimings,
-    Verdict,
     WorkerState,
     WorkerStatus,
     float32_array,
     int32_array,
     uint8_array,
 )
-from schemas.codec import encode
-
-if TYPE_CHECKING:
-    from rollog.broker.ports import Producer
-    from schemas.records import Record
 
 topics = RunTopics("rollog", "first")
 
 
-class ARun:
-    """Writes what the roles of a run would write."""
-
-    def __init__(self) -> None:
-        self.broker = MemoryBroker()
-        with self.broker.admin() as admin:
-            admin.create_topics(topic_specs(topics, BrokerConfig(samples_partitions=2)))
-        self._producer: Producer = self.broker.producer(client_id="roles")
-        self._head, self._sequence = no_hash, 0
-
-    def write(
-        self, topic: str, record: Record | None, *, partition: int = 0, key: bytes | None = None
-    ) -> None:
-        self._producer.send(topic, partition, None if record is None else encode(record), key=key)
-        self._producer.flush(10)
-
-    def ledger(
-        self,
-        kind: LedgerKind,
-        version: int,
-        body: Genesis | Step | Close | None,
-        verdicts: tuple[Verdict, ...] = (),
-    ) -> None:
-        record = LedgerRecord(
-            kind=kind,
-            sequence=self._sequence,
-            version=version,
-            alpha=1.0,
-            previous_hash=self._head,
-            low_water_marks=(0, 0),
-            verdicts=verdicts,
-            body=body,
-        )
-        self._head, self._sequence = record_hash(encode(record)), self._sequence + 1
-        self.write(topics.steps, record)
-
-    def genesis(self) -> None:
-        body = Genesis(
-            manifest_json="{}",
-            weights_sha256="0" * 64,
-            model_config_json="{}",
-            versions={"torch": "2"},
-            machine="x86_64",
-            world_size=1,
-            zero_stage=1,
-            dtype="float32",
-        )
-        self.ledger(LedgerKind.GENESIS, 0, body)
-
-    def step(self, version: int, *, reward: float, lags: dict[str, int]) -> None:
-        body = Step(
-            weights_sha256_before=f"{version - 1:064d}",
-            weights_sha256=f"{version:064d}",
-            alpha=1.0,
-            revision=0,
-            seed=0,
-            plan=(),
-            losses=(0.5,),
-            gradient_norms=(1.0,),
-            learning_rates=(0.1,),
-            reward_mean=reward,
-            num_groups=1,
-            num_samples=2,
-            num_tokens=20,
-            lags=lags,
-            timings=StepTimings(wait_seconds=0.25),
-        )
-        verdicts = tuple(
-            a_verdict(offset, Disposition.TRAINED) for offset in range(2 * version - 2, 2 * version)
-        )
-        self.ledger(LedgerKind.STEP, version, body, verdicts)
-
-
-def a_verdict(offset: int, disposition: Disposition, reason: str = "") -> Verdict:
-    return Verdict(
-        partition=0,
-        offset=offset,
-        sample_id=f"g{offset}.r0.a0",
-        digest=bytes(16),
-        group_id=offset,
-        replica=0,
-        disposition=disposition,
-        reason=reason,
-    )
+def a_run() -> WrittenRun:
+    return WrittenRun(MemoryBroker(), topics)
 
 
 def an_answer(group_id: int, reward: float, *, version: int = 0) -> Sample:
@@ -158,14 +63,14 @@ def a_heartbeat(*, state: WorkerState = WorkerState.SERVING, num_tokens: int = 0
 
 
 def test_before_the_ledger_begins_there_is_no_version() -> None:
-    with RunProgress(ARun().broker, topics) as progress:
+    with RunProgress(a_run().broker, topics) as progress:
         view = progress.poll()
 
     assert (view.version, view.is_closed, view.reward_mean, view.lag_max) == (-1, False, None, 0)
 
 
 def test_steps_add_up() -> None:
-    run = ARun()
+    run = a_run()
     run.genesis()
     run.step(1, reward=0.25, lags={"0": 2})
 
@@ -186,14 +91,14 @@ def test_steps_add_up() -> None:
 
 
 def test_samples_are_counted_up_to_the_close_of_the_ledger() -> None:
-    run = ARun()
+    run = a_run()
     run.genesis()
     for partition in (0, 0, 1):
         run.write(topics.samples, an_answer(0, 1.0), partition=partition)
     with RunProgress(run.broker, topics) as progress:
         assert progress.poll().samples_produced == 3
 
-        run.ledger(LedgerKind.CLOSE, 0, Close(end_offsets=(2, 1), reason="done"))
+        run.close(end_offsets=(2, 1))
         run.write(topics.samples, an_answer(1, 1.0))
         view = progress.read_to_end(10)
 
@@ -202,7 +107,7 @@ def test_samples_are_counted_up_to_the_close_of_the_ledger() -> None:
 
 
 def test_held_out_accuracy_is_known_per_evaluation_and_version() -> None:
-    run = ARun()
+    run = a_run()
     for group_id, reward in enumerate((1.0, 0.0, 1.0, 1.0)):
         run.write(topics.evaluations, an_answer(group_id, reward), partition=group_id % 2)
     run.write(topics.evaluations, an_answer(0, 1.0, version=3))
@@ -218,7 +123,7 @@ def test_held_out_accuracy_is_known_per_evaluation_and_version() -> None:
 
 
 def test_workers_come_and_go_and_their_tokens_stay() -> None:
-    run = ARun()
+    run = a_run()
     with RunProgress(run.broker, topics) as progress:
         run.write(topics.workers, a_heartbeat(num_tokens=100), key=b"w")
         view = progress.read_to_end(10)
@@ -233,10 +138,39 @@ def test_workers_come_and_go_and_their_tokens_stay() -> None:
     assert view.tokens_generated == 130
 
 
-def test_a_broken_chain_is_not_shown_as_progress() -> None:
-    run = ARun()
+def test_the_times_of_a_run_are_those_of_the_log() -> None:
+    run = a_run()
     run.genesis()
-    run._head = bytes(31) + b"x"
+    run.write(topics.evaluations, an_answer(0, 1.0))
+    run.step(1, reward=0.25, lags={"0": 2})
+    run.close(1)
+
+    with RunProgress(run.broker, topics) as progress:
+        view = progress.read_to_end(10)
+    with run.broker.consumer(client_id="reader") as consumer:
+        consumer.assign({TopicPartition(topics.steps, 0): 0, TopicPartition(topics.evaluations, 0): 0})
+        records = consumer.poll(1.0)
+
+    genesis, *_, close = [record.timestamp_ms for record in records if record.topic == topics.steps]
+    (evaluation,) = [record.timestamp_ms for record in records if record.topic == topics.evaluations]
+    assert view.wall_seconds == (close - genesis) / 1000
+    assert view.generating_seconds == (close - evaluation) / 1000
+
+
+def test_the_first_trace_of_a_rollout_counts_in_whatever_order_topics_are_read() -> None:
+    times = RunTimes(genesis_ms=1_000, newest_ms=9_000)
+
+    assert times.generating_seconds == 0.0
+    for at_ms in (5_000, 3_000, 4_000):
+        times.rollout(at_ms)
+
+    assert (times.wall_seconds, times.generating_seconds) == (8.0, 6.0)
+
+
+def test_a_broken_chain_is_not_shown_as_progress() -> None:
+    run = a_run()
+    run.genesis()
+    run.break_chain()
     run.step(1, reward=0.5, lags={"0": 1})
 
     with RunProgress(run.broker, topics) as progress, pytest.raises(LedgerError):

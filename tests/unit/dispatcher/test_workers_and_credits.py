@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from builders import a_heartbeat, a_task
 
@@ -123,7 +124,7 @@ def test_a_task_read_but_named_in_no_heartbeat_is_missing_after_the_limit_and_th
     registry.granted(a_grant(), now=0.0)
     ledger.issue(open_task())
 
-    def beat(now: float, **changes: object) -> list[str]:
+    def beat(now: float, **changes: Any) -> list[str]:
         registry.heard(a_heartbeat(grant_id="1.0", **changes), now=now)
         return missing_tasks(registry.workers["worker-1"], ledger, limit=3, now=now, grace=2.0)
 

@@ -205,6 +205,8 @@ def test_a_reload_in_mid_generation_labels_every_token_with_its_version(stage: S
         for version in range(1, 6):
             notices[version] = stage.publish(version)
             stage.wait_until_serving(version)
+            # The others have more tokens under this version by then.
+            wait_until(lambda: len(stage.read(stage.topics.samples)) >= 2 * version)  # noqa: B023
         samples = stage.samples(16)
     assert any(len(sample.segments) > 1 for sample in samples)
     for sample in samples:

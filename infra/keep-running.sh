@@ -1,0 +1,58 @@
+#!/bin/sh
+# Runs a command and starts it again while that can help:
+#
+#   keep-running.sh COMMAND [ARGUMENT...]
+#
+# Statuses 0 (the run is over), 2 (settings or data that cannot be used) and 78 (another dispatcher or trainer has
+# taken over) are final, and so is any end after SIGTERM or SIGINT, which are passed on. After anything else the
+# command starts again: 1 s later, then with doubled pauses up to 15 s, at most 10 times; the count begins anew when it
+# had worked for 5 minutes. The exit status is the command's last one. Docker's own restart policies know only zero and
+# not zero; they would start a dispatcher that was superseded again and again, each time against its successor.
+
+set -u
+child=
+stopped=
+restarts=0
+pause=1
+
+pass_on() {
+    stopped=yes
+    [ -z "$child" ] || kill -TERM "$child" 2>/dev/null
+}
+trap pass_on TERM INT HUP
+
+# A trapped signal interrupts `wait`; what counts is the status after the last one.
+wait_for_child() {
+    while :; do
+        wait "$child"
+        status=$?
+        kill -0 "$child" 2>/dev/null || return
+    done
+}
+
+while :; do
+    began=$(date +%s)
+    "$@" &
+    child=$!
+    [ -z "$stopped" ] || kill -TERM "$child" 2>/dev/null
+    wait_for_child
+    child=
+    case $status in 0 | 2 | 78) exit "$status" ;; esac
+    [ -z "$stopped" ] || exit "$status"
+    if [ $(($(date +%s) - began)) -ge 300 ]; then
+        restarts=0
+        pause=1
+    fi
+    if [ "$restarts" -ge 10 ]; then
+        echo "keep-running: status $status, given up after $restarts restarts" >&2
+        exit "$status"
+    fi
+    restarts=$((restarts + 1))
+    echo "keep-running: status $status, restart $restarts in $pause s" >&2
+    sleep "$pause" &
+    child=$!
+    wait "$child"
+    child=
+    [ -z "$stopped" ] || exit "$status"
+    pause=$((pause * 2 > 15 ? 15 : pause * 2))
+done

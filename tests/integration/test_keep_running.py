@@ -1,0 +1,51 @@
+"""The script that keeps a role's container going: what ends for good, what starts again."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+from waiting import wait_until
+
+script = Path(__file__).parents[2] / "infra" / "keep-running.sh"
+
+
+def kept(shell_text: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(["sh", str(script), "sh", "-c", shell_text], stderr=subprocess.PIPE)
+
+
+@pytest.mark.parametrize("status", [0, 2, 78])
+def test_a_final_status_is_passed_on_without_another_try(status: int, tmp_path: Path) -> None:
+    tries = tmp_path / "tries"
+    process = kept(f"echo try >> {tries}; exit {status}")
+
+    _, told = process.communicate(timeout=30)
+
+    assert process.returncode == status
+    assert tries.read_text() == "try\n"
+    assert told == b""
+
+
+def test_what_failed_starts_again(tmp_path: Path) -> None:
+    tries = tmp_path / "tries"
+    process = kept(f"echo try >> {tries}; [ $(wc -l < {tries}) -ge 2 ] || exit 1")
+
+    _, told = process.communicate(timeout=30)
+
+    assert process.returncode == 0
+    assert tries.read_text() == "try\n" * 2
+    assert b"status 1, restart 1" in told
+
+
+def test_a_stop_is_passed_on_and_waited_for(tmp_path: Path) -> None:
+    ready = tmp_path / "ready"
+    process = kept(f"trap 'exit 143' TERM; touch {ready}; while :; do sleep 0.05; done")
+    wait_until(ready.exists, 20, "the command to be ready")
+
+    process.send_signal(signal.SIGTERM)
+
+    _, told = process.communicate(timeout=30)
+    assert process.returncode == 143
+    assert told == b""
