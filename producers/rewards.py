@@ -15,6 +15,7 @@ import socket
 import sys
 from collections import deque
 from dataclasses import dataclass
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, Protocol
 
 from producers.reward_functions import RewardResult, call_reward_function, load_reward_function
@@ -258,8 +259,10 @@ class _Seat(asyncio.Protocol):
             _kill(self.process)
             await self.process.wait()
         _log.warning("reward process replaced", reason=self._reason)
-        while not await self._opened():
-            await asyncio.sleep(_reopen_seconds)
+        for pause_seconds in repeat(_reopen_seconds):
+            if await self._opened():
+                return
+            await asyncio.sleep(pause_seconds)
 
     async def _opened(self) -> bool:
         """Try to start another process; when that fails and no other is there, waiting calls fail too."""

@@ -53,7 +53,7 @@ class Engine(Protocol):
 
     @property
     def name(self) -> str:
-        """`vllm`, `transformers`, `remote` or `simulated`."""
+        """`vllm`, `transformers` or `simulated`."""
         ...
 
     @property

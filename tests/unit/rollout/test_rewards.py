@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -208,3 +209,28 @@ def test_the_negative_control_gives_each_response_the_reward_of_an_earlier_one()
     assert all(0 < reward < number for number, reward in enumerate(rewards[1:], start=2))
     assert rewards == run(1)
     assert rewards != run(2)
+
+
+def test_calls_fail_when_the_process_that_died_cannot_be_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "reward_that_goes_away.py").write_text(
+        "import os, sys\n"
+        "def reward(prompt, response, **fields):\n"
+        "    os.remove(__file__)\n"
+        "    os._exit(1)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+
+    async def scenario(rewards: Rewards) -> list[str]:
+        reasons = []
+        for _ in range(2):
+            with pytest.raises(RewardError) as failure:
+                await rewards.score("p", "r", {})
+            reasons.append(str(failure.value))
+        return reasons
+
+    first, second = with_rewards(RewardPool("reward_that_goes_away:reward"), scenario)
+    assert "process ended" in first
+    assert "did not start again" in second
