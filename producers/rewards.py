@@ -246,6 +246,8 @@ class _Seat(asyncio.Protocol):
         if self._ready is not None and not self._ready.done():
             self._ready.set_exception(DataError("the reward process ended while it imported the function"))
             return
+        if self._reopening is not None and not self._reopening.done():
+            return
         if self.calls:
             _fail(self.calls.popleft(), self._reason)
         self._pool.give_back(list(self.calls))
