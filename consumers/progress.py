@@ -223,6 +223,7 @@ class RunProgress:
         followed = [TopicPartition(topics.steps, 0), TopicPartition(topics.workers, 0)]
         followed += [TopicPartition(topics.evaluations, number) for number in range(partitions)]
         self._followed = followed
+        self._history = self._consumer.end_offsets(followed)
         self._consumer.assign(self._consumer.beginning_offsets(followed))
 
     def __enter__(self) -> Self:
@@ -287,12 +288,21 @@ class RunProgress:
         return sum(self._consumer.end_offsets(self._samples).values())
 
     def _tokens_per_second(self) -> float:
+        """Of the last seconds; 0 while what happened before this reader began is being read."""
+        if self._is_in_history():
+            return 0.0
         now = time.monotonic()
         self._tokens.append((now, self._fold.tokens_generated))
         while len(self._tokens) > 1 and self._tokens[1][0] < now - _rate_window_seconds:
             del self._tokens[0]
         (start, before), (end, after) = self._tokens[0], self._tokens[-1]
         return (after - before) / (end - start) if end > start else 0.0
+
+    def _is_in_history(self) -> bool:
+        self._history = {
+            place: end for place, end in self._history.items() if self._consumer.position(place) < end
+        }
+        return bool(self._history)
 
 
 def _partitions(broker: Broker, topics: RunTopics) -> int:

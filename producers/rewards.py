@@ -172,7 +172,9 @@ class _Seat(asyncio.Protocol):
     @property
     def is_open(self) -> bool:
         """Whether the process is there and has imported the function."""
-        return self._ready is not None and self._ready.done() and self._transport is not None
+        if self._ready is None or self._transport is None:
+            return False
+        return self._ready.done() and self._ready.exception() is None
 
     @property
     def room(self) -> int:

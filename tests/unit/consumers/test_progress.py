@@ -167,6 +167,17 @@ def test_the_first_trace_of_a_rollout_counts_in_whatever_order_topics_are_read()
     assert (times.wall_seconds, times.generating_seconds) == (8.0, 6.0)
 
 
+def test_what_happened_before_is_no_speed() -> None:
+    run = a_run()
+    for number in range(3000):
+        run.write(topics.workers, a_heartbeat(num_tokens=number), key=b"w")
+
+    with RunProgress(run.broker, topics) as progress:
+        speeds = [progress.poll().tokens_per_second for _ in range(3)]
+
+    assert speeds == [0.0, 0.0, 0.0]
+
+
 def test_a_broken_chain_is_not_shown_as_progress() -> None:
     run = a_run()
     run.genesis()
