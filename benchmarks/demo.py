@@ -1,0 +1,145 @@
+"""The demo over several run seeds, and its negative control: `rollog up` as a user runs it, and what it wrote.
+
+Each run is a process of its own with real parts (embedded Apache Kafka, vLLM, DeepSpeed). Printed and saved are the
+means of what `summary.json` says, beside the targets. The control gives each training sample the reward of another.
+
+    python benchmarks/demo.py [--seeds 0 1 2] [--control-seeds 0] [--home DIR] [--json FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+Summary = dict[str, Any]
+
+greedy_target, sampled_target, start_limit, step_limit_seconds, control_limit = 0.92, 0.88, 0.55, 1.0, 0.05
+
+
+def run_demo(home: Path, name: str, *assignments: str) -> Summary:
+    """One run to its end; returns its summary with the seconds of the whole command."""
+    flags = [word for assignment in assignments for word in ("--set", assignment)]
+    started = time.monotonic()
+    subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "rollog.cli.main",
+            "up",
+            "--plain",
+            "--home",
+            str(home),
+            "--run",
+            name,
+            *flags,
+        ],
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
+    summary: Summary = json.loads((home / "runs" / name / "summary.json").read_text())
+    check(summary)
+    return summary | {"command_seconds": round(time.monotonic() - started, 1)}
+
+
+def check(summary: Summary) -> None:
+    """What must hold of any run, whatever it learnt."""
+    assert (summary["engine"], summary["trainer"]) == ("vllm", "deepspeed"), summary
+    assert sum(summary["samples_by_disposition"].values()) == summary["samples_produced"], summary
+    assert summary["max_lag"] <= summary["alpha"], summary
+
+
+def figures_of(runs: list[Summary], controls: list[Summary]) -> list[dict[str, object]]:
+    """Means over seeds."""
+
+    def mean(key: str, of: list[Summary] = runs) -> float:
+        return fmean(each[key] for each in of)
+
+    found = [
+        figure(
+            "demo.held_out_before", mean("held_out_before"), "accuracy", start_limit, higher_is_better=False
+        ),
+        figure("demo.held_out_after", mean("held_out_after"), "accuracy", greedy_target),
+        figure("demo.held_out_before_sampled", mean("held_out_before_sampled"), "accuracy"),
+        figure("demo.held_out_after_sampled", mean("held_out_after_sampled"), "accuracy", sampled_target),
+        figure("demo.command", mean("command_seconds"), "s", higher_is_better=False),
+        figure("demo.tokens_per_second", mean("tokens_per_second"), "tokens/s"),
+        figure("demo.samples_produced", mean("samples_produced"), "samples"),
+    ]
+    for part in runs[0]["step_seconds"]:
+        limit = step_limit_seconds if part == "total" else None
+        seconds = fmean(each["step_seconds"][part] for each in runs)
+        found.append(figure(f"demo.step.{part}", seconds, "s/step", limit, higher_is_better=False))
+    for name in ("held_out", "held_out_sampled"):
+        if controls:
+            before, after = (
+                name.replace("held_out", "held_out_before"),
+                name.replace("held_out", "held_out_after"),
+            )
+            rise = mean(after, controls) - mean(before, controls)
+            found.append(
+                figure(f"control.{name}_rise", rise, "accuracy", control_limit, higher_is_better=False)
+            )
+    return found
+
+
+def figure(
+    name: str, value: float, unit: str, target: float | None = None, *, higher_is_better: bool = True
+) -> dict[str, object]:
+    """One measured figure."""
+    return {
+        "name": name,
+        "value": round(value, 4),
+        "unit": unit,
+        "target": target,
+        "ideal": None,
+        "higher_is_better": higher_is_better,
+    }
+
+
+def main() -> None:
+    """Run, print, save."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2])
+    parser.add_argument("--control-seeds", type=int, nargs="*", default=[0])
+    parser.add_argument("--home", type=Path, default=Path(".rollog"))
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    mark = time.strftime("%m%d%H%M%S")
+    runs = [run_demo(arguments.home, f"demo-{seed}-{mark}", f"run.seed={seed}") for seed in arguments.seeds]
+    controls = [
+        run_demo(arguments.home, f"control-{seed}-{mark}", f"run.seed={seed}", "reward.control=shuffled")
+        for seed in arguments.control_seeds
+    ]
+    figures = figures_of(runs, controls)
+    for each in figures:
+        target = "" if each["target"] is None else f"  (target {each['target']})"
+        print(f"{each['name']:32} {each['value']:>12} {each['unit']}{target}")
+    machine = f"python {platform.python_version()}, {platform.machine()}, {os.cpu_count()} cores"
+    versions = ", ".join(f"{name} {version}" for name, version in sorted(runs[0]["versions"].items()))
+    print(f"{machine}; {versions}; seeds {arguments.seeds}, control {arguments.control_seeds}")
+    if arguments.json:
+        record = {
+            "date": time.strftime("%Y-%m-%d"),
+            "machine": machine,
+            "versions": runs[0]["versions"],
+            "command": f"python benchmarks/demo.py --seeds {' '.join(map(str, arguments.seeds))} "
+            f"--control-seeds {' '.join(map(str, arguments.control_seeds))}",
+            "figures": figures,
+            "runs": runs,
+            "controls": controls,
+        }
+        arguments.json.write_text(json.dumps(record, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
