@@ -19,6 +19,8 @@ from schemas.codec import decode, encode
 from schemas.headers import headers_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from schemas.records import Record
 
 num_partitions = 2
@@ -55,13 +57,14 @@ class Bench:
         self.ledger = LedgerBuilder(alpha=self.settings.freshness.alpha)
         self._num_published = 0
         self.now = 0.0
+        self._beats: dict[str, dict[str, Any]] = {}
         self.prompts = [
             Prompt(prompt_id=str(number), text=f"prompt {number}") for number in range(num_prompts)
         ]
         self.held_out = [Prompt(prompt_id=f"h{number}", text="?") for number in range(num_held_out)]
 
-    def dispatcher(self) -> Dispatcher:
-        """A dispatcher that has taken the run over."""
+    def dispatcher(self, *, silent: Sequence[str] = ()) -> Dispatcher:
+        """A dispatcher that has taken the run over; workers beat again as before, but for those `silent`."""
         found = Dispatcher(
             self.settings,
             self.broker,
@@ -73,6 +76,9 @@ class Bench:
             clock=lambda: self.now,
         )
         found.take_over(self.broker.producer(client_id="d"), self.broker.consumer(client_id="d"))
+        for worker_id, changes in list(self._beats.items()):
+            if worker_id not in silent:
+                self.beat(worker_id, **changes)
         return found
 
     def turn(self, dispatcher: Dispatcher, times: int = 3) -> None:
@@ -88,11 +94,13 @@ class Bench:
         self.producer.flush(1.0)
 
     def beat(self, worker_id: str = "worker-1", **changes: Any) -> None:
+        self._beats[worker_id] = changes
         status = a_heartbeat(worker_id, **changes)
         self.producer.send(self.topics.workers, 0, encode(status), key=worker_id.encode())
         self.producer.flush(1.0)
 
     def leave(self, worker_id: str) -> None:
+        del self._beats[worker_id]
         self.producer.send(self.topics.workers, 0, None, key=worker_id.encode())
         self.producer.flush(1.0)
 

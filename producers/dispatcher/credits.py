@@ -48,6 +48,8 @@ class Candidate:
     worker_id: str
     num_slots: int
     served_version: int
+    is_idle: bool = False
+    is_serving: bool = True
 
 
 @dataclass(slots=True)
@@ -109,11 +111,14 @@ class CreditLedger:
 
 
 def choose_worker(candidates: Iterable[Candidate], *, num_slots: int, min_version: int) -> str | None:
-    """The worker with the most free slots among those that serve the version, or None: the task waits."""
+    """The worker with the most free slots among those that serve the version, or None: the task waits.
+
+    A task that needs more slots than any worker has goes to one that is idle.
+    """
     able = [
         candidate
         for candidate in candidates
-        if candidate.num_slots >= num_slots and candidate.served_version >= min_version
+        if (candidate.num_slots >= num_slots or candidate.is_idle) and candidate.served_version >= min_version
     ]
     best = max(able, key=lambda candidate: (candidate.num_slots, candidate.worker_id), default=None)
     return None if best is None else best.worker_id

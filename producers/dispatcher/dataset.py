@@ -17,6 +17,7 @@ from schemas import Prompt
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+largest_prompt_bytes = 900_000
 file_suffixes = (".jsonl", ".parquet")
 
 
@@ -130,6 +131,11 @@ def _prompt(place: str, row: Mapping[str, Any], prompt_field: str, id_field: str
         raise DataError(
             f"{place}: its fields cannot be handed to the reward function as JSON ({error})"
         ) from error
+    size = len(inputs) + len(json.dumps(prompt))
+    if size > largest_prompt_bytes:
+        raise DataError(
+            f"{place}: {size} bytes of JSON, a task takes {largest_prompt_bytes}; shorten the row"
+        )
     if isinstance(prompt, str):
         return Prompt(prompt_id=prompt_id, text=prompt, reward_inputs_json=inputs)
     _check_messages(place, prompt_field, prompt)

@@ -21,7 +21,6 @@ from producers.dispatcher.startup import (
     History,
     check_epoch,
     fence_partitions,
-    lettered_places,
     read_until,
     rebuild,
     take_epoch,
@@ -32,7 +31,7 @@ from rollog.logs import get_logger
 from schemas import DatasetEnd, RunClosed, Stopped
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from threading import Event
 
     from producers.dispatcher.settings import DispatcherSettings
@@ -91,18 +90,12 @@ class Dispatcher:
         num_partitions = self._settings.broker.samples_partitions
         self._consumer = consumer
         self._outbox = Outbox(producer, self._topics, self.epoch, num_partitions)
-        history, positions = self._read_history(
-            fence_partitions(self._outbox, self._topics, self._settings.broker.max_workers)
-        )
+        places = self._places()
+        fences = fence_partitions(self._outbox, self._topics, self._settings.broker.max_workers)
+        ends = consumer.end_offsets(places) | fences
         now = self._clock()
-        grants = rebuild(
-            self.state,
-            history,
-            self._topics,
-            num_samples_partitions=num_partitions,
-            num_replicas=self._settings.groups.num_replicas,
-            now=now,
-        )
+        history = self._read_history(ends)
+        grants = rebuild(self.state, history, now)
         check_epoch(self.state, self.epoch)
         self._intake = Intake(
             self.state,
@@ -111,17 +104,18 @@ class Dispatcher:
             metrics=self._metrics,
             num_samples_partitions=num_partitions,
             num_replicas=self._settings.groups.num_replicas,
-            lettered=lettered_places(history.by_topic[self._topics.dead_letters]),
+            lettered=history.lettered,
         )
-        for record in history.by_topic[self._topics.evaluations]:
+        self._intake.set_aside_unreadable(history.control, history.workers.values())
+        results = {place: end for place, end in ends.items() if place.topic in self._result_topics}
+        for record in read_until(consumer, consumer.beginning_offsets(results), results):
             self._intake.take_in(record, now)
-        self._intake.begin_at(positions)
+        self._intake.begin_at(ends)
         self._build_parts(consumer)
         for grant in grants.values():
             self._leases.give(grant.worker_id, grant.grant_id, grant.partition, grant.start_offset)
         self._leases.lose_tasks_without_grant()
-        once = (self._topics.tasks, self._topics.dead_letters)
-        consumer.assign({place: offset for place, offset in positions.items() if place.topic not in once})
+        consumer.assign({place: ends[place] for place in places if place.topic != self._topics.dead_letters})
         self.state.cancel_tasks_of_closed_groups()
         self._metrics.dispatcher_epoch.set(self.epoch)
         log.info("dispatcher ready", epoch=self.epoch, version=self.state.ledger.version, grants=len(grants))
@@ -158,7 +152,9 @@ class Dispatcher:
         if not self._is_trained():
             if self._issuer.issue_evaluations():
                 self._issuer.issue_training()
-        elif self._issuer.issue_evaluations(is_final=True) and self.state.evaluations.is_settled(
+            return
+        self.state.cancel_training_tasks()
+        if self._issuer.issue_evaluations(is_final=True) and self.state.evaluations.is_settled(
             ledger.version
         ):
             self._stop_workers(self._clock())
@@ -218,25 +214,26 @@ class Dispatcher:
             held_out=self._held_out,
         )
 
-    def _read_history(
-        self, fence_ends: dict[TopicPartition, int]
-    ) -> tuple[History, dict[TopicPartition, int]]:
+    @property
+    def _result_topics(self) -> tuple[str, str]:
+        return (self._topics.samples, self._topics.evaluations)
+
+    def _places(self) -> list[TopicPartition]:
         topics = self._topics
-        places = [
-            TopicPartition(name, 0)
-            for name in (topics.control, topics.steps, topics.workers, topics.dead_letters)
-        ]
-        places += [
+        singles = (topics.control, topics.steps, topics.workers, topics.dead_letters)
+        return [TopicPartition(name, 0) for name in singles] + [
             TopicPartition(name, number)
-            for name in (topics.samples, topics.evaluations)
+            for name in self._result_topics
             for number in range(self._settings.broker.samples_partitions)
         ]
-        ends = self._consumer.end_offsets(places) | fence_ends
-        starts = self._consumer.beginning_offsets(ends)
+
+    def _read_history(self, ends: Mapping[TopicPartition, int]) -> History:
+        """Everything but samples and evaluations, which are folded as they are read."""
+        first = {place: end for place, end in ends.items() if place.topic not in self._result_topics}
         history = History()
-        for record in read_until(self._consumer, starts, ends):
-            history.add(record, topics.tasks)
-        return history, {place: self._consumer.position(place) for place in ends}
+        for record in read_until(self._consumer, self._consumer.beginning_offsets(first), first):
+            history.add(record, self._topics)
+        return history
 
     def _report(self) -> None:
         workers = self.state.workers

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 greedy = "greedy"
 sampled = "sampled"
-version_gone = "version_gone"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -87,8 +86,6 @@ class EvaluationBook:
         index = sample.group_id
         if sample.status is Status.FINISHED:
             evaluation.done.add(index)
-        if sample.status is Status.EXPIRED and sample.cancel_reason == version_gone:
-            evaluation.is_given_up = True
         self._ended(evaluation, index, sample.task_id)
 
     def lost(self, task: RolloutTask) -> None:
@@ -97,15 +94,21 @@ class EvaluationBook:
         if evaluation is not None:
             self._ended(evaluation, task.group_id, task.task_id)
 
-    def wanted(self) -> WantedEvaluation | None:
-        """The next prompt to be answered, oldest version first."""
-        for key, evaluation in sorted(self._evaluations.items()):
-            if evaluation.is_started and not evaluation.is_given_up and evaluation.pending:
-                index = evaluation.pending[0]
-                return WantedEvaluation(
-                    key=key, prompt_index=index, attempt=evaluation.attempts.get(index, 0)
-                )
-        return None
+    def unanswered(self) -> list[EvaluationKey]:
+        """Evaluations with prompts to be issued, oldest version first."""
+        return sorted(
+            key
+            for key, evaluation in self._evaluations.items()
+            if evaluation.is_started and not evaluation.is_given_up and evaluation.pending
+        )
+
+    def wanted(self, key: EvaluationKey) -> WantedEvaluation | None:
+        """The next prompt of an evaluation, or None when each is answered or under way."""
+        evaluation = self._evaluations[key]
+        if evaluation.is_given_up or not evaluation.pending:
+            return None
+        index = evaluation.pending[0]
+        return WantedEvaluation(key=key, prompt_index=index, attempt=evaluation.attempts.get(index, 0))
 
     def take(self, wanted: WantedEvaluation) -> None:
         """The wanted prompt is being issued."""

@@ -1,7 +1,7 @@
 """From stored records to the dispatcher's state; what cannot be read is set aside once.
 
-The dispatcher owns `workers` and `evaluations`: their undecodable records become its dead letters. Those of
-`samples` belong to the trainer, those of `tasks` to the worker; a broken ledger or control topic ends the role.
+The dispatcher owns `control`, `workers` and `evaluations`: their undecodable records become its dead letters. Those
+of `samples` belong to the trainer, those of `tasks` to the worker; a broken ledger ends the role.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 from rollog.logs import get_logger
 from rollog.rules.headers import defective_header
-from rollog.rules.reading import read_control_record, read_ledger_record, read_sample
+from rollog.rules.reading import control_record, read_ledger_record, read_sample
 from schemas import Kind, Sample, Status, WorkerStatus
 from schemas.codec import SchemaError, decode_as
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from producers.dispatcher.outbox import Outbox
     from producers.dispatcher.state import DispatcherState
@@ -67,11 +67,15 @@ class Intake:
                 self.ledger_position = offset
 
     def take_in(self, record: Record, now: float) -> None:
-        """Fold one record. Raises LedgerError or DecodeError where the log itself is broken."""
+        """Fold one record. Raises LedgerError where the ledger is broken."""
         self._handlers[record.topic](record, now)
 
     def _take_in_control(self, record: Record, now: float) -> None:
-        self._state.on_control(read_control_record(record), now)
+        decoded = control_record(record)
+        if decoded is None:
+            self._set_aside(record, "not a record of this topic")
+        else:
+            self._state.on_control(decoded, now)
 
     def _take_in_ledger(self, record: Record, _now: float) -> None:
         self._state.on_ledger(*read_ledger_record(record))
@@ -105,6 +109,15 @@ class Intake:
             log.warning("evaluation failed", prompt=sample.prompt_id, error=sample.error_message)
         self._metrics.dispatcher_samples.labels(Kind.EVALUATION.value, sample.status.value).inc()
 
+    def set_aside_unreadable(self, control: Iterable[Record], workers: Iterable[Record]) -> None:
+        """Set aside what was written to the dispatcher's topics while none was there to read it."""
+        for record in control:
+            if control_record(record) is None:
+                self._set_aside(record, "not a record of this topic")
+        for record in workers:
+            if record.value is not None and not _is_heartbeat(record.value):
+                self._set_aside(record, "not a heartbeat")
+
     def _take_in_worker(self, record: Record, now: float) -> None:
         if record.value is None:
             self._state.on_departure((record.key or b"").decode(errors="replace"))
@@ -125,3 +138,11 @@ class Intake:
         topic = record.topic.rsplit(".", 1)[-1]
         self._metrics.broker_dead_letters.labels(topic).inc()
         log.warning("record set aside", topic=topic, offset=record.offset, reason=reason)
+
+
+def _is_heartbeat(value: bytes) -> bool:
+    try:
+        decode_as(WorkerStatus, value)
+    except SchemaError:
+        return False
+    return True

@@ -16,7 +16,7 @@ from schemas import CancelReason, Kind
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from producers.dispatcher.evaluations import WantedEvaluation
+    from producers.dispatcher.evaluations import EvaluationKey, WantedEvaluation
     from producers.dispatcher.groups import Wanted
     from producers.dispatcher.intake import Intake
     from producers.dispatcher.outbox import Outbox
@@ -80,30 +80,37 @@ class Issuer:
     def issue_evaluations(self, *, is_final: bool = False) -> bool:
         """Send what evaluations lack; False when slots ran out first."""
         version = self._state.ledger.version
-        if version != self._evaluated_version or is_final:
-            self._state.evaluations.start(version, is_final=is_final)
-            self._evaluated_version = version
-        while (wanted := self._state.evaluations.wanted()) is not None:
-            served = [
+        for due in range(self._evaluated_version + 1, version + 1):
+            self._state.evaluations.start(due)
+        self._evaluated_version = version
+        if is_final:
+            self._state.evaluations.start(version, is_final=True)
+        return all(self._issue_one_evaluation(key) for key in self._state.evaluations.unanswered())
+
+    def _issue_one_evaluation(self, key: EvaluationKey) -> bool:
+        while (wanted := self._state.evaluations.wanted(key)) is not None:
+            serving = [
                 candidate
                 for candidate in self._state.workers.candidates(self._state.credits)
-                if candidate.served_version == wanted.key.version
+                if candidate.is_serving and candidate.served_version == key.version
             ]
-            worker_id = choose_worker(served, num_slots=1, min_version=wanted.key.version)
+            worker_id = choose_worker(serving, num_slots=1, min_version=key.version)
             if worker_id is not None:
                 self._issue_evaluation(wanted, worker_id)
-            elif self._state.workers.num_serving(wanted.key.version):
+            elif self._state.workers.num_serving(key.version):
                 return False
-            elif (
-                self._state.ledger.version > wanted.key.version
-                and not self._state.workers.num_serving_before(wanted.key.version)
-            ):
-                given_up = self._state.evaluations.give_up(wanted.key)
-                self._state.cancel(given_up, CancelReason.EVALUATION_GIVEN_UP)
-                log.warning("evaluation given up", evaluation=wanted.key.name, version=wanted.key.version)
-            else:
+            elif self._may_still_be_served(key.version):
                 return True
+            else:
+                given_up = self._state.evaluations.give_up(key)
+                self._state.cancel(given_up, CancelReason.EVALUATION_GIVEN_UP)
+                log.warning("evaluation given up", evaluation=key.name, version=key.version)
         return True
+
+    def _may_still_be_served(self, version: int) -> bool:
+        """Whether a worker can still come to this version: workers skip to the newest one."""
+        is_newest = version == self._state.ledger.version
+        return is_newest or self._state.workers.num_reloading_from_before(version) > 0
 
     def issue_training(self) -> None:
         """Send what open groups lack, oldest first, then open new groups."""

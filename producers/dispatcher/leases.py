@@ -90,6 +90,8 @@ class LeaseKeeper:
         if not self._read_on():
             return
         for worker in self._state.workers.silent(now):
+            if now - worker.last_heard <= self._dispatch.lease_seconds:
+                continue  # heard while another one's samples were read
             worker.is_expired = True
             self._metrics.dispatcher_leases_expired.inc()
             log.warning("lease expired", worker=worker.worker_id)

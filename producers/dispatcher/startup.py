@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 from rollog.broker.ports import TopicPartition
 from rollog.errors import BrokerTimeout, Superseded
-from rollog.rules.reading import read_control_record, read_ledger_record, read_sample
-from schemas import DeadLetter, DispatcherEpoch, Fence, Grant, RolloutTask, WorkerStatus
+from rollog.rules.reading import control_record, read_ledger_record
+from schemas import DeadLetter, DispatcherEpoch, Fence, Grant, RolloutTask
 from schemas.codec import SchemaError, decode, decode_as, encode
 from schemas.headers import headers_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterator, Mapping
 
     from producers.dispatcher.outbox import Outbox
     from producers.dispatcher.state import DispatcherState
@@ -37,9 +37,9 @@ def take_epoch(broker: Broker, topics: RunTopics, dispatcher_id: str) -> int:
     with broker.transactional_producer(topics.dispatcher_transactional_id) as producer:
         with broker.consumer(client_id="dispatcher-takeover") as consumer:
             records = read_until(consumer, {control: 0}, consumer.end_offsets([control]))
-        epochs = [
-            found.epoch for found in map(read_control_record, records) if isinstance(found, DispatcherEpoch)
-        ]
+            epochs = [
+                found.epoch for found in map(control_record, records) if isinstance(found, DispatcherEpoch)
+            ]
         epoch = max(epochs, default=0) + 1
         notice = DispatcherEpoch(epoch=epoch, dispatcher_id=dispatcher_id)
         producer.begin()
@@ -57,95 +57,97 @@ def fence_partitions(outbox: Outbox, topics: RunTopics, num_partitions: int) -> 
     }
 
 
+def place_of(record: Record) -> TopicPartition:
+    """The partition a record was read from."""
+    return TopicPartition(record.topic, record.partition)
+
+
 def read_until(
     consumer: Consumer, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
-) -> list[Record]:
-    """All records of the partitions up to the given ends. Raises BrokerTimeout when reading stalls."""
+) -> Iterator[Record]:
+    """The records of the partitions up to the given ends, as they come. Raises BrokerTimeout when reading stalls."""
     consumer.assign(starts)
-    found: list[Record] = []
     deadline = time.monotonic() + stall_seconds
-    while any(consumer.position(partition) < end for partition, end in ends.items()):
+    while missing := [place for place, end in ends.items() if consumer.position(place) < end]:
         records = consumer.poll(poll_seconds)
+        yield from (record for record in records if record.offset < ends[place_of(record)])
         if records:
             deadline = time.monotonic() + stall_seconds
-            found.extend(records)
         elif time.monotonic() > deadline:
-            missing = [
-                f"{place.topic}[{place.partition}]"
-                for place, end in ends.items()
-                if consumer.position(place) < end
-            ]
+            names = ", ".join(f"{place.topic}[{place.partition}]" for place in missing)
             raise BrokerTimeout(
-                f"no record for {stall_seconds:.0f} s while reading {', '.join(missing)} to its end; check the broker "
-                "and start the dispatcher again"
+                f"no record for {stall_seconds:.0f} s while reading {names} to its end; check the broker and start "
+                "the dispatcher again"
             )
-    return found
 
 
 @dataclass(slots=True)
 class History:
-    """The log of a run, sorted by topic and decoded where the dispatcher needs it."""
+    """What a take-over reads of the log before samples: small records, and tasks that no fence before them voids."""
 
+    control: list[Record] = field(default_factory=list)
+    steps: list[Record] = field(default_factory=list)
     tasks: list[tuple[RolloutTask, int]] = field(default_factory=list)
-    by_topic: defaultdict[str, list[Record]] = field(default_factory=lambda: defaultdict(list))
-    fences: defaultdict[int, int] = field(default_factory=lambda: defaultdict(int))
+    workers: dict[bytes | None, Record] = field(default_factory=dict)
+    lettered: set[tuple[str, int, int]] = field(default_factory=set)
+    _fences: defaultdict[int, int] = field(default_factory=lambda: defaultdict(int))
 
-    def add(self, record: Record, tasks_topic: str) -> None:
-        """Take in one record; of tasks only those that no fence before them voids."""
-        if record.topic != tasks_topic:
-            self.by_topic[record.topic].append(record)
-            return
+    def add(self, record: Record, topics: RunTopics) -> None:
+        """Take in one record; of each worker only the newest is kept."""
+        if record.topic == topics.control:
+            self.control.append(record)
+        elif record.topic == topics.steps:
+            self.steps.append(record)
+        elif record.topic == topics.workers:
+            self.workers[record.key] = record
+        elif record.topic == topics.dead_letters:
+            self._add_letter(record)
+        else:
+            self._add_task(record)
+
+    def _add_letter(self, record: Record) -> None:
+        try:
+            letter = decode_as(DeadLetter, record.value or b"")
+        except SchemaError:
+            return  # operators read this topic, nobody decides by it
+        self.lettered.add((letter.topic, letter.partition, letter.offset))
+
+    def _add_task(self, record: Record) -> None:
         try:
             decoded = decode(record.value or b"")
         except SchemaError:
             return  # the worker that reads it sets it aside
         match decoded:
             case Fence(epoch=epoch):
-                self.fences[record.partition] = max(self.fences[record.partition], epoch)
-            case RolloutTask() as task if task.epoch >= self.fences[record.partition]:
+                self._fences[record.partition] = max(self._fences[record.partition], epoch)
+            case RolloutTask() as task if task.epoch >= self._fences[record.partition]:
                 self.tasks.append((task, record.offset))
 
 
-def rebuild(
-    state: DispatcherState,
-    history: History,
-    topics: RunTopics,
-    *,
-    num_samples_partitions: int,
-    num_replicas: int,
-    now: float,
-) -> dict[str, Grant]:
-    """Fold a history into an empty state; returns the live grants by worker."""
+def rebuild(state: DispatcherState, history: History, now: float) -> dict[str, Grant]:
+    """Fold a history into an empty state; returns the live grants by worker.
+
+    Heartbeats of the past prove nothing: a worker is a candidate once it is heard from now on.
+    """
     workers_of_grants: dict[str, str] = {}
-    for record in history.by_topic[topics.control]:
-        decoded = read_control_record(record)
-        state.on_control(decoded, now)
+    for record in history.control:
+        decoded = control_record(record)
+        if decoded is not None:
+            state.on_control(decoded, now)
         if isinstance(decoded, Grant):
             workers_of_grants[decoded.grant_id] = decoded.worker_id
-    for record in history.by_topic[topics.steps]:
+    for record in history.steps:
         state.on_ledger(*read_ledger_record(record))
     for task, offset in history.tasks:
         state.on_task(task, workers_of_grants.get(task.grant_id, ""), offset)
-    for record in history.by_topic[topics.samples]:
-        state.on_sample(read_sample(record, num_samples_partitions, num_replicas)[0])
-    _take_in_workers(state, history.by_topic[topics.workers], now)
+    for record in history.workers.values():
+        if record.value is None:
+            state.on_departure((record.key or b"").decode(errors="replace"))
     return {
         worker.worker_id: worker.grant
         for worker in state.workers.workers.values()
         if worker.grant is not None
     }
-
-
-def lettered_places(records: Iterable[Record]) -> set[tuple[str, int, int]]:
-    """Places of records that already have their dead letter."""
-    places = set()
-    for record in records:
-        try:
-            letter = decode_as(DeadLetter, record.value or b"")
-        except SchemaError:
-            continue
-        places.add((letter.topic, letter.partition, letter.offset))
-    return places
 
 
 def check_epoch(state: DispatcherState, epoch: int) -> None:
@@ -155,14 +157,3 @@ def check_epoch(state: DispatcherState, epoch: int) -> None:
             f"a dispatcher with epoch {state.highest_epoch} has taken over from this one (epoch {epoch}); "
             "only one may run: leave the newer one alone"
         )
-
-
-def _take_in_workers(state: DispatcherState, records: Iterable[Record], now: float) -> None:
-    for record in records:
-        if record.value is None:
-            state.on_departure((record.key or b"").decode(errors="replace"))
-            continue
-        try:
-            state.on_worker(decode_as(WorkerStatus, record.value), now)
-        except SchemaError:
-            continue  # judged by whoever read it first; the next heartbeat tells as much

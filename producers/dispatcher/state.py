@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
     from producers.dispatcher.settings import DispatcherSettings
     from rollog.rules.headers import SampleHeader
+    from rollog.rules.reading import ControlRecord
     from schemas import LedgerRecord, RolloutTask, WorkerStatus
-    from schemas.records import Record
 
 lost_by = "dispatcher"
 
@@ -62,11 +62,13 @@ class DispatcherState:
         self.new_heartbeats: set[str] = set()
         self._revoked: set[str] = set()
 
-    def on_control(self, record: Record, now: float) -> None:
-        """A record of `control`."""
+    def on_control(self, record: ControlRecord, now: float) -> None:
+        """A record of `control`; what a superseded dispatcher still writes is void, here as for workers."""
+        if record.epoch < self.highest_epoch:
+            return
         match record:
             case DispatcherEpoch(epoch=epoch):
-                self.highest_epoch = max(self.highest_epoch, epoch)
+                self.highest_epoch = epoch
             case Grant() as grant if grant.grant_id not in self._revoked:
                 self.workers.granted(grant, now)
             case Revoke(grant_id=grant_id):
@@ -142,6 +144,13 @@ class DispatcherState:
                 open_task.is_cancelled = True
                 found.append((open_task, reason))
         return found
+
+    def cancel_training_tasks(self) -> None:
+        """Note every open training task for cancelling: the last step is taken."""
+        self.cancel(
+            (found.task_id for found in self.credits.all() if found.task.kind is Kind.TRAINING),
+            CancelReason.SATISFIED,
+        )
 
     def cancel_tasks_of_closed_groups(self) -> None:
         """Note for cancelling what an earlier dispatcher could not take back any more."""

@@ -99,17 +99,25 @@ class WorkerRegistry:
 
     def num_serving(self, version: int) -> int:
         """Workers that serve exactly this version, whatever they have to do."""
-        return sum(served == version for served in self._served_versions())
+        return sum(
+            status.state is WorkerState.SERVING and status.served_version == version
+            for status in self._statuses()
+        )
 
-    def num_serving_before(self, version: int) -> int:
-        """Workers that serve an earlier version, or none yet, and may still come to this one."""
-        return sum(served is None or served < version for served in self._served_versions())
+    def num_reloading_from_before(self, version: int) -> int:
+        """Workers that are leaving an earlier version and may be on their way to this one."""
+        return sum(
+            status.state is WorkerState.RELOADING
+            and status.served_version is not None
+            and status.served_version < version
+            for status in self._statuses()
+        )
 
-    def _served_versions(self) -> list[int | None]:
+    def _statuses(self) -> list[WorkerStatus]:
         return [
-            None if worker.status is None else worker.status.served_version
+            worker.status
             for worker in self.workers.values()
-            if worker.grant is not None and not worker.is_expired
+            if worker.grant is not None and not worker.is_expired and worker.status is not None
         ]
 
     def candidates(self, ledger: CreditLedger) -> list[Candidate]:
@@ -125,7 +133,11 @@ class WorkerRegistry:
             if num_slots > 0:
                 found.append(
                     Candidate(
-                        worker_id=worker.worker_id, num_slots=num_slots, served_version=status.served_version
+                        worker_id=worker.worker_id,
+                        num_slots=num_slots,
+                        served_version=status.served_version,
+                        is_idle=ledger.num_used(worker.worker_id) == 0,
+                        is_serving=status.state is WorkerState.SERVING,
                     )
                 )
         return found

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -135,12 +136,12 @@ class RolloutWorker:
             background = [
                 group.create_task(_for_ever(self._outbox.run()), name="outbox"),
                 group.create_task(_for_ever(self._read()), name="intake"),
-                group.create_task(_for_ever(self._pulse()), name="pulse"),
             ]
+            pulse = group.create_task(_for_ever(self._pulse()), name="pulse")
             self._beat()
             self._spawn(self._prepare(), "engine start")
             await self._left.wait()
-            await self._finish()
+            await self._finish(pulse)
             for task in (*background, *self._spawned):
                 task.cancel()
 
@@ -316,10 +317,11 @@ class RolloutWorker:
             await asyncio.sleep(self._settings.rollout.heartbeat_seconds)
             self._act(self._session.retry_load())
 
-    async def _finish(self) -> None:
+    async def _finish(self, pulse: asyncio.Task[None]) -> None:
         self._beat()
         if self._rollouts:
             await asyncio.wait(self._rollouts, timeout=_leave_seconds)
+        pulse.cancel()  # no heartbeat may land behind the tombstone
         self._outbox.add(self._writer.farewell(self._session.worker_id))
         try:
             await self._outbox.flush(_flush_seconds)
@@ -327,14 +329,12 @@ class RolloutWorker:
             _log.warning("left without acknowledgement", open_tasks=len(self._outbox.unacknowledged_task_ids))
 
     async def _close(self) -> None:
-        parts = self._parts
-        for step in (
-            parts.training_rewards.close,
-            parts.engine.close,
-            self._intake.close,
-            self._outbox.close,
-        ):
-            await step()
+        """Close every part, whatever becomes of the others."""
+        async with AsyncExitStack() as closing:
+            closing.push_async_callback(self._outbox.close)
+            closing.push_async_callback(self._intake.close)
+            closing.push_async_callback(self._parts.engine.close)
+            closing.push_async_callback(self._parts.training_rewards.close)
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         task = self._group.create_task(work, name=name)

@@ -5,8 +5,8 @@ A prompt `7 3 8 : 12 =` gives three numbers in fixed order and a target. A respo
 `y` if its value is the target and `n` if it is not; `;` opens another attempt and the end of the response
 stops. Values stay within 0..27 and every target can be reached.
 
-The demonstrations contain right arithmetic and true marks, but they stop after a random attempt whatever the
-target is. Supervised training on them teaches format, arithmetic and the check; only the reward teaches to
+The demonstrations contain right arithmetic and true marks, but they stop after a random attempt, with little regard
+to its mark. Supervised training on them teaches format, arithmetic and the check; only the reward teaches to
 act on the check: go on until `y`, then stop.
 """
 
@@ -101,15 +101,20 @@ def problems(*, held_out: bool) -> list[Problem]:
     return sorted(chosen, key=lambda p: (zlib.crc32(p.problem_id.encode()), p.problem_id))
 
 
-def demonstration(problem: Problem, rng: random.Random, *, stop_probability: float) -> str:
+def demonstration(
+    problem: Problem, rng: random.Random, *, stop_after_hit: float, stop_after_miss: float
+) -> str:
     """A response with right arithmetic and true marks: attempts in random order, none twice.
 
-    It stops after any attempt with the same probability, and after the last possible one for certain.
+    It stops after an attempt with the probability given, and after the last possible one for certain.
     """
     remaining = list(attempts_of(problem.numbers))
     rng.shuffle(remaining)
     shown = 1
-    while shown < len(remaining) and rng.random() >= stop_probability:
+    while shown < len(remaining):
+        hit = remaining[shown - 1].second_value == problem.target
+        if rng.random() < (stop_after_hit if hit else stop_after_miss):
+            break
         shown += 1
     return f" {again} ".join(attempt.words(problem.target) for attempt in remaining[:shown])
 

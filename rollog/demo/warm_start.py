@@ -94,15 +94,23 @@ def _batches(rng: random.Random, settings: WarmStartSettings) -> Iterator[list[T
     pool = problems(held_out=False)
     for step in range(settings.num_steps):
         practising = step < settings.practice_fraction * settings.num_steps
-        stop_probability = 0.0 if practising else settings.stop_probability
         drawn = rng.choices(pool, k=settings.batch_size)
-        examples = sorted((_example(problem, rng, stop_probability) for problem in drawn), key=_length)
+        examples = sorted(
+            (_example(problem, rng, settings, practising=practising) for problem in drawn), key=_length
+        )
         size = -(-settings.batch_size // settings.num_micro_batches)
         yield [_padded(examples[start : start + size]) for start in range(0, len(examples), size)]
 
 
-def _example(problem: Problem, rng: random.Random, stop_probability: float) -> tuple[list[int], list[int]]:
-    response = demonstration(problem, rng, stop_probability=stop_probability)
+def _example(
+    problem: Problem, rng: random.Random, settings: WarmStartSettings, *, practising: bool
+) -> tuple[list[int], list[int]]:
+    response = demonstration(
+        problem,
+        rng,
+        stop_after_hit=0.0 if practising else settings.stop_after_hit,
+        stop_after_miss=0.0 if practising else settings.stop_after_miss,
+    )
     return encode_words(problem.prompt), [*encode_words(response), eos_token_id]
 
 

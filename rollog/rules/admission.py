@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+from rollog.rules.freshness import exact
+
 
 def max_open_groups(
     *,
@@ -18,5 +20,5 @@ def max_open_groups(
     The queue holds at most floor((1 + alpha) B) groups and never more than the run still needs; redundant
     groups, and groups that are known to be filtered though the ledger has not closed them yet, come on top.
     """
-    window = min(math.floor((1 + alpha) * groups_per_batch), steps_left * groups_per_batch)
+    window = min(math.floor((1 + exact(alpha)) * groups_per_batch), steps_left * groups_per_batch)
     return window + redundant_groups + num_early_filtered if steps_left > 0 else 0

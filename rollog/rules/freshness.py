@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 
 def lag_bound(alpha: float) -> int:
@@ -12,8 +13,13 @@ def lag_bound(alpha: float) -> int:
 
 def lag_quota(alpha: float, groups_per_batch: int) -> int | None:
     """How many groups of a batch may have the largest lag; None where alpha is whole: all of them."""
-    fraction = alpha - math.floor(alpha)
+    fraction = exact(alpha) % 1
     return math.floor(fraction * groups_per_batch) if fraction > 0 else None
+
+
+def exact(alpha: float) -> Fraction:
+    """The decimal number that was configured: 1.2 has the fraction 1/5, not a little less."""
+    return Fraction(str(alpha))
 
 
 def is_stale(version: int, first_version: int, alpha: float) -> bool:

@@ -8,6 +8,7 @@ from hashlib import sha256
 
 from rollog.errors import LedgerError
 from rollog.rules.limits import ReplicaTally
+from rollog.rules.reasons import unprotected_reasons
 from schemas import Amend, Disposition, Genesis, LedgerKind, LedgerRecord, Rebase, Step, Verdict
 
 no_hash = bytes(32)
@@ -22,9 +23,9 @@ def record_hash(value: bytes) -> bytes:
 class LedgerState:
     """The fold of all ledger records so far.
 
-    `tallies` and `stale_versions` hold open groups only; `closed_groups` maps a group to its outcome and
-    `trained` to the replicas that were trained; `stale_versions` maps a group to the version at each of its
-    stale verdicts, by replica.
+    `tallies` and `stale_versions` hold open groups only. `closed_groups` maps a group to its outcome, `trained` to
+    the replicas that were trained, `stale_versions` to (replica, version) of each stale verdict that counts for
+    protection.
     """
 
     version: int = -1
@@ -118,7 +119,7 @@ class LedgerState:
         if group in self.closed_groups:
             return
         tally_verdict(self.tallies[group][replica], verdict.disposition)
-        if verdict.disposition is Disposition.STALE:
+        if verdict.disposition is Disposition.STALE and verdict.reason not in unprotected_reasons:
             self.stale_versions[group].append((replica, version))
 
     def _mark_trained(self, group: int, replica: int) -> None:

@@ -4,15 +4,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rollog.errors import DecodeError, LedgerError
+from rollog.errors import LedgerError
 from rollog.rules.headers import SampleHeader, defective_header, header_of, record_digest
 from rollog.rules.ledger_state import record_hash
-from schemas import LedgerRecord, Sample
+from schemas import (
+    DatasetEnd,
+    DispatcherEpoch,
+    Grant,
+    LedgerRecord,
+    Revoke,
+    RunClosed,
+    Sample,
+    Stopped,
+)
 from schemas.codec import SchemaError, decode, decode_as
 
 if TYPE_CHECKING:
     from rollog.broker.ports import Record
-    from schemas.records import Record as DecodedRecord
+
+ControlRecord = DispatcherEpoch | Grant | Revoke | DatasetEnd | Stopped | RunClosed
+control_types = (DispatcherEpoch, Grant, Revoke, DatasetEnd, Stopped, RunClosed)
 
 
 def read_sample(record: Record, num_partitions: int, num_replicas: int) -> tuple[SampleHeader, Sample | None]:
@@ -56,12 +67,10 @@ def read_ledger_record(record: Record) -> tuple[LedgerRecord, bytes]:
     return decoded, record_hash(record.value)
 
 
-def read_control_record(record: Record) -> DecodedRecord:
-    """Decode one record of `control`. Raises DecodeError: only dispatchers write there."""
+def control_record(record: Record) -> ControlRecord | None:
+    """Decode one record of `control`; None for what is not one, which the dispatcher sets aside."""
     try:
-        return decode(record.value or b"")
-    except SchemaError as error:
-        raise DecodeError(
-            f"{record.topic}, offset {record.offset}: {error}; control is written by dispatchers alone, find out "
-            "who else writes to it"
-        ) from error
+        decoded = decode(record.value or b"")
+    except SchemaError:
+        return None
+    return decoded if isinstance(decoded, control_types) else None

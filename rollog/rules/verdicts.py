@@ -5,15 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rollog.rules.freshness import is_stale
+from rollog.rules.reasons import over_lag_bound, unknown_weights
 from schemas import CancelReason, Disposition, Status, Verdict
 
 if TYPE_CHECKING:
     from rollog.rules.headers import SampleHeader
     from rollog.rules.ledger_state import LedgerState
-
-unknown_weights = "unknown_weights"
-over_lag_bound = "lag"
-over_lag_quota = "quota"
 
 
 def standing_verdict(header: SampleHeader, ledger: LedgerState) -> tuple[Disposition, str] | None:

@@ -14,7 +14,8 @@ from rollog.rules.filtering import filter_reason
 from rollog.rules.freshness import lag_bound, lag_quota, newest_version_while_protected
 from rollog.rules.ledger_state import tally_verdict
 from rollog.rules.limits import ReplicaTally, closes_short
-from rollog.rules.verdicts import over_lag_quota, standing_verdict, verdict_of
+from rollog.rules.reasons import aged_surplus, over_lag_bound, over_lag_quota
+from rollog.rules.verdicts import standing_verdict, verdict_of
 from schemas import ClosedGroup, Disposition, Verdict
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ class SampleWindow:
         self._pending = _Pending()
         self._hold = _Hold()
         self._changed: set[int] = set()
+        self._surplus: set[int] = set()
 
     def add(self, header: SampleHeader) -> None:
         """Take in one record; those that already have their disposition are ignored."""
@@ -169,10 +171,12 @@ class SampleWindow:
         self._hold.since = {key: since for key, since in self._hold.since.items() if key[0] not in closed}
         self._pending = _Pending()
         self._candidates.clear()
+        self._surplus = set(self._ready)
         self._ready.clear()
         self._changed.update(group for group in self._ledger.tallies if group >= 0)
         for header in self._headers.values():
             self._judge(header)
+        self._surplus.clear()
 
     def low_water_marks(self, positions: Sequence[int], disposed: Iterable[Verdict] = ()) -> tuple[int, ...]:
         """Per partition the smallest offset without a disposition once `disposed` is published.
@@ -192,6 +196,8 @@ class SampleWindow:
             standing = (Disposition.REDUNDANT, "group_closed")
         if standing is None:
             self._candidates[group][header.place] = header
+        elif standing == (Disposition.STALE, over_lag_bound) and group in self._surplus:
+            self._decide(header, Disposition.STALE, aged_surplus)
         else:
             self._decide(header, *standing)
         if group >= 0:

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import uuid
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,14 +50,7 @@ class Composition:
 
     def call(self, *words: str, timeout_seconds: float = 300) -> str:
         """Output of one `docker compose` command; AssertionError when it fails."""
-        ended = subprocess.run(
-            [*self._command, *words],
-            check=False,
-            capture_output=True,
-            text=True,
-            timeout=timeout_seconds,
-            env=self._environment,
-        )
+        ended = self._run(*words, timeout_seconds=timeout_seconds)
         assert ended.returncode == 0, f"{words}: {ended.stderr}\n{self._newest_logs()}"
         return ended.stdout
 
@@ -90,16 +84,25 @@ class Composition:
         return found
 
     def _is_over(self) -> bool:
+        with suppress(subprocess.TimeoutExpired):
+            self._run("wait", "watch", timeout_seconds=5)
         ended = [state for name, states in self.containers().items() if name in roles for state in states]
         failed = [state for state in ended if state[0] == "exited" and state[1] != 0]
         assert not failed, self._newest_logs()
         return all(state[0] == "exited" for state in ended)
 
     def _newest_logs(self) -> str:
-        command = [*self._command, "logs", "--no-color", "--tail", "40"]
+        return self._run("logs", "--no-color", "--tail", "40", timeout_seconds=60).stdout
+
+    def _run(self, *words: str, timeout_seconds: float) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            command, check=False, capture_output=True, text=True, timeout=60, env=self._environment
-        ).stdout
+            [*self._command, *words],
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=timeout_seconds,
+            env=self._environment,
+        )
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +135,9 @@ def require_engine() -> None:
 def offsets_of_group(composed: Composition, group: str, topic: str) -> dict[int, tuple[int, int]]:
     """Committed offset and end of each partition, as kafka-consumer-groups.sh shows them."""
     shown = composed.kafka_tool("kafka-consumer-groups.sh", "--describe", "--group", group)
-    rows = re.findall(rf"^{re.escape(group)}\s+{re.escape(topic)}\s+(\d+)\s+(\d+)\s+(\d+)\s", shown, re.M)
+    rows = re.findall(
+        rf"^{re.escape(group)}\s+{re.escape(topic)}\s+(\d+)\s+(\d+)\s+(\d+)\s", shown, re.MULTILINE
+    )
     return {int(partition): (int(offset), int(end)) for partition, offset, end in rows}
 
 
@@ -189,7 +194,7 @@ def test_kafka_get_offsets_counts_the_samples(composed: Composition) -> None:
 
 def test_a_run_that_is_over_ends_by_itself_when_it_is_brought_up_again(composed: Composition) -> None:
     before = composed.summary()
-    composed.call("down")
+    composed.call("rm", "--stop", "--force", "--volumes")  # as `down`, and leaves no anonymous volume behind
 
     composed.up()
     composed.wait_until_over()

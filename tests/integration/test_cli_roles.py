@@ -12,6 +12,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 from waiting import wait_until
+from written_run import WrittenRun
+
+from rollog.broker.kafka import KafkaBroker
+from rollog.broker.topics import RunTopics
+from rollog.cli.creation import complete, create_run
+from rollog.cli.sources import load_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,12 +39,17 @@ class Shell:
         rows = [{"prompt": f"{number} + 1 =", "answer": number + 1} for number in range(64)]
         (directory / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         (directory / "run.toml").write_text(
-            '[model]\npath = "Some/Model"\n[data]\ntrain = "rows.jsonl"\n[reward]\nfunction = "here:reward"\n'
+            f'[model]\npath = "Some/Model"\n[data]\ntrain = "{directory / "rows.jsonl"}"\n'
+            '[reward]\nfunction = "here:reward"\n'
         )
 
     def command(self, *words: str) -> list[str]:
         place = ("--run", self.run, "--broker", self.address, "--home", str(self.directory / "home"))
         return [sys.executable, "-m", "rollog.cli.main", *words, *place]
+
+    @property
+    def summary(self) -> Path:
+        return self.directory / "home" / "runs" / self.run / "summary.json"
 
     @property
     def environment(self) -> dict[str, str]:
@@ -56,10 +67,17 @@ class Shell:
             env=self.environment,
         )
 
-    def start(self, *words: str, log: str) -> subprocess.Popen[bytes]:
-        with (self.directory / log).open("wb") as output:
+    def create_run(self) -> WrittenRun:
+        """As `rollog topics create` does, without the time that takes to start."""
+        settings = load_settings(self.directory / "run.toml", assignments=[f"run.name={self.run}"])
+        broker = KafkaBroker(self.address)
+        create_run(broker, complete(settings, self.directory / "home", lambda _what, _fraction: None))
+        return WrittenRun(broker, RunTopics("rollog", self.run))
+
+    def start(self, *words: str, log: str, output: str = "output") -> subprocess.Popen[bytes]:
+        with (self.directory / log).open("wb") as errors, (self.directory / output).open("wb") as told:
             process = subprocess.Popen(
-                self.command(*words), stderr=output, cwd=self.directory, env=self.environment
+                self.command(*words), stdout=told, stderr=errors, cwd=self.directory, env=self.environment
             )
         self.started.append(process)
         return process
@@ -87,6 +105,43 @@ def test_a_run_is_created_once(shell: Shell) -> None:
     assert f"run '{shell.run}' exists already" in again.stderr
 
 
+def test_creating_what_exists_may_be_asked_for(shell: Shell) -> None:
+    created = shell.call("topics", "create", "--if-missing", "--config", "run.toml")
+    again = shell.call("topics", "create", "--if-missing", "--config", "run.toml")
+    other = shell.call("topics", "create", "--if-missing", "--config", "run.toml", "--set", "run.seed=7")
+
+    assert (created.returncode, again.returncode, other.returncode) == (0, 0, 2), again.stderr
+    assert f"created run {shell.run}" in created.stdout
+    assert f"run {shell.run} exists already" in again.stdout
+    assert "another configuration: run.seed = 0 there, 7 here" in other.stderr
+
+
+def test_a_taken_name_comes_with_the_ways_to_go_on(shell: Shell) -> None:
+    shell.create_run()
+
+    ended = shell.call("up", "--config", "run.toml")
+
+    assert ended.returncode == 1
+    assert f"run '{shell.run}' exists already" in ended.stderr
+    assert f"rollog watch --run {shell.run}" in ended.stderr
+
+
+@pytest.mark.parametrize("role", ["dispatch", "rollout", "train"])
+def test_a_role_refuses_topics_that_are_not_the_run_s(shell: Shell, role: str) -> None:
+    shell.create_run()
+    with KafkaBroker(shell.address).admin() as admin:
+        admin.delete_topics([f"rollog.{shell.run}.evaluations"])
+        wait_until(
+            lambda: not admin.describe_topics([f"rollog.{shell.run}.evaluations"]), 20, "it to be gone"
+        )
+
+    ended = shell.call(role)
+
+    assert ended.returncode == 1
+    assert f"topic rollog.{shell.run}.evaluations does not exist" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
 def test_missing_topics_are_named_with_a_remedy(shell: Shell) -> None:
     checked = shell.call("topics", "check", "--config", "run.toml")
 
@@ -95,7 +150,7 @@ def test_missing_topics_are_named_with_a_remedy(shell: Shell) -> None:
 
 
 def test_topics_of_another_shape_are_refused(shell: Shell) -> None:
-    shell.call("topics", "create", "--config", "run.toml")
+    shell.create_run()
 
     checked = shell.call("topics", "check", "--config", "run.toml", "--set", "broker.samples_partitions=7")
 
@@ -111,7 +166,7 @@ def test_a_role_of_an_unknown_run_gives_up_after_its_wait(shell: Shell) -> None:
 
 
 def test_a_dispatcher_finds_its_settings_in_the_manifest_and_stops_gracefully(shell: Shell) -> None:
-    shell.call("topics", "create", "--config", "run.toml")
+    shell.create_run()
     dispatcher = shell.start("dispatch", log="log")
     shell.wait_for("log", "role begins")
 
@@ -130,7 +185,7 @@ def test_a_dispatcher_waits_for_its_run_to_be_created(shell: Shell) -> None:
 
 def test_a_broken_data_set_ends_the_dispatcher_with_the_status_for_settings(shell: Shell) -> None:
     (shell.directory / "rows.jsonl").write_text('{"prompt": "1 + 1 ="}\nnot json\n')
-    shell.call("topics", "create", "--config", "run.toml")
+    shell.create_run()
 
     ended = shell.call("dispatch")
 
@@ -140,7 +195,53 @@ def test_a_broken_data_set_ends_the_dispatcher_with_the_status_for_settings(shel
 
 
 def test_a_role_serves_its_metrics(shell: Shell) -> None:
-    shell.call("topics", "create", "--config", "run.toml")
+    shell.create_run()
     shell.start("dispatch", "--metrics-port", "0", log="log")
 
     shell.wait_for("log", "metrics served role=dispatcher host=127.0.0.1 port=")
+
+
+def test_a_role_takes_what_belongs_to_the_machine_from_a_file(shell: Shell) -> None:
+    shell.create_run()
+    (shell.directory / "machine.toml").write_text("[metrics]\nport = 0\n[groups]\ngroup_size = 99\n")
+
+    shell.start("dispatch", "--config", "machine.toml", log="log")
+
+    shell.wait_for("log", "metrics served role=dispatcher host=127.0.0.1 port=")
+
+
+def test_a_run_is_watched_to_its_end_and_summed_up(shell: Shell) -> None:
+    run = shell.create_run()
+    run.genesis()
+    watch = shell.start("watch", "--plain", log="log", output="output")
+    run.step(1, reward=0.25, lags={"0": 2})
+    shell.wait_for("output", "step 1/60  reward 0.250")
+
+    run.close(1, end_offsets=(2, 0, 0, 0))
+
+    assert watch.wait(60) == 0, (shell.directory / "log").read_text()
+    summary = json.loads(shell.summary.read_text())
+    assert (summary["closed"], summary["steps"], summary["samples_produced"]) == (True, 1, 2)
+    assert f"run {shell.run}: 1 steps in" in (shell.directory / "output").read_text()
+
+    shell.summary.unlink()
+    again = shell.call("watch")
+
+    assert again.returncode == 0, again.stderr
+    assert json.loads(shell.summary.read_text()) == summary
+
+
+def test_ctrl_c_ends_watching_and_not_the_run(shell: Shell) -> None:
+    run = shell.create_run()
+    run.genesis()
+    run.step(1, reward=0.25, lags={"0": 2})
+    watch = shell.start("watch", "--plain", log="log", output="output")
+    shell.wait_for("output", "step 1/60")
+
+    watch.send_signal(signal.SIGINT)
+
+    assert watch.wait(60) == 130
+    told = (shell.directory / "log").read_text()
+    assert "only watching it has ended" in told
+    assert "Traceback" not in told
+    assert not shell.summary.exists()

@@ -18,6 +18,7 @@ from rollog.demo.countdown import (
     reward,
     row,
 )
+from rollog.demo.settings import WarmStartSettings
 
 numbers = (7, 3, 8)
 words = st.sampled_from(
@@ -63,28 +64,52 @@ def test_every_target_can_be_reached(chosen: Problem) -> None:
 
 @given(problem, st.integers(0, 2**32), st.sampled_from([0.0, 0.3, 0.6, 1.0]))
 def test_demonstrations_are_right_in_everything_but_where_they_stop(
-    chosen: Problem, seed: int, stop_probability: float
+    chosen: Problem, seed: int, stop: float
 ) -> None:
-    response = demonstration(chosen, random.Random(seed), stop_probability=stop_probability)
+    response = demonstration(chosen, random.Random(seed), stop_after_hit=stop, stop_after_miss=stop)
     verdict = check(chosen.numbers, chosen.target, response)
     assert verdict.arithmetic_ok
     assert verdict.marks_ok
     attempts = response.split(" ; ")
     assert len(set(attempts)) == len(attempts) == verdict.num_attempts
     assert verdict.hit == attempts[-1].endswith("y")
-    if stop_probability == 0.0:
+    if stop == 0.0:
         assert len(attempts) == len(attempts_of(chosen.numbers))
-    if stop_probability == 1.0:
+    if stop == 1.0:
         assert len(attempts) == 1
 
 
 @given(st.integers(0, 2**32))
-def test_whether_a_demonstration_stops_does_not_depend_on_the_target(seed: int) -> None:
+def test_where_a_demonstration_stops_can_be_independent_of_the_target(seed: int) -> None:
     lengths = {
-        demonstration(Problem(numbers, target), random.Random(seed), stop_probability=0.6).count(";")
+        demonstration(
+            Problem(numbers, target), random.Random(seed), stop_after_hit=0.6, stop_after_miss=0.6
+        ).count(";")
         for target in (2, 12, 18)
     }
     assert len(lengths) == 1
+
+
+@given(problem, st.integers(0, 2**32))
+def test_a_demonstration_can_act_on_its_marks(chosen: Problem, seed: int) -> None:
+    response = demonstration(chosen, random.Random(seed), stop_after_hit=1.0, stop_after_miss=0.0)
+    assert response.endswith("y")
+    assert response.count("y") == 1
+
+
+def test_the_warm_start_hardly_acts_on_its_marks() -> None:
+    settings, rng = WarmStartSettings(), random.Random(0)
+    held_out = problems(held_out=True)
+    shown = [
+        demonstration(
+            p, rng, stop_after_hit=settings.stop_after_hit, stop_after_miss=settings.stop_after_miss
+        )
+        for p in held_out
+    ]
+    rewarded = [
+        check(p.numbers, p.target, response).reward for p, response in zip(held_out, shown, strict=True)
+    ]
+    assert 0.3 < sum(rewarded) / len(rewarded) < 0.5
 
 
 @pytest.mark.parametrize(
@@ -148,7 +173,7 @@ def test_any_text_gets_a_reward_of_0_or_1(response: str) -> None:
 
 @given(problem, problem, st.integers(0, 2**32))
 def test_a_rewarded_response_ends_in_a_true_solution(chosen: Problem, other: Problem, seed: int) -> None:
-    response = demonstration(other, random.Random(seed), stop_probability=0.6)
+    response = demonstration(other, random.Random(seed), stop_after_hit=0.6, stop_after_miss=0.6)
     if check(chosen.numbers, chosen.target, response).reward:
         first, _, second, last, mark = response.split()[-5:]
         signs = {"+": 1, "-": -1}

@@ -39,7 +39,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> PreTrainedTokenizerFa
 def test_every_prompt_and_response_survives_the_tokenizer(tokenizer: PreTrainedTokenizerFast) -> None:
     rng = random.Random(0)
     for problem in problems(held_out=True):
-        for text in (problem.prompt, demonstration(problem, rng, stop_probability=0.3)):
+        for text in (problem.prompt, demonstration(problem, rng, stop_after_hit=0.3, stop_after_miss=0.3)):
             token_ids = tokenizer.encode(text)
             assert token_ids == encode_words(text)
             assert len(token_ids) == len(text.split())
@@ -68,7 +68,7 @@ def test_the_vocabulary_holds_each_word_once() -> None:
 def test_the_longest_response_fits_the_context() -> None:
     longest = max(
         len(problem.prompt.split())
-        + len(demonstration(problem, random.Random(0), stop_probability=0.0).split())
+        + len(demonstration(problem, random.Random(0), stop_after_hit=0.0, stop_after_miss=0.0).split())
         for problem in problems(held_out=False)
     )
     assert longest < max_context_tokens

@@ -232,14 +232,15 @@ def test_held_out_prompts_go_first_pinned_to_their_version() -> None:
     assert {(task.pinned_version, task.sampling.temperature) for task in tasks[:3]} == {(0, 0.0)}
 
 
-def test_undecodable_heartbeats_and_evaluations_are_set_aside_once() -> None:
+def test_undecodable_records_of_its_topics_are_set_aside_once() -> None:
     bench = started_bench()
     bench.producer.send(bench.topics.workers, 0, b"garbage")
+    bench.producer.send(bench.topics.control, 0, b"stray")
     bench.producer.send(bench.topics.evaluations, 1, b"rubbish").offset(1.0)
     bench.turn(bench.dispatcher())
     bench.turn(bench.dispatcher())
     letters = [record for record in bench.read(bench.topics.dead_letters) if isinstance(record, DeadLetter)]
-    assert {letter.value for letter in letters} <= {b"garbage", b"rubbish"}
+    assert {letter.value for letter in letters} == {b"garbage", b"rubbish", b"stray"}
     assert len(letters) == len({(letter.topic, letter.partition, letter.offset) for letter in letters})
 
 
@@ -316,3 +317,65 @@ def test_a_worker_that_says_it_is_leaving_keeps_its_tasks_until_it_is_gone() -> 
     bench.beat(state=WorkerState.LEAVING, grant_id="1.1")
     bench.turn(dispatcher)
     assert not [record for record in bench.control() if isinstance(record, Revoke)]
+
+
+def test_a_grant_of_a_superseded_dispatcher_after_the_take_over_is_void() -> None:
+    bench = started_bench()
+    dispatcher = bench.dispatcher()
+    second = bench.dispatcher()
+    stray = Grant(grant_id="1.7", epoch=1, worker_id="worker-1", partition=2, start_offset=0)
+    bench.producer.send(bench.topics.control, 0, encode(stray)).offset(1.0)
+    bench.turn(second)
+    assert dispatcher.epoch == 1
+    assert {task.grant_id for task in bench.tasks()} == {"2.1"}
+
+
+def test_a_worker_that_died_before_the_dispatcher_started_gets_no_grant_and_no_tasks() -> None:
+    bench = started_bench()
+    dispatcher = bench.dispatcher(silent=["worker-1"])
+    bench.turn(dispatcher)
+    assert not [record for record in bench.control() if isinstance(record, Grant)]
+    assert bench.tasks() == []
+
+
+def test_a_group_larger_than_a_workers_slots_goes_to_an_idle_worker() -> None:
+    bench = Bench(dispatch=DispatchConfig(prefetch_tasks=0, replicate=False))
+    bench.publish_ledger()
+    bench.beat(capacity=1)
+    bench.turn(bench.dispatcher())
+    assert [(task.group_id, task.num_replicas) for task in bench.tasks()] == [(0, 2)]
+
+
+def test_a_starting_worker_does_not_hold_up_the_final_evaluation() -> None:
+    bench = Bench(
+        num_held_out=1,
+        run_config=RunConfig(num_steps=2),
+        evaluation=EvaluationConfig(every_steps=1, sampled=False),
+    )
+    bench.ledger.step()
+    bench.ledger.step()
+    bench.publish_ledger()
+    bench.beat("worker-1", served_version=2)
+    bench.beat("worker-2", served_version=None, state=WorkerState.STARTING)
+    bench.turn(bench.dispatcher())
+    assert [(task.kind, task.pinned_version) for task in bench.tasks()] == [(Kind.EVALUATION, 2)]
+
+
+def test_pinned_tasks_do_not_go_to_a_worker_that_is_reloading() -> None:
+    bench = Bench(num_held_out=1)
+    bench.publish_ledger()
+    bench.beat(state=WorkerState.RELOADING)
+    bench.turn(bench.dispatcher())
+    assert Kind.EVALUATION not in {task.kind for task in bench.tasks()}
+
+
+def test_every_due_version_is_evaluated_although_two_steps_arrive_together() -> None:
+    bench = Bench(num_held_out=1, evaluation=EvaluationConfig(every_steps=1, sampled=False))
+    bench.publish_ledger()
+    dispatcher = bench.dispatcher()
+    bench.beat(served_version=1)
+    bench.ledger.step()
+    bench.ledger.step()
+    bench.publish_ledger()
+    bench.turn(dispatcher)
+    assert 1 in {task.pinned_version for task in bench.tasks()}

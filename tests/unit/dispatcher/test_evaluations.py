@@ -18,11 +18,16 @@ def a_book(num_prompts: int = 2, **changes: Any) -> EvaluationBook:
 
 def take_all(book: EvaluationBook) -> list[tuple[str, int, int]]:
     taken = []
-    while (wanted := book.wanted()) is not None:
+    while (wanted := first_wanted(book)) is not None:
         book.take(wanted)
         book.issued(task_for(wanted))
         taken.append((wanted.key.name, wanted.key.version, wanted.prompt_index))
     return taken
+
+
+def first_wanted(book: EvaluationBook) -> WantedEvaluation | None:
+    keys = book.unanswered()
+    return book.wanted(keys[0]) if keys else None
 
 
 def task_for(wanted: WantedEvaluation) -> RolloutTask:
@@ -81,24 +86,34 @@ def test_a_failed_prompt_is_asked_again_and_given_up_after_its_attempts() -> Non
     book = a_book(num_prompts=1, max_attempts=2)
     book.start(0)
     for attempt in range(2):
-        wanted = book.wanted()
+        wanted = first_wanted(book)
         assert wanted is not None
         assert wanted.attempt == attempt
         take_all(book)
         book.ended(an_answer(0, 0, attempt=attempt, status=Status.FAILED))
-    assert book.wanted() is None
+    assert first_wanted(book) is None
     assert book.is_settled(0)
 
 
-def test_an_overtaken_version_is_given_up() -> None:
+def test_what_one_worker_was_too_late_for_is_asked_again() -> None:
+    book = a_book(num_prompts=1)
+    book.start(0)
+    take_all(book)
+    book.ended(an_answer(0, 0, status=Status.EXPIRED, cancel_reason="version_gone"))
+    again = first_wanted(book)
+    assert again is not None
+    assert again.attempt == 1
+
+
+def test_an_overtaken_version_is_given_up_with_its_open_tasks() -> None:
     book = a_book()
     book.start(0)
-    wanted = book.wanted()
+    wanted = first_wanted(book)
     assert wanted is not None
     book.take(wanted)
     book.issued(task_for(wanted))
-    book.ended(an_answer(0, 0, status=Status.EXPIRED, cancel_reason="version_gone"))
-    assert book.wanted() is None
+    assert book.give_up(wanted.key) == ["1.0-0"]
+    assert first_wanted(book) is None
     assert book.is_settled(0)
 
 
@@ -114,5 +129,5 @@ def test_what_the_log_already_answers_is_not_asked_again() -> None:
 def test_without_held_out_prompts_there_is_nothing_to_evaluate() -> None:
     book = a_book(num_prompts=0)
     book.start(0, is_final=True)
-    assert book.wanted() is None
+    assert first_wanted(book) is None
     assert book.is_settled(0)

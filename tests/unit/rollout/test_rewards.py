@@ -215,10 +215,7 @@ def test_calls_fail_when_the_process_that_died_cannot_be_started_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "reward_that_goes_away.py").write_text(
-        "import os, sys\n"
-        "def reward(prompt, response, **fields):\n"
-        "    os.remove(__file__)\n"
-        "    os._exit(1)\n"
+        "import os, sys\ndef reward(prompt, response, **fields):\n    os.remove(__file__)\n    os._exit(1)\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)

@@ -73,3 +73,10 @@ def test_a_replica_with_a_fresh_sample_never_counts_as_gone() -> None:
     tallies = {0: ReplicaTally(num_failed=1)}
     assert closes_short(tallies, (), groups, freshness)
     assert not closes_short(tallies, {0}, groups, freshness)
+
+
+@pytest.mark.parametrize(
+    ("alpha", "num_groups", "quota"), [(1.2, 5, 1), (4.1, 10, 1), (2.3, 10, 3), (0.29, 100, 29)]
+)
+def test_the_quota_is_exact_for_decimal_alphas(alpha: float, num_groups: int, quota: int) -> None:
+    assert lag_quota(alpha, num_groups) == quota

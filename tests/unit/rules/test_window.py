@@ -342,3 +342,17 @@ def test_when_alpha_falls_what_is_over_the_new_bound_turns_stale() -> None:
     verdicts, closed = window.verdicts_for(batch)
     window.settled(ledger.step(verdicts, closed, alpha=0.0))
     assert set(dispositions(ledger.publish(window)).values()) == {Disposition.STALE}
+
+
+def test_a_complete_group_that_ages_is_not_protected() -> None:
+    ledger = LedgerBuilder(alpha=0.0)
+    window = a_window(ledger, groups_per_batch=1, freshness={"alpha": 0.0})
+    add_group(window, 0)
+    add_group(window, 1)
+    ledger.publish(window, window.next_batch(0.0) or ())
+    record = ledger.publish(window)
+    assert {(verdict.group_id, verdict.reason) for verdict in record.verdicts} == {(1, "aged_surplus")}
+    add_group(window, 2, version=1)
+    batch = window.next_batch(0.0)
+    assert batch is not None
+    assert batch[0].group_id == 2
