@@ -35,6 +35,10 @@ class Display(Protocol):
         """Show the newest state."""
         ...
 
+    def tell(self, text: str) -> None:
+        """Say something once, so that it stays readable."""
+        ...
+
 
 class Lines:
     """Prints one line per finished step, one per evaluation, nothing twice."""
@@ -68,6 +72,10 @@ class Lines:
                 self._evaluations.add(key)
                 click.echo(evaluation_line(*key, score.mean_reward, score.num_prompts))
 
+    def tell(self, text: str) -> None:
+        """Print a line."""
+        click.echo(text)
+
 
 class Picture:
     """Redraws the picture in place."""
@@ -91,6 +99,10 @@ class Picture:
     def show(self, view: ProgressView, roles: Sequence[SupervisedRole], seconds: float) -> None:
         """Redraw."""
         self._live.update(picture(self._facts, view, roles, seconds), refresh=True)
+
+    def tell(self, text: str) -> None:
+        """Print a line above the picture."""
+        self._live.console.print(text)
 
 
 def display_for(facts: RunFacts, num_prompts: int, *, is_terminal: bool) -> Display:

@@ -87,6 +87,8 @@ class Supervision:
             while not self._is_over() and not self._signals.stop.wait(tick_seconds):
                 self.run_once()
         finally:
+            if self._signals.received:
+                self._watcher.tell("stopping; Ctrl-C again ends everything at once")
             self._supervisor.stop(hurry=lambda: self._signals.in_a_hurry)
         view = self._watcher.catch_up()
         return Outcome(view=view, exit_status=0 if view.is_closed else self._signals.exit_status or 1)

@@ -94,6 +94,10 @@ class Watcher:
             log.warning("progress unknown", error=error)
         self._show()
 
+    def tell(self, text: str) -> None:
+        """Say something beside the picture."""
+        self._display.tell(text)
+
     def catch_up(self) -> ProgressView:
         """Take in everything that is stored now and show it."""
         try:

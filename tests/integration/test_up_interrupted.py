@@ -178,6 +178,7 @@ def test_twice_while_the_roles_start(terminal: Terminal, small_run: list[str]) -
     terminal.wait_for("role begins role=rollout-0")
 
     terminal.press_ctrl_c()
+    terminal.wait_for("stopping; Ctrl-C again")
     terminal.press_ctrl_c()
 
     assert terminal.status() == 130
@@ -205,6 +206,7 @@ def test_twice_in_the_middle_of_training(
     terminal.wait_for("step 2/")
 
     terminal.press_ctrl_c()
+    terminal.wait_for("stopping; Ctrl-C again")
     terminal.press_ctrl_c()
 
     assert terminal.status() == 130

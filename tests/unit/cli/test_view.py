@@ -105,8 +105,11 @@ def test_the_picture_is_redrawn_in_place(tmp_path: Path) -> None:
 
     with Picture(facts, console) as display:
         display.show(a_view(), [a_role(tmp_path)], 1.0)
+        display.tell("stopping")
 
-    assert "calm-otter" in console.export_text()
+    text = console.export_text()
+    assert "calm-otter" in text
+    assert "stopping" in text
 
 
 def test_each_step_and_each_evaluation_is_one_line_once(capsys: pytest.CaptureFixture[str]) -> None:
