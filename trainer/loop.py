@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 log = get_logger("trainer")
 
 poll_seconds = 0.05
+gather_seconds = 0.01
+"""Pause between two looks at the log: taking in many small batches costs more than their samples."""
 
 
 @dataclass(slots=True)
@@ -130,6 +132,7 @@ class Trainer:
         """Train until the ledger is closed or `stop` is set, then checkpoint what is not yet."""
         while not self._ledger.is_closed and not stop.is_set():
             self.run_once()
+            stop.wait(gather_seconds)
         if not self._ledger.is_closed:
             self._save_checkpoint()
 

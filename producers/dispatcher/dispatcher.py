@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 log = get_logger("dispatcher")
 
 poll_seconds = 0.02
+gather_seconds = 0.01
+"""Pause between two looks: taking in many small batches costs more than their records."""
 
 
 class Dispatcher:
@@ -81,6 +83,7 @@ class Dispatcher:
             self.take_over(producer, consumer)
             while not stop.is_set() and not self.state.is_run_closed:
                 self.run_once()
+                stop.wait(gather_seconds)
             self._outbox.flush()
         log.info("dispatcher leaves", epoch=self.epoch, closed=self.state.is_run_closed)
 

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
 _log = get_logger("rollout")
 _pulse_seconds = 0.05
+_gather_seconds = 0.01
 _commit_seconds = 1.0
 _leave_seconds = 15.0
 _flush_seconds = 10.0
@@ -157,6 +158,8 @@ class RolloutWorker:
         while True:
             self._take(await self._intake.poll())
             await self._apply_assignment()
+            # Taking in many small batches costs more than their tasks.
+            await asyncio.sleep(_gather_seconds)
             if time.monotonic() - committed_at > _commit_seconds:
                 committed_at = time.monotonic()
                 await self._intake.commit(self._session.tasks_position)

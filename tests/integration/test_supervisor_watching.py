@@ -17,8 +17,8 @@ from rollog.broker.topics import RunTopics, topic_specs
 from rollog.cli.display import Lines
 from rollog.cli.settings import Settings
 from rollog.cli.signals import StopSignals
-from rollog.cli.view import RunFacts
 from rollog.cli.supervising import BrokerKeeper, Supervision, role_specs
+from rollog.cli.view import RunFacts
 from rollog.cli.watching import Outcome, Watcher
 from rollog.config import BrokerConfig
 from rollog.errors import ChildFailed
