@@ -37,6 +37,9 @@ class KafkaTransactionalProducer:
     def __init__(
         self, raw: Any, directory: TopicDirectory, transactional_id: str, *, block_seconds: float
     ) -> None:
+        # A fenced producer whose send is refused would have the library ask for a new epoch, and that request aborts
+        # the transaction of its successor. Without this recovery the refusal is what it should be: fatal.
+        raw._transaction_manager._supports_epoch_bump = lambda: False  # noqa: SLF001
         self._raw = raw
         self._transactional_id = transactional_id
         self._block_seconds = block_seconds

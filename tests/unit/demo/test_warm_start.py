@@ -27,11 +27,11 @@ def test_the_number_of_threads_changes_nothing() -> None:
 
 def test_training_moves_the_weights_and_leaves_torch_as_it_was() -> None:
     torch.manual_seed(3)
-    state = torch.get_rng_state()
+    state, deterministic = torch.get_rng_state(), torch.are_deterministic_algorithms_enabled()
     first, other = train(0, short), train(1, short)
     assert not torch.equal(first.lm_head.weight, other.lm_head.weight)
     assert torch.equal(torch.get_rng_state(), state)
-    assert not torch.are_deterministic_algorithms_enabled()
+    assert torch.are_deterministic_algorithms_enabled() == deterministic
 
 
 def test_progress_is_told_after_every_step() -> None:
