@@ -11,14 +11,14 @@ class WarmStartSettings:
 
     num_steps: int = 850
     batch_size: int = 32
-    practice_fraction: float = 0.7
+    practice_fraction: float = 0.8
     """In this first part of the steps demonstrations go through all attempts: more arithmetic per token."""
-    stop_after_hit: float = 0.92
+    stop_after_hit: float = 0.82
     """Chance, after that, that a demonstration stops at an attempt that hits ..."""
-    stop_after_miss: float = 0.80
-    """... and at one that misses. Both are far above one half: the greedy policy stops at once, and noise alone does
-    not carry it to where it acts on its marks. They differ a little, because a model to which the mark never mattered
-    forgets it where it decides to stop, and reinforcement learning may then take 20 steps to find it again."""
+    stop_after_miss: float = 0.68
+    """... and at one that misses. Both are well above one half, so the greedy policy stops at once and noise alone
+    does not change that. They differ because a model that never sees the mark matter forgets it where it decides to
+    stop, and reinforcement learning then takes anything from 5 to 25 steps to find it again."""
     num_micro_batches: int = 2
     """Parts of a batch, by length, so that little is padded; their gradients add up."""
     learning_rate: float = 2.5e-3
