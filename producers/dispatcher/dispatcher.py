@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 log = get_logger("dispatcher")
 
 poll_seconds = 0.02
-gather_seconds = 0.01
+gather_seconds = 0.03
 """Pause between two looks: taking in many small batches costs more than their records."""
 
 

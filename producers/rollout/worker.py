@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 _log = get_logger("rollout")
 _pulse_seconds = 0.05
-_gather_seconds = 0.01
+_gather_seconds = 0.03
 _commit_seconds = 1.0
 _leave_seconds = 15.0
 _flush_seconds = 10.0
