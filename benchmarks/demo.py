@@ -3,6 +3,10 @@
 Each run is a process of its own with real parts (embedded Apache Kafka, vLLM, DeepSpeed). Printed and saved are the
 means of what `summary.json` says, beside the targets. The control gives each training sample the reward of another.
 
+Seconds depend on the machine, so each run is followed by the bare single-process loop of demo_learning.py on the same
+settings and seed: `demo.step_over_bare` is the ratio of the two times per step. Where the limit of 1.0 s per step was
+set, such a loop took 0.31 s, so that the limit as a ratio is 3.2.
+
     python benchmarks/demo.py [--seeds 0 1 2] [--control-seeds 0] [--home DIR] [--json FILE]
 """
 
@@ -19,9 +23,15 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import demo_learning
+import torch
+
+from rollog.demo.prepare import prepare
+
 Summary = dict[str, Any]
 
 greedy_target, sampled_target, start_limit, step_limit_seconds, control_limit = 0.92, 0.88, 0.55, 1.0, 0.05
+bare_limit_ratio = 3.2
 
 
 def run_demo(home: Path, name: str, *assignments: str) -> Summary:
@@ -49,6 +59,14 @@ def run_demo(home: Path, name: str, *assignments: str) -> Summary:
     return summary | {"command_seconds": round(time.monotonic() - started, 1)}
 
 
+def bare_step_seconds(home: Path, seed: int) -> float:
+    """Seconds per step of the bare loop: of its processor, as it computes on one thread."""
+    torch.set_num_threads(1)
+    settings = demo_learning.load_settings([])
+    outcome = demo_learning.learn(prepare(home / "cache", seed=0), settings, seed=seed, lag=1, shuffled=False)
+    return (outcome.generation_seconds + outcome.training_seconds) / settings.run.num_steps
+
+
 def check(summary: Summary) -> None:
     """What must hold of any run, whatever it learnt."""
     assert (summary["engine"], summary["trainer"]) == ("vllm", "deepspeed"), summary
@@ -56,7 +74,7 @@ def check(summary: Summary) -> None:
     assert summary["max_lag"] <= summary["alpha"], summary
 
 
-def figures_of(runs: list[Summary], controls: list[Summary]) -> list[dict[str, object]]:
+def figures_of(runs: list[Summary], bare: list[float], controls: list[Summary]) -> list[dict[str, object]]:
     """Means over seeds."""
 
     def mean(key: str, of: list[Summary] = runs) -> float:
@@ -77,6 +95,11 @@ def figures_of(runs: list[Summary], controls: list[Summary]) -> list[dict[str, o
         limit = step_limit_seconds if part == "total" else None
         seconds = fmean(each["step_seconds"][part] for each in runs)
         found.append(figure(f"demo.step.{part}", seconds, "s/step", limit, higher_is_better=False))
+    ratios = [run["step_seconds"]["total"] / seconds for run, seconds in zip(runs, bare, strict=True)]
+    found.append(figure("demo.bare_step", fmean(bare), "s/step", higher_is_better=False))
+    found.append(
+        figure("demo.step_over_bare", fmean(ratios), "ratio", bare_limit_ratio, higher_is_better=False)
+    )
     for name in ("held_out", "held_out_sampled"):
         if controls:
             before, after = (
@@ -115,12 +138,15 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     mark = time.strftime("%m%d%H%M%S")
-    runs = [run_demo(arguments.home, f"demo-{seed}-{mark}", f"run.seed={seed}") for seed in arguments.seeds]
+    runs, bare = [], []
+    for seed in arguments.seeds:
+        runs.append(run_demo(arguments.home, f"demo-{seed}-{mark}", f"run.seed={seed}"))
+        bare.append(bare_step_seconds(arguments.home, seed))
     controls = [
         run_demo(arguments.home, f"control-{seed}-{mark}", f"run.seed={seed}", "reward.control=shuffled")
         for seed in arguments.control_seeds
     ]
-    figures = figures_of(runs, controls)
+    figures = figures_of(runs, bare, controls)
     for each in figures:
         target = "" if each["target"] is None else f"  (target {each['target']})"
         print(f"{each['name']:32} {each['value']:>12} {each['unit']}{target}")
@@ -136,6 +162,7 @@ def main() -> None:
             f"--control-seeds {' '.join(map(str, arguments.control_seeds))}",
             "figures": figures,
             "runs": runs,
+            "bare_step_seconds": bare,
             "controls": controls,
         }
         arguments.json.write_text(json.dumps(record, indent=1) + "\n")
