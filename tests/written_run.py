@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING
 from rollog.broker.topics import topic_specs
 from rollog.config import BrokerConfig
 from rollog.rules.ledger_state import no_hash, record_hash
-from schemas import Close, Disposition, Genesis, LedgerKind, LedgerRecord, MicroBatch, Step, StepTimings, Verdict
+from schemas import (
+    Close,
+    Disposition,
+    Genesis,
+    LedgerKind,
+    LedgerRecord,
+    MicroBatch,
+    Step,
+    StepTimings,
+    Verdict,
+)
 from schemas.codec import encode
 
 if TYPE_CHECKING:

@@ -54,7 +54,9 @@ def workloads(draw: st.DrawFn) -> Workload:
 
 
 def test_the_parts_of_a_step_are_what_they_are_by_hand() -> None:
-    workload = a_workload(num_epochs=2, slots_per_device=5, rollouts_per_sample=1.5, max_seconds=8.0, alpha=3.0)
+    workload = a_workload(
+        num_epochs=2, slots_per_device=5, rollouts_per_sample=1.5, max_seconds=8.0, alpha=3.0
+    )
 
     assert workload.num_rollouts == 15
     assert workload.generating == pytest.approx(15 * 3 / 50)
@@ -112,7 +114,9 @@ def test_more_asynchrony_gives_the_trainer_more_devices_and_shortens_the_step(
     less, more = (with_alpha(workload, alpha) for alpha in sorted((first, second)))
 
     assert best_share(less) <= best_share(more) * (1 + 1e-9)
-    assert split_at(more, best_share(more)).step_seconds <= split_at(less, best_share(less)).step_seconds * (1 + 1e-9)
+    assert split_at(more, best_share(more)).step_seconds <= split_at(less, best_share(less)).step_seconds * (
+        1 + 1e-9
+    )
 
 
 def test_without_end_to_alpha_the_devices_are_shared_by_work_and_none_waits() -> None:
@@ -207,7 +211,7 @@ def test_no_queue_takes_longer_than_the_bound(durations: list[float], num_slots:
     ],
 )
 def test_figures_that_no_run_can_have_are_refused_by_name(changes: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match="must be|cannot be|is below") as error:
+    with pytest.raises(ValueError, match=r"must be|cannot be|is below") as error:
         a_workload(**changes)
 
     assert said in str(error.value)

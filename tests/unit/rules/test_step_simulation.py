@@ -63,7 +63,9 @@ def test_no_simulated_step_is_over_the_bound_or_under_the_trainer(
         split = split_at(workload, num_train_devices / num_devices)
         simulated = simulated_step_seconds(durations, workload, num_train_devices)
         assert split.train_seconds <= simulated * (1 + 1e-9)
-        assert simulated <= split.step_seconds_at_most * 1.02  # the draws of 50 steps have not quite the mean of all
+        assert (
+            simulated <= split.step_seconds_at_most * 1.02
+        )  # the draws of 50 steps have not quite the mean of all
 
 
 @pytest.mark.parametrize("alpha", [1.0, 2.0, 4.0, 8.0])
