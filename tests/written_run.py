@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING
 from rollog.broker.topics import topic_specs
 from rollog.config import BrokerConfig
 from rollog.rules.ledger_state import no_hash, record_hash
-from schemas import Close, Disposition, Genesis, LedgerKind, LedgerRecord, Step, StepTimings, Verdict
+from schemas import (
+    Close,
+    Disposition,
+    Genesis,
+    LedgerKind,
+    LedgerRecord,
+    MicroBatch,
+    Step,
+    StepTimings,
+    Verdict,
+)
 from schemas.codec import encode
 
 if TYPE_CHECKING:
@@ -66,14 +76,23 @@ class WrittenRun:
         )
         self.ledger(LedgerKind.GENESIS, 0, body)
 
-    def step(self, version: int, *, reward: float, lags: dict[str, int]) -> None:
+    def step(
+        self,
+        version: int,
+        *,
+        reward: float,
+        lags: dict[str, int],
+        train_seconds: float = 0.0,
+        num_epochs: int = 0,
+    ) -> None:
+        """A step that trains two samples; its plan names them `num_epochs` times."""
         body = Step(
             weights_sha256_before=f"{version - 1:064d}",
             weights_sha256=f"{version:064d}",
             alpha=1.0,
             revision=0,
             seed=0,
-            plan=(),
+            plan=(MicroBatch(minibatch=0, rank=0, positions=(0, 1)),) * num_epochs,
             losses=(0.5,),
             gradient_norms=(1.0,),
             learning_rates=(0.1,),
@@ -82,7 +101,7 @@ class WrittenRun:
             num_samples=2,
             num_tokens=20,
             lags=lags,
-            timings=StepTimings(wait_seconds=0.25),
+            timings=StepTimings(wait_seconds=0.25, train_seconds=train_seconds),
         )
         verdicts = tuple(
             a_verdict(offset, Disposition.TRAINED) for offset in range(2 * version - 2, 2 * version)

@@ -15,6 +15,7 @@ import click
 from rollog import __version__
 from rollog.cli.broker import broker
 from rollog.cli.doctor import doctor
+from rollog.cli.plan import plan
 from rollog.cli.roles import dispatch, rollout, train
 from rollog.cli.signals import exit_on_sigterm
 from rollog.cli.topics import topics
@@ -42,7 +43,7 @@ def cli(context: click.Context, debug: bool) -> None:
     context.obj = debug
 
 
-for command in (up, watch, topics, dispatch, rollout, train, broker, doctor):
+for command in (up, watch, plan, topics, dispatch, rollout, train, broker, doctor):
     cli.add_command(command)
 
 

@@ -11,6 +11,7 @@ import uuid
 from typing import TYPE_CHECKING
 
 import pytest
+from builders import a_sample
 from waiting import wait_until
 from written_run import WrittenRun
 
@@ -18,6 +19,7 @@ from rollog.broker.kafka import KafkaBroker
 from rollog.broker.topics import RunTopics
 from rollog.cli.creation import complete, create_run
 from rollog.cli.sources import load_settings
+from schemas import Timings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -103,6 +105,25 @@ def test_a_run_is_created_once(shell: Shell) -> None:
     assert (created.returncode, checked.returncode) == (0, 0), created.stderr + checked.stderr
     assert again.returncode == 1
     assert f"run '{shell.run}' exists already" in again.stderr
+
+
+def test_devices_are_planned_by_the_records_of_a_run(shell: Shell) -> None:
+    run = shell.create_run()
+    run.genesis()
+    for seconds in (1.0, 2.0, 3.0, 2.0):
+        run.write(run.topics.samples, a_sample(timings=Timings(generation_seconds=seconds)))
+    run.step(1, reward=0.0, lags={}, train_seconds=4.0, num_epochs=1)
+
+    planned = shell.call("plan", "--devices", "8", "--slots-per-device", "2", "--json", "plan.json")
+
+    assert planned.returncode == 0, planned.stderr
+    written = json.loads((shell.directory / "plan.json").read_text())
+    assert written["run"] == shell.run
+    assert (written["workload"]["mean_seconds"], written["workload"]["max_seconds"]) == (2.0, 3.0)
+    assert (written["workload"]["train_seconds_per_sample"], written["workload"]["slots_per_device"]) == (
+        2.0,
+        2,
+    )
 
 
 def test_creating_what_exists_may_be_asked_for(shell: Shell) -> None:

@@ -1,0 +1,174 @@
+"""`rollog plan`, from flags and from a written run."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from builders import a_sample
+from click.testing import CliRunner
+from written_run import WrittenRun
+
+from consumers.measured_times import measure_times
+from rollog.broker.memory import MemoryBroker
+from rollog.broker.topics import RunTopics
+from rollog.cli.main import cli
+from rollog.cli.plan import Measured, figures_of, plan_lines, workload_of
+from rollog.errors import ConfigError
+from rollog.rules.sizing import plan_devices, with_alpha
+from schemas import Timings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from click.testing import Result
+
+topics = RunTopics("rollog", "first")
+
+enough = {
+    "--mean-seconds": "3",
+    "--max-seconds": "4",
+    "--train-seconds-per-sample": "2",
+    "--batch": "10",
+    "--alpha": "1",
+    "--devices": "10",
+}
+
+
+def plan(*more: str, without: str = "", **changes: str) -> Result:
+    flags = {**enough, **{f"--{name}": value for name, value in changes.items()}}
+    words = [word for flag, value in flags.items() if flag != without for word in (flag, value)]
+    return CliRunner().invoke(cli, ["plan", *words, *more])
+
+
+def a_measured_run() -> Measured:
+    """Rollouts of 1 s to 3 s, a training step of 4 s for two samples, all on four slots."""
+    run = WrittenRun(MemoryBroker(), topics)
+    run.genesis()
+    for seconds in (1.0, 2.0, 3.0, 2.0):
+        run.write(topics.samples, a_sample(timings=Timings(generation_seconds=seconds)))
+    run.step(1, reward=0.0, lags={}, train_seconds=4.0, num_epochs=1)
+    return Measured(run="first", times=measure_times(run.broker, topics), slots_per_device=4)
+
+
+def no_flags(**given: float) -> dict[str, float | None]:
+    return {"num_devices": 8, "mean_seconds": None, **given}
+
+
+def figures(measured: Measured | None, **given: float) -> dict[str, Any]:
+    workload = workload_of(no_flags(**given), measured)
+    plans = {workload.alpha: plan_devices(workload)}
+    return figures_of(plans, workload, measured)
+
+
+def test_the_best_split_is_told_with_the_time_it_needs() -> None:
+    result = plan()
+
+    assert result.exit_code == 0, result.output
+    assert "rollouts of one step on all devices: done within 7 s" in result.output
+    assert "all devices taking turns: step within 9 s" in result.output
+    # beta = (7 - sqrt(33)) / 4 = 0.3139: three devices train for 20 / 3 s and seven generate for 30 / 7 + 2 s.
+    assert "7 generating + 3 training (beta 0.3139): step 6.667 s predicted" in result.output
+
+
+def test_the_figures_are_written_as_json(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+
+    assert plan("--json", str(path)).exit_code == 0
+
+    written = json.loads(path.read_text())
+    assert written["completion_seconds"] == 7
+    assert written["synchronous"]["turns_seconds"] == 9
+    whole = written["asynchronous"]["whole"]
+    assert (whole["num_rollout_devices"], whole["num_train_devices"]) == (7, 3)
+    assert whole["split"]["step_seconds"] == pytest.approx(20 / 3)
+    assert [each["alpha"] for each in written["by_alpha"]] == [0.0, 0.5, 1.0, 2.0, 4.0, 8.0]
+    assert (written["run"], written["simulated"]) == (None, None)
+
+
+def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    result = plan("--json", str(tmp_path / "nowhere" / "plan.json"))
+
+    assert isinstance(result.exception, ConfigError)
+    assert "nowhere" in str(result.exception)
+
+
+@pytest.mark.parametrize("flag", enough)
+def test_what_is_missing_is_named(flag: str) -> None:
+    error = plan(without=flag).exception
+
+    assert isinstance(error, ConfigError)
+    assert str(error) == f"{flag} missing and no run is named: give them, or --run NAME of a recorded run"
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "said"),
+    [
+        ("mean-seconds", "0", "--mean-seconds = 0"),
+        ("max-seconds", "2", "--max-seconds = 2 is below --mean-seconds = 3"),
+        ("train-seconds-per-sample", "-1", "--train-seconds-per-sample = -1"),
+        ("alpha", "nan", "--alpha = nan"),
+        ("devices", "1", "--devices = 1 cannot be shared out"),
+        ("epochs", "0", "--epochs = 0"),
+        ("batch", "0", "--batch = 0"),
+    ],
+)
+def test_what_no_run_can_have_is_refused_by_flag(flag: str, value: str, said: str) -> None:
+    error = plan(**{flag: value}).exception
+
+    assert isinstance(error, ConfigError)
+    assert said in str(error)
+
+
+def test_alpha_0_is_told_as_synchronous_alone() -> None:
+    output = plan(alpha="0").output
+
+    assert "synchronous, " in output
+    assert "asynchronous, " not in output
+
+
+def test_a_recorded_run_tells_everything_but_the_devices() -> None:
+    workload = workload_of(no_flags(), a_measured_run())
+
+    assert (workload.mean_seconds, workload.max_seconds) == (2.0, 3.0)
+    assert (workload.train_seconds_per_sample, workload.batch, workload.num_epochs) == (2.0, 2, 1)
+    assert (workload.alpha, workload.num_devices, workload.slots_per_device) == (1.0, 8, 4)
+
+
+def test_flags_win_over_the_run() -> None:
+    workload = workload_of(no_flags(alpha=4.0, slots_per_device=1, batch=64), a_measured_run())
+
+    assert (workload.alpha, workload.slots_per_device, workload.batch) == (4.0, 1, 64)
+    assert workload.mean_seconds == 2.0
+
+
+def test_a_run_that_tells_too_little_says_what_to_give() -> None:
+    run = WrittenRun(MemoryBroker(), topics)
+    run.genesis()
+    young = Measured(run="first", times=measure_times(run.broker, topics), slots_per_device=4)
+
+    with pytest.raises(ConfigError, match=r"--mean-seconds, .*--batch missing and the records of run first"):
+        workload_of(no_flags(), young)
+
+
+def test_the_splits_are_played_through_on_the_rollouts_of_the_run() -> None:
+    simulated = figures(a_measured_run())["simulated"]
+
+    assert simulated["best_step_seconds"] <= simulated["step_seconds"]
+    assert 1 <= simulated["best_num_train_devices"] <= 7
+
+
+def test_given_durations_are_not_mixed_with_recorded_ones() -> None:
+    assert figures(a_measured_run(), mean_seconds=2.5)["simulated"] is None
+
+
+def test_the_lines_of_a_recorded_run_name_it_and_what_was_played_through() -> None:
+    measured = a_measured_run()
+    workload = workload_of(no_flags(), measured)
+    plans = {alpha: plan_devices(with_alpha(workload, alpha)) for alpha in (0.0, workload.alpha)}
+
+    told = "\n".join(plan_lines(plans, workload, figures_of(plans, workload, measured)))
+
+    assert "workload (run first)" in told
+    assert "played through on the run's rollouts" in told
