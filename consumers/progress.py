@@ -310,7 +310,8 @@ def _partitions(broker: Broker, topics: RunTopics) -> int:
         found = admin.describe_topics([topics.samples])
     if topics.samples not in found:
         raise TopicMismatch(
-            f"topic {topics.samples} does not exist at {broker.address}: create it with `rollog topics create`"
+            f"topic {topics.samples} does not exist at {broker.address}: check the run's name and the address; a new "
+            "run is created with `rollog topics create`, a deleted topic cannot be brought back"
         )
     return found[topics.samples].num_partitions
 

@@ -88,7 +88,11 @@ class MicroBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTimings:
-    """Seconds of one training step by the trainer's monotonic clock."""
+    """Seconds of one training step by the trainer's monotonic clock.
+
+    What follows the record cannot stand in it: `commit_seconds` are those of the step before this one, and
+    `checkpoint_seconds` those of the checkpoint written since.
+    """
 
     wait_seconds: float = 0.0
     train_seconds: float = 0.0
