@@ -164,7 +164,8 @@ class FreshnessConfig(Section):
     auto_max_divergence: Annotated[float, Field(gt=0)] = 0.05
     """`alpha = "auto"` is lowered when KL(behaviour || current), in nats per token, was above this."""
     auto_headroom: Annotated[float, Field(ge=0, le=1)] = 0.5
-    """`alpha = "auto"` is raised only while off-policyness is at most this share of what the two targets allow."""
+    """`alpha = "auto"` is raised only while the last two steps were off policy by at most this share of what the two
+    targets allow."""
     action: StaleAction = StaleAction.REGENERATE
     """Whether a stale rollout is made again or its place is dropped."""
     protect_after: Annotated[int, Field(ge=1)] = 1

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from schemas import Step
 
 num_remembered = 2
-"""How many of the newest steps the rule looks at: barriers are two steps apart or more, so one of two is none."""
+"""How many of the newest steps the rule looks at; barriers are two steps apart or more, so one of them is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,30 +58,33 @@ def is_barrier(number: int, freshness: FreshnessConfig) -> bool:
 
 
 def alpha_of_step(number: int, taken: Sequence[TakenStep], freshness: FreshnessConfig) -> float:
-    """The alpha in force at step `number`; `taken` are the steps before it, oldest first, the newest two at least."""
+    """The alpha in force at step `number`; `taken` are the steps before it, oldest first, the newest two suffice."""
     if is_barrier(number, freshness):
         return 0.0
     if freshness.alpha == "auto":
         free = [step for step in taken if not is_barrier(step.number, freshness)]
-        return controlled(free[-1], freshness) if free else freshness.auto_start
+        return controlled(free, freshness) if free else freshness.auto_start
     if isinstance(freshness.alpha, tuple):
         return _scheduled(number - 1, freshness.alpha)
     return freshness.alpha
 
 
-def controlled(step: TakenStep, freshness: FreshnessConfig) -> float:
-    """The alpha after `step`: less where it was too far off policy, more where it waited and was well within.
+def controlled(taken: Sequence[TakenStep], freshness: FreshnessConfig) -> float:
+    """The alpha after these steps: less if the newest was too far off policy, more if it waited and all were near it.
 
-    Between the two, where off-policyness was not measured, and after the first step, which waits for engines to
-    start, alpha stays. It never leaves its bounds, and more off-policyness or less waiting never raises it.
+    Between the two, where the newest measured nothing, and after step 1, which waits for engines to start, alpha
+    stays. It never leaves its bounds, and more off-policyness or less waiting never raises it. Looking at the earlier
+    steps too keeps one lucky minibatch from taking back at once what was lowered.
     """
-    distance = off_policyness(step, freshness)
+    newest = taken[-1]
+    distances = [off_policyness(step, freshness) for step in taken]
+    farthest = max((distance for distance in distances if distance is not None), default=0.0)
     direction = 0
-    if distance is not None and distance > 1:
+    if distances[-1] is not None and distances[-1] > 1:
         direction = -1
-    elif distance is not None and distance <= freshness.auto_headroom and step.number > 1:
-        direction = int(step.wait_share >= freshness.auto_wait_share)
-    moved = float(exact(step.alpha) + direction * exact(freshness.auto_step))
+    elif distances[-1] is not None and farthest <= freshness.auto_headroom and newest.number > 1:
+        direction = int(newest.wait_share >= freshness.auto_wait_share)
+    moved = float(exact(newest.alpha) + direction * exact(freshness.auto_step))
     return min(max(moved, freshness.auto_min), freshness.auto_max)
 
 

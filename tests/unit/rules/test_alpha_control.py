@@ -99,14 +99,21 @@ def test_with_a_barrier_every_other_step_the_control_still_moves() -> None:
 def test_waiting_raises_off_policyness_lowers_and_in_between_alpha_stays(
     step: TakenStep, expected: float
 ) -> None:
-    assert controlled(step, auto()) == expected
+    assert controlled([step], auto()) == expected
+
+
+def test_after_a_step_that_was_too_far_off_policy_the_next_one_does_not_raise() -> None:
+    far, lucky = a_step(2, divergence=0.3), a_step(3, wait_share=1.0)
+    assert controlled([far, lucky], auto()) == 1.0
+    assert controlled([a_step(2), lucky], auto()) == 1.5
+    assert controlled([a_step(2, effective_sample_size=None, divergence=None), lucky], auto()) == 1.5
 
 
 def test_decimal_steps_add_up_exactly() -> None:
     freshness = auto(auto_start=0.0, auto_step=0.1)
     alpha = 0.0
     for _ in range(7):
-        alpha = controlled(a_step(alpha=alpha, wait_share=1.0), freshness)
+        alpha = controlled([a_step(alpha=alpha, wait_share=1.0)], freshness)
     assert alpha == 0.7
 
 
@@ -135,30 +142,40 @@ configs = st.builds(
 )
 
 
-@given(step=steps, freshness=configs)
+@given(earlier=steps, step=steps, freshness=configs)
 def test_alpha_never_leaves_its_bounds_and_moves_by_one_step_at_most(
-    step: TakenStep, freshness: FreshnessConfig
+    earlier: TakenStep, step: TakenStep, freshness: FreshnessConfig
 ) -> None:
-    moved = controlled(step, freshness)
+    moved = controlled([earlier, step], freshness)
     assert freshness.auto_min <= moved <= freshness.auto_max
     if freshness.auto_min <= step.alpha <= freshness.auto_max:
         assert abs(moved - step.alpha) <= freshness.auto_step * (1 + 1e-9)
 
 
-@given(step=steps, freshness=configs, factors=st.tuples(shares, shares, shares, st.floats(1, 3)))
-def test_less_waiting_or_more_off_policyness_never_gives_a_higher_alpha(
-    step: TakenStep, freshness: FreshnessConfig, factors: tuple[float, float, float, float]
-) -> None:
+def worse(step: TakenStep, factors: tuple[float, float, float, float]) -> TakenStep:
+    """The same step with a lower alpha, less waiting and further off policy."""
     lower, waited, lost, diverged = factors
     effective, divergence = step.effective_sample_size, step.divergence
-    worse = replace(
+    return replace(
         step,
         alpha=step.alpha * lower,
         wait_share=step.wait_share * waited,
         effective_sample_size=None if effective is None else effective * lost,
         divergence=None if divergence is None else divergence * diverged,
     )
-    assert controlled(worse, freshness) <= controlled(step, freshness)
+
+
+factors = st.tuples(shares, shares, shares, st.floats(1, 3))
+
+
+@given(taken=st.tuples(steps, steps), freshness=configs, changes=st.tuples(factors, factors))
+def test_less_waiting_or_more_off_policyness_never_gives_a_higher_alpha(
+    taken: tuple[TakenStep, TakenStep],
+    freshness: FreshnessConfig,
+    changes: tuple[tuple[float, float, float, float], tuple[float, float, float, float]],
+) -> None:
+    other = [worse(step, change) for step, change in zip(taken, changes, strict=True)]
+    assert controlled(other, freshness) <= controlled(taken, freshness)
 
 
 @given(number=st.integers(1, 40), taken=st.lists(steps, max_size=2), freshness=configs)
