@@ -55,6 +55,8 @@ class ProgressView:
     is_closed: bool
     close_reason: str
     ledger_head: str
+    alpha_history: tuple[float, ...] = ()
+    """The alpha in force at each step."""
     wall_seconds: float
     """From genesis to the newest ledger record, which is the close once there is one."""
     generating_seconds: float
@@ -130,6 +132,7 @@ class ProgressFold:
     evaluations: EvaluationTally = field(default_factory=EvaluationTally)
     rewards: list[float] = field(default_factory=list)
     timings: list[StepTimings] = field(default_factory=list)
+    alphas: list[float] = field(default_factory=list)
     lags: Counter[int] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
     tokens_trained: int = 0
@@ -155,6 +158,7 @@ class ProgressFold:
             case Step() as step:
                 self.rewards.append(step.reward_mean)
                 self.timings.append(step.timings)
+                self.alphas.append(step.alpha)
                 self.tokens_trained += step.num_tokens
                 self.lags.update({int(lag): count for lag, count in step.lags.items()})
             case Close() as close:
@@ -202,6 +206,7 @@ class ProgressFold:
             engines=tuple(sorted(self.engines)),
             versions=dict(self.versions),
             step_timings=tuple(self.timings),
+            alpha_history=tuple(self.alphas),
             is_closed=self.ledger.is_closed,
             close_reason=self.close.reason if self.close else "",
             ledger_head=self.ledger.head.hex(),

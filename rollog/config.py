@@ -7,9 +7,13 @@ loads them from TOML, environment and flags. Nothing here imports torch.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Literal
+from itertools import pairwise
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, WrapValidator, model_validator
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 run_name_pattern = r"^[a-z0-9-]{1,48}$"
 
@@ -110,17 +114,73 @@ class StaleAction(StrEnum):
     DROP = "drop"
 
 
+AlphaSchedule = tuple[tuple[Annotated[int, Field(ge=0)], Annotated[float, Field(ge=0)]], ...]
+AlphaSetting = Annotated[float, Field(ge=0)] | Literal["auto"] | AlphaSchedule
+
+
+def _one_of_the_alphas(value: object, handler: Callable[[object], AlphaSetting]) -> AlphaSetting:
+    """One message for all forms, and the order of a schedule. Raises ValueError."""
+    if isinstance(value, list):
+        value = tuple(tuple(entry) if isinstance(entry, list) else entry for entry in value)
+    try:
+        alpha = handler(value)
+    except ValidationError as error:
+        raise ValueError(
+            'give a finite number of 0 or more, "auto", or a schedule [[0, alpha], [version, alpha], ...]'
+        ) from error
+    if isinstance(alpha, tuple):
+        versions = [version for version, _ in alpha]
+        if versions[:1] != [0] or any(later <= earlier for earlier, later in pairwise(versions)):
+            raise ValueError(
+                f"the versions of a schedule begin with 0 and rise, these are {versions}; "
+                "give [[0, alpha], [version, alpha], ...]"
+            )
+    return alpha
+
+
 class FreshnessConfig(Section):
     """How old a rollout may be when it is trained."""
 
-    alpha: Annotated[float, Field(ge=0)] = 1.0
-    """Asynchronous ratio: bound on the lag of everything trained; 0 is synchronous; may be fractional."""
+    alpha: Annotated[AlphaSetting, WrapValidator(_one_of_the_alphas)] = 1.0
+    """Asynchronous ratio: bound on the lag of everything trained; 0 is synchronous; may be fractional. A schedule
+    `[[0, 0.0], [10, 2.0]]` gives the value from each policy version on: here the first 10 steps are synchronous.
+    `"auto"` starts at `auto_start` and is changed by at most `auto_step` after each step, from what the step measured.
+    """
+    barrier_every_steps: Annotated[int, Field(ge=2)] | None = None
+    """Every n-th step is taken with alpha 0: all begin anew with its version; left out, no barriers."""
+    auto_start: Annotated[float, Field(ge=0)] = 1.0
+    """First value of `alpha = "auto"`."""
+    auto_min: Annotated[float, Field(ge=0)] = 0.0
+    """Smallest value of `alpha = "auto"`."""
+    auto_max: Annotated[float, Field(ge=0)] = 4.0
+    """Largest value of `alpha = "auto"`."""
+    auto_step: Annotated[float, Field(gt=0)] = 0.25
+    """By how much `alpha = "auto"` is raised or lowered at once; below 1 / `groups_per_batch` it is without effect."""
+    auto_wait_share: Annotated[float, Field(ge=0, le=1)] = 0.1
+    """`alpha = "auto"` is raised after a step that spent this share of its time, or more, without a batch."""
+    auto_min_effective_sample_size: Annotated[float, Field(gt=0, lt=1)] = 0.9
+    """`alpha = "auto"` is lowered when the effective sample size of the importance ratios, as a share of the trained
+    tokens (1 on policy), was below this."""
+    auto_max_divergence: Annotated[float, Field(gt=0)] = 0.05
+    """`alpha = "auto"` is lowered when KL(behaviour || current), in nats per token, was above this."""
+    auto_headroom: Annotated[float, Field(ge=0, le=1)] = 0.5
+    """`alpha = "auto"` is raised only while the last two steps were off policy by at most this share of what the two
+    targets allow."""
     action: StaleAction = StaleAction.REGENERATE
     """Whether a stale rollout is made again or its place is dropped."""
     protect_after: Annotated[int, Field(ge=1)] = 1
     """A group is protected from its n-th stale sample on."""
     patience_seconds: Annotated[float, Field(ge=0)] = 300.0
     """How long one protected replica may hold up training."""
+
+    @model_validator(mode="after")
+    def _starts_within_bounds(self) -> Self:
+        if not self.auto_min <= self.auto_start <= self.auto_max:
+            raise ValueError(
+                f"freshness.auto_start = {self.auto_start:g} is not between freshness.auto_min = "
+                f"{self.auto_min:g} and freshness.auto_max = {self.auto_max:g}; move one of them"
+            )
+        return self
 
 
 class WeightsConfig(Section):

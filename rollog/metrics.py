@@ -140,6 +140,17 @@ class Metrics:
         self.trainer_reward_mean = self._gauge(
             "rollog_trainer_reward_mean", "Mean reward of the newest step's batch"
         )
+        self.trainer_alpha = self._gauge(
+            "rollog_trainer_alpha", "Asynchronous ratio in force for the next step"
+        )
+        self.trainer_effective_sample_size_ratio = self._gauge(
+            "rollog_trainer_effective_sample_size_ratio",
+            "Effective sample size of the newest batch's importance ratios, per token (1: on policy)",
+        )
+        self.trainer_divergence_nats = self._gauge(
+            "rollog_trainer_divergence_nats",
+            "KL(behaviour, current) of the newest batch, in nats per token",
+        )
 
     def _add_broker(self) -> None:
         self.broker_log_seconds = self._histogram(

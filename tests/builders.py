@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rollog.config import FreshnessConfig, GroupConfig
@@ -174,7 +175,9 @@ class LedgerBuilder:
         *,
         marks: Sequence[int] = (0,) * num_partitions,
         alpha: float | None = None,
+        **changes: Any,
     ) -> LedgerRecord:
+        """A step; `changes` are those of its body, `alpha` is in force for the step after it."""
         version = self.state.version + 1
         body = Step(
             weights_sha256_before=weights_sha256(version - 1),
@@ -191,6 +194,7 @@ class LedgerBuilder:
             num_samples=len(verdicts),
             num_tokens=0,
         )
+        body = replace(body, **changes)
         return self.add(
             LedgerRecord(
                 kind=LedgerKind.STEP,

@@ -14,6 +14,7 @@ from rollog.broker.ports import TopicPartition
 from rollog.broker.topics import RunTopics, ensure_topics, topic_specs
 from rollog.config import BrokerConfig, RunConfig
 from rollog.metrics import Metrics
+from rollog.rules.alpha_control import alpha_of_step
 from schemas import Prompt, RolloutTask, Sample, Segment
 from schemas.codec import decode, encode
 from schemas.headers import headers_of
@@ -54,7 +55,7 @@ class Bench:
         with self.broker.admin() as admin:
             ensure_topics(admin, topic_specs(self.topics, self.settings.broker))
         self.producer = self.broker.producer(client_id="bench")
-        self.ledger = LedgerBuilder(alpha=self.settings.freshness.alpha)
+        self.ledger = LedgerBuilder(alpha=alpha_of_step(1, (), self.settings.freshness))
         self._num_published = 0
         self.now = 0.0
         self._beats: dict[str, dict[str, Any]] = {}

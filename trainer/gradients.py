@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from trainer.config import AlgorithmConfig
     from trainer.engines.ports import TrainingBatch, TrainingSample
 
+_off_policy = ("effective_sample_size", "divergence")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Minibatch:
@@ -85,11 +87,15 @@ def accumulate(
 
 
 def step_statistics(sums: Sequence[RatioSums]) -> dict[str, float]:
-    """Figures over all minibatches, and how far the first one, before any update, is from the behaviour policy."""
+    """Figures over all minibatches, and how far the first one, before any update, is from the behaviour policy.
+
+    The latter, called `first_...`, say how off-policy the batch itself was: they are what alpha is controlled by.
+    """
     if not sums:
         return {}
-    total = sum(sums, start=RatioSums())
-    return total.summary() | {"first_log_ratio_max": sums[0].log_ratio_max}
+    total, first = sum(sums, start=RatioSums()), sums[0].summary()
+    measured = {f"first_{name}": first[name] for name in _off_policy if name in first}
+    return total.summary() | measured | {"first_log_ratio_max": sums[0].log_ratio_max}
 
 
 def _denominators(samples: Sequence[TrainingSample]) -> Denominators:

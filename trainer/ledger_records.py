@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 import rollog
+from rollog.rules.alpha_control import TakenStep, alpha_of_step
 from schemas import (
     Close,
     ClosedGroup,
@@ -26,6 +27,7 @@ from trainer.off_policy import finite
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from rollog.config import FreshnessConfig
     from rollog.rules.ledger_state import LedgerState
     from rollog.rules.window import ReadyGroup
     from schemas import LedgerBody, MicroBatch, Sample
@@ -79,9 +81,13 @@ def genesis_record(
 
 
 def step_record(
-    ledger: LedgerState, step: TrainedStep, judgement: Judgement, low_water_marks: tuple[int, ...]
+    ledger: LedgerState,
+    step: TrainedStep,
+    judgement: Judgement,
+    low_water_marks: tuple[int, ...],
+    freshness: FreshnessConfig,
 ) -> LedgerRecord:
-    """The record that makes the next version."""
+    """The record that makes the next version and decides the alpha of the step after it."""
     headers = [header for group in step.batch for header in group.members]
     lags = Counter(ledger.version - (header.first_version or 0) for header in headers)
     body = Step(
@@ -103,8 +109,16 @@ def step_record(
         timings=step.timings,
         checkpoint=step.checkpoint,
     )
+    version = ledger.version + 1
+    taken = (*ledger.taken_steps, TakenStep.recorded(version, body))
     return _following(
-        ledger, LedgerKind.STEP, judgement, low_water_marks, body=body, version=ledger.version + 1
+        ledger,
+        LedgerKind.STEP,
+        judgement,
+        low_water_marks,
+        body=body,
+        version=version,
+        alpha=alpha_of_step(version + 1, taken, freshness),
     )
 
 
@@ -162,13 +176,14 @@ def _following(
     *,
     body: LedgerBody = None,
     version: int | None = None,
+    alpha: float | None = None,
 ) -> LedgerRecord:
     verdicts, closed_groups = judgement
     return LedgerRecord(
         kind=kind,
         sequence=ledger.next_sequence,
         version=ledger.version if version is None else version,
-        alpha=ledger.alpha,
+        alpha=ledger.alpha if alpha is None else alpha,
         previous_hash=ledger.head,
         low_water_marks=low_water_marks,
         verdicts=verdicts,

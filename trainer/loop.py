@@ -23,6 +23,7 @@ from rollog.broker.topics import RunTopics
 from rollog.config import LastBatch
 from rollog.errors import ConfigError, EngineError, LedgerError
 from rollog.logs import get_logger
+from rollog.rules.alpha_control import alpha_of_step
 from rollog.rules.window import SampleWindow
 from rollog.weights import WeightsStore
 from schemas import Step, StepTimings
@@ -197,11 +198,13 @@ class Trainer:
             )
         )
         self._control = open_parts.enter_context(ControlReader(self._broker, topics.control))
-        self._reporter.ready(self._ledger.version)
+        self._reporter.ready(self._ledger.version, self._ledger.alpha)
+        self._clocks.idle_since = self._clocks.tick = self._clock()
         log.info(
             "trainer ready",
             run=settings.run,
             version=self._ledger.version,
+            alpha=self._ledger.alpha,
             sequence=self._ledger.next_sequence,
         )
 
@@ -214,7 +217,7 @@ class Trainer:
         record = genesis_record(
             self._engine.describe(),
             manifest_json=self._settings.manifest_json,
-            alpha=self._settings.freshness.alpha,
+            alpha=alpha_of_step(1, (), self._settings.freshness),
             weights_sha256=notice.sha256,
             num_partitions=self._settings.broker.samples_partitions,
             versions=versions,
@@ -292,7 +295,7 @@ class Trainer:
         )
         judgement = self._window.verdicts_for(batch)
         marks = self._window.low_water_marks(self._stream.positions, judgement[0])
-        self._commit(step_record(self._ledger, step, judgement, marks), notice)
+        self._commit(step_record(self._ledger, step, judgement, marks, settings.freshness), notice)
         self._clocks.checkpoint_seconds = 0.0
         if version % settings.trainer.checkpoint_every_steps == 0:
             self._save_checkpoint()

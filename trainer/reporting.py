@@ -23,9 +23,10 @@ class Reporter:
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
 
-    def ready(self, version: int) -> None:
-        """The trainer stands at `version`."""
+    def ready(self, version: int, alpha: float) -> None:
+        """The trainer stands at `version`, and the next step is taken with `alpha`."""
         self._metrics.trainer_version.set(version)
+        self._metrics.trainer_alpha.set(alpha)
 
     def waited(self, seconds: float, *, is_held: bool) -> None:
         """No batch for so long; `is_held` when only a protected group was in the way."""
@@ -63,14 +64,27 @@ class Reporter:
         }
         for phase, value in seconds.items():
             self._metrics.trainer_step_seconds.labels(phase=phase).observe(value)
-        self._metrics.trainer_version.set(record.version)
+        self.ready(record.version, record.alpha)
         self._metrics.trainer_reward_mean.set(body.reward_mean)
+        self._measured(body.statistics)
         log.info("step committed", **_step_fields(record, body), **_named_seconds(seconds))
+        if record.alpha != body.alpha:
+            log.info("alpha changed", version=record.version, alpha=record.alpha, before=body.alpha)
 
     def checkpointed(self, name: str, seconds: float) -> None:
         """A checkpoint is complete."""
         self._metrics.trainer_step_seconds.labels(phase="checkpoint").observe(seconds)
         log.info("checkpoint saved", checkpoint=name, seconds=seconds)
+
+    def _measured(self, statistics: Mapping[str, float]) -> None:
+        """How far off policy the step's batch was, where that was measured."""
+        gauges = {
+            "first_effective_sample_size": self._metrics.trainer_effective_sample_size_ratio,
+            "first_divergence": self._metrics.trainer_divergence_nats,
+        }
+        for name, gauge in gauges.items():
+            if name in statistics:
+                gauge.set(statistics[name])
 
 
 def _step_fields(record: LedgerRecord, body: Step) -> dict[str, object]:
@@ -79,6 +93,7 @@ def _step_fields(record: LedgerRecord, body: Step) -> dict[str, object]:
         "reward": body.reward_mean,
         "loss": sum(body.losses) / len(body.losses),
         "lag": max(map(int, body.lags)),
+        "alpha": body.alpha,
         "groups": body.num_groups,
         "samples": body.num_samples,
         "tokens": body.num_tokens,

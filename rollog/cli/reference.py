@@ -131,12 +131,21 @@ def _type(field: Schema, definitions: Mapping[str, Schema]) -> str:
 
 def _kind(field: Schema, definitions: Mapping[str, Schema]) -> str:
     match field["type"]:
+        case "array" if "prefixItems" not in field:
+            return f"list of {_kind_of_entry(field['items'], definitions)}"
         case "array":
             return f"list of {len(field['prefixItems'])} {_type(field['prefixItems'][0], definitions)}s"
         case "object":
             return f"table of {_type(field['additionalProperties'], definitions)}"
         case kind:
             return str(kind)
+
+
+def _kind_of_entry(field: Schema, definitions: Mapping[str, Schema]) -> str:
+    """An entry of a list: `[integer, number]` where it is itself a list of given length."""
+    if "prefixItems" not in field:
+        return _type(field, definitions)
+    return f"[{', '.join(_type(part, definitions) for part in field['prefixItems'])}]"
 
 
 def _default(field: Schema) -> str:

@@ -45,6 +45,7 @@ def summarize(
         "reasons": view.reasons,
         "max_lag": view.lag_max,
         "alpha": view.alpha,
+        "alpha_by_step": list(view.alpha_history),
         "wall_seconds": round(view.wall_seconds, 3),
         "up_seconds": None if up_seconds is None else round(up_seconds, 3),
         "generating_seconds": round(view.generating_seconds, 3),
@@ -99,7 +100,7 @@ def summary_lines(summary: Summary) -> list[str]:
         ),
         f"samples: {summary['samples_produced']} produced, by disposition {summary['samples_by_disposition']}",
         (
-            f"lag: at most {summary['max_lag']} (alpha {summary['alpha']}); "
+            f"lag: at most {summary['max_lag']} (alpha {_alphas(summary)}); "
             f"{summary['tokens_per_second']} tokens/s generated"
         ),
         f"seconds per step: {split}",
@@ -112,6 +113,13 @@ def _by_version(view: ProgressView) -> dict[str, dict[str, float]]:
     for (name, version), score in sorted(view.held_out.items(), key=lambda item: (item[0][1], item[0][0])):
         found.setdefault(name, {})[str(version)] = round(score.mean_reward, 6)
     return found
+
+
+def _alphas(summary: Summary) -> str:
+    values = summary["alpha_by_step"]
+    if not isinstance(values, list) or len(set(values)) <= 1:
+        return str(summary["alpha"])
+    return f"{min(values)} to {max(values)}"
 
 
 def _all_in_all(summary: Summary) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 
 from rollog.errors import LedgerError
+from rollog.rules.alpha_control import TakenStep, num_remembered
 from rollog.rules.limits import ReplicaTally
 from rollog.rules.reasons import unprotected_reasons
 from schemas import Amend, Disposition, Genesis, LedgerKind, LedgerRecord, Rebase, Step, Verdict
@@ -25,11 +26,12 @@ class LedgerState:
 
     `tallies` and `stale_versions` hold open groups only. `closed_groups` maps a group to its outcome, `trained` to
     the replicas that were trained, `stale_versions` to (replica, version) of each stale verdict that counts for
-    protection.
+    protection. `alpha` is in force for the next step; `taken_steps` are the newest ones, from which it is controlled.
     """
 
     version: int = -1
     alpha: float = 0.0
+    taken_steps: tuple[TakenStep, ...] = ()
     next_sequence: int = 0
     head: bytes = no_hash
     revision: int = 0
@@ -100,6 +102,9 @@ class LedgerState:
         match record.body:
             case Genesis() | Rebase() | Step() as body:
                 self.weights[record.version] = body.weights_sha256
+                if isinstance(body, Step):
+                    taken = TakenStep.recorded(record.version, body)
+                    self.taken_steps = (*self.taken_steps, taken)[-num_remembered:]
             case Amend(revision=revision):
                 self.revision = revision
         if record.kind is LedgerKind.CLOSE:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
 from whole_run import small_settings, whole_run
 
-from schemas import Disposition, LedgerKind, Status
+from rollog.rules.freshness import lag_bound
+from schemas import Disposition, LedgerKind, Status, Step
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,8 +33,9 @@ def check_invariants(run: WholeRun, ledger: list[LedgerRecord]) -> Counter[Dispo
     trained = [verdict for verdict in verdicts if verdict.disposition is Disposition.TRAINED]
     rollouts = Counter((verdict.group_id, verdict.replica) for verdict in trained)
     assert set(rollouts.values()) == {1}
-    bound = -(-run.settings.freshness.alpha // 1)
-    assert all(verdict.lag is not None and verdict.lag <= bound for verdict in trained)
+    for before, record in pairwise(ledger):
+        lags = [verdict.lag for verdict in record.verdicts if verdict.disposition is Disposition.TRAINED]
+        assert all(lag is not None and lag <= lag_bound(before.alpha) for lag in lags)
     return Counter(verdict.disposition for verdict in verdicts)
 
 
@@ -50,6 +53,25 @@ def test_with_alpha_zero_and_filtered_groups_the_run_ends_and_trains_nothing_sta
     assert counts[Disposition.TRAINED] == 3 * 2 * 2
     steps = [record for record in ledger if record.kind is LedgerKind.STEP]
     assert {verdict.lag for record in steps for verdict in record.verdicts if verdict.lag is not None} == {0}
+
+
+def test_a_synchronous_start_an_asynchronous_rest_and_barriers(
+    kafka_broker: KafkaBroker, run_topics: RunTopics, tmp_path: Path
+) -> None:
+    freshness = {"alpha": [[0, 0.0], [2, 2.0]], "barrier_every_steps": 5}
+    settings = small_settings(tmp_path, run_topics.run, freshness=freshness, run={"num_steps": 6})
+    with whole_run(kafka_broker, tmp_path, settings) as run:
+        run.dispatcher()
+        run.trainer()
+        run.worker()
+        ledger = run.wait_until_closed()
+    counts = check_invariants(run, ledger)
+    assert counts[Disposition.TRAINED] == 6 * 2 * 4
+    steps = [record.body for record in ledger if isinstance(record.body, Step)]
+    assert [step.alpha for step in steps] == [0.0, 0.0, 2.0, 2.0, 0.0, 2.0]
+    assert [set(steps[number - 1].lags) for number in (1, 2, 5)] == [{"0"}, {"0"}, {"0"}]
+    assert all(0 < step.statistics["first_effective_sample_size"] <= 1 + 1e-6 for step in steps)
+    assert all(step.statistics["first_divergence"] >= 0 for step in steps)
 
 
 def test_workers_come_and_go_and_dispatcher_and_trainer_are_restarted_without_loss(

@@ -41,6 +41,9 @@ def test_flags_win_over_environment_over_file_over_defaults(tmp_path: Path) -> N
     ("assignment", "value"),
     [
         ("freshness.alpha=0.5", 0.5),
+        ("freshness.alpha=auto", "auto"),
+        ("freshness.alpha=[[0, 0.0], [10, 2]]", ((0, 0.0), (10, 2.0))),
+        ("freshness.barrier_every_steps=8", 8),
         ("optimizer.betas=[0.8, 0.9]", (0.8, 0.9)),
         ("run.name=0421", "0421"),
         ('model.path="quoted"', "quoted"),
@@ -84,6 +87,14 @@ def test_single_engine_arguments_can_be_set(tmp_path: Path) -> None:
         ("[groups]\ngroup_size = '4'", {}, (), r"groups\.group_size = '4' .*integer"),
         ("[groups]\ngroup_size = 0", {}, (), r"groups\.group_size = 0 .*greater than or equal to 1"),
         ("[freshness]\nalpha = nan", {}, (), r"freshness\.alpha = nan .*finite"),
+        ("[freshness]\nalpha = -1", {}, (), r"freshness\.alpha = -1 \(.*run\.toml\): give a finite number"),
+        ("[freshness]\nalpha = 'fast'", {}, (), r"freshness\.alpha = 'fast' .*\"auto\", or a schedule"),
+        ("[freshness]\nalpha = [[0, 1.0], [0, 2.0]]", {}, (), r"begin with 0 and rise, these are \[0, 0\]"),
+        ("[freshness]\nalpha = [[3, 1.0]]", {}, (), r"begin with 0 and rise, these are \[3\]"),
+        ("[freshness]\nalpha = []", {}, (), r"begin with 0 and rise, these are \[\]"),
+        ("[freshness]\nalpha = [[0, nan]]", {}, (), r"freshness\.alpha = .*finite"),
+        ("[freshness]\nbarrier_every_steps = 1", {}, (), r"barrier_every_steps = 1 .*equal to 2"),
+        ("[freshness]\nauto_max = 0.5", {}, (), r"auto_start = 1 is not between .*auto_max = 0\.5; move one"),
         ("seed = 4", {}, (), r"seed = 4 stands outside of a section"),
         ("[groups", {}, (), r"run\.toml is not valid TOML"),
         ("", {"ROLLOG_GROUPS__GROUP_SISE": "4"}, (), r"environment variable ROLLOG_GROUPS__GROUP_SISE"),
@@ -126,7 +137,10 @@ def test_without_a_file_the_demos_settings_are_the_base() -> None:
 
 
 def test_the_manifest_gives_the_same_settings_back(tmp_path: Path) -> None:
-    settings = loaded(tmp_path, "[groups]\ngroup_size = 4\n[optimizer]\nbetas = [0.5, 0.6]")
+    text = (
+        "[groups]\ngroup_size = 4\n[optimizer]\nbetas = [0.5, 0.6]\n[freshness]\nalpha = [[0, 0.0], [3, 1.5]]"
+    )
+    settings = loaded(tmp_path, text)
 
     assert Settings.from_manifest(settings.to_manifest()) == settings
     assert config_sha256(settings.to_manifest()) == config_sha256(settings.to_manifest())

@@ -126,6 +126,26 @@ def test_each_step_and_each_evaluation_is_one_line_once(capsys: pytest.CaptureFi
     assert lines.count("held-out accuracy (greedy) at version 2: 0.900 of 256 prompts") == 1
 
 
+def test_a_step_tells_its_alpha_where_it_changed(capsys: pytest.CaptureFixture[str]) -> None:
+    with Lines(facts, num_prompts=256) as display:
+        display.show(replace(a_view(steps=4), alpha_history=(0.0, 0.0, 1.5, 1.5)), [], 0.0)
+
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("step")]
+    assert ["alpha" in line for line in lines] == [False, False, True, False]
+    assert "alpha 1.5" in lines[2]
+
+
+def test_the_summary_tells_the_alphas_of_all_steps() -> None:
+    settings = Settings().changed(run={"name": "calm-otter"})
+
+    steady = summarize(settings, replace(a_view(), alpha_history=(1.0, 1.0)), kafka_version="4.3.1")
+    changing = summarize(settings, replace(a_view(), alpha_history=(0.0, 2.0)), kafka_version="4.3.1")
+
+    assert changing["alpha_by_step"] == [0.0, 2.0]
+    assert any("lag: at most 1 (alpha 1.0)" in line for line in summary_lines(steady))
+    assert any("lag: at most 1 (alpha 0.0 to 2.0)" in line for line in summary_lines(changing))
+
+
 def test_an_evaluation_is_told_when_it_is_whole(capsys: pytest.CaptureFixture[str]) -> None:
     partial = replace(a_view(), is_closed=False)
 

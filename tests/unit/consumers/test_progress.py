@@ -80,7 +80,7 @@ def test_steps_add_up() -> None:
         run.ledger(LedgerKind.VERDICTS, 2, None, (a_verdict(4, Disposition.FILTERED, "no signal"),))
         view = progress.read_to_end(10)
 
-    assert (view.version, view.alpha) == (2, 1.0)
+    assert (view.version, view.alpha, view.alpha_history) == (2, 1.0, (1.0, 1.0))
     assert view.reward_history == (0.25, 0.75)
     assert (view.lags, view.lag_max) == ({0: 3, 1: 1}, 1)
     assert view.dispositions == {"filtered": 1, "trained": 4}

@@ -35,6 +35,8 @@ def test_bounds_choices_and_defaults_are_told() -> None:
     )
     assert any(line.startswith('| `action` | `regenerate`, `drop` | `"regenerate"` |') for line in lines)
     assert any(line.startswith("| `betas` | list of 2 numbers | `[0.9, 0.95]` |") for line in lines)
+    alpha = "| `alpha` | number >= 0 or `auto` or list of [integer >= 0, number >= 0] | `1.0` |"
+    assert any(line.startswith(alpha) for line in lines)
     assert any(line.startswith("| `held_out` | string | none |") for line in lines)
 
 

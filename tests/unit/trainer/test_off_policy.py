@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 
+from trainer.gradients import step_statistics
 from trainer.off_policy import RatioSums, finite, ratio_sums
 
 
@@ -54,6 +55,23 @@ def test_sums_of_parts_add_up_to_the_sums_of_the_whole() -> None:
 
 def test_without_a_trained_token_there_is_nothing_to_say() -> None:
     assert sums_of([[1.0]], [1.0], [[False]]).summary() == {}
+
+
+def test_how_far_off_policy_a_batch_is_is_taken_from_the_first_minibatch_alone() -> None:
+    first = sums_of([[2.0, 0.5]], [1.0], [[True, True]])
+    later = sums_of([[9.0, 3.0]], [1.0], [[True, True]])
+    statistics = step_statistics([first, later])
+    assert statistics["first_effective_sample_size"] == pytest.approx(2.5**2 / (2 * 4.25))
+    assert statistics["first_divergence"] == pytest.approx(0.25)
+    assert statistics["first_log_ratio_max"] == pytest.approx(math.log(2))
+    assert statistics["divergence"] > 1
+
+
+def test_a_first_minibatch_without_a_trained_token_measures_nothing() -> None:
+    empty = sums_of([[1.0]], [1.0], [[False]])
+    statistics = step_statistics([empty, sums_of([[2.0]], [1.0], [[True]])])
+    assert not {"first_effective_sample_size", "first_divergence"} & statistics.keys()
+    assert "divergence" in statistics
 
 
 def test_only_finite_figures_go_into_a_record() -> None:
