@@ -206,6 +206,7 @@ def running(
     engine: Engine | None = None,
     rewards: Rewards | None = None,
     settings: RolloutSettings | None = None,
+    metrics: Metrics | None = None,
     expect_error: bool = False,
 ) -> Iterator[threading.Thread]:
     """A worker on a thread while the body runs; it is stopped at the end, and must end without an error."""
@@ -218,7 +219,7 @@ def running(
         training_rewards=scores,
         evaluation_rewards=scores,
         store=stage.store,
-        metrics=Metrics(),
+        metrics=metrics or Metrics(),
     )
 
     async def work() -> None:
