@@ -309,7 +309,7 @@ def test_every_token_carries_the_version_that_made_it_across_many_swaps(bench: B
 
 async def resumed(bench: Bench, response: ResumableResponse) -> list[Generation]:
     """The parts of a response that is handed in again, in between, until it is complete."""
-    parts = []
+    parts: list[Generation] = []
     while not (parts and response.is_complete):
         parts.append(await bench.engine.generate(response.next_request()))
         response.add(parts[-1])

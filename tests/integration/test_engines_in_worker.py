@@ -59,11 +59,9 @@ def starting_process(
     """A worker that was heard; it is killed at the end, if it still runs."""
     tests = Path(__file__).parents[1]
     paths = [str(tests.parent), str(tests), str(tests / "unit" / "rollout")]
+    arguments = [kafka.address, stage.topics.run, str(stage.home), str(model), engine, *extension]
     process = subprocess.Popen(
-        [
-            *(sys.executable, "-m", "rollout_process"),
-            *(kafka.address, stage.topics.run, stage.home, model, engine, *extension),
-        ],
+        [sys.executable, "-m", "rollout_process", *arguments],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"},
     )
     try:
