@@ -502,7 +502,7 @@ def test_a_worker_reloads_in_mid_generation(
         driver.join()
         bench.loaded = 3
         samples = stage.samples(num_tasks)
-    assert len({sample.segments[-1].version for sample in samples}) > 2
+    assert len({segment.version for sample in samples for segment in sample.segments}) > 1
     most_segments = max(len(sample.segments) for sample in samples)
     assert most_segments == 1 if mode == "drain" else most_segments > 1
     for sample in samples:
