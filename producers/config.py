@@ -110,8 +110,12 @@ class RolloutConfig(Section):
     """Inference engine."""
     capacity: Annotated[int, Field(ge=1)] = 64
     """Rollouts in flight at once."""
-    reload: Literal["keep"] = "keep"
-    """What running rollouts do when new weights arrive: `keep` goes on under the new ones."""
+    reload: Literal["keep", "drain", "abort"] = "keep"
+    """What running rollouts do when new weights arrive: `keep` freezes them and goes on under the new ones, `drain`
+    lets them finish under the old ones and begins no others, `abort` takes them out of the engine and hands them in
+    again, with the tokens they have, under the new ones."""
+    max_resumes: Annotated[int, Field(ge=0)] = 8
+    """How often one rollout is aborted and resumed (`reload = "abort"`); from then on it is kept, as by `keep`."""
     heartbeat_seconds: Annotated[float, Field(gt=0)] = 0.5
     """Time between two heartbeats."""
     kv_cache_bytes: Annotated[int, Field(ge=1 << 20)] = 64 << 20

@@ -100,14 +100,34 @@ class Metrics:
         self.rollout_reward_seconds = self._histogram(
             "rollog_rollout_reward_seconds", "Time to compute one reward", _seconds_buckets
         )
-        self.rollout_reload_seconds = self._histogram(
-            "rollog_rollout_reload_seconds", "Time to put one version in service", _seconds_buckets
-        )
-        self.rollout_served_version = self._gauge(
-            "rollog_rollout_served_version", "Policy version that the engine computes with"
-        )
+        self._add_reload()
         self.rollout_engine_restarts = self._counter(
             "rollog_rollout_engine_restarts_total", "Times the engine was started again"
+        )
+
+    def _add_reload(self) -> None:
+        self.rollout_reload_seconds = self._histogram(
+            "rollog_rollout_reload_seconds",
+            "Time to put one version in service, from its notice on (fetching, draining and retries included), by "
+            "mode (keep, drain, abort)",
+            _seconds_buckets,
+            ("mode",),
+        )
+        self.rollout_reload_stall_seconds = self._histogram(
+            "rollog_rollout_reload_stall_seconds",
+            "Part of a reload in which a slot that had a rollout when it began computed nothing, mean over these "
+            "slots, by mode",
+            _seconds_buckets,
+            ("mode",),
+        )
+        self.rollout_failed_loads = self._counter(
+            "rollog_rollout_failed_loads_total", "Versions that could not be fetched or loaded, each attempt"
+        )
+        self.rollout_resumed = self._counter(
+            "rollog_rollout_resumed_total", "Partial rollouts handed to the engine again under new weights"
+        )
+        self.rollout_served_version = self._gauge(
+            "rollog_rollout_served_version", "Policy version that the engine computes with; -1: none"
         )
 
     def _add_trainer(self) -> None:

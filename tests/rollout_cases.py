@@ -199,6 +199,29 @@ def a_stage(broker: Broker, topics: RunTopics, home: Path, weights: bytes | None
         yield stage
 
 
+def a_worker(
+    stage: Stage,
+    *,
+    engine: Engine | None = None,
+    rewards: Rewards | None = None,
+    settings: RolloutSettings | None = None,
+    metrics: Metrics | None = None,
+    tokenizer: ByteTokenizer | None = None,
+) -> RolloutWorker:
+    """A worker of the stage's run, to be made on the loop that it runs on."""
+    scores = rewards or LengthRewards()
+    parts = WorkerParts(
+        broker=stage.broker,
+        engine=engine or SimulatedEngine(tokens_per_second=5000, max_context_tokens=256),
+        renderer=PromptRenderer(tokenizer or ByteTokenizer(), max_context_tokens=256),
+        training_rewards=scores,
+        evaluation_rewards=scores,
+        store=stage.store,
+        metrics=metrics or Metrics(),
+    )
+    return RolloutWorker(settings or stage.settings(), parts, worker_id=stage.worker_id, stop=stage.stop)
+
+
 @contextmanager
 def running(
     stage: Stage,
@@ -206,23 +229,13 @@ def running(
     engine: Engine | None = None,
     rewards: Rewards | None = None,
     settings: RolloutSettings | None = None,
+    metrics: Metrics | None = None,
     expect_error: bool = False,
 ) -> Iterator[threading.Thread]:
     """A worker on a thread while the body runs; it is stopped at the end, and must end without an error."""
-    chosen = settings or stage.settings()
-    scores = rewards or LengthRewards()
-    parts = WorkerParts(
-        broker=stage.broker,
-        engine=engine or SimulatedEngine(tokens_per_second=5000, max_context_tokens=256),
-        renderer=PromptRenderer(ByteTokenizer(), max_context_tokens=256),
-        training_rewards=scores,
-        evaluation_rewards=scores,
-        store=stage.store,
-        metrics=Metrics(),
-    )
 
     async def work() -> None:
-        await RolloutWorker(chosen, parts, worker_id=stage.worker_id, stop=stage.stop).run()
+        await a_worker(stage, engine=engine, rewards=rewards, settings=settings, metrics=metrics).run()
 
     def target() -> None:
         try:

@@ -1,4 +1,7 @@
-"""A rollout worker as a process of its own: `python -m rollout_process ADDRESS RUN HOME MODEL ENGINE`."""
+"""A rollout worker as a process of its own: `python -m rollout_process ADDRESS RUN HOME MODEL ENGINE [EXTENSION]`.
+
+EXTENSION is a class that vLLM's process imports.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ prefix = "rollog-test"
 reward_function = "reward_functions_for_tests:reward"
 
 
-def process_settings(run: str, home: Path, model: Path, engine: str) -> RolloutSettings:
+def process_settings(run: str, home: Path, model: Path, engine: str, *extension: str) -> RolloutSettings:
     return RolloutSettings(
         run=run,
         prefix=prefix,
@@ -29,16 +32,23 @@ def process_settings(run: str, home: Path, model: Path, engine: str) -> RolloutS
         model=ModelConfig(path=str(model), max_context_tokens=64),
         sampling=SamplingConfig(max_tokens=16),
         reward=RewardConfig(function=reward_function),
-        rollout=RolloutConfig.model_validate({"engine": engine, "capacity": 16, "heartbeat_seconds": 0.2}),
+        rollout=RolloutConfig.model_validate(
+            {
+                "engine": engine,
+                "capacity": 16,
+                "heartbeat_seconds": 0.2,
+                "engine_args": dict(zip(["worker_extension_cls"], extension, strict=False)),
+            }
+        ),
         weights_uri=str(home / "weights"),
     )
 
 
 def main() -> None:
-    address, run, home, model, engine = sys.argv[1:]
+    address, run, home, model, engine, *extension = sys.argv[1:]
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    settings = process_settings(run, Path(home), Path(model), engine)
+    settings = process_settings(run, Path(home), Path(model), engine, *extension)
     run_rollout(settings, KafkaBroker(address), Metrics(), stop)
 
 

@@ -75,7 +75,10 @@ class Engine(Protocol):
         ...
 
     async def abort(self, request_id: str) -> None:
-        """Make the matching `generate` return early with finish_reason ABORT; unknown ids are ignored."""
+        """Make the matching `generate` return early with finish_reason ABORT; unknown ids are ignored.
+
+        No token computed after a later `load_weights` is in its result.
+        """
         ...
 
     async def pause(self) -> None:
@@ -94,5 +97,5 @@ class Engine(Protocol):
         ...
 
     async def close(self) -> None:
-        """End the engine and every process it started."""
+        """End the engine and every process it started. A `start` under way is given up, not waited for."""
         ...

@@ -27,6 +27,7 @@ from transformers.generation.logits_process import (
 
 from producers.engines.model_files import end_token_ids
 from producers.engines.ports import Generation, GenerationRequest, VersionSpan
+from producers.engines.starting import Start
 from producers.engines.weights_file import ModelTensors, check_weights_file, model_tensors
 from rollog.errors import EngineError
 from schemas import FinishReason, float32_array, int32_array
@@ -116,6 +117,7 @@ class TransformersEngine:
         self._batch: _Batch | None = None
         self._paused = False
         self._closed = False
+        self._start = Start()
         # Everything below the public methods belongs to the thread; the loop only sends it these.
         self._commands: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="transformers-engine", daemon=True)
@@ -148,8 +150,9 @@ class TransformersEngine:
         await self._do(partial(self._set_paused, False))
 
     async def close(self) -> None:
-        """End the thread."""
+        """End the thread, also one that is still building the model."""
         if self._thread.is_alive():
+            await asyncio.to_thread(self._start.give_up, _do_nothing)
             await self._do(self._set_closed)
             self._thread.join()
 
@@ -169,6 +172,10 @@ class TransformersEngine:
         await future
 
     def _build(self) -> None:
+        with self._start.under_way():
+            self._build_model()
+
+    def _build_model(self) -> None:
         torch.set_num_threads(self._num_threads)
         self._tensors = model_tensors(self._model_path)
         self._stop_token_ids = end_token_ids(self._model_path)
@@ -319,6 +326,10 @@ class TransformersEngine:
         failed, self._requests = list(self._requests.values()), {}
         for running in failed:
             _resolve(running.future, error)
+
+
+def _do_nothing() -> None:
+    """There are no processes to end."""
 
 
 def _select_rows(batch: _Batch, kept: list[int]) -> None:

@@ -7,6 +7,7 @@ code serves the CPU build and upstream vLLM on a GPU; what differs is decided by
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
 import os
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -17,6 +18,7 @@ import numpy as np
 
 from producers.engines.model_files import end_token_ids
 from producers.engines.ports import Generation, GenerationRequest, VersionSpan
+from producers.engines.starting import Start
 from producers.engines.weights_file import ModelTensors, check_weights_file, model_tensors
 from rollog.errors import ConfigError, EngineDied, EngineError, WeightsError
 from schemas import FinishReason, float32_array, int32_array
@@ -97,6 +99,7 @@ class VllmEngine:
         self._tensors = ModelTensors({})
         self._stop_token_ids: tuple[int, ...] = ()
         self._serving = False
+        self._start = Start()
         # The kernel ties vLLM's process to the thread that starts it: this one lives as long as the engine.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="vllm-start")
 
@@ -170,8 +173,9 @@ class VllmEngine:
         await self._call(self._llm.resume_generation())
 
     async def close(self) -> None:
-        """End vLLM's process, also one that is only just starting."""
+        """End vLLM's process; a start that is under way is given up."""
         loop = asyncio.get_running_loop()
+        await asyncio.to_thread(self._start.give_up, _kill_engine_processes)
         await loop.run_in_executor(self._thread, _do_nothing)
         llm, self._llm, self._serving = self._llm, None, False
         if llm is not None:
@@ -197,6 +201,10 @@ class VllmEngine:
             raise WeightsError(f"vLLM could not load {path.name}: {error}") from error
 
     def _build(self, on_cpu: bool) -> None:
+        with self._start.under_way():
+            self._build_llm(on_cpu)
+
+    def _build_llm(self, on_cpu: bool) -> None:
         from vllm import AsyncEngineArgs  # noqa: PLC0415  # reads the environment set by `start`
         from vllm.v1.engine.async_llm import AsyncLLM  # noqa: PLC0415
 
@@ -253,6 +261,13 @@ class VllmEngine:
             await awaitable
         except EngineDeadError as error:
             raise EngineDied(f"vLLM's process ended: {error}") from error
+
+
+def _kill_engine_processes() -> None:
+    """End vLLM's processes of this one, which cannot be reached through vLLM before they are up."""
+    for child in multiprocessing.active_children():
+        if child.name.startswith("EngineCore"):
+            child.kill()
 
 
 def _do_nothing() -> None:

@@ -75,9 +75,20 @@ class Interrupt:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Put this version in service; report `loaded` or `load_failed`."""
+    """Begin to put this version in service: fetch its file; report `fetched` or `load_failed`."""
 
     notice: WeightVersion
+
+
+@dataclass(frozen=True, slots=True)
+class Swap:
+    """Overwrite the engine's weights by the fetched file; report `loaded` or `load_failed`.
+
+    The rollouts of the `suspended` tasks are taken out of the engine first, and go on when a version is loaded.
+    """
+
+    notice: WeightVersion
+    suspended: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +99,7 @@ class Leave:
     error: str | None = None
 
 
-Action = ReadTasks | StopReading | Start | End | Interrupt | Load | Leave
+Action = ReadTasks | StopReading | Start | End | Interrupt | Load | Swap | Leave
 
 
 def refusal(task: RolloutTask, reward_function: str) -> Ending | None:

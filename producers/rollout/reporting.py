@@ -18,14 +18,59 @@ if TYPE_CHECKING:
     from schemas import Sample
 
 
-class WorkerReport:
-    """Counts what a worker did and says what it is doing."""
+class ReloadStopwatch:
+    """How long one reload takes, and how long it holds rollouts up. All times are of one monotonic clock.
 
-    def __init__(self, session: WorkerSession, engine: Engine, metrics: Metrics, *, capacity: int) -> None:
+    A slot that had a rollout when the reload began stalls from the moment its rollout ends, because no other is
+    begun, or from the moment the engine stands still, whichever comes first.
+    """
+
+    def __init__(self) -> None:
+        self._began_at: float | None = None
+        self._stands_since: float | None = None
+        self._num_slots = 0
+        self._idle_since: list[float] = []
+
+    def begin(self, now: float, num_running: int) -> None:
+        """A version is to be put in service; a repeated attempt goes on with the same reload."""
+        if self._began_at is None:
+            self._began_at = now
+            self._num_slots = num_running
+
+    def rollout_ended(self, now: float) -> None:
+        """A slot is free."""
+        if self._began_at is not None and len(self._idle_since) < self._num_slots:
+            self._idle_since.append(now if self._stands_since is None else min(now, self._stands_since))
+
+    def stands(self, now: float) -> None:
+        """From here on the engine makes no tokens."""
+        if self._stands_since is None:
+            self._stands_since = now
+
+    def end(self, now: float) -> tuple[float, float]:
+        """The version is in service. Returns seconds of the reload, and of its stall: mean over the slots."""
+        assert self._began_at is not None
+        seconds = now - self._began_at
+        stood_since = now if self._stands_since is None else self._stands_since
+        num_stopped = self._num_slots - len(self._idle_since)
+        stalls = [*(now - since for since in self._idle_since), *[now - stood_since] * num_stopped]
+        self._began_at = self._stands_since = None
+        self._idle_since = []
+        return seconds, sum(stalls) / len(stalls) if stalls else 0.0
+
+
+class WorkerReport:
+    """Counts what a worker did and says what it is doing. `reload` is the mode, a label of its metrics."""
+
+    def __init__(
+        self, session: WorkerSession, engine: Engine, metrics: Metrics, *, capacity: int, reload: str
+    ) -> None:
         self._session = session
         self._engine = engine
         self._metrics = metrics
         self._capacity = capacity
+        self._reload = reload
+        self._stopwatch = ReloadStopwatch()
         self._host = socket.gethostname()
         self._started_at = self._observed_at = time.monotonic()
         self._busy_seconds = 0.0
@@ -57,12 +102,35 @@ class WorkerReport:
         elif sample.wasted_tokens:
             metrics.rollout_wasted_tokens.labels(sample.status.value).inc(sample.wasted_tokens)
 
-    def reloaded(self, version: int, seconds: float) -> None:
+    def slot_freed(self) -> None:
+        """A rollout gave up its slot."""
+        self._stopwatch.rollout_ended(time.monotonic())
+
+    def resumed(self) -> None:
+        """A partial rollout was handed to the engine again."""
+        self._metrics.rollout_resumed.inc()
+
+    def reload_begins(self) -> None:
+        """A version is to be put in service."""
+        self._stopwatch.begin(time.monotonic(), self._session.num_running)
+
+    def engine_stands(self) -> None:
+        """The engine is being paused for a reload."""
+        self._stopwatch.stands(time.monotonic())
+
+    def reloaded(self, version: int) -> None:
         """A version was put in service."""
+        seconds, stall_seconds = self._stopwatch.end(time.monotonic())
         self._num_reloads += 1
         self._reload_seconds += seconds
-        self._metrics.rollout_reload_seconds.observe(seconds)
+        self._metrics.rollout_reload_seconds.labels(self._reload).observe(seconds)
+        self._metrics.rollout_reload_stall_seconds.labels(self._reload).observe(stall_seconds)
         self._metrics.rollout_served_version.set(version)
+
+    def load_failed(self) -> None:
+        """No version is in service."""
+        self._metrics.rollout_failed_loads.inc()
+        self._metrics.rollout_served_version.set(-1)
 
     def dead_letter(self, topic: str) -> None:
         """A record could not be used."""

@@ -1,19 +1,26 @@
-"""One rollout from task to sample: render the prompt, generate, score. It always ends in a sample."""
+"""One rollout from task to sample: render the prompt, generate, score. It always ends in a sample.
+
+Generation may be suspended: the engine gives back what it has made, and is asked for the rest when it serves again.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from producers.engines.ports import GenerationRequest
 from producers.prompts import reward_fields, reward_prompt
 from producers.rollout.actions import Ending, failed
 from producers.rollout.outcomes import Replica, finished_sample, unfinished_sample
+from producers.rollout.resumption import ResumableResponse
 from rollog.errors import DataError, EngineDied, EngineError, RewardError
 from schemas import FinishReason, Kind, Timings
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from producers.engines.ports import Engine, Generation
     from producers.prompts import PromptRenderer
     from producers.reward_functions import RewardResult
@@ -42,10 +49,20 @@ class _Stopwatch:
         return Timings(generation_seconds=self.generation_seconds, reward_seconds=self.reward_seconds)
 
 
+@dataclass(eq=False)
+class _Flight:
+    """A response in the making: in the engine as `request_id`, or suspended until `may_go_on`."""
+
+    request_id: str
+    is_suspended: bool = False
+    may_go_on: asyncio.Event = field(default_factory=asyncio.Event)
+
+
 class RolloutMaker:
     """Makes samples with one engine.
 
-    `training_rewards` and `evaluation_rewards` differ in the negative control only.
+    `training_rewards` and `evaluation_rewards` differ in the negative control only. `on_resumed` is called for
+    every rollout that is handed to the engine again.
     """
 
     def __init__(
@@ -56,32 +73,30 @@ class RolloutMaker:
         *,
         training_rewards: Rewards,
         evaluation_rewards: Rewards,
+        on_resumed: Callable[[], None],
     ) -> None:
         self._session = session
         self._engine = engine
         self._renderer = renderer
         self._rewards = {Kind.TRAINING: training_rewards, Kind.EVALUATION: evaluation_rewards}
         self._scoring: dict[str, asyncio.Future[RewardResult]] = {}
+        self._flights: dict[str, _Flight] = {}
+        self._on_resumed = on_resumed
 
     async def make(self, replica: Replica) -> Sample:
         """Make one sample. Raises EngineDied, which ends the worker."""
         stopwatch = _Stopwatch()
-        generation: Generation | None = None
+        response: ResumableResponse | None = None
         try:
             prompt_token_ids = self._renderer.token_ids(replica.task)
             if (ending := self._ending(replica)) is not None:
                 return self._unfinished(replica, ending, stopwatch)
-            generation = await self._engine.generate(
-                GenerationRequest(
-                    request_id=replica.request_id,
-                    prompt_token_ids=prompt_token_ids,
-                    sampling=replica.task.sampling,
-                    seed=replica.seed,
-                )
-            )
+            response = self._response(replica, prompt_token_ids)
+            await self._generate(replica, response)
             stopwatch.generation_seconds = stopwatch.lap()
+            generation = response.generation
             if (ending := self._ending_after(replica, generation)) is not None:
-                return self._unfinished(replica, ending, stopwatch, generation)
+                return self._unfinished(replica, ending, stopwatch, response)
             response_text = self._renderer.text(generation.token_ids.tolist())
             reward = await self._score(replica, response_text)
             stopwatch.reward_seconds = stopwatch.lap()
@@ -89,7 +104,7 @@ class RolloutMaker:
             raise
         except (DataError, EngineError, RewardError) as error:
             ending = self._ending(replica) or failed(type(error).__name__, str(error))
-            return self._unfinished(replica, ending, stopwatch, generation)
+            return self._unfinished(replica, ending, stopwatch, response)
         return finished_sample(
             replica,
             self._session.worker_id,
@@ -106,7 +121,53 @@ class RolloutMaker:
         scoring = self._scoring.get(request_id)
         if scoring is not None:
             scoring.cancel()
-        await self._engine.abort(request_id)
+        flight = self._flights.get(request_id)
+        if flight is not None:
+            flight.may_go_on.set()
+            await self._engine.abort(flight.request_id)
+
+    async def suspend(self, request_id: str) -> None:
+        """Take a rollout out of the engine, with the tokens it has, until `go_on`; one that is scored stays."""
+        flight = self._flights.get(request_id)
+        if flight is not None:
+            flight.is_suspended = True
+            flight.may_go_on.clear()
+            await self._engine.abort(flight.request_id)
+
+    def go_on(self) -> None:
+        """The engine serves a version again: everything suspended is handed to it."""
+        for flight in self._flights.values():
+            flight.may_go_on.set()
+
+    def _response(self, replica: Replica, prompt_token_ids: Sequence[int]) -> ResumableResponse:
+        request = GenerationRequest(
+            request_id=replica.request_id,
+            prompt_token_ids=prompt_token_ids,
+            sampling=replica.task.sampling,
+            seed=replica.seed,
+        )
+        return ResumableResponse(request, max_context_tokens=self._engine.max_context_tokens)
+
+    async def _generate(self, replica: Replica, response: ResumableResponse) -> None:
+        """Generate `response` to its end, or to the end that the session has set. Raises EngineError."""
+        flight = self._flights[replica.request_id] = _Flight(replica.request_id)
+        try:
+            while await self._generate_part(flight, response):
+                while not flight.may_go_on.is_set():
+                    await flight.may_go_on.wait()
+                if self._ending(replica) is not None:
+                    return
+                flight.is_suspended = False
+                self._on_resumed()
+        finally:
+            del self._flights[replica.request_id]
+
+    async def _generate_part(self, flight: _Flight, response: ResumableResponse) -> bool:
+        """Whether the part was cut off by a suspension, and more is to come."""
+        request = response.next_request()
+        flight.request_id = request.request_id
+        response.add(await self._engine.generate(request))
+        return flight.is_suspended and not response.is_complete
 
     async def _score(self, replica: Replica, response_text: str) -> RewardResult:
         task = replica.task
@@ -132,12 +193,16 @@ class RolloutMaker:
         return ending
 
     def _unfinished(
-        self, replica: Replica, ending: Ending, stopwatch: _Stopwatch, generation: Generation | None = None
+        self,
+        replica: Replica,
+        ending: Ending,
+        stopwatch: _Stopwatch,
+        response: ResumableResponse | None = None,
     ) -> Sample:
         return unfinished_sample(
             replica,
             self._session.worker_id,
             ending,
             timings=stopwatch.timings,
-            wasted_tokens=0 if generation is None else len(generation.token_ids),
+            wasted_tokens=0 if response is None else response.num_tokens,
         )

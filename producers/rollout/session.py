@@ -5,12 +5,15 @@ No Kafka, no asyncio, no engine: every method takes one thing that happened and 
     task     held -> running -> ended                 (held: waits for a slot or for a version)
     grant    none -> granted -> revoked or replaced   (open tasks expire)
     state    starting -> serving <-> reloading -> serving, or load_failed -> reloading ... -> leaving
+    reload   fetching -> (drain: until no rollout runs) -> swapping -> loaded
+
+Nothing is started from the moment a reload begins until the version is loaded.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from producers.rollout.actions import (
     Action,
@@ -22,6 +25,7 @@ from producers.rollout.actions import (
     ReadTasks,
     Start,
     StopReading,
+    Swap,
     cancelled,
     expired,
     failed,
@@ -46,22 +50,34 @@ from schemas import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+ReloadMode = Literal["keep", "drain", "abort"]
+
 _most_seen_ids = 1 << 16
 _most_digests = 4096
 
 
 @dataclass(slots=True, eq=False)
 class _OpenTask:
-    """A task without all its samples. It runs from `started_at` on; `ending` is set when it shall not finish."""
+    """A task without all its samples. It runs from `started_at` on; `ending` is set when it shall not finish.
+
+    A suspended one is out of the engine until a version is loaded.
+    """
 
     task: RolloutTask
     started_at: float = 0.0
     num_missing: int = 0
     ending: Ending | None = None
+    is_suspended: bool = False
+    num_suspensions: int = 0
 
 
 class WorkerSession:
-    """Everything one worker incarnation knows about the run. `clock` gives monotonic seconds."""
+    """Everything one worker incarnation knows about the run. `clock` gives monotonic seconds.
+
+    `reload` says what becomes of running rollouts when a newer version is there; with `abort` each of them is
+    suspended at most `max_resumes` times and kept in the engine after that, so that versions in quick succession
+    cannot keep it from its end.
+    """
 
     def __init__(
         self,
@@ -71,6 +87,8 @@ class WorkerSession:
         load_attempts: int,
         reward_function: str,
         clock: Callable[[], float],
+        reload: ReloadMode = "keep",
+        max_resumes: int = 8,
     ) -> None:
         self.worker_id = worker_id
         self.state = WorkerState.STARTING
@@ -83,6 +101,8 @@ class WorkerSession:
         self._load_attempts = load_attempts
         self._reward_function = reward_function
         self._clock = clock
+        self._reload = reload
+        self._max_resumes = max_resumes
         self._fence_epoch = 0
         self._seen: dict[str, None] = {}
         self._running: dict[str, _OpenTask] = {}
@@ -94,6 +114,8 @@ class WorkerSession:
         self._notices: dict[int, WeightVersion] = {}
         self._digests: dict[int, str] = {}
         self._num_failed_loads = 0
+        self._fetched: WeightVersion | None = None
+        self._may_fetch_newer = False
 
     @property
     def open_task_ids(self) -> list[str]:
@@ -170,8 +192,16 @@ class WorkerSession:
         self._is_ready = True
         return self._advance()
 
+    def fetched(self, notice: WeightVersion) -> list[Action]:
+        """This version's file is here, with the bytes that were committed."""
+        self._fetched = notice
+        self._may_fetch_newer = self._num_running > 0
+        return self._advance()
+
     def loaded(self, notice: WeightVersion) -> list[Action]:
         """The engine serves this version."""
+        for entry in self._running.values():
+            entry.is_suspended = False
         self.served = notice
         self.error = None
         self._num_failed_loads = 0
@@ -184,8 +214,9 @@ class WorkerSession:
         return self._advance()
 
     def load_failed(self, notice: WeightVersion, message: str) -> list[Action]:
-        """The engine serves nothing now. The shell calls `retry_load` after a while."""
+        """Nothing more is begun. The shell calls `retry_load` after a while."""
         self.served = None
+        self._fetched = None
         self.error = f"version {notice.version} could not be loaded: {message}"
         self._num_failed_loads += 1
         self._notices.setdefault(notice.version, notice)
@@ -279,15 +310,51 @@ class WorkerSession:
         """Whatever became possible: end what came too late, start what is ready, load what is newer."""
         if self.is_leaving or not self._is_ready:
             return []
-        actions: list[Action] = []
-        if self.state is WorkerState.SERVING:
-            actions += self._end_gone()
-            actions += self._start_ready()
-        if self.state in {WorkerState.SERVING, WorkerState.STARTING}:
-            target = self._load_target()
-            if target is not None:
-                actions.append(self._load(target))
-        return actions
+        match self.state:
+            case WorkerState.SERVING:
+                return self._serve()
+            case WorkerState.STARTING:
+                return self._load_newer()
+            case WorkerState.RELOADING:
+                return self._go_on_reloading()
+        return []
+
+    def _serve(self) -> list[Action]:
+        """Pinned tasks go first: a reload waits for them. A drain begins with the newer version's notice."""
+        actions = [*self._end_gone(), *self._start_ready(self._held_pinned)]
+        if self._reload != "drain" or not self._has_newer:
+            actions += self._start_ready(self._held)
+        return [*actions, *self._load_newer()]
+
+    def _go_on_reloading(self) -> list[Action]:
+        fetched = self._fetched
+        if fetched is None:
+            return []
+        if self._reload != "drain":
+            return [self._swap(fetched)]
+        # What is pinned to the version that still is in service need not be lost.
+        actions = self._start_ready(self._held_pinned) if self.served is not None else []
+        if self._num_running:
+            return actions
+        target = self._load_target() or fetched
+        if self._may_fetch_newer and target.version != fetched.version:
+            self._fetched = None
+            return [*actions, self._load(target)]
+        return [*actions, self._swap(fetched)]
+
+    def _swap(self, notice: WeightVersion) -> Swap:
+        self._fetched = None
+        if self._reload != "abort":
+            return Swap(notice)
+        suspended = {task_id: e for task_id, e in self._running.items() if self._may_suspend(e)}
+        for entry in suspended.values():
+            entry.is_suspended = True
+            entry.num_suspensions += 1
+        return Swap(notice, tuple(suspended))
+
+    def _may_suspend(self, entry: _OpenTask) -> bool:
+        may_again = entry.num_suspensions < self._max_resumes
+        return may_again and not entry.is_suspended and entry.ending is None
 
     def _end_gone(self) -> list[Action]:
         served = self._served_version
@@ -296,15 +363,14 @@ class WorkerSession:
             del self._held_pinned[task.task_id]
         return [End(task, expired(version_gone)) for task in gone]
 
-    def _start_ready(self) -> list[Action]:
-        """Start what fits, pinned tasks first: a reload waits for them."""
+    def _start_ready(self, held: dict[str, _OpenTask]) -> list[Action]:
+        """Start what fits."""
         actions: list[Action] = []
-        for held in (self._held_pinned, self._held):
-            for entry in self._take_ready(held):
-                entry.started_at = self._clock()
-                self._running[entry.task.task_id] = entry
-                self._num_running += entry.task.num_replicas
-                actions.append(Start(entry.task))
+        for entry in self._take_ready(held):
+            entry.started_at = self._clock()
+            self._running[entry.task.task_id] = entry
+            self._num_running += entry.task.num_replicas
+            actions.append(Start(entry.task))
         return actions
 
     def _take_ready(self, held: dict[str, _OpenTask]) -> list[_OpenTask]:
@@ -327,7 +393,7 @@ class WorkerSession:
 
     def _load_target(self) -> WeightVersion | None:
         """The version to load now: the newest, unless open tasks are pinned to what is or comes before it."""
-        if self._newest is None or (self.served is not None and self._newest.version <= self.served.version):
+        if self._newest is None or not self._has_newer:
             return None
         unfinished = (*self._held_pinned.values(), *self._running.values())
         pinned = {e.task.pinned_version for e in unfinished if e.task.pinned_version is not None}
@@ -335,6 +401,16 @@ class WorkerSession:
             return None
         waited_for = [version for version in pinned if version in self._notices]
         return self._notices[min(waited_for)] if waited_for else self._newest
+
+    @property
+    def _has_newer(self) -> bool:
+        if self._newest is None:
+            return False
+        return self.served is None or self._newest.version > self.served.version
+
+    def _load_newer(self) -> list[Action]:
+        target = self._load_target()
+        return [] if target is None else [self._load(target)]
 
     def _load(self, target: WeightVersion) -> Load:
         self.state = WorkerState.RELOADING

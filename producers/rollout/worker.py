@@ -7,7 +7,8 @@ Waits for  a grant, a committed policy version, and tasks.
 On crash   nothing is kept: its lease runs out, its open tasks are declared lost and issued again. A restarted
            process is a new worker. Samples that were acknowledged before the crash count.
 
-Order of leaving: take nothing more, interrupt open rollouts, write their samples, flush, commit, tombstone.
+Order of leaving: take nothing more, interrupt open rollouts, write their samples, tombstone, flush, commit, end the
+engine, remove downloads. An engine that is only just starting is given up.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from producers.rollout import actions
 from producers.rollout.actions import failed
+from producers.rollout.downloads import Downloads
 from producers.rollout.intake import Intake
 from producers.rollout.outbox import Outbox, Outgoing
 from producers.rollout.outcomes import Replica, replicas_of, undecodable_task_sample, unfinished_sample
@@ -35,7 +37,7 @@ from schemas.codec import decode, decode_as
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Coroutine, Iterable
+    from collections.abc import Coroutine, Iterable, Sequence
 
     from producers.engines.ports import Engine
     from producers.prompts import PromptRenderer
@@ -89,6 +91,11 @@ class RolloutWorker:
             load_attempts=config.load_attempts,
             reward_function=settings.reward.function or "",
             clock=time.monotonic,
+            reload=config.reload,
+            max_resumes=config.max_resumes,
+        )
+        self._report = WorkerReport(
+            self._session, parts.engine, parts.metrics, capacity=config.capacity, reload=config.reload
         )
         self._maker = RolloutMaker(
             self._session,
@@ -96,8 +103,9 @@ class RolloutWorker:
             parts.renderer,
             training_rewards=parts.training_rewards,
             evaluation_rewards=parts.evaluation_rewards,
+            on_resumed=self._report.resumed,
         )
-        self._report = WorkerReport(self._session, parts.engine, parts.metrics, capacity=config.capacity)
+        self._downloads = Downloads(parts.store, settings.home / "downloads" / worker_id)
         self._writer = RecordWriter(topics, max_record_bytes=settings.broker.max_record_bytes)
         self._intake = Intake(parts.broker, topics, worker_id)
         self._outbox = Outbox(parts.broker, worker_id, max_in_flight_bytes=config.max_in_flight_bytes)
@@ -128,8 +136,9 @@ class RolloutWorker:
     async def _catch_up(self) -> None:
         """Read control and weights to their ends, before anybody hears of this worker."""
         ends = await self._intake.end_of_log()
-        while not await self._intake.has_read(ends):
+        while self._leave is None and not await self._intake.has_read(ends):
             self._take(await self._intake.poll())
+            self._heed_stop()
 
     async def _work(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -179,14 +188,17 @@ class RolloutWorker:
         while True:
             await asyncio.sleep(_pulse_seconds)
             self._report.observe()
-            if self._stop.is_set():
-                self._act(self._session.leave("the worker was stopped"))
+            self._heed_stop()
             if time.monotonic() - beaten_at >= self._settings.rollout.heartbeat_seconds:
                 beaten_at = time.monotonic()
                 self._act(self._session.end_overdue())
                 # While the broker is away one waiting heartbeat is enough.
                 if not self._outbox.holds(self._last_heartbeat):
                     self._beat()
+
+    def _heed_stop(self) -> None:
+        if self._stop.is_set():
+            self._act(self._session.leave("the worker was stopped"))
 
     def _beat(self) -> None:
         open_tasks = [*self._session.open_task_ids, *self._outbox.unacknowledged_task_ids]
@@ -265,7 +277,9 @@ class RolloutWorker:
                 for request_id in self._session.request_ids_of(task_id):
                     self._spawn(self._maker.interrupt(request_id), f"interrupt {request_id}")
             case actions.Load(notice=notice):
-                self._spawn(self._load(notice), f"load version {notice.version}")
+                self._spawn(self._fetch(notice), f"fetch version {notice.version}")
+            case actions.Swap() as swap:
+                self._spawn(self._swap(swap), f"load version {swap.notice.version}")
             case actions.ReadTasks() | actions.StopReading():
                 self._assignment = action
             case actions.Leave():
@@ -283,6 +297,7 @@ class RolloutWorker:
         self._publish(sample, replica.task.sample_partition)
         # The slot stays taken while too much is unacknowledged, so that nothing grows while the broker is away.
         await self._outbox.wait_for_room()
+        self._report.slot_freed()
         self._act(self._session.replica_ended(replica.task.task_id))
 
     def _publish(self, sample: Sample, partition: int) -> None:
@@ -290,30 +305,51 @@ class RolloutWorker:
         self._report.ended(written)
         self._outbox.add(outgoing)
 
-    async def _load(self, notice: WeightVersion) -> None:
-        engine = self._parts.engine
-        started_at = time.monotonic()
-        directory = self._settings.home / "downloads" / self._session.worker_id
+    async def _fetch(self, notice: WeightVersion) -> None:
+        self._report.reload_begins()
         try:
-            path = await asyncio.to_thread(self._parts.store.fetch, notice, directory)
+            await self._downloads.fetch(notice)
+        except WeightsError as error:
+            # What is drained goes on: paused, it would hold up the next attempt for ever.
+            if self._settings.rollout.reload != "drain":
+                await self._pause()
+            await self._fail_load(notice, error)
+            return
+        self._act(self._session.fetched(notice))
+
+    async def _swap(self, swap: actions.Swap) -> None:
+        engine, notice = self._parts.engine, swap.notice
+        self._report.engine_stands()
+        try:
+            await self._suspend(swap.suspended)
             await engine.pause()
-            await engine.load_weights(path, notice.version)
+            await engine.load_weights(self._downloads.path, notice.version)
             await engine.resume()
         except EngineDied:
             raise
         except (WeightsError, EngineError) as error:
+            await self._pause()
             await self._fail_load(notice, error)
             return
-        if path.parent == directory:
-            path.unlink(missing_ok=True)
-        self._report.reloaded(notice.version, time.monotonic() - started_at)
+        self._downloads.discard()
+        self._report.reloaded(notice.version)
+        self._maker.go_on()
         self._act(self._session.loaded(notice))
         self._beat()
 
-    async def _fail_load(self, notice: WeightVersion, error: Exception) -> None:
-        """Serve nothing, say so, and try again a little later."""
-        _log.error("load failed", version=notice.version, error=str(error))
+    async def _suspend(self, task_ids: Sequence[str]) -> None:
+        """Take the rollouts of these tasks out of the engine; one that it does not have yet is kept by the pause."""
+        request_ids = [name for task_id in task_ids for name in self._session.request_ids_of(task_id)]
+        await asyncio.gather(*(self._maker.suspend(request_id) for request_id in request_ids))
+
+    async def _pause(self) -> None:
+        self._report.engine_stands()
         await self._parts.engine.pause()
+
+    async def _fail_load(self, notice: WeightVersion, error: Exception) -> None:
+        """Begin nothing, say so, and try again a little later."""
+        _log.error("load failed", version=notice.version, error=str(error))
+        self._report.load_failed()
         self._act(self._session.load_failed(notice, str(error)))
         self._beat()
         if self._session.state is WorkerState.LOAD_FAILED:
@@ -330,12 +366,14 @@ class RolloutWorker:
             await self._outbox.flush(_flush_seconds)
         except TimeoutError:
             _log.warning("left without acknowledgement", open_tasks=len(self._outbox.unacknowledged_task_ids))
+        await self._intake.commit(self._session.tasks_position)
 
     async def _close(self) -> None:
         """Close every part, whatever becomes of the others."""
         async with AsyncExitStack() as closing:
             closing.push_async_callback(self._outbox.close)
             closing.push_async_callback(self._intake.close)
+            closing.push_async_callback(self._downloads.close)
             closing.push_async_callback(self._parts.engine.close)
             closing.push_async_callback(self._parts.training_rewards.close)
 

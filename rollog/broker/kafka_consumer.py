@@ -34,6 +34,7 @@ class KafkaConsumer:
         self._raw = raw
         self._directory = directory
         self._group_id = group_id
+        self._committed: dict[Any, OffsetAndMetadata] = {}
         self._is_closed = False
 
     def assign(self, positions: Mapping[TopicPartition, int]) -> None:
@@ -90,15 +91,17 @@ class KafkaConsumer:
         if self._group_id is None:
             raise ValueError("this consumer has no group id to commit under")
         foreign = {_foreign(p): OffsetAndMetadata(offset, "", -1) for p, offset in offsets.items()}
+        self._committed |= foreign
         try:
             self._raw.commit_async(foreign, callback=_log_failed_commit)
         except kafka_errors.KafkaError as error:
             logger.debug("offsets not committed group=%s error=%r", self._group_id, error)
 
     def close(self) -> None:
-        """End the connection."""
+        """End the connection. The newest positions are committed once more, because closing drops what is under way."""
         if not self._is_closed:
             self._is_closed = True
+            self._commit_last()
             self._raw.close(autocommit=False, timeout_ms=round(_close_timeout_seconds * 1000))
 
     def __enter__(self) -> Self:
@@ -129,6 +132,14 @@ class KafkaConsumer:
                     "check the cluster's health"
                 )
             time.sleep(_metadata_seconds)
+
+    def _commit_last(self) -> None:
+        if not self._committed:
+            return
+        try:
+            self._raw.commit(self._committed, timeout_ms=round(_close_timeout_seconds * 1000))
+        except kafka_errors.KafkaError as error:
+            logger.debug("offsets not committed group=%s error=%r", self._group_id, error)
 
     def _position(self, partition: Any) -> int:
         # The library's own position() goes to its network thread and back for what is known here.

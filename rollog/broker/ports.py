@@ -174,7 +174,10 @@ class Consumer(_Closing, Protocol):
         ...
 
     def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Commit positions under the group id, for ordinary tools to see; best effort, never blocks."""
+        """Commit positions under the group id, for ordinary tools to see; best effort, never blocks.
+
+        `close` waits for the newest ones, for a moment.
+        """
         ...
 
 

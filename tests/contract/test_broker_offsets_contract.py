@@ -67,6 +67,18 @@ def test_a_consumer_commits_positions_in_the_background(broker: Broker, committe
         wait_until(lambda: committed(group_id) == {p0: 5, p1: 4}, message="committed positions")
 
 
+def test_positions_committed_just_before_closing_are_not_dropped(
+    broker: Broker, committed: Positions
+) -> None:
+    topic, group_id = a_topic(broker), a_group()
+    place = TopicPartition(topic, 0)
+    with broker.consumer(client_id="reader", group_id=group_id) as consumer:
+        consumer.assign({place: 0})
+        consumer.commit({place: 3})
+        consumer.commit({place: 4})
+    assert committed(group_id) == {place: 4}
+
+
 def test_a_consumer_without_a_group_has_nothing_to_commit_under(broker: Broker) -> None:
     topic = a_topic(broker)
     with broker.consumer(client_id="reader") as consumer, pytest.raises(ValueError, match="group"):

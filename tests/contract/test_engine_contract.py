@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -10,20 +11,30 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import torch
+from rollout_cases import a_stage, a_worker
 from safetensors.torch import load_file, save_file
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from producers.engines.ports import Engine, Generation, GenerationRequest
+from producers.engines.ports import Engine, Generation, GenerationRequest, VersionSpan
 from producers.engines.simulated import SimulatedEngine, simulated_logprob
 from producers.engines.transformers_engine import TransformersEngine
 from producers.engines.vllm import VllmEngine
 from producers.engines.weights_file import model_tensors
+from producers.prompts import ByteTokenizer
+from producers.rollout.resumption import ResumableResponse
+from rollog.broker.memory import MemoryBroker
 from rollog.errors import EngineError, WeightsError
-from schemas import FinishReason, SamplingParameters
+from rollog.metrics import Metrics
+from schemas import FinishReason, SamplingParameters, Status
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine, Iterator
     from pathlib import Path
+
+    from rollout_cases import Stage
+
+    from rollog.broker.topics import RunTopics
+    from schemas import Sample
 
 end_token_id = 1
 vocabulary_size = 40
@@ -61,6 +72,7 @@ class Bench:
     runner: asyncio.Runner
     counter: int = 0
     loaded: int = field(default=0)
+    swapped: asyncio.Event = field(default_factory=asyncio.Event)
     references: dict[int, Any] = field(default_factory=dict)
 
     def run(self, scenario: Coroutine[Any, Any, Any]) -> Any:
@@ -295,6 +307,56 @@ def test_every_token_carries_the_version_that_made_it_across_many_swaps(bench: B
         close_to(bench, request, generation)
 
 
+async def resumed(bench: Bench, response: ResumableResponse) -> list[Generation]:
+    """The parts of a response that is handed in again, in between, until it is complete."""
+    parts: list[Generation] = []
+    while not (parts and response.is_complete):
+        parts.append(await bench.engine.generate(response.next_request()))
+        response.add(parts[-1])
+        # A request that was aborted waits for the swap, as a worker would.
+        await bench.swapped.wait()
+    return parts
+
+
+async def abort_and_swap(bench: Bench, responses: list[ResumableResponse], version: int) -> None:
+    bench.swapped.clear()
+    for response in responses:
+        await bench.engine.abort(response.next_request().request_id)
+    await bench.swap(version)
+    bench.swapped.set()
+
+
+def test_an_aborted_response_goes_on_under_new_weights_with_its_tokens_and_logprobs(bench: Bench) -> None:
+    requests = [bench.request(seed=seed, max_tokens=90) for seed in range(32)]
+    responses = [ResumableResponse(each, max_context_tokens=max_context_tokens) for each in requests]
+
+    async def scenario() -> list[list[Generation]]:
+        await bench.swap(0)
+        bench.swapped.set()
+        tasks = [asyncio.create_task(resumed(bench, response)) for response in responses]
+        for version in range(1, 7):
+            await asyncio.sleep(0.02)
+            await abort_and_swap(bench, responses, version)
+        return await asyncio.gather(*tasks)
+
+    all_parts = bench.run(scenario())
+    assert any(len(parts) > 2 for parts in all_parts)
+    for request, response, parts in zip(requests, responses, all_parts, strict=True):
+        whole = response.generation
+        assert {part.finish_reason for part in parts[:-1]} <= {FinishReason.ABORT}
+        assert end_token_id not in whole.token_ids[:-1]
+        ended = whole.token_ids[-1] == end_token_id
+        assert whole.finish_reason is (FinishReason.STOP if ended else FinishReason.LENGTH)
+        assert len(whole.token_ids) == 90 or ended
+        at = 0
+        for part in parts:
+            end = at + len(part.token_ids)
+            assert part.token_ids.tobytes() == whole.token_ids[at:end].tobytes()
+            assert part.behaviour_logprobs.tobytes() == whole.behaviour_logprobs[at:end].tobytes()
+            at = end
+        close_to(bench, request, whole)
+
+
 def test_a_prompt_that_leaves_no_room_is_refused_and_the_engine_goes_on(bench: Bench) -> None:
     async def scenario() -> Generation:
         await bench.swap(1)
@@ -348,3 +410,107 @@ def _damage(source: Path, target: Path, damage: str) -> None:
             target.write_bytes(b"not a weights file")
             return
     save_file(tensors, target)
+
+
+class LentEngine:
+    """The bench's engine for one worker, which neither starts nor ends it."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.parts: dict[str, list[Generation]] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    async def start(self) -> None:
+        pass
+
+    async def generate(self, request: GenerationRequest) -> Generation:
+        part = await self._engine.generate(request)
+        self.parts.setdefault(request.request_id.partition("~")[0], []).append(part)
+        return part
+
+    async def close(self) -> None:
+        pass
+
+
+class SmallTokenizer(ByteTokenizer):
+    """Bytes as words of the small models."""
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        numbers = super().encode(text, add_special_tokens=add_special_tokens)
+        return [2 + number % (vocabulary_size - 2) for number in numbers]
+
+
+def order_and_publish(stage: Stage, bench: Bench, num_tasks: int) -> None:
+    """What dispatcher and trainer do meanwhile, on a thread; at the end the worker is stopped."""
+    try:
+        stage.give_grant()
+        stage.wait_until_serving(0)
+        sampling = SamplingParameters(temperature=1.0, max_tokens=90)
+        for group in range(num_tasks):
+            stage.order(stage.task(group, seed=group, sampling=sampling))
+        for version in range(1, 4):
+            stage.wait_for_status(lambda status: status.num_running > 0)
+            notice = stage.store.publish(version, bench.versions[version].read_bytes())
+            stage.send(stage.topics.weights, notice)
+            stage.wait_until_serving(version)
+        stage.samples(num_tasks)
+    finally:
+        stage.stop.set()
+
+
+def check_sample(bench: Bench, sample: Sample) -> None:
+    assert sample.status is Status.FINISHED, sample.error_message
+    request = GenerationRequest(
+        request_id=sample.task_id,
+        prompt_token_ids=sample.prompt_token_ids.tolist(),
+        sampling=SamplingParameters(temperature=sample.temperature, max_tokens=90),
+        seed=sample.seed,
+    )
+    assert sample.finish_reason is not None
+    spans = tuple(VersionSpan(version=s.version, start=s.start, end=s.end) for s in sample.segments)
+    generation = Generation(
+        token_ids=sample.token_ids,
+        behaviour_logprobs=sample.behaviour_logprobs,
+        spans=spans,
+        finish_reason=sample.finish_reason,
+    )
+    assert spans[-1].end == sample.num_tokens
+    close_to(bench, request, generation)
+
+
+@pytest.mark.parametrize("mode", ["keep", "drain", "abort"])
+def test_a_worker_reloads_in_mid_generation(
+    bench: Bench, run_topics: RunTopics, tmp_path: Path, mode: str
+) -> None:
+    num_tasks = 96
+    metrics = Metrics()
+    engine = LentEngine(bench.engine)
+    with a_stage(MemoryBroker(), run_topics, tmp_path, bench.versions[0].read_bytes()) as stage:
+        driver = threading.Thread(name="driver", target=order_and_publish, args=(stage, bench, num_tasks))
+
+        async def work() -> None:
+            settings = stage.settings(capacity=24, reload=mode)
+            worker = a_worker(
+                stage, engine=engine, settings=settings, metrics=metrics, tokenizer=SmallTokenizer()
+            )
+            driver.start()
+            await worker.run()
+
+        bench.run(work())
+        driver.join()
+        bench.loaded = 3
+        samples = stage.samples(num_tasks)
+    assert len({segment.version for sample in samples for segment in sample.segments}) > 1
+    most_segments = max(len(sample.segments) for sample in samples)
+    assert most_segments == 1 if mode == "drain" else most_segments > 1
+    for sample in samples:
+        check_sample(bench, sample)
+        parts = engine.parts[f"{sample.task_id}/0"]
+        made = b"".join(part.behaviour_logprobs.tobytes() for part in parts)
+        assert sample.behaviour_logprobs.tobytes() == made
+        assert sample.token_ids.tobytes() == b"".join(part.token_ids.tobytes() for part in parts)
+    assert any(len(parts) > 1 for parts in engine.parts.values()) == (mode == "abort")
+    value = metrics.registry.get_sample_value
+    assert value("rollog_rollout_reload_stall_seconds_count", {"mode": mode}) == 4

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,25 +53,35 @@ def weights_of(seed: int) -> bytes:
 
 
 @contextmanager
-def worker_process(stage: Stage, kafka: EmbeddedKafka, model: Path, engine: str) -> Iterator[int]:
-    """The pid of a worker that serves; it is killed at the end, if it still runs."""
+def starting_process(
+    stage: Stage, kafka: EmbeddedKafka, model: Path, engine: str, *extension: str
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A worker that was heard; it is killed at the end, if it still runs."""
     tests = Path(__file__).parents[1]
     paths = [str(tests.parent), str(tests), str(tests / "unit" / "rollout")]
+    arguments = [kafka.address, stage.topics.run, str(stage.home), str(model), engine, *extension]
     process = subprocess.Popen(
-        [sys.executable, "-m", "rollout_process", kafka.address, stage.topics.run, stage.home, model, engine],
+        [sys.executable, "-m", "rollout_process", *arguments],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"},
     )
     try:
         found = wait_until(lambda: stage.status() or process.poll(), start_seconds, "a heartbeat")
         assert isinstance(found, WorkerStatus), "the worker process ended"
         stage.worker_id = found.worker_id
-        stage.give_grant()
-        stage.wait_until_serving(0, start_seconds)
-        yield process.pid
+        yield process
     finally:
         if process.poll() is None:
             process.kill()
         process.wait()
+
+
+@contextmanager
+def worker_process(stage: Stage, kafka: EmbeddedKafka, model: Path, engine: str) -> Iterator[int]:
+    """The pid of a worker that serves."""
+    with starting_process(stage, kafka, model, engine) as process:
+        stage.give_grant()
+        stage.wait_until_serving(0, start_seconds)
+        yield process.pid
 
 
 def descendants(pid: int) -> set[int]:
@@ -144,4 +154,29 @@ def test_sigterm_makes_a_worker_end_its_tasks_and_leave(
         os.kill(pid, signal.SIGTERM)
         wait_until(lambda: not any(map(is_running, everybody)), 30, f"the end of {everybody}")
     assert {sample.status for sample in stage.samples(8)} == {Status.CANCELLED}
+    assert stage.values(stage.topics.workers)[-1] is None
+
+
+def engine_process_of(pid: int) -> int | None:
+    """vLLM's process, once its parent has started it."""
+    for child in descendants(pid):
+        with suppress(OSError):
+            if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes():
+                return child
+    return None
+
+
+@pytest.mark.parametrize("moment", ["importing", "waiting for its process"])
+def test_sigterm_ends_a_worker_whose_engine_would_never_come_up(
+    stage: Stage, embedded_kafka: EmbeddedKafka, model: Path, moment: str
+) -> None:
+    pytest.importorskip("vllm", reason="vLLM is not installed")
+    with starting_process(stage, embedded_kafka, model, "vllm", "hanging_worker.Hanging") as process:
+        if moment != "importing":
+            wait_until(lambda: engine_process_of(process.pid), start_seconds, "vLLM's process")
+        everybody = {process.pid, *descendants(process.pid)}
+        process.send_signal(signal.SIGTERM)
+        wait_until(lambda: process.poll() is not None, start_seconds, "the end of the worker")
+        wait_until(lambda: not any(map(is_running, everybody)), 30, f"the end of {everybody}")
+    assert process.returncode == 0
     assert stage.values(stage.topics.workers)[-1] is None

@@ -192,32 +192,6 @@ def test_a_running_worker_leaves_when_the_run_is_closed(stage: Stage) -> None:
         assert not thread.is_alive()
 
 
-def test_a_reload_in_mid_generation_labels_every_token_with_its_version(stage: Stage) -> None:
-    engine = SimulatedEngine(tokens_per_second=80, max_context_tokens=256)
-    with running(stage, engine=engine, settings=stage.settings(capacity=16)):
-        stage.give_grant()
-        stage.wait_until_serving(0)
-        sampling = SamplingParameters(temperature=1.0, max_tokens=200)
-        for group in range(16):
-            stage.order(stage.task(group, seed=group, sampling=sampling))
-        stage.wait_for_status(lambda status: status.num_running == 16)
-        notices = {}
-        for version in range(1, 6):
-            notices[version] = stage.publish(version)
-            stage.wait_until_serving(version)
-            # The others have more tokens under this version by then.
-            wait_until(lambda: len(stage.read(stage.topics.samples)) >= 2 * version)  # noqa: B023
-        samples = stage.samples(16)
-    assert any(len(sample.segments) > 1 for sample in samples)
-    for sample in samples:
-        for segment in sample.segments[1:]:
-            assert segment.weights_digest == notices[segment.version].digest
-        versions = [s.version for s in sample.segments for _ in range(s.start, s.end)]
-        tokens = zip(sample.token_ids.tolist(), versions, strict=True)
-        expected = [simulated_logprob(token, version) for token, version in tokens]
-        np.testing.assert_allclose(sample.behaviour_logprobs, expected, rtol=1e-6)
-
-
 def test_a_task_waits_until_its_version_is_served(stage: Stage) -> None:
     with running(stage):
         stage.give_grant()

@@ -1,0 +1,58 @@
+"""Work on another thread that can be given up, because nobody waits for its result any more.
+
+Starting an engine means importing large libraries and building a model: up to minutes on one thread, which offer no
+way to end them. An exception set from outside ends such work at its next Python instruction.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from rollog.errors import EngineError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_again_seconds = 0.2
+_set_exception = ctypes.pythonapi.PyThreadState_SetAsyncExc
+
+
+class GivenUp(BaseException):
+    """Raised inside the work that is given up; no `except Exception` on the way stops it."""
+
+
+class Start:
+    """The start of one engine, on whatever thread does it."""
+
+    def __init__(self) -> None:
+        self._thread_id: int | None = None
+        self._ended = threading.Event()
+
+    @contextmanager
+    def under_way(self) -> Iterator[None]:
+        """The thread that enters this is starting the engine. Raises EngineError when it was given up."""
+        self._thread_id = threading.get_ident()
+        try:
+            yield
+        except GivenUp:
+            raise EngineError("the engine was closed while it was starting") from None
+        finally:
+            self._ended.set()
+
+    def give_up(self, end_children: Callable[[], None]) -> None:
+        """If the start is under way, return when it has ended; call this from another thread.
+
+        GivenUp is raised there until then, again and again because code on its way may swallow it, and
+        `end_children` is called, to end what the start may wait for outside of this process.
+        """
+        if self._thread_id is None or self._ended.is_set():
+            return
+        thread = ctypes.c_ulong(self._thread_id)
+        while not self._ended.is_set():
+            end_children()
+            _set_exception(thread, ctypes.py_object(GivenUp))
+            self._ended.wait(_again_seconds)
+        _set_exception(thread, None)

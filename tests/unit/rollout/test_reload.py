@@ -1,0 +1,329 @@
+"""Reloads of a worker on a broker in memory: what each mode does to running rollouts, and weights that do not load."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from rollout_cases import Stage, a_stage, running
+from waiting import wait_until
+
+from producers.engines.simulated import SimulatedEngine, simulated_logprob
+from producers.rollout.reporting import ReloadStopwatch
+from producers.rollout.resumption import resumed_seed
+from rollog.broker.ports import TopicPartition
+from rollog.errors import WeightsError
+from rollog.metrics import Metrics
+from rollog.weights import WeightsStore
+from schemas import Cancel, CancelReason, FinishReason, SamplingParameters, Status, WorkerState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from producers.engines.ports import Generation, GenerationRequest
+    from rollog.broker.memory import MemoryBroker
+    from rollog.broker.topics import RunTopics
+    from schemas import Sample
+
+modes = ["keep", "drain", "abort"]
+
+
+@pytest.fixture
+def stage(memory_broker: MemoryBroker, run_topics: RunTopics, tmp_path: Path) -> Iterator[Stage]:
+    with a_stage(memory_broker, run_topics, tmp_path) as built:
+        yield built
+
+
+class RecordingEngine(SimulatedEngine):
+    """Keeps what it was asked and what it answered, per rollout; `loads` waits while `may_load` is clear."""
+
+    def __init__(self, tokens_per_second: float = 80, max_context_tokens: int = 256) -> None:
+        super().__init__(tokens_per_second=tokens_per_second, max_context_tokens=max_context_tokens)
+        self.parts: dict[str, list[tuple[GenerationRequest, Generation]]] = defaultdict(list)
+        self.loads: list[int] = []
+        self.may_load = threading.Event()
+        self.may_load.set()
+
+    async def generate(self, request: GenerationRequest) -> Generation:
+        generation = await super().generate(request)
+        self.parts[request.request_id.partition("~")[0]].append((request, generation))
+        return generation
+
+    async def load_weights(self, path: Path, version: int) -> None:
+        self.loads.append(version)
+        await asyncio.to_thread(self.may_load.wait)
+        await super().load_weights(path, version)
+
+
+def long_sampling() -> SamplingParameters:
+    return SamplingParameters(temperature=1.0, max_tokens=200, stop_token_ids=(63,))
+
+
+def check_segments(sample: Sample) -> None:
+    """Every token has the logprob of the version that its segment names."""
+    versions = [segment.version for segment in sample.segments for _ in range(segment.start, segment.end)]
+    tokens = zip(sample.token_ids.tolist(), versions, strict=True)
+    expected = [simulated_logprob(token, version) for token, version in tokens]
+    np.testing.assert_allclose(sample.behaviour_logprobs, expected, rtol=1e-6)
+
+
+def begin_rollouts(stage: Stage, count: int) -> None:
+    stage.give_grant()
+    stage.wait_until_serving(0)
+    for group in range(count):
+        stage.order(stage.task(group, seed=group, sampling=long_sampling()))
+    stage.wait_for_status(lambda status: status.num_running == count)
+
+
+@pytest.mark.parametrize("mode", modes)
+def test_a_reload_in_mid_generation_labels_every_token_with_its_version(stage: Stage, mode: str) -> None:
+    metrics = Metrics()
+    settings = stage.settings(capacity=16, reload=mode)
+    with running(stage, engine=RecordingEngine(), settings=settings, metrics=metrics):
+        begin_rollouts(stage, 16)
+        notices = {}
+        for version in range(1, 6):
+            notices[version] = stage.publish(version)
+            stage.wait_until_serving(version)
+            # The others have more tokens under this version by then.
+            wait_until(lambda: len(stage.read(stage.topics.samples)) >= 2 * version)  # noqa: B023
+        samples = stage.samples(16)
+    most_segments = max(len(sample.segments) for sample in samples)
+    assert most_segments == 1 if mode == "drain" else most_segments > 1
+    for sample in samples:
+        assert sample.status is Status.FINISHED
+        check_segments(sample)
+        for segment in sample.segments:
+            assert segment.version == 0 or segment.weights_digest == notices[segment.version].digest
+    value = metrics.registry.get_sample_value
+    assert value("rollog_rollout_reload_seconds_count", {"mode": mode}) == 6
+    assert value("rollog_rollout_reload_stall_seconds_count", {"mode": mode}) == 6
+    assert value("rollog_rollout_served_version") == 5
+    num_resumed = value("rollog_rollout_resumed_total")
+    assert num_resumed if mode == "abort" else num_resumed == 0
+
+
+def test_a_drain_starts_waiting_tasks_only_under_the_new_version(stage: Stage) -> None:
+    settings = stage.settings(capacity=2, reload="drain")
+    engine = RecordingEngine(tokens_per_second=200)
+    with running(stage, engine=engine, settings=settings):
+        begin_rollouts(stage, 2)
+        stage.publish(1)
+        stage.wait_for_status(lambda status: status.state is WorkerState.RELOADING)
+        for group in range(2, 6):
+            stage.order(stage.task(group, seed=group, sampling=long_sampling()))
+        samples = stage.samples(6)
+    versions = [[segment.version for segment in sample.segments] for sample in samples]
+    assert versions == [[0], [0], [1], [1], [1], [1]]
+
+
+def test_an_aborted_rollout_goes_on_behind_its_earlier_tokens(stage: Stage) -> None:
+    engine = RecordingEngine(tokens_per_second=60)
+    with running(stage, engine=engine, settings=stage.settings(capacity=8, reload="abort")):
+        begin_rollouts(stage, 8)
+        for version in range(1, 4):
+            stage.publish(version)
+            stage.wait_until_serving(version)
+            wait_until(lambda: len(stage.read(stage.topics.samples)) >= version)  # noqa: B023
+        samples = stage.samples(8)
+    assert max(len(parts) for parts in engine.parts.values()) > 1
+    for sample in samples:
+        parts = engine.parts[f"{sample.task_id}/0"]
+        tokens: list[int] = []
+        logprobs = b""
+        for number, (request, part) in enumerate(parts):
+            assert list(request.prompt_token_ids) == [*sample.prompt_token_ids.tolist(), *tokens]
+            assert request.sampling.max_tokens == long_sampling().max_tokens - len(tokens)
+            assert request.sampling.stop_token_ids == (63,)
+            assert request.seed == (resumed_seed(sample.seed, number) if number else sample.seed)
+            tokens += part.token_ids.tolist()
+            logprobs += part.behaviour_logprobs.tobytes()
+        assert sample.token_ids.tolist() == tokens
+        assert sample.behaviour_logprobs.tobytes() == logprobs
+        assert sample.finish_reason is parts[-1][1].finish_reason is not FinishReason.ABORT
+        assert {part.finish_reason for _, part in parts[:-1]} <= {FinishReason.ABORT}
+        check_segments(sample)
+
+
+def test_many_quick_versions_abort_a_rollout_only_so_often_and_it_ends(stage: Stage) -> None:
+    engine = RecordingEngine(tokens_per_second=40)
+    settings = stage.settings(reload="abort", max_resumes=2)
+    with running(stage, engine=engine, settings=settings):
+        begin_rollouts(stage, 4)
+        for version in range(1, 12):
+            stage.publish(version)
+            stage.wait_until_serving(version)
+        samples = stage.samples(4)
+    assert {sample.status for sample in samples} == {Status.FINISHED}
+    num_requests = [len(parts) for parts in engine.parts.values()]
+    assert max(num_requests) == 3
+    assert any(len(sample.segments) > 3 for sample in samples)
+    for sample in samples:
+        check_segments(sample)
+
+
+def test_a_suspended_rollout_can_be_cancelled_and_its_tokens_are_counted(stage: Stage) -> None:
+    engine = RecordingEngine()
+    with running(stage, engine=engine, settings=stage.settings(reload="abort")):
+        begin_rollouts(stage, 1)
+        engine.may_load.clear()
+        stage.publish(1)
+        wait_until(lambda: engine.loads == [0, 1] and engine.parts)
+        stage.order(Cancel(task_id="1.0", epoch=1, grant_id="1.1", reason=CancelReason.STALE))
+        sample = stage.sample()
+        engine.may_load.set()
+    assert (sample.status, sample.cancel_reason) == (Status.CANCELLED, "stale")
+    assert sample.wasted_tokens == len(engine.parts["1.0/0"][0][1].token_ids)
+
+
+def test_a_worker_leaves_with_rollouts_suspended(stage: Stage) -> None:
+    engine = RecordingEngine()
+    with running(stage, engine=engine, settings=stage.settings(reload="abort")):
+        begin_rollouts(stage, 2)
+        engine.may_load.clear()
+        stage.publish(1)
+        wait_until(lambda: engine.loads == [0, 1] and len(engine.parts) == 2)
+        stage.stop.set()
+        assert {sample.status for sample in stage.samples(2)} == {Status.CANCELLED}
+        engine.may_load.set()
+
+
+@pytest.mark.parametrize("mode", modes)
+@pytest.mark.parametrize("damage", ["missing", "unreadable"])
+def test_rollouts_outlive_a_version_that_cannot_be_loaded(stage: Stage, mode: str, damage: str) -> None:
+    engine = RecordingEngine()
+    with running(stage, engine=engine, settings=stage.settings(reload=mode, load_attempts=50)):
+        begin_rollouts(stage, 4)
+        notice = stage.store.publish(1, b"no weights file")
+        if damage == "missing":
+            stage.store.delete(notice.name)
+        stage.send(stage.topics.weights, notice)
+        stage.wait_for_status(lambda status: status.state is WorkerState.LOAD_FAILED)
+        stage.publish(2)
+        stage.wait_until_serving(2)
+        samples = stage.samples(4)
+    for sample in samples:
+        assert sample.status is Status.FINISHED, sample.error_message
+        assert {segment.version for segment in sample.segments} <= ({0} if mode == "drain" else {0, 2})
+        check_segments(sample)
+
+
+def test_a_worker_that_cannot_load_stops_serving_says_so_tries_again_and_leaves(stage: Stage) -> None:
+    engine, metrics = RecordingEngine(), Metrics()
+    settings = stage.settings(load_attempts=3)
+    with running(stage, engine=engine, settings=settings, metrics=metrics, expect_error=True) as thread:
+        stage.give_grant()
+        stage.wait_until_serving(0)
+        engine.may_load.clear()
+        stage.send(stage.topics.weights, stage.store.publish(1, b"no weights file"))
+        stage.wait_for_status(lambda status: status.state is WorkerState.RELOADING)
+        stage.order(stage.task(0))
+        stage.wait_for_status(lambda status: len(status.open_tasks) == 1)
+        engine.may_load.set()
+        status = stage.wait_for_status(lambda status: status.state is WorkerState.LOAD_FAILED)
+        thread.join(20)
+        assert not thread.is_alive()
+    assert (status.served_version, status.num_running) == (None, 0)
+    assert "version 1 could not be loaded" in (status.error or "")
+    assert engine.loads == [0, 1, 1, 1]
+    assert not engine.parts
+    assert (stage.sample().status, stage.sample().wasted_tokens) == (Status.CANCELLED, 0)
+    assert isinstance(stage.error, WeightsError)
+    assert stage.values(stage.topics.workers)[-1] is None
+    assert metrics.registry.get_sample_value("rollog_rollout_failed_loads_total") == 3
+    assert metrics.registry.get_sample_value("rollog_rollout_served_version") == -1
+
+
+def test_a_late_joiner_loads_the_newest_committed_version_and_no_other(stage: Stage) -> None:
+    for version in range(1, 6):
+        stage.publish(version)
+    engine = RecordingEngine()
+    with running(stage, engine=engine):
+        stage.give_grant()
+        stage.wait_until_serving(5)
+        stage.order(stage.task(0))
+        assert [segment.version for segment in stage.sample().segments] == [5]
+    assert engine.loads == [5]
+
+
+class StartingEngine(SimulatedEngine):
+    """Never comes up."""
+
+    is_closed = False
+
+    async def start(self) -> None:
+        await asyncio.Event().wait()
+
+    async def close(self) -> None:
+        self.is_closed = True
+
+
+def test_a_worker_whose_engine_is_still_starting_heeds_a_stop(stage: Stage) -> None:
+    engine = StartingEngine()
+    with running(stage, engine=engine) as thread:
+        stage.give_grant()
+        stage.wait_for_status(lambda status: status.grant_id is not None)
+        stage.order(stage.task(0))
+        stage.wait_for_status(lambda status: len(status.open_tasks) == 1)
+        stage.stop.set()
+        thread.join(20)
+        assert not thread.is_alive()
+    assert engine.is_closed
+    assert stage.sample().status is Status.CANCELLED
+    assert stage.values(stage.topics.workers)[-1] is None
+
+
+def test_a_stop_before_the_first_heartbeat_is_heeded_without_one(stage: Stage) -> None:
+    stage.stop.set()
+    with running(stage, engine=StartingEngine()) as thread:
+        thread.join(20)
+        assert not thread.is_alive()
+    assert stage.values(stage.topics.workers) == []
+
+
+def test_a_worker_commits_how_far_it_read_as_it_leaves(stage: Stage, memory_broker: MemoryBroker) -> None:
+    with running(stage):
+        stage.give_grant(partition=2)
+        for group in range(5):
+            stage.order(stage.task(group))
+        stage.samples(5)
+    place = TopicPartition(stage.topics.tasks, 2)
+    assert memory_broker.committed_offsets[stage.topics.worker_group][place] == 5
+
+
+def test_a_worker_leaves_no_downloads_behind(stage: Stage) -> None:
+    stage.store = WeightsStore(f"memory://{stage.topics.run}")
+    directory = stage.home / "downloads" / stage.worker_id
+    engine = RecordingEngine()
+    with running(stage, engine=engine):
+        stage.give_grant()
+        stage.publish(1)
+        stage.wait_until_serving(1)
+        assert list(directory.iterdir()) == []
+        engine.may_load.clear()
+        stage.publish(2)
+        wait_until(lambda: engine.loads[-1] == 2)
+        assert len(list(directory.iterdir())) == 1
+        stage.stop.set()
+        stage.wait_for_status(lambda status: status.state is WorkerState.LEAVING)
+        engine.may_load.set()
+    assert not directory.exists()
+
+
+def test_the_stall_of_a_reload_is_the_mean_over_the_slots_in_use() -> None:
+    watch = ReloadStopwatch()
+    watch.begin(10.0, num_running=4)
+    watch.rollout_ended(11.0)
+    watch.begin(12.0, num_running=3)
+    watch.stands(14.0)
+    watch.rollout_ended(15.0)
+    # One slot is idle since 11, three stand since 14.
+    assert watch.end(16.0) == (6.0, (5.0 + 3 * 2.0) / 4)
+    watch.rollout_ended(17.0)
+    watch.begin(20.0, num_running=0)
+    assert watch.end(21.0) == (1.0, 0.0)
