@@ -7,3 +7,19 @@ def even_words(prompt: str, response: str, **_fields: object) -> float:
     """1 for a response with an even number of words."""
     del prompt
     return float(len(response.split()) % 2 == 0)
+
+
+poisoned_prompt = "1 1 1 : 0 ="
+
+
+def fails_on_one_prompt(prompt: str, response: str, **_fields: object) -> float:
+    """Raises for one prompt, whatever the response."""
+    if prompt == poisoned_prompt:
+        raise KeyError("answer")
+    return even_words(prompt, response)
+
+
+def always_right(prompt: str, response: str, **_fields: object) -> float:
+    """1, whatever the response."""
+    del prompt, response
+    return 1.0
