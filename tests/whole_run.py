@@ -149,9 +149,8 @@ class WholeRun:
     def view(self) -> ProgressView:
         """What anybody who follows the run sees at its end."""
         with RunProgress(self.broker, self.topics) as progress:
-            return wait_until(
-                lambda: view if (view := progress.poll(0.1)).is_closed else None, message="the close"
-            )
+            wait_until(lambda: progress.poll(0.1).is_closed, message="the close")
+            return progress.poll(0.1)
 
     def wait_until_closed(self) -> list[LedgerRecord]:
         """Wait until every role has ended by itself; returns the ledger."""
