@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from simulated_run import Plan, SimulatedRun
 
@@ -79,6 +79,8 @@ def take_over(run: SimulatedRun, seed: int) -> None:
     run.start_dispatcher()
     if overtaken is not None and seed % 4 > 1:
         overtaken.flush(0.0)
+    if seed % 2:
+        run.turn_overtaken_dispatcher(seed)
 
 
 def cut_commit(run: SimulatedRun, seed: int) -> None:
@@ -163,8 +165,16 @@ common = settings(
 )
 
 
+half_a_group_twice = [
+    *[("round", 3)] * 2,
+    *[(name, 0) for name in ("finish", "trainer", "sample_again", "trainer", "dispatcher", "read", "beat")]
+    * 8,
+]
+
+
 @pytest.mark.timeout(600)
 @settings(common, derandomize=True, max_examples=300)
+@example(plan=Plan(groups_per_batch=1), history=half_a_group_twice)
 @given(plan=plans, history=histories())
 def test_whatever_happens_the_invariants_hold_and_the_run_ends(
     plan: Plan, history: list[tuple[str, int]]
