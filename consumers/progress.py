@@ -61,6 +61,8 @@ class ProgressView:
     """From genesis to the newest ledger record, which is the close once there is one."""
     generating_seconds: float
     """From the first trace of a rollout to the newest ledger record."""
+    groups: dict[str, int] = field(default_factory=dict)
+    """Closed groups by outcome."""
 
     @property
     def reward_mean(self) -> float | None:
@@ -212,6 +214,7 @@ class ProgressFold:
             ledger_head=self.ledger.head.hex(),
             wall_seconds=self.times.wall_seconds,
             generating_seconds=self.times.generating_seconds,
+            groups=dict(Counter(outcome.value for outcome in self.ledger.closed_groups.values())),
         )
 
 

@@ -100,6 +100,9 @@ class GroupConfig(Section):
     """Failed or dead attempts after which a replica is given up."""
     max_lost: Annotated[int, Field(ge=1)] = 10
     """Lost attempts after which a replica is given up."""
+    max_untrained_in_a_row: Annotated[int, Field(ge=1)] = 1000
+    """Groups closed one after the other, none of them trained, after which the run is given up: nothing can be learnt
+    from rewards that never vary, or that cannot be computed."""
 
     @property
     def num_replicas(self) -> int:

@@ -146,6 +146,11 @@ class Metrics:
         self.trainer_verdicts = self._counter(
             "rollog_trainer_verdicts_total", "Samples judged, by disposition", ("disposition",)
         )
+        self.trainer_groups_closed = self._counter(
+            "rollog_trainer_groups_closed_total",
+            "Groups closed, by outcome (trained, filtered, incomplete)",
+            ("outcome",),
+        )
         self.trainer_lag_versions = self._histogram(
             "rollog_trainer_lag_versions", "Lag of trained samples at consumption", _lag_buckets
         )

@@ -51,7 +51,7 @@ class Bench:
     def __init__(self, num_prompts: int = 50, num_held_out: int = 0, **sections: Any) -> None:
         self.settings = dispatcher_settings(**sections)
         self.topics = RunTopics(self.settings.prefix, self.settings.run)
-        self.broker = MemoryBroker()
+        self.broker = MemoryBroker(block_seconds=0.0)
         with self.broker.admin() as admin:
             ensure_topics(admin, topic_specs(self.topics, self.settings.broker))
         self.producer = self.broker.producer(client_id="bench")

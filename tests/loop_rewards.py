@@ -18,3 +18,19 @@ def even_words_at_a_pace(prompt: str, response: str, **fields: object) -> float:
     if Path(os.environ["ROLLOG_TEST_PACE"]).exists():
         time.sleep(0.5)
     return even_words(prompt, response, **fields)
+
+
+poisoned_prompt = "1 1 1 : 0 ="
+
+
+def fails_on_one_prompt(prompt: str, response: str, **_fields: object) -> float:
+    """Raises for one prompt, whatever the response."""
+    if prompt == poisoned_prompt:
+        raise KeyError("answer")
+    return even_words(prompt, response)
+
+
+def always_right(prompt: str, response: str, **_fields: object) -> float:
+    """1, whatever the response."""
+    del prompt, response
+    return 1.0

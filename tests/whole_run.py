@@ -15,7 +15,7 @@ from transformers.utils import logging as transformers_logging
 from waiting import wait_until
 
 from consumers.ledger import read_ledger
-from consumers.progress import RunProgress
+from consumers.progress import ProgressView, RunProgress
 from consumers.sample_stream import consume
 from producers.dispatcher.role import run_dispatcher
 from producers.rollout.role import run_rollout
@@ -96,6 +96,7 @@ class WholeRun:
 
     def __init__(self, broker: Broker, home: Path, settings: Settings) -> None:
         self.broker = broker
+        self.trainer_metrics = Metrics()
         self.home = home
         self.settings = settings
         self.topics = RunTopics(settings.run.prefix, settings.run_name)
@@ -125,7 +126,10 @@ class WholeRun:
         return self._start(
             "trainer",
             lambda stop: run_trainer(
-                trainer_settings(self.settings, self.manifest, self.home), self.broker, Metrics(), stop
+                trainer_settings(self.settings, self.manifest, self.home),
+                self.broker,
+                self.trainer_metrics,
+                stop,
             ),
         )
 
@@ -141,6 +145,12 @@ class WholeRun:
 
         with RunProgress(self.broker, self.topics) as progress:
             wait_until(reached, closing_seconds, f"version {version}")
+
+    def view(self) -> ProgressView:
+        """What anybody who follows the run sees at its end."""
+        with RunProgress(self.broker, self.topics) as progress:
+            wait_until(lambda: progress.poll(0.1).is_closed, message="the close")
+            return progress.poll(0.1)
 
     def wait_until_closed(self) -> list[LedgerRecord]:
         """Wait until every role has ended by itself; returns the ledger."""

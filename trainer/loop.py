@@ -32,6 +32,7 @@ from trainer.control import ControlReader
 from trainer.ledger_records import TrainedStep, close_record, genesis_record, step_record, verdicts_record
 from trainer.ledger_writer import LedgerWriter
 from trainer.planning import step_seed
+from trainer.progress import check_progress
 from trainer.recovery import read_history, restore_engine
 from trainer.reporting import Reporter
 from trainer.training import plan_groups, training_batch
@@ -154,6 +155,8 @@ class Trainer:
         if reason is not None:
             log.info("training over", version=self._ledger.version, reason=reason)
             self._closing = _Closing(reason, self._clock())
+        else:
+            check_progress(self._ledger, self._settings.groups)
 
     def _take_over(self, open_parts: ExitStack) -> None:
         settings, topics = self._settings, self._topics
@@ -341,6 +344,7 @@ class Trainer:
         self._ledger.apply(record, digest)
         self._window.settled(record)
         self._reporter.committed(self._clocks.commit_seconds, len(letters))
+        self._reporter.closed(record.closed_groups)
         self._reporter.judged(
             (verdict, self._headers.pop((verdict.partition, verdict.offset))) for verdict in record.verdicts
         )

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from rollog.metrics import Metrics
     from rollog.rules.headers import SampleHeader
-    from schemas import LedgerRecord, Step, Verdict
+    from schemas import ClosedGroup, LedgerRecord, Step, Verdict
 
 log = get_logger("trainer")
 
@@ -53,6 +53,13 @@ class Reporter:
             else:
                 wasted = header.num_tokens or header.wasted_tokens
                 metrics.trainer_wasted_tokens.labels(reason=verdict.disposition.value).inc(wasted)
+
+    def closed(self, groups: Iterable[ClosedGroup]) -> None:
+        """Groups that are closed in the ledger now."""
+        for group in groups:
+            self._metrics.trainer_groups_closed.labels(outcome=group.outcome.value).inc()
+            if group.outcome is Disposition.INCOMPLETE:
+                log.warning("group given up", group=group.group_id)
 
     def stepped(self, record: LedgerRecord, body: Step, commit_seconds: float) -> None:
         """A training step is in the ledger now."""

@@ -5,7 +5,8 @@ transaction holds back everything after its first record, a newer producer of a 
 Compaction and deletion by age do not happen. Nothing survives the process.
 
 `pause` makes it fall silent as a stopped broker would: sends stay in flight, commits time out with an unknown
-outcome, polls return nothing; `resume` carries out what was asked meanwhile, in order.
+outcome, polls return nothing, questions (offsets, topics, a new transactional producer) wait for at most
+`block_seconds` and raise BrokerTimeout; `resume` carries out what was asked meanwhile, in order.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from rollog.broker.limits import default_record_limit_bytes
 from rollog.broker.memory_log import Log, Transaction
 from rollog.broker.memory_producers import MemoryProducer, MemoryTransactionalProducer
 from rollog.broker.memory_readers import MemoryAdmin, MemoryConsumer
-from rollog.errors import ProducerFenced, TopicMismatch
+from rollog.errors import BrokerTimeout, ProducerFenced, TopicMismatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -87,6 +88,7 @@ class MemoryBroker:
     ) -> MemoryTransactionalProducer:
         """A transactional producer; earlier ones of this id are fenced, their open transactions aborted."""
         del transaction_timeout_seconds
+        self.require_answer(f"taking over transactional id {transactional_id}")
         with self.condition:
             identity = self._identities.setdefault(transactional_id, _Identity())
             identity.epoch += 1
@@ -138,6 +140,13 @@ class MemoryBroker:
             else:
                 action()
                 self.condition.notify_all()
+
+    def require_answer(self, place: str) -> None:
+        """Wait until the broker is not paused. Raises BrokerTimeout, naming `place`, after `block_seconds`."""
+        if not self.wait_for(lambda: not self._requests.is_paused, self._block_seconds):
+            raise BrokerTimeout(
+                f"{place}: no answer from {self._address} within {self._block_seconds:g} s: is the broker running?"
+            )
 
     def wait_for(self, is_met: Callable[[], bool], timeout_seconds: float) -> bool:
         """Wait until something holds; must not be called with the lock held."""

@@ -80,14 +80,16 @@ class MemoryConsumer(Closing):
     def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Smallest offsets that can still be read."""
         self._require_open()
+        self._broker.require_answer("asking for beginning offsets")
         wanted = list(partitions)
         for partition in wanted:
             self._broker.log(partition.topic, partition.partition)
         return dict.fromkeys(wanted, 0)
 
     def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Last stable offsets, fetched now."""
+        """Last stable offsets, fetched now. Raises BrokerTimeout while the broker is paused."""
         self._require_open()
+        self._broker.require_answer("asking for end offsets")
         with self._broker.condition:
             return {
                 partition: self._broker.log(partition.topic, partition.partition).end_offset
@@ -130,7 +132,7 @@ class MemoryAdmin(Closing):
 
     def create_topics(self, specs: Sequence[TopicSpec]) -> list[str]:
         """Create those that are missing; returns the names created."""
-        self._require_open()
+        self._require_answer()
         with self._broker.condition:
             missing = [spec for spec in specs if spec.name not in self._broker.topics]
             for spec in missing:
@@ -139,7 +141,7 @@ class MemoryAdmin(Closing):
 
     def describe_topics(self, names: Sequence[str]) -> dict[str, TopicSpec]:
         """What exists of `names`, with the settings rollog has an opinion on."""
-        self._require_open()
+        self._require_answer()
         with self._broker.condition:
             existing = {name: self._broker.topics[name].spec for name in names if name in self._broker.topics}
         return {
@@ -154,18 +156,22 @@ class MemoryAdmin(Closing):
 
     def list_topics(self) -> list[str]:
         """Names of all topics."""
-        self._require_open()
+        self._require_answer()
         with self._broker.condition:
             return sorted(self._broker.topics)
 
     def delete_topics(self, names: Sequence[str]) -> None:
         """Delete those of `names` that exist, with all their records."""
-        self._require_open()
+        self._require_answer()
         with self._broker.condition:
             for name in names:
                 self._broker.topics.pop(name, None)
 
     def broker_version(self) -> str:
         """There is none to tell."""
-        self._require_open()
+        self._require_answer()
         return "unknown"
+
+    def _require_answer(self) -> None:
+        self._require_open()
+        self._broker.require_answer("administration of topics")

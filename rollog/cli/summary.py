@@ -43,6 +43,7 @@ def summarize(
         "samples_trained": view.dispositions.get("trained", 0),
         "samples_by_disposition": view.dispositions,
         "reasons": view.reasons,
+        "groups_by_outcome": view.groups,
         "max_lag": view.lag_max,
         "alpha": view.alpha,
         "alpha_by_step": list(view.alpha_history),
@@ -99,6 +100,7 @@ def summary_lines(summary: Summary) -> list[str]:
             f"{_change(summary, 'held_out_before_sampled', 'held_out_after_sampled')} sampled"
         ),
         f"samples: {summary['samples_produced']} produced, by disposition {summary['samples_by_disposition']}",
+        f"groups closed, by outcome: {summary['groups_by_outcome']}",
         (
             f"lag: at most {summary['max_lag']} (alpha {_alphas(summary)}); "
             f"{summary['tokens_per_second']} tokens/s generated"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from hashlib import sha256
 
@@ -27,6 +27,7 @@ class LedgerState:
     `tallies` and `stale_versions` hold open groups only. `closed_groups` maps a group to its outcome, `trained` to
     the replicas that were trained, `stale_versions` to (replica, version) of each stale verdict that counts for
     protection. `alpha` is in force for the next step; `taken_steps` are the newest ones, from which it is controlled.
+    `untrained_in_a_row` counts, by outcome, the groups that were closed since a group was trained last.
     """
 
     version: int = -1
@@ -46,6 +47,7 @@ class LedgerState:
     stale_versions: defaultdict[int, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
     disposed: set[tuple[int, int]] = field(default_factory=set)
     num_by_disposition: defaultdict[Disposition, int] = field(default_factory=lambda: defaultdict(int))
+    untrained_in_a_row: Counter[Disposition] = field(default_factory=Counter)
 
     @property
     def has_genesis(self) -> bool:
@@ -70,6 +72,7 @@ class LedgerState:
             self._apply_verdict(verdict, record.version)
         for group in record.closed_groups:
             self._close_group(group.group_id, group.outcome)
+        self._count_untrained([group.outcome for group in record.closed_groups])
         for group_id in closed:
             self.tallies.pop(group_id, None)
             self.stale_versions.pop(group_id, None)
@@ -132,6 +135,12 @@ class LedgerState:
         if replica in trained:
             raise LedgerError(f"group {group}, replica {replica} is trained twice")
         self.trained[group] = trained | {replica}
+
+    def _count_untrained(self, outcomes: list[Disposition]) -> None:
+        if Disposition.TRAINED in outcomes:
+            self.untrained_in_a_row.clear()
+        else:
+            self.untrained_in_a_row.update(outcomes)
 
     def _close_group(self, group: int, outcome: Disposition) -> None:
         if group in self.closed_groups:

@@ -177,6 +177,18 @@ def test_polls_of_a_broker_that_does_not_answer_are_empty(frozen_kafka: Embedded
         assert values(wait_until(lambda: consumer.poll(0.5), message="a record")) == [b"x"]
 
 
+def test_offsets_of_a_broker_that_does_not_answer_cannot_be_had(frozen_kafka: EmbeddedKafka) -> None:
+    broker = KafkaBroker(frozen_kafka.address)
+    partition = TopicPartition(a_topic(broker), 0)
+    with broker.consumer(client_id="reader") as consumer:
+        assert consumer.end_offsets([partition]) == {partition: 0}
+        os.kill(frozen_kafka.pid, signal.SIGSTOP)
+        with pytest.raises(BrokerTimeout):
+            consumer.end_offsets([partition])
+        os.kill(frozen_kafka.pid, signal.SIGCONT)
+        assert consumer.end_offsets([partition]) == {partition: 0}
+
+
 def test_no_client_can_be_had_where_nothing_listens() -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

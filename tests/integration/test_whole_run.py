@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
+from loop_rewards import poisoned_prompt
 from whole_run import small_settings, whole_run
 
+from rollog.cli.summary import summarize
+from rollog.errors import DataError, exit_status, exit_status_configuration
 from rollog.rules.freshness import lag_bound
 from schemas import Disposition, LedgerKind, Status, Step
 
@@ -131,3 +135,63 @@ def test_a_dataset_that_ends_is_trained_to_its_last_group(
     counts = check_invariants(run, ledger)
     assert counts[Disposition.TRAINED] == 7 * 4
     assert ledger[-1].version == 3
+
+
+def test_a_poisoned_prompt_is_given_up_after_its_attempts_and_the_run_ends(
+    kafka_broker: KafkaBroker, run_topics: RunTopics, tmp_path: Path
+) -> None:
+    settings = small_settings(
+        tmp_path,
+        run_topics.run,
+        groups={"filter_zero_signal": False, "max_attempts": 2, "group_size": 2},
+        reward={"function": "loop_rewards:fails_on_one_prompt"},
+        data={"shuffle": False},
+    )
+    train = tmp_path / "prompts.jsonl"
+    healthy = train.read_text().splitlines()[1:4]
+    train.write_text("\n".join([json.dumps({"prompt": poisoned_prompt}), *healthy]))
+    with whole_run(kafka_broker, tmp_path, settings) as run:
+        run.dispatcher()
+        run.trainer()
+        run.worker()
+        ledger = run.wait_until_closed()
+    counts = check_invariants(run, ledger)
+    assert counts[Disposition.TRAINED] == 3 * 2 * 2
+    outcomes = {group.group_id: group.outcome for record in ledger for group in record.closed_groups}
+    assert outcomes[0] is Disposition.INCOMPLETE
+    attempts = Counter(header.rollout for header in run.samples() if header.status is Status.FAILED)
+    assert {group % 4 for group, _ in attempts} == {0}
+    assert max(attempts.values()) == settings.groups.max_attempts
+    assert all(
+        max(attempts[(group, replica)] for replica in range(2)) == settings.groups.max_attempts
+        for group, outcome in outcomes.items()
+        if outcome is Disposition.INCOMPLETE
+    )
+    num_given_up = sum(outcome is Disposition.INCOMPLETE for outcome in outcomes.values())
+    summary = summarize(settings, run.view(), kafka_version="")
+    assert summary["groups_by_outcome"] == {"trained": 6, "incomplete": num_given_up}
+    assert summary["samples_by_disposition"] == {name.value: count for name, count in counts.items()}
+    counted = run.trainer_metrics.registry.get_sample_value
+    assert counted("rollog_trainer_groups_closed_total", {"outcome": "incomplete"}) == num_given_up
+    assert counted("rollog_trainer_verdicts_total", {"disposition": "failed"}) == counts[Disposition.FAILED]
+
+
+def test_a_run_whose_rewards_never_vary_ends_and_says_what_to_change(
+    kafka_broker: KafkaBroker, run_topics: RunTopics, tmp_path: Path
+) -> None:
+    settings = small_settings(
+        tmp_path,
+        run_topics.run,
+        groups={"max_untrained_in_a_row": 5, "group_size": 2},
+        reward={"function": "loop_rewards:always_right"},
+    )
+    with whole_run(kafka_broker, tmp_path, settings) as run:
+        run.dispatcher()
+        run.trainer()
+        run.worker()
+        with pytest.raises(DataError, match=r"groups\.max_untrained_in_a_row") as raised:
+            run.wait_until_closed()
+    assert exit_status(raised.value) == exit_status_configuration
+    closed = [group.outcome for record in run.ledger() for group in record.closed_groups]
+    assert set(closed) == {Disposition.FILTERED}
+    assert len(closed) >= 5

@@ -69,6 +69,46 @@ def test_a_consumer_of_a_paused_broker_reads_nothing() -> None:
         assert values(consumer.poll(1)) == [b"x"]
 
 
+def test_questions_to_a_paused_broker_go_unanswered() -> None:
+    broker = MemoryBroker(block_seconds=0.01)
+    topic = a_topic(broker)
+    places = [TopicPartition(topic, 0)]
+    with broker.consumer(client_id="reader") as consumer, broker.admin() as admin:
+        broker.pause()
+        for ask in (
+            lambda: consumer.end_offsets(places),
+            lambda: consumer.beginning_offsets(places),
+            lambda: broker.transactional_producer("id"),
+            admin.list_topics,
+            admin.broker_version,
+        ):
+            with pytest.raises(BrokerTimeout, match="no answer"):
+                ask()
+        broker.resume()
+        assert consumer.end_offsets(places) == {places[0]: 0}
+
+
+def test_a_question_to_a_paused_broker_is_answered_once_it_resumes() -> None:
+    broker = MemoryBroker()
+    topic = a_topic(broker)
+    place = TopicPartition(topic, 0)
+    answers: list[int] = []
+
+    def ask() -> None:
+        with broker.consumer(client_id="reader") as consumer:
+            answers.append(consumer.end_offsets([place])[place])
+
+    with broker.producer(client_id="writer") as producer:
+        broker.pause()
+        producer.send(topic, 0, b"asked for before the answer")
+        asking = threading.Thread(target=ask)
+        asking.start()
+        assert answers == []
+        broker.resume()
+        asking.join()
+    assert answers == [1]
+
+
 def test_a_transaction_open_for_too_long_is_aborted_and_its_producer_fenced() -> None:
     broker = MemoryBroker()
     topic = a_topic(broker)

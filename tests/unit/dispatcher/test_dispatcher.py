@@ -135,6 +135,24 @@ def test_silence_while_the_broker_is_away_expires_nobody() -> None:
     assert not [record for record in bench.control() if isinstance(record, Revoke)]
 
 
+def test_leases_do_not_run_while_the_broker_is_paused() -> None:
+    bench = started_bench()
+    dispatcher = bench.dispatcher()
+    bench.turn(dispatcher)
+    bench.broker.pause()
+    for bench.now in map(float, range(1, 11)):
+        bench.turn(dispatcher, 1)
+    bench.broker.resume()
+    bench.turn(dispatcher)
+    bench.now = 11.5
+    bench.turn(dispatcher)
+    assert not [record for record in bench.control() if isinstance(record, Revoke)]
+    assert bench.read(bench.topics.samples, num_partitions) == []
+    bench.now = 13.1
+    bench.turn(dispatcher)
+    assert [record.worker_id for record in bench.control() if isinstance(record, Revoke)] == ["worker-1"]
+
+
 def test_a_worker_that_leaves_gives_its_tasks_back_at_once() -> None:
     bench = started_bench()
     dispatcher = bench.dispatcher()

@@ -37,7 +37,17 @@ def test_attributes_are_called_like_their_metrics() -> None:
 
 
 def test_labels_are_never_identities() -> None:
-    allowed = {"kind", "reason", "status", "phase", "disposition", "operation", "topic", "mode"}
+    allowed = {
+        "kind",
+        "reason",
+        "status",
+        "phase",
+        "disposition",
+        "operation",
+        "topic",
+        "mode",
+        "outcome",
+    }
 
     assert {label for entry in Metrics().catalogue for label in entry.labels} <= allowed
 

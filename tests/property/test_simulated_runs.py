@@ -1,0 +1,209 @@
+"""Whole runs under generated misfortune: whatever the order of events, the invariants hold and the run ends.
+
+The real dispatcher, worker sessions and trainer run over the broker in memory, in one thread and simulated time.
+After every event an independent auditor looks at all that was written (I1, I2, I3, I5, I9); after the last one
+nothing bad happens any more, and the run must close with every record disposed of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from simulated_run import Plan, SimulatedRun
+
+from rollog.config import LastBatch
+from rollog.errors import DataError
+from schemas import Disposition
+
+Event = Callable[[SimulatedRun, int], None]
+
+
+def a_round(run: SimulatedRun, seed: int) -> None:
+    """Ordinary work: everybody takes a turn, some rollouts end, time goes on."""
+    run.now += 0.1 + 0.1 * (seed % 4)
+    for number, worker in enumerate(list(run.workers)):
+        worker.read()
+        if seed & 1:
+            worker.load()
+        for which in range(worker.num_running):
+            if (seed + number + which) % 3:
+                worker.finish(which, run.score)
+        run.beat(number)
+    run.turn_dispatcher()
+    run.turn_trainer()
+
+
+def reload(run: SimulatedRun, seed: int) -> None:
+    worker = run.worker(seed // 2)
+    if worker is not None:
+        worker.load(succeeds=seed % 4 != 3)
+
+
+def finish_rollout(run: SimulatedRun, seed: int) -> None:
+    """A rollout ends, fast or late, with a reward of its own or a failure."""
+    worker = run.worker(seed)
+    if worker is not None:
+        rewards = (0.0, 1.0, 1.0, None)
+        worker.finish(seed // 2, lambda _replica: rewards[seed % 4])
+
+
+def read(run: SimulatedRun, seed: int) -> None:
+    worker = run.worker(seed)
+    if worker is not None:
+        worker.read(max_records=1 + seed % 3)
+
+
+def slow_down(run: SimulatedRun, seed: int) -> None:
+    """What a role sends stays on its way for a while."""
+    worker = run.worker(seed // 2)
+    producer = run.dispatcher_producer if seed % 2 or worker is None else worker.producer
+    if producer is not None:
+        producer.is_slow = not producer.is_slow
+
+
+def take_over(run: SimulatedRun, seed: int) -> None:
+    """Another dispatcher takes over, often while the last words of the one before are still on their way."""
+    overtaken = run.dispatcher_producer
+    if overtaken is not None and seed % 4:
+        overtaken.is_slow = True
+        for number, worker in enumerate(list(run.workers)):
+            worker.finish(seed, run.score)
+            run.beat(number)
+        run.turn_dispatcher()
+        run.turn_trainer()
+        run.turn_dispatcher()
+    run.start_dispatcher()
+    if overtaken is not None and seed % 4 > 1:
+        overtaken.flush(0.0)
+    if seed % 2:
+        run.turn_overtaken_dispatcher(seed)
+
+
+def cut_commit(run: SimulatedRun, seed: int) -> None:
+    """The trainer dies in its next commit, before or after it took effect."""
+    run.broker.cut = "before" if seed % 2 else "after"
+
+
+def sleep(run: SimulatedRun, seed: int) -> None:
+    """Time passes, up to more than a lease."""
+    run.now += (0.2, 0.8, 1.5, 3.5)[seed % 4]
+
+
+ordinary: dict[str, Event] = {
+    "round": a_round,
+    "dispatcher": lambda run, _: run.turn_dispatcher(),
+    "trainer": lambda run, _: run.turn_trainer(),
+    "read": read,
+    "reload": reload,
+    "finish": finish_rollout,
+    "beat": lambda run, seed: run.beat(seed),
+    "start_worker": lambda run, _: run.start_worker(),
+    "deliver": lambda run, seed: run.deliver(seed),
+    "sleep": sleep,
+}
+misfortunes: dict[str, Event] = {
+    "kill_worker": lambda run, seed: run.kill_worker(seed // 2, arrives=bool(seed % 2)),
+    "dismiss_worker": lambda run, seed: run.dismiss_worker(seed),
+    "take_over": take_over,
+    "kill_dispatcher": lambda run, _: run.kill_dispatcher(),
+    "overtaken_dispatcher": lambda run, seed: run.turn_overtaken_dispatcher(seed),
+    "start_trainer": lambda run, _: run.start_trainer(),
+    "kill_trainer": lambda run, _: run.kill_trainer(),
+    "cut_commit": cut_commit,
+    "overtaken_trainer": lambda run, seed: run.turn_overtaken_trainer(seed),
+    "slow_down": slow_down,
+    "sample_again": lambda run, seed: run.send_sample_again(seed),
+    "task_again": lambda run, seed: run.send_task_again(seed),
+    "garbage": lambda run, seed: run.send_garbage(seed),
+    "pause": lambda run, _: run.pause(),
+    "resume": lambda run, _: run.resume(),
+}
+
+plans = st.builds(
+    Plan,
+    alpha=st.sampled_from([0.0, 0.5, 1.0, 1.5, 2.0]),
+    groups_per_batch=st.integers(1, 3),
+    group_size=st.integers(2, 3),
+    redundant_replicas=st.integers(0, 1),
+    redundant_groups=st.integers(0, 1),
+    num_steps=st.integers(2, 4),
+    num_epochs=st.sampled_from([None, None, 1, 2]),
+    num_prompts=st.integers(3, 6),
+    last_batch=st.sampled_from(LastBatch),
+    action=st.sampled_from(["regenerate", "regenerate", "drop"]),
+    patience_seconds=st.sampled_from([0.0, 5.0]),
+    replicate=st.sampled_from([True, True, False]),
+    checkpoint_every_steps=st.sampled_from([1, 100]),
+    poisoned_prompt=st.sampled_from([None, None, 0]),
+)
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[tuple[str, int]]:
+    """Ordinary events, mixed with misfortunes of a few kinds at a time."""
+    kinds = draw(st.lists(st.sampled_from(list(misfortunes)), min_size=1, max_size=4, unique=True))
+    frequent = ["round"] * 3 + [*ordinary] + kinds * draw(st.integers(1, 6))
+    return draw(st.lists(st.tuples(st.sampled_from(frequent), st.integers(0, 15)), min_size=5, max_size=70))
+
+
+def live_through(run: SimulatedRun, history: list[tuple[str, int]]) -> None:
+    events = ordinary | misfortunes
+    for name, seed in history:
+        events[name](run, seed)
+        run.look()
+    run.finish()
+
+
+common = settings(
+    deadline=None,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+
+
+half_a_group_twice = [
+    *[("round", 3)] * 2,
+    *[(name, 0) for name in ("finish", "trainer", "sample_again", "trainer", "dispatcher", "read", "beat")]
+    * 8,
+]
+
+
+@pytest.mark.timeout(600)
+@settings(common, derandomize=True, max_examples=300)
+@example(plan=Plan(groups_per_batch=1), history=half_a_group_twice)
+@given(plan=plans, history=histories())
+def test_whatever_happens_the_invariants_hold_and_the_run_ends(
+    plan: Plan, history: list[tuple[str, int]]
+) -> None:
+    with SimulatedRun(plan) as run:
+        live_through(run, history)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@settings(common, max_examples=5000)
+@given(plan=plans, history=histories())
+def test_whatever_else_happens_the_invariants_hold_and_the_run_ends(
+    plan: Plan, history: list[tuple[str, int]]
+) -> None:
+    with SimulatedRun(plan) as run:
+        live_through(run, history)
+
+
+@settings(common, derandomize=True, max_examples=20)
+@given(plan=plans, history=histories(), reward=st.sampled_from([1.0, None]))
+def test_a_run_that_can_train_nothing_is_given_up(
+    plan: Plan, history: list[tuple[str, int]], reward: float | None
+) -> None:
+    hopeless = replace(plan, max_untrained_in_a_row=4, num_epochs=None)
+    without_rewards = [(name, seed) for name, seed in history if name != "finish"]
+    with SimulatedRun(hopeless) as run:
+        run.rewards_vary, run.same_reward = False, reward
+        with pytest.raises(DataError, match="max_untrained_in_a_row"):
+            live_through(run, without_rewards)
+        assert set(run.auditor.outcomes.values()) <= {Disposition.FILTERED, Disposition.INCOMPLETE}
+        assert not run.auditor.trained

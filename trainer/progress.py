@@ -1,0 +1,38 @@
+"""Whether a run still learns anything: a pure look at the ledger."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rollog.errors import DataError
+from schemas import Disposition
+
+if TYPE_CHECKING:
+    from rollog.config import GroupConfig
+    from rollog.rules.ledger_state import LedgerState
+
+causes = {
+    Disposition.FILTERED: "rewards that were all equal, or a mean outside groups.reward_mean_bounds",
+    Disposition.INCOMPLETE: "attempts that failed, were lost or dropped until the group was given up",
+}
+
+
+def check_progress(ledger: LedgerState, groups: GroupConfig) -> None:
+    """Raise DataError when too many groups in a row were closed without being trained.
+
+    Otherwise a run whose rewards never vary, or can never be computed, would issue groups for ever. The count is a
+    function of the ledger alone: a trainer that is started again comes to the same conclusion.
+    """
+    num_groups = ledger.untrained_in_a_row.total()
+    if num_groups < groups.max_untrained_in_a_row:
+        return
+    counts = "; ".join(
+        f"{count} {outcome}: {causes.get(outcome, 'see the ledger')}"
+        for outcome, count in ledger.untrained_in_a_row.most_common()
+    )
+    raise DataError(
+        f"at version {ledger.version} the last {num_groups} groups were closed and none was trained ({counts}); "
+        "check that the reward function works and tells responses to the same prompt apart, and that the prompts are "
+        "neither too hard nor too easy for the model, or raise groups.max_untrained_in_a_row "
+        f"(now {groups.max_untrained_in_a_row})"
+    )
