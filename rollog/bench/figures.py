@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import platform
 import random
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from importlib import metadata
 from statistics import fmean
 from typing import TYPE_CHECKING, TypeVar
+
+from rollog import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -49,6 +55,24 @@ class Figure:
 def write_figures(figures: Sequence[Figure], path: Path) -> None:
     """Write a JSON list with one object per figure."""
     path.write_text(json.dumps([asdict(figure) for figure in figures], indent=1) + "\n", encoding="utf-8")
+
+
+def write_results(figures: Sequence[Figure], path: Path, *, command: str, kafka_version: str) -> None:
+    """Write the figures together with when, where, with what and how they were measured."""
+    results = {
+        "date": datetime.now(UTC).date().isoformat(),
+        "command": command,
+        "machine": f"{platform.machine()}, {os.cpu_count()} CPUs, {platform.system()}",
+        "load_average": [round(load, 2) for load in os.getloadavg()],
+        "versions": {
+            "rollog": __version__,
+            "python": platform.python_version(),
+            "kafka": kafka_version,
+            "kafka-python": metadata.version("kafka-python"),
+        },
+        "figures": [asdict(figure) for figure in figures],
+    }
+    path.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
 
 
 def ratio_of_means(pairs: Sequence[tuple[float, float]]) -> float:

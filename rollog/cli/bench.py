@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from collections.abc import Callable
 from functools import wraps
@@ -39,6 +40,12 @@ def bench_options(function: Command) -> Command:
     decorated: Command = click.option(
         "--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write the figures here."
     )(command)
+    decorated = click.option(
+        "--results",
+        "results_path",
+        type=click.Path(dir_okay=False, path_type=Path),
+        help="Write date, machine, versions, command and figures here.",
+    )(decorated)
     decorated = click.option(
         "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of every draw."
     )(decorated)
@@ -95,6 +102,7 @@ def scheduling(
     home: Path,
     seed: int,
     json_path: Path | None,
+    results_path: Path | None,
 ) -> int:
     """Measure the time to a full batch: queue scheduling against rounds, replication against whole groups.
 
@@ -120,14 +128,18 @@ def scheduling(
             home=Path(directory) / "runs",
             on_progress=lambda line: click.echo(line, err=True),
         )
-    _report(figures, json_path)
+    _report(figures, json_path, results_path)
     return 1 if num_failed else 0
 
 
-def _report(figures: Sequence[Figure], json_path: Path | None) -> None:
-    from rollog.bench.figures import write_figures  # noqa: PLC0415  # help needs none of it
+def _report(figures: Sequence[Figure], json_path: Path | None, results_path: Path | None) -> None:
+    from rollog.bench.figures import write_figures, write_results  # noqa: PLC0415  # help needs none of it
+    from rollog.broker.embedded_jars import kafka_version  # noqa: PLC0415
 
     for figure in figures:
         click.echo(figure.line())
     if json_path is not None:
         write_figures(figures, json_path)
+    if results_path is not None:
+        command = " ".join(["rollog", *sys.argv[1:]])
+        write_results(figures, results_path, command=command, kafka_version=kafka_version)

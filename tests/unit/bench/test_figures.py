@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rollog.bench.figures import Figure, bootstrap_interval, ratio_of_means, write_figures
+from rollog.bench.figures import Figure, bootstrap_interval, ratio_of_means, write_figures, write_results
 from rollog.bench.lane import Job, Outcome
 from rollog.bench.scheduling import figures_of, jobs_of
 from rollog.bench.variants import Comparison, Variant, queue_comparisons, replication_comparisons
@@ -32,6 +32,16 @@ def test_a_file_of_figures_is_a_list_of_objects_with_the_agreed_names(tmp_path: 
     (found,) = json.loads((tmp_path / "f.json").read_text())
     assert {"name", "value", "unit", "target", "ideal", "higher_is_better"} <= found.keys()
     assert (found["value"], found["higher_is_better"]) == (1.5, True)
+
+
+def test_results_say_when_where_with_what_and_how_they_were_measured(tmp_path: Path) -> None:
+    figure = Figure(name="a", value=1.5, unit="s")
+    write_results([figure], tmp_path / "r.json", command="rollog bench scheduling", kafka_version="4.0")
+    found = json.loads((tmp_path / "r.json").read_text())
+    assert found["command"] == "rollog bench scheduling"
+    assert found["versions"]["kafka"] == "4.0"
+    assert {"date", "machine", "load_average"} <= found.keys()
+    assert [each["name"] for each in found["figures"]] == ["a"]
 
 
 def test_a_figure_says_whether_it_meets_its_target_in_its_own_direction() -> None:
