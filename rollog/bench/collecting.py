@@ -14,6 +14,7 @@ import threading
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 from producers.config import (
@@ -33,6 +34,7 @@ from producers.rollout.settings import RolloutSettings
 from producers.rollout.worker import RolloutWorker, WorkerParts
 from rollog.bench.draws import tokens_per_second
 from rollog.bench.engine_clock import EngineClock
+from rollog.bench.protection import longest_prompts, never_protected, prompts_with_time_to_be_trained
 from rollog.bench.slots import full_speed, slower_beyond_64
 from rollog.bench.training_engine import IdleTrainingEngine, weights_of
 from rollog.broker.ports import TopicPartition
@@ -42,7 +44,17 @@ from rollog.errors import BrokerTimeout, EngineError
 from rollog.metrics import Metrics
 from rollog.rules.filtering import filter_reason
 from rollog.weights import WeightsStore
-from schemas import Prompt, RolloutTask, Sample, Status, WorkerState, WorkerStatus
+from schemas import (
+    Disposition,
+    LedgerKind,
+    LedgerRecord,
+    Prompt,
+    RolloutTask,
+    Sample,
+    Status,
+    WorkerState,
+    WorkerStatus,
+)
 from schemas.codec import decode, encode
 from schemas.headers import headers_of
 from trainer.config import AlgorithmConfig, OptimizerConfig, TrainerConfig
@@ -70,11 +82,16 @@ _poll_seconds = 0.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collected:
-    """What one run took, in seconds of the simulated engine, and what of that no ideal would take."""
+    """What one run took, in seconds of the simulated engine, and what of that no ideal would take.
+
+    Of a run of several steps it is the time of one step, without an ideal; `long_trained` is then the share of its
+    longest prompts that were trained.
+    """
 
     seconds: float
     ideal_seconds: float
     num_tasks: int
+    long_trained: float = 0.0
 
 
 def collect_batch(variant: Variant, draw: Draw, broker: Broker, home: Path, *, speed: float) -> Collected:
@@ -144,7 +161,7 @@ class _Run:
 
     def wait_until_closed(self) -> None:
         """Wait until every role has ended by itself. Raises what ended one otherwise."""
-        longest = _closing_seconds + 4 * self._variant.ideal_seconds(self._draw) / self._speed
+        longest = _closing_seconds + self._variant.patience_seconds(self._draw) / self._speed
         deadline = time.monotonic() + longest
         while any(role.thread.is_alive() for role in self._roles):
             self._raise_errors()
@@ -157,9 +174,11 @@ class _Run:
         self._raise_errors()
 
     def result(self) -> Collected:
-        """Read the batch's time from the log."""
+        """Read the time of the batch, or of the steps, from the log."""
         tasks = self._read(self._topics.tasks, self._variant.num_workers)
         issued = [record for record in tasks if isinstance(decode(record.value or b""), RolloutTask)]
+        if self._variant.num_steps > 1:
+            return self._result_of_steps(len(issued))
         completed_ms = _completed_ms(
             self._read(self._topics.samples, self._sections.broker.samples_partitions),
             self._sections.groups,
@@ -169,6 +188,27 @@ class _Run:
             seconds=milliseconds / 1000 * self._speed,
             ideal_seconds=self._variant.ideal_seconds(self._draw),
             num_tasks=len(issued),
+        )
+
+    def _result_of_steps(self, num_tasks: int) -> Collected:
+        ledger = [
+            (record.timestamp_ms, found)
+            for record in self._read(self._topics.steps, 1)
+            if isinstance(found := decode(record.value or b""), LedgerRecord)
+        ]
+        stepped_ms = [timestamp for timestamp, found in ledger if found.kind is LedgerKind.STEP]
+        trained = {
+            closed.group_id
+            for _, found in ledger
+            for closed in found.closed_groups
+            if closed.outcome is Disposition.TRAINED
+        }
+        num_seen = prompts_with_time_to_be_trained(self._variant)
+        return Collected(
+            seconds=(stepped_ms[-1] - stepped_ms[0]) / 1000 * self._speed / (len(stepped_ms) - 1),
+            ideal_seconds=0.0,
+            num_tasks=num_tasks,
+            long_trained=fmean(group in trained for group in longest_prompts(self._draw, num_seen)),
         )
 
     def remove(self) -> None:
@@ -319,7 +359,7 @@ class _Sections:
     """The configuration of a variant's run."""
 
     def __init__(self, variant: Variant) -> None:
-        self.run = RunConfig(num_steps=1)
+        self.run = RunConfig(num_steps=variant.num_steps)
         self.broker = BrokerConfig(samples_partitions=1, max_workers=variant.num_workers)
         self.model = ModelConfig(path="none", max_context_tokens=2 * _longest_response_tokens)
         self.groups = GroupConfig(
@@ -329,7 +369,9 @@ class _Sections:
             filter_zero_signal=False,
             reward_mean_bounds=(0.5, 1.0),
         )
-        self.freshness = FreshnessConfig(alpha=0.0)
+        self.freshness = FreshnessConfig(
+            alpha=variant.alpha, protect_after=1 if variant.protects else never_protected
+        )
         self.sampling = SamplingConfig(max_tokens=_longest_response_tokens)
         self.reward = RewardConfig(function="rollog.bench.verdicts:verdict", num_processes=0)
         self.rollout = RolloutConfig(engine="simulated", capacity=variant.slots_per_worker)

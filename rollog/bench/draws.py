@@ -19,7 +19,8 @@ tokens_per_second = 2.0
 class Draw:
     """One draw: lognormal durations (median and coefficient of variation given) and a pass rate.
 
-    Seconds are those of the modelled engine, before any scaling of time.
+    With `belongs_to_prompt` all rollouts of a prompt take the same time. Seconds are those of the modelled engine,
+    before any scaling of time.
     """
 
     seed: int
@@ -28,11 +29,13 @@ class Draw:
     median_seconds: float = 20.0
     variation: float = 0.5
     longest_seconds: float = 400.0
+    belongs_to_prompt: bool = False
 
     def num_tokens(self, group: int, replica: int) -> int:
         """Length of a rollout: its duration at `tokens_per_second`."""
         sigma = math.sqrt(math.log(1 + self.variation**2))
-        normal = NormalDist().inv_cdf(self._uniform("duration", group, replica))
+        which = (group,) if self.belongs_to_prompt else (group, replica)
+        normal = NormalDist().inv_cdf(self._uniform("duration", *which))
         seconds = min(self.median_seconds * math.exp(sigma * normal), self.longest_seconds)
         return max(1, round(seconds * tokens_per_second))
 

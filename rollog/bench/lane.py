@@ -50,6 +50,7 @@ class Outcome:
     seconds: float = 0.0
     ideal_seconds: float = 0.0
     num_tasks: int = 0
+    long_trained: float = 0.0
     error: str | None = None
 
     def to_json(self) -> str:
@@ -71,7 +72,7 @@ def carry_out(job: Job, broker: Broker, home: Path) -> Outcome:
         found = collect_batch(job.variant, draw, broker, home, speed=job.speed)
     except Exception as error:  # noqa: BLE001  # any role may end in any way; the caller hears of it
         return Outcome(error=f"{type(error).__name__}: {error}")
-    return Outcome(seconds=found.seconds, ideal_seconds=found.ideal_seconds, num_tasks=found.num_tasks)
+    return Outcome(**asdict(found))
 
 
 def main(arguments: Sequence[str], jobs: TextIO, answers: TextIO) -> None:

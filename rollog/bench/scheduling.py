@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from rollog.bench.figures import Figure, bootstrap_interval, ratio_of_means
 from rollog.bench.lane import Job
 from rollog.bench.lanes import Lanes
+from rollog.bench.protection import protection_comparisons, protection_figures
 from rollog.bench.variants import queue_comparisons, replication_comparisons, warm_up_variant
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 least_share_of_ideal = 0.95
 """Target: the measured ratio over the ideal one on the same draws."""
 
+protection_item = 6
 comparisons_of_item = {1: queue_comparisons, 2: replication_comparisons}
 
 Outcomes = dict[str, dict[int, "Outcome"]]
@@ -52,8 +54,14 @@ def measure_scheduling(
     on_progress: Callable[[str], None],
 ) -> tuple[list[Figure], int]:
     """All figures of the chosen items, and how many runs failed. Progress comes as lines of text."""
-    comparisons = [found for item in items for found in comparisons_of_item[item](num_draws)]
-    jobs = jobs_of(comparisons, seed=seed, speed=speed)
+    chosen = set(items)
+    comparisons = [
+        found
+        for item in sorted(chosen & comparisons_of_item.keys())
+        for found in comparisons_of_item[item](num_draws)
+    ]
+    protection = protection_comparisons(num_draws) if protection_item in chosen else []
+    jobs = jobs_of([*comparisons, *protection], seed=seed, speed=speed)
     on_progress(f"{len(jobs)} runs on {num_lanes} lanes, time {speed:g} times as fast")
     outcomes: Outcomes = defaultdict(dict)
     num_failed = 0
@@ -66,8 +74,15 @@ def measure_scheduling(
             on_progress(f"{place}: FAILED twice, its draw is left out: {outcome.error}")
             continue
         outcomes[job.variant.name][job.number] = outcome
-        on_progress(f"{place}: {outcome.seconds:.1f} s, ideal {outcome.ideal_seconds:.1f} s")
-    return figures_of(comparisons, outcomes), num_failed
+        on_progress(f"{place}: {outcome.seconds:.1f} s, {_beside(job.variant, outcome)}")
+    figures = [*figures_of(comparisons, outcomes), *protection_figures(protection, outcomes)]
+    return figures, num_failed
+
+
+def _beside(variant: Variant, outcome: Outcome) -> str:
+    if variant.num_steps > 1:
+        return f"{outcome.long_trained:.0%} of the longest prompts trained"
+    return f"ideal {outcome.ideal_seconds:.1f} s"
 
 
 def jobs_of(comparisons: Sequence[Comparison], *, seed: int, speed: float) -> list[Job]:

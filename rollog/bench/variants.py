@@ -39,10 +39,30 @@ class Variant:
     longest_seconds: float = 400.0
     slows_down: bool = False
     prefetch_tasks: int = 4
+    num_steps: int = 1
+    alpha: float = 0.0
+    protects: bool = True
+    median_seconds: float = 20.0
+    variation: float = 0.5
+    belongs_to_prompt: bool = False
 
     def draw(self, seed: int, number: int) -> Draw:
         """The durations and verdicts of one draw."""
-        return Draw(seed=seed, number=number, pass_rate=self.pass_rate, longest_seconds=self.longest_seconds)
+        return Draw(
+            seed=seed,
+            number=number,
+            pass_rate=self.pass_rate,
+            median_seconds=self.median_seconds,
+            variation=self.variation,
+            longest_seconds=self.longest_seconds,
+            belongs_to_prompt=self.belongs_to_prompt,
+        )
+
+    def patience_seconds(self, draw: Draw) -> float:
+        """Engine seconds after which the run has certainly gone wrong."""
+        if self.num_steps > 1:
+            return self.num_steps * self.longest_seconds
+        return 4 * self.ideal_seconds(draw)
 
     def ideal_seconds(self, draw: Draw) -> float:
         """The time from the first order to the full batch if every decision and message took no time."""

@@ -47,3 +47,13 @@ def test_a_variant_that_cannot_work_says_what_ended_it(broker: Broker, tmp_path:
     variant = a_variant(num_groups=3000)
     with pytest.raises(ValueError, match="3000 groups"):
         collect_batch(variant, variant.draw(0, 0), broker, tmp_path, speed=200.0)
+
+
+def test_a_run_of_several_steps_tells_what_became_of_its_longest_prompts(
+    broker: Broker, tmp_path: Path
+) -> None:
+    variant = a_variant(num_steps=3, alpha=1.0, belongs_to_prompt=True, variation=0.1, longest_seconds=60.0)
+    found = collect_batch(variant, variant.draw(0, 0), broker, tmp_path, speed=200.0)
+    assert found.num_tasks >= 3 * 3 * 2
+    assert 0.0 <= found.long_trained <= 1.0
+    assert found.seconds > 0
