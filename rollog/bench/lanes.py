@@ -29,12 +29,17 @@ class _Answer:
     outcome: Outcome
 
 
-class Lanes:
-    """Processes that make runs. Enter it from the thread that lives as long as they shall."""
+def lane_command(address: str, home: Path) -> list[str]:
+    """What starts a lane that makes its runs at the broker of that address."""
+    return [sys.executable, "-m", "rollog.bench.lane", address, str(home)]
 
-    def __init__(self, num_lanes: int, address: str, home: Path) -> None:
+
+class Lanes:
+    """Processes that make runs. Use it in the thread that lives as long as they shall."""
+
+    def __init__(self, num_lanes: int, command: Sequence[str]) -> None:
         self._num_lanes = num_lanes
-        self._command = launcher_command([sys.executable, "-m", "rollog.bench.lane", address, str(home)])
+        self._command = launcher_command(command)
         self._answers: queue.Queue[_Answer | ChildFailed] = queue.Queue()
         self._all_ready = threading.Barrier(num_lanes)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from rollog.bench.figures import Figure, bootstrap_interval, ratio_of_means
 from rollog.bench.lane import Job
-from rollog.bench.lanes import Lanes
+from rollog.bench.lanes import Lanes, lane_command
 from rollog.bench.protection import protection_comparisons, protection_figures
 from rollog.bench.variants import queue_comparisons, replication_comparisons, warm_up_variant
 
@@ -65,7 +65,7 @@ def measure_scheduling(
     on_progress(f"{len(jobs)} runs on {num_lanes} lanes, time {speed:g} times as fast")
     outcomes: Outcomes = defaultdict(dict)
     num_failed = 0
-    lanes = Lanes(num_lanes, address, home)
+    lanes = Lanes(num_lanes, lane_command(address, home))
     warm_up = Job(variant=warm_up_variant, seed=seed, number=0, speed=speed)
     for number, (job, outcome) in enumerate(lanes.outcomes(jobs, warm_up), start=1):
         place = f"{number}/{len(jobs)} {job.variant.name} draw {job.number}"
