@@ -104,7 +104,7 @@ def jobs_of(comparisons: Sequence[Comparison], *, seed: int, speed: float) -> li
 def figures_of(
     comparisons: Sequence[Comparison], outcomes: Mapping[str, Mapping[int, Outcome]]
 ) -> list[Figure]:
-    """Per comparison the speed-up, its share of the ideal, and the seconds of both modes."""
+    """Per comparison the speed-up, its share of the ideal, the mode's own efficiency, and the seconds of both."""
     figures: dict[str, Figure] = {}
     for comparison in comparisons:
         baseline, mode = (
@@ -143,6 +143,14 @@ def _ratios(comparison: Comparison, pairs: Sequence[_Pair]) -> list[Figure]:
             interval=_rounded(bootstrap_interval(pairs, _share)),
             num_draws=len(pairs),
         ),
+        Figure(
+            name=f"scheduling.{comparison.name}.efficiency",
+            value=round(_efficiency(pairs), 4),
+            unit="ideal time / measured time of this mode alone, whatever its baseline loses",
+            ideal=1.0,
+            interval=_rounded(bootstrap_interval(pairs, _efficiency)),
+            num_draws=len(pairs),
+        ),
     ]
 
 
@@ -174,6 +182,10 @@ def _ideal_speedup(pairs: Sequence[_Pair]) -> float:
 
 def _share(pairs: Sequence[_Pair]) -> float:
     return _speedup(pairs) / _ideal_speedup(pairs)
+
+
+def _efficiency(pairs: Sequence[_Pair]) -> float:
+    return ratio_of_means([(pair.mode.ideal_seconds, pair.mode.seconds) for pair in pairs])
 
 
 def _rounded(interval: tuple[float, float] | None) -> tuple[float, float] | None:

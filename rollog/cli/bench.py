@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from collections.abc import Callable
 from functools import wraps
@@ -130,11 +129,18 @@ def scheduling(
             home=Path(directory) / "runs",
             on_progress=lambda line: click.echo(line, err=True),
         )
-    _report(figures, json_path, results_path)
+    chosen = ",".join(map(str, items))
+    command = (
+        f"rollog bench scheduling --items {chosen} --draws {num_draws} --speed {speed:g} --lanes {num_lanes} "
+        f"--seed {seed}"
+    )
+    _report(figures, command, json_path, results_path)
     return 1 if num_failed else 0
 
 
-def _report(figures: Sequence[Figure], json_path: Path | None, results_path: Path | None) -> None:
+def _report(
+    figures: Sequence[Figure], command: str, json_path: Path | None, results_path: Path | None
+) -> None:
     from rollog.bench.figures import write_figures, write_results  # noqa: PLC0415  # help needs none of it
     from rollog.broker.embedded_jars import kafka_version  # noqa: PLC0415
 
@@ -143,5 +149,4 @@ def _report(figures: Sequence[Figure], json_path: Path | None, results_path: Pat
     if json_path is not None:
         write_figures(figures, json_path)
     if results_path is not None:
-        command = " ".join(["rollog", *sys.argv[1:]])
         write_results(figures, results_path, command=command, kafka_version=kafka_version)

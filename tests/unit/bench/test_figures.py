@@ -99,6 +99,7 @@ def test_figures_compare_only_draws_that_both_modes_finished() -> None:
     assert (speedup.value, speedup.ideal, speedup.num_draws) == (1.6, 2.0, 1)
     assert speedup.target == pytest.approx(1.9)
     assert figures["scheduling.mode.share_of_ideal"].value == pytest.approx(0.8)
+    assert figures["scheduling.mode.efficiency"].value == pytest.approx(0.8)
     assert figures["scheduling.baseline.seconds"].value == 40.0
 
 
