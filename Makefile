@@ -53,6 +53,7 @@ test-docker: setup ## run the tests that need a container engine
 bench: setup ## measure, and print what was measured
 	@for script in $(wildcard benchmarks/*.py); do \
 		echo "== $$script"; $(CPU) $(BIN)/python "$$script" || exit 1; done
+	$(CPU) $(BIN)/rollog bench scheduling
 
 lock: setup ## resolve the dependencies anew
 	$(UV) pip compile -q --universal --python-version 3.11 --generate-hashes --no-header \

@@ -89,10 +89,15 @@ class RewardConfig(Section):
 class DispatchConfig(Section):
     """The dispatcher."""
 
+    scheduling: Literal["queue", "batch", "static"] = "queue"
+    """Who gets the next task, and when. `queue`: the worker with the most free slots, as soon as there is one. For
+    comparison: `batch` works in rounds, the next one (of the prompts still missing) once every task of the last has
+    ended; `static` deals tasks to the workers in turn, whatever load they have."""
     prefetch_tasks: Annotated[int, Field(ge=0)] = 8
     """Tasks a worker may hold beyond its capacity."""
     replicate: bool = True
-    """Whether each replica is a task of its own (prompt replication); false: one task makes all G."""
+    """Whether each replica is a task of its own (prompt replication); false, for comparison: one task makes all G and
+    holds G slots until the longest of them ends."""
     lease_seconds: Annotated[float, Field(gt=0)] = 3.0
     """Silence after which a worker's tasks are taken back."""
     missing_heartbeats: Annotated[int, Field(ge=1)] = 4

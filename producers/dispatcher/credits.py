@@ -1,6 +1,7 @@
 """Credits: which tasks are open, how many slots each worker has left, and who gets the next task.
 
-Pure. A task occupies one slot per replica it makes until each of them has its sample.
+Pure. A task occupies one slot per replica it makes until all of them have their samples: one request for n responses
+holds its place in the engine's batch until the longest of them ends.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class CreditLedger:
         """Take the slots of a task that goes to its worker."""
         self._open[open_task.task_id] = open_task
         self._by_worker[open_task.worker_id].add(open_task.task_id)
-        self._used[open_task.worker_id] += len(open_task.remaining)
+        self._used[open_task.worker_id] += open_task.task.num_replicas
 
     def end(self, task_id: str, replica: int) -> OpenTask | None:
         """One replica of a task has its sample; returns the task if it was open."""
@@ -72,7 +73,6 @@ class CreditLedger:
         if open_task is None or replica not in open_task.remaining:
             return None
         open_task.remaining.discard(replica)
-        self._used[open_task.worker_id] -= 1
         if not open_task.remaining:
             self._forget(open_task)
         return open_task
@@ -81,12 +81,12 @@ class CreditLedger:
         """Give a task up whatever it still owes; returns it if it was open."""
         open_task = self._open.get(task_id)
         if open_task is not None:
-            self._used[open_task.worker_id] -= len(open_task.remaining)
             self._forget(open_task)
         return open_task
 
     def _forget(self, open_task: OpenTask) -> None:
         del self._open[open_task.task_id]
+        self._used[open_task.worker_id] -= open_task.task.num_replicas
         self._by_worker[open_task.worker_id].discard(open_task.task_id)
 
     def get(self, task_id: str) -> OpenTask | None:
@@ -122,6 +122,16 @@ def choose_worker(candidates: Iterable[Candidate], *, num_slots: int, min_versio
     ]
     best = max(able, key=lambda candidate: (candidate.num_slots, candidate.worker_id), default=None)
     return None if best is None else best.worker_id
+
+
+def next_in_turn(candidates: Iterable[Candidate], last: str | None) -> str | None:
+    """The worker whose id follows `last`, around the circle: static scheduling, whatever load anybody has.
+
+    None when there is no worker.
+    """
+    worker_ids = sorted(candidate.worker_id for candidate in candidates)
+    later = (worker_id for worker_id in worker_ids if last is None or worker_id > last)
+    return next(later, worker_ids[0] if worker_ids else None)
 
 
 def task_id_of(epoch: int, sequence: int) -> str:

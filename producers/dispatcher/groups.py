@@ -190,6 +190,11 @@ class GroupBook:
 
     def may_open(self) -> bool:
         """Whether one more group may be issued now (I9)."""
+        return self.num_missing > 0
+
+    @property
+    def num_missing(self) -> int:
+        """How many more groups may be issued now (I9)."""
         bound = max_open_groups(
             alpha=self._ledger.alpha,
             groups_per_batch=self._groups.groups_per_batch,
@@ -197,7 +202,7 @@ class GroupBook:
             redundant_groups=self._groups.redundant_groups,
             num_early_filtered=self.num_early_filtered,
         )
-        return len(self._open) < bound
+        return max(0, bound - len(self._open))
 
     def first_attempts(self, group: int) -> Iterator[Wanted]:
         """All attempts of a group that is about to be opened."""

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from producers.dispatcher.credits import choose_worker
+from producers.dispatcher.credits import choose_worker, next_in_turn
 from producers.dispatcher.dataset import PromptOrder
+from producers.dispatcher.rounds import Round
 from producers.dispatcher.tasks import IssuePosition, TaskWriter
 from rollog.logs import get_logger
 from schemas import CancelReason, Kind
@@ -51,6 +52,9 @@ class Issuer:
         self._prompts = prompts
         self._held_out = held_out
         self._replicate = settings.dispatch.replicate
+        self._scheduling = settings.dispatch.scheduling
+        self._round = Round()
+        self._last_worker: str | None = None
         self._order = PromptOrder(
             num_prompts=len(prompts),
             seed=settings.run_config.seed,
@@ -113,15 +117,32 @@ class Issuer:
         return is_newest or self._state.workers.num_reloading_from_before(version) > 0
 
     def issue_training(self) -> None:
-        """Send what open groups lack, oldest first, then open new groups."""
+        """Send what open groups lack, oldest first, then open new groups; in rounds where that is configured."""
+        if self._scheduling == "batch" and not self._round_is_issued():
+            return
         for group in sorted(self._lacking):
             for wanted in list(self._state.groups.wanted(group)):
                 if not self._issue_attempt(wanted, 1):
                     return
             self._lacking.discard(group)
-        while self._state.groups.may_open() and not self.at_dataset_end:
+        while self._may_open() and not self.at_dataset_end:
             if not self._open_group(self._state.groups.next_group_id):
                 return
+        self._round.complete()
+
+    def _round_is_issued(self) -> bool:
+        """Whether a round is on its way out: the one that was, or the next if nothing is under way any more."""
+        groups = self._state.groups
+        is_idle = not any(found.task.kind is Kind.TRAINING for found in self._state.credits.all())
+        self._round.advance(
+            is_idle=is_idle, next_group_id=groups.next_group_id, num_missing=groups.num_missing
+        )
+        return self._round.is_issued
+
+    def _may_open(self) -> bool:
+        groups = self._state.groups
+        within_round = self._scheduling != "batch" or self._round.includes(groups.next_group_id)
+        return within_round and groups.may_open()
 
     def _open_group(self, group: int) -> bool:
         attempts = list(self._state.groups.first_attempts(group))
@@ -136,11 +157,7 @@ class Issuer:
 
     def _issue_attempt(self, wanted: Wanted, num_replicas: int) -> bool:
         position = self._position()
-        worker_id = choose_worker(
-            self._state.workers.candidates(self._state.credits),
-            num_slots=num_replicas,
-            min_version=self._writer.min_version(wanted, position),
-        )
+        worker_id = self._choose_worker(num_replicas, self._writer.min_version(wanted, position))
         grant = self._grant_of(worker_id)
         if worker_id is None or grant is None:
             return False
@@ -148,6 +165,14 @@ class Issuer:
         task = self._writer.training(wanted, prompt, grant.grant_id, position, num_replicas)
         self._send(task, worker_id, grant)
         return True
+
+    def _choose_worker(self, num_slots: int, min_version: int) -> str | None:
+        workers, credit_ledger = self._state.workers, self._state.credits
+        if self._scheduling == "static":
+            # A task that a worker cannot start yet waits there: for a slot, and for the version it needs.
+            self._last_worker = next_in_turn(workers.able(credit_ledger), self._last_worker)
+            return self._last_worker
+        return choose_worker(workers.candidates(credit_ledger), num_slots=num_slots, min_version=min_version)
 
     def _issue_evaluation(self, wanted: WantedEvaluation, worker_id: str) -> None:
         grant = self._grant_of(worker_id)

@@ -122,6 +122,10 @@ class WorkerRegistry:
 
     def candidates(self, ledger: CreditLedger) -> list[Candidate]:
         """Workers that serve a version and have free slots."""
+        return [candidate for candidate in self.able(ledger) if candidate.num_slots > 0]
+
+    def able(self, ledger: CreditLedger) -> list[Candidate]:
+        """Workers that serve a version, with free slots (`num_slots` > 0) or without."""
         found = []
         for worker in self.workers.values():
             status = worker.status
@@ -129,17 +133,16 @@ class WorkerRegistry:
                 continue
             if status.state not in (WorkerState.SERVING, WorkerState.RELOADING):
                 continue
-            num_slots = status.capacity + self.prefetch_tasks - ledger.num_used(worker.worker_id)
-            if num_slots > 0:
-                found.append(
-                    Candidate(
-                        worker_id=worker.worker_id,
-                        num_slots=num_slots,
-                        served_version=status.served_version,
-                        is_idle=ledger.num_used(worker.worker_id) == 0,
-                        is_serving=status.state is WorkerState.SERVING,
-                    )
+            num_used = ledger.num_used(worker.worker_id)
+            found.append(
+                Candidate(
+                    worker_id=worker.worker_id,
+                    num_slots=status.capacity + self.prefetch_tasks - num_used,
+                    served_version=status.served_version,
+                    is_idle=num_used == 0,
+                    is_serving=status.state is WorkerState.SERVING,
                 )
+            )
         return found
 
 

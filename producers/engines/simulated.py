@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FailureOf = Callable[[GenerationRequest], str | None]
+LengthOf = Callable[[GenerationRequest], int]
 
 
 class Clock(Protocol):
@@ -82,8 +83,8 @@ class _Response:
 class SimulatedEngine:
     """Deterministic responses at `tokens_per_second` per request.
 
-    `failure_of` names the error that a request shall raise, or None. With `tensors` a weights file must fit
-    them; without, any file will do.
+    `failure_of` names the error that a request shall raise, or None; `length_of` the number of tokens of its
+    response, in place of a hash. With `tensors` a weights file must fit them; without, any file will do.
     """
 
     name = "simulated"
@@ -101,6 +102,7 @@ class SimulatedEngine:
         tensors: ModelTensors | None = None,
         clock: Clock | None = None,
         failure_of: FailureOf | None = None,
+        length_of: LengthOf | None = None,
     ) -> None:
         self.max_context_tokens = max_context_tokens
         self._seed = seed
@@ -110,6 +112,7 @@ class SimulatedEngine:
         self._load_seconds = load_seconds
         self._clock = clock or WallClock()
         self._failure_of = failure_of or _never
+        self._length_of = length_of
         self._tensors = tensors
         self._version: int | None = None
         self._paused = False
@@ -180,6 +183,8 @@ class SimulatedEngine:
         longest = min(request.sampling.max_tokens, room)
         random = np.random.default_rng([self._seed, request.seed, *request.prompt_token_ids])
         num_tokens = int(random.integers(1, longest + 1))
+        if self._length_of is not None:
+            num_tokens = min(self._length_of(request), longest)
         token_ids = random.integers(self._end_token_id + 1, self._vocabulary_size, size=num_tokens)
         if num_tokens == longest:
             return _Response(int32_array(token_ids), FinishReason.LENGTH)

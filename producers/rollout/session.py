@@ -235,12 +235,12 @@ class WorkerSession:
         return self._advance()
 
     def replica_ended(self, task_id: str) -> list[Action]:
-        """One more sample of a started task is on its way."""
+        """One more sample of a started task is on its way; the slots of a task are free when its last one is."""
         entry = self._running[task_id]
-        self._num_running -= 1
         entry.num_missing -= 1
         if entry.num_missing == 0:
             del self._running[task_id]
+            self._num_running -= entry.task.num_replicas
         return self._advance()
 
     def end_overdue(self) -> list[Action]:

@@ -7,7 +7,13 @@ from typing import Any
 
 from builders import a_heartbeat, a_task
 
-from producers.dispatcher.credits import Candidate, CreditLedger, OpenTask, choose_worker
+from producers.dispatcher.credits import (
+    Candidate,
+    CreditLedger,
+    OpenTask,
+    choose_worker,
+    next_in_turn,
+)
 from producers.dispatcher.workers import WorkerRegistry, missing_tasks
 from schemas import Grant, WorkerState
 
@@ -43,15 +49,31 @@ def open_task(task_id: str = "1.1", worker_id: str = "worker-1", replicas: int =
     )
 
 
-def test_a_task_takes_a_slot_per_replica_until_each_has_its_sample() -> None:
+def test_a_task_takes_a_slot_per_replica_until_all_have_their_samples() -> None:
     ledger = CreditLedger()
     ledger.issue(open_task(replicas=2))
     assert ledger.num_used("worker-1") == 2
     assert ledger.end("1.1", 0) is not None
     assert ledger.end("1.1", 0) is None
-    assert ledger.num_used("worker-1") == 1
+    assert ledger.num_used("worker-1") == 2
     assert ledger.end("1.1", 1) is not None
     assert (ledger.num_used("worker-1"), len(ledger)) == (0, 0)
+
+
+def test_losing_a_task_frees_all_its_slots_once() -> None:
+    ledger = CreditLedger()
+    ledger.issue(open_task(replicas=2))
+    ledger.end("1.1", 0)
+    assert ledger.lose("1.1") is not None
+    assert ledger.lose("1.1") is None
+    assert (ledger.num_used("worker-1"), len(ledger)) == (0, 0)
+
+
+def test_static_scheduling_takes_workers_in_turn_and_goes_on_where_one_is_gone() -> None:
+    candidates = [Candidate(worker_id=name, num_slots=-3, served_version=0) for name in "cab"]
+    turns = [next_in_turn(candidates, last) for last in (None, "a", "b", "c", "bb")]
+    assert turns == ["a", "b", "c", "a", "c"]
+    assert next_in_turn([], "a") is None
 
 
 def test_ending_an_unknown_task_changes_nothing() -> None:

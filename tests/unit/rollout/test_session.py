@@ -181,12 +181,12 @@ def test_tasks_beyond_capacity_wait_for_a_slot() -> None:
     assert started(turner.end("1.0")) == ["1.100"]
 
 
-def test_a_task_with_several_replicas_takes_as_many_slots_and_ends_with_the_last() -> None:
+def test_a_task_with_several_replicas_holds_all_its_slots_until_the_last_has_ended() -> None:
     turner = Turner(capacity=2)
     turner.task(a_task(0, num_replicas=2))
     assert turner.task(a_task(1, num_replicas=2)) == []
     assert started(turner.end("1.0")) == []
-    assert turner.session.num_running == 1
+    assert turner.session.num_running == 2
     assert started(turner.end("1.0")) == ["1.100"]
 
 

@@ -1,0 +1,192 @@
+"""`rollog bench scheduling`: what queue scheduling, redundant prompts and prompt replication bring.
+
+Every mode collects the same batches, draw by draw, as real runs on one embedded Apache Kafka; the figures are ratios
+of modes beside the same ratio of the ideal model.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+from rollog.bench.figures import Figure, bootstrap_interval, ratio_of_means
+from rollog.bench.lane import Job
+from rollog.bench.lanes import Lanes, lane_command
+from rollog.bench.protection import protection_comparisons, protection_figures
+from rollog.bench.variants import queue_comparisons, replication_comparisons, warm_up_variant
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    from rollog.bench.lane import Outcome
+    from rollog.bench.variants import Comparison, Variant
+
+least_share_of_ideal = 0.95
+"""Target: the measured ratio over the ideal one on the same draws."""
+
+protection_item = 6
+comparisons_of_item = {1: queue_comparisons, 2: replication_comparisons}
+
+Outcomes = dict[str, dict[int, "Outcome"]]
+"""By name of the variant and number of the draw."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pair:
+    """Baseline and mode on one draw."""
+
+    baseline: Outcome
+    mode: Outcome
+
+
+def measure_scheduling(
+    *,
+    items: Iterable[int],
+    num_draws: int,
+    seed: int,
+    speed: float,
+    num_lanes: int,
+    address: str,
+    home: Path,
+    on_progress: Callable[[str], None],
+) -> tuple[list[Figure], int]:
+    """All figures of the chosen items, and how many runs failed. Progress comes as lines of text."""
+    chosen = set(items)
+    comparisons = [
+        found
+        for item in sorted(chosen & comparisons_of_item.keys())
+        for found in comparisons_of_item[item](num_draws)
+    ]
+    protection = protection_comparisons(num_draws) if protection_item in chosen else []
+    jobs = jobs_of([*comparisons, *protection], seed=seed, speed=speed)
+    on_progress(f"{len(jobs)} runs on {num_lanes} lanes, time {speed:g} times as fast")
+    outcomes: Outcomes = defaultdict(dict)
+    num_failed = 0
+    lanes = Lanes(num_lanes, lane_command(address, home))
+    warm_up = Job(variant=warm_up_variant, seed=seed, number=0, speed=speed)
+    for number, (job, outcome) in enumerate(lanes.outcomes(jobs, warm_up), start=1):
+        place = f"{number}/{len(jobs)} {job.variant.name} draw {job.number}"
+        if outcome.error is not None:
+            num_failed += 1
+            on_progress(f"{place}: FAILED twice, its draw is left out: {outcome.error}")
+            continue
+        outcomes[job.variant.name][job.number] = outcome
+        on_progress(f"{place}: {outcome.seconds:.1f} s, {_beside(job.variant, outcome)}")
+    figures = [*figures_of(comparisons, outcomes), *protection_figures(protection, outcomes)]
+    return figures, num_failed
+
+
+def _beside(variant: Variant, outcome: Outcome) -> str:
+    if variant.num_steps > 1:
+        return f"{outcome.long_trained:.0%} of the longest prompts trained"
+    return f"ideal {outcome.ideal_seconds:.1f} s"
+
+
+def jobs_of(comparisons: Sequence[Comparison], *, seed: int, speed: float) -> list[Job]:
+    """One run per variant and draw; the modes of a draw follow one another, so that they share their surroundings."""
+    wanted: dict[tuple[str, int], tuple[Variant, int]] = {}
+    for comparison in comparisons:
+        for variant in (comparison.baseline, comparison.mode):
+            for number in range(comparison.num_draws):
+                wanted.setdefault((variant.name, number), (variant, number))
+    last = max((number for _, number in wanted.values()), default=0)
+    return [
+        Job(variant=variant, seed=seed, number=number, speed=speed)
+        for draw in range(last + 1)
+        for variant, number in wanted.values()
+        if number == draw
+    ]
+
+
+def figures_of(
+    comparisons: Sequence[Comparison], outcomes: Mapping[str, Mapping[int, Outcome]]
+) -> list[Figure]:
+    """Per comparison the speed-up, its share of the ideal, the mode's own efficiency, and the seconds of both."""
+    figures: dict[str, Figure] = {}
+    for comparison in comparisons:
+        baseline, mode = (
+            outcomes.get(variant.name, {}) for variant in (comparison.baseline, comparison.mode)
+        )
+        pairs = [
+            _Pair(baseline=baseline[number], mode=mode[number])
+            for number in sorted(baseline.keys() & mode.keys())
+            if number < comparison.num_draws
+        ]
+        if not pairs:
+            continue
+        for figure in (*_ratios(comparison, pairs), *_seconds(comparison, pairs)):
+            figures[figure.name] = figure
+    return list(figures.values())
+
+
+def _ratios(comparison: Comparison, pairs: Sequence[_Pair]) -> list[Figure]:
+    ideal = _ideal_speedup(pairs)
+    return [
+        Figure(
+            name=f"scheduling.{comparison.name}.speedup",
+            value=round(_speedup(pairs), 4),
+            unit=f"times as fast as {comparison.baseline.name}",
+            target=round(least_share_of_ideal * ideal, 4),
+            ideal=round(ideal, 4),
+            interval=_rounded(bootstrap_interval(pairs, _speedup)),
+            num_draws=len(pairs),
+        ),
+        Figure(
+            name=f"scheduling.{comparison.name}.share_of_ideal",
+            value=round(_share(pairs), 4),
+            unit="measured speed-up / ideal speed-up on the same draws",
+            target=least_share_of_ideal,
+            ideal=1.0,
+            interval=_rounded(bootstrap_interval(pairs, _share)),
+            num_draws=len(pairs),
+        ),
+        Figure(
+            name=f"scheduling.{comparison.name}.efficiency",
+            value=round(_efficiency(pairs), 4),
+            unit="ideal time / measured time of this mode alone, whatever its baseline loses",
+            ideal=1.0,
+            interval=_rounded(bootstrap_interval(pairs, _efficiency)),
+            num_draws=len(pairs),
+        ),
+    ]
+
+
+def _seconds(comparison: Comparison, pairs: Sequence[_Pair]) -> list[Figure]:
+    sides = (
+        (comparison.baseline, [pair.baseline for pair in pairs]),
+        (comparison.mode, [pair.mode for pair in pairs]),
+    )
+    return [
+        Figure(
+            name=f"scheduling.{variant.name}.seconds",
+            value=round(fmean(found.seconds for found in side), 2),
+            unit="s of engine time from the first task to the full batch",
+            ideal=round(fmean(found.ideal_seconds for found in side), 2),
+            higher_is_better=False,
+            num_draws=len(side),
+        )
+        for variant, side in sides
+    ]
+
+
+def _speedup(pairs: Sequence[_Pair]) -> float:
+    return ratio_of_means([(pair.baseline.seconds, pair.mode.seconds) for pair in pairs])
+
+
+def _ideal_speedup(pairs: Sequence[_Pair]) -> float:
+    return ratio_of_means([(pair.baseline.ideal_seconds, pair.mode.ideal_seconds) for pair in pairs])
+
+
+def _share(pairs: Sequence[_Pair]) -> float:
+    return _speedup(pairs) / _ideal_speedup(pairs)
+
+
+def _efficiency(pairs: Sequence[_Pair]) -> float:
+    return ratio_of_means([(pair.mode.ideal_seconds, pair.mode.seconds) for pair in pairs])
+
+
+def _rounded(interval: tuple[float, float] | None) -> tuple[float, float] | None:
+    return None if interval is None else (round(interval[0], 4), round(interval[1], 4))

@@ -1,0 +1,152 @@
+"""`rollog bench`: the published benchmarks."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rollog.cli.options import home_option
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rollog.bench.figures import Figure
+
+Command = Callable[..., Any]
+
+
+@click.group()
+def bench() -> None:
+    """Measure, and say how far each figure is from its target and from the ideal.
+
+    Every command takes --seed and --json FILE: a list of objects with name, value, unit, target, ideal and
+    higher_is_better.
+    """
+
+
+def bench_options(function: Command) -> Command:
+    """Add the options that every benchmark has."""
+
+    @wraps(function)
+    def command(home: Path, **others: Any) -> Any:
+        return function(home=home.expanduser(), **others)
+
+    decorated: Command = click.option(
+        "--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write the figures here."
+    )(command)
+    decorated = click.option(
+        "--results",
+        "results_path",
+        type=click.Path(dir_okay=False, path_type=Path),
+        help="Write date, machine, versions, command and figures here.",
+    )(decorated)
+    decorated = click.option(
+        "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of every draw."
+    )(decorated)
+    return home_option(decorated)
+
+
+def _items(context: click.Context, parameter: click.Parameter, value: str) -> tuple[int, ...]:
+    del context, parameter
+    words = [word.strip() for word in value.split(",")]
+    unknown = [word for word in words if word not in {"1", "2", "6"}]
+    if unknown:
+        raise click.BadParameter(f"{', '.join(unknown)} is not known; give some of 1,2,6")
+    return tuple(sorted({int(word) for word in words}))
+
+
+@bench.command()
+@click.option(
+    "--items",
+    callback=_items,
+    default="1,2",
+    show_default=True,
+    help="1: queue scheduling and redundant prompts; 2: prompt replication; 6: protection of slow prompts.",
+)
+@click.option(
+    "--draws",
+    "num_draws",
+    type=click.IntRange(min=1),
+    default=20,
+    show_default=True,
+    help="Draws at pass rate 0.7; a quarter of them at 0.5 and 1.0, a tenth for items 2 and 6.",
+)
+@click.option(
+    "--speed",
+    type=click.FloatRange(min=0, min_open=True),
+    default=10.0,
+    show_default=True,
+    help="Engine seconds in a real second: the higher, the more the overheads weigh.",
+)
+@click.option(
+    "--lanes",
+    "num_lanes",
+    type=click.IntRange(min=1),
+    default=4,
+    show_default=True,
+    help="Runs beside each other, each in a process of its own.",
+)
+@bench_options
+def scheduling(
+    *,
+    items: tuple[int, ...],
+    num_draws: int,
+    speed: float,
+    num_lanes: int,
+    home: Path,
+    seed: int,
+    json_path: Path | None,
+    results_path: Path | None,
+) -> int:
+    """Measure the time to a full batch: queue scheduling against rounds, replication against whole groups.
+
+    Item 6, on request, measures whether the longest prompts are ever trained, with protection and without.
+
+    Real runs on an embedded Apache Kafka of its own: dispatcher, rollout workers and trainer, with a simulated engine
+    whose time is scaled. Durations and verdicts are a hash of (seed, draw, group, replica), the same for every mode
+    and for the ideal that each ratio stands beside. Exit status 1 if runs failed; their draws are left out.
+    """
+    from rollog.bench.scheduling import measure_scheduling  # noqa: PLC0415  # help needs none of it
+    from rollog.broker.embedded import EmbeddedKafka  # noqa: PLC0415
+    from rollog.cli.connection import cache_directory  # noqa: PLC0415
+
+    with (
+        tempfile.TemporaryDirectory(prefix="rollog-bench-") as directory,
+        EmbeddedKafka(Path(directory) / "kafka", cache_directory(home)) as kafka,
+    ):
+        figures, num_failed = measure_scheduling(
+            items=items,
+            num_draws=num_draws,
+            seed=seed,
+            speed=speed,
+            num_lanes=num_lanes,
+            address=kafka.address,
+            home=Path(directory) / "runs",
+            on_progress=lambda line: click.echo(line, err=True),
+        )
+    chosen = ",".join(map(str, items))
+    command = (
+        f"rollog bench scheduling --items {chosen} --draws {num_draws} --speed {speed:g} --lanes {num_lanes} "
+        f"--seed {seed}"
+    )
+    _report(figures, command, json_path, results_path)
+    return 1 if num_failed else 0
+
+
+def _report(
+    figures: Sequence[Figure], command: str, json_path: Path | None, results_path: Path | None
+) -> None:
+    from rollog.bench.figures import write_figures, write_results  # noqa: PLC0415  # help needs none of it
+    from rollog.broker.embedded_jars import kafka_version  # noqa: PLC0415
+
+    for figure in figures:
+        click.echo(figure.line())
+    if json_path is not None:
+        write_figures(figures, json_path)
+    if results_path is not None:
+        write_results(figures, results_path, command=command, kafka_version=kafka_version)

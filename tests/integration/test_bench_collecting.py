@@ -1,0 +1,59 @@
+"""A benchmark's run: real roles, simulated engine, on either broker."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rollog.bench.collecting import collect_batch
+from rollog.bench.variants import Variant
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rollog.broker.ports import Broker
+
+
+def a_variant(**changes: object) -> Variant:
+    values: dict[str, object] = {"name": "small", "num_groups": 3, "group_size": 2, "slots_per_worker": 6}
+    return Variant(**(values | changes))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("scheduling", ["queue", "batch"])
+def test_a_batch_is_collected_with_a_task_for_each_rollout_of_each_group_it_took(
+    broker: Broker, tmp_path: Path, scheduling: str
+) -> None:
+    variant = a_variant(scheduling=scheduling, pass_rate=0.5)
+    draw = variant.draw(0, 1)
+    num_failing = [draw.passes(group) for group in range(30)].index(True)
+    assert num_failing > 0
+    found = collect_batch(variant, draw, broker, tmp_path, speed=200.0)
+    assert found.ideal_seconds == variant.ideal_seconds(draw)
+    assert found.num_tasks >= 2 * (3 + num_failing)
+    assert found.num_tasks % 2 == 0
+    assert list(tmp_path.iterdir()) == []
+    with broker.admin() as admin:
+        assert [name for name in admin.list_topics() if ".bench-" in name] == []
+
+
+def test_without_replication_one_task_stands_for_a_group(broker: Broker, tmp_path: Path) -> None:
+    variant = a_variant(replicate=False, num_workers=2, slots_per_worker=2)
+    found = collect_batch(variant, variant.draw(0, 0), broker, tmp_path, speed=200.0)
+    assert found.num_tasks == 3
+
+
+def test_a_variant_that_cannot_work_says_what_ended_it(broker: Broker, tmp_path: Path) -> None:
+    variant = a_variant(num_groups=3000)
+    with pytest.raises(ValueError, match="3000 groups"):
+        collect_batch(variant, variant.draw(0, 0), broker, tmp_path, speed=200.0)
+
+
+def test_a_run_of_several_steps_tells_what_became_of_its_longest_prompts(
+    broker: Broker, tmp_path: Path
+) -> None:
+    variant = a_variant(num_steps=3, alpha=1.0, belongs_to_prompt=True, variation=0.1, longest_seconds=60.0)
+    found = collect_batch(variant, variant.draw(0, 0), broker, tmp_path, speed=200.0)
+    assert found.num_tasks >= 3 * 3 * 2
+    assert 0.0 <= found.long_trained <= 1.0
+    assert found.seconds > 0

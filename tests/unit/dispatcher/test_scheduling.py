@@ -1,0 +1,96 @@
+"""The scheduling modes that queue scheduling is compared with: rounds, and workers in turn."""
+
+from __future__ import annotations
+
+from dispatcher_bench import Bench
+
+from producers.config import DispatchConfig
+from producers.dispatcher.rounds import Round
+from schemas import IssueReason, Status
+
+
+def test_a_round_holds_what_is_missing_when_it_begins_and_ends_before_the_next() -> None:
+    round_ = Round()
+    round_.advance(is_idle=True, next_group_id=0, num_missing=2)
+    assert [round_.includes(group) for group in (0, 1, 2)] == [True, True, False]
+    round_.advance(is_idle=True, next_group_id=1, num_missing=5)
+    assert not round_.includes(2)
+    round_.complete()
+    round_.advance(is_idle=False, next_group_id=2, num_missing=1)
+    assert not round_.is_issued
+    round_.advance(is_idle=True, next_group_id=2, num_missing=1)
+    assert (round_.is_issued, round_.includes(2), round_.includes(3)) == (True, True, False)
+
+
+def test_a_round_without_anything_missing_gives_way_to_the_next() -> None:
+    round_ = Round()
+    round_.advance(is_idle=True, next_group_id=3, num_missing=0)
+    round_.complete()
+    round_.advance(is_idle=True, next_group_id=3, num_missing=1)
+    assert round_.includes(3)
+
+
+def batch_bench() -> Bench:
+    bench = Bench(dispatch=DispatchConfig(prefetch_tasks=0, scheduling="batch"))
+    bench.publish_ledger()
+    return bench
+
+
+def test_batch_scheduling_replaces_a_filtered_group_only_when_the_whole_round_has_ended() -> None:
+    bench = batch_bench()
+    bench.beat()
+    dispatcher = bench.dispatcher()
+    bench.turn(dispatcher)
+    tasks = bench.tasks()
+    assert [task.group_id for task in tasks] == [0, 0, 1, 1]
+    for task in tasks[:3]:
+        bench.end(task, reward=1.0)
+    bench.turn(dispatcher)
+    assert len(bench.tasks()) == 4
+    bench.end(tasks[3], reward=0.0)
+    bench.turn(dispatcher)
+    assert [task.group_id for task in bench.tasks()[4:]] == [2, 2]
+
+
+def test_a_round_larger_than_the_slots_goes_out_as_they_become_free_and_grows_by_nothing() -> None:
+    bench = batch_bench()
+    bench.beat(capacity=2)
+    dispatcher = bench.dispatcher()
+    bench.turn(dispatcher)
+    for task in bench.tasks():
+        bench.end(task, reward=1.0)
+    bench.turn(dispatcher)
+    assert [task.group_id for task in bench.tasks()] == [0, 0, 1, 1]
+    bench.end(bench.tasks()[2], reward=1.0)
+    bench.turn(dispatcher)
+    assert len(bench.tasks()) == 4
+
+
+def test_a_failed_rollout_is_made_again_in_the_next_round() -> None:
+    bench = batch_bench()
+    bench.beat()
+    dispatcher = bench.dispatcher()
+    bench.turn(dispatcher)
+    tasks = bench.tasks()
+    bench.end(tasks[0], status=Status.FAILED, segments=(), reward=0.0)
+    bench.turn(dispatcher)
+    assert len(bench.tasks()) == 4
+    for task in tasks[1:]:
+        bench.end(task)
+    bench.turn(dispatcher)
+    (again,) = bench.tasks()[4:]
+    assert (again.group_id, again.replica, again.issue_reason) == (0, 0, IssueReason.FAILED)
+
+
+def test_static_scheduling_deals_tasks_in_turn_beyond_what_a_worker_can_run() -> None:
+    bench = Bench(dispatch=DispatchConfig(prefetch_tasks=0, scheduling="static"))
+    bench.publish_ledger()
+    bench.beat("worker-1", capacity=1)
+    bench.beat("worker-2", capacity=9)
+    dispatcher = bench.dispatcher()
+    bench.turn(dispatcher)
+    numbers = {
+        partition: len([task for task in bench.tasks() if task.grant_id == grant_id])
+        for partition, grant_id in enumerate(sorted({task.grant_id for task in bench.tasks()}))
+    }
+    assert numbers == {0: 2, 1: 2}
