@@ -20,6 +20,9 @@ CPU := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_O
 	HF_HUB_DISABLE_TELEMETRY=1 VLLM_NO_USAGE_STATS=1 DO_NOT_TRACK=1
 PYTEST := $(CPU) $(BIN)/python -m pytest
 COVERAGE := --cov --cov-report=term:skip-covered
+# A file's tests stay in one process: they share an engine or a broker that takes long to start.
+TEST_PROCESSES ?= 2
+PARALLEL := -n $(TEST_PROCESSES) --dist loadfile
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo check test test-slow test-docker bench lock clean
@@ -42,7 +45,7 @@ check: setup ## lint, format, types, layers, schemas
 	$(BIN)/python -m schemas.compatibility
 
 test: setup ## run the tests that need no container engine, no accelerator and no patience
-	$(PYTEST) -m "not docker and not gpu and not slow" $(COVERAGE)
+	$(PYTEST) -m "not docker and not gpu and not slow" $(PARALLEL) $(COVERAGE) --durations=15
 
 test-slow: setup ## run the tests that take longer
 	$(PYTEST) -m "slow and not docker and not gpu"
