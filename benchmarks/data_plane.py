@@ -6,14 +6,12 @@ sends it through the broker port, polls it and decodes it; `raw` sends ready byt
 settings and put the same bytes on the wire. The figure is the ratio of the rates of ours and raw in the same run; its
 target is 0.7, and its ideal is the ratio of avro and raw: what is left if everything but fastavro cost nothing.
 
-    python benchmarks/data_plane.py [--records 6000] [--rounds 7] [--seed 0] [--json FILE]
+    python benchmarks/data_plane.py [--records 6000] [--rounds 7] [--seed 0] [--json FILE] [--results FILE]
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import platform
 import random
 import statistics
 import tempfile
@@ -28,7 +26,9 @@ from fastavro import schemaless_reader, schemaless_writer
 from kafka import KafkaConsumer, KafkaProducer
 from kafka import TopicPartition as KafkaTopicPartition
 
+from rollog.bench.figures import Figure, write_figures, write_results
 from rollog.broker.embedded import EmbeddedKafka
+from rollog.broker.embedded_jars import kafka_version
 from rollog.broker.kafka import KafkaBroker
 from rollog.broker.kafka_settings import (
     ConnectionSettings,
@@ -180,7 +180,7 @@ def per_record_microseconds(samples: Sequence[Sample]) -> tuple[float, float]:
     return (encoded - started) / len(samples) * 1e6, (decoded - encoded) / len(samples) * 1e6
 
 
-def measure(num_records: int, num_rounds: int, seed: int, cache: Path) -> list[dict[str, object]]:
+def measure(num_records: int, num_rounds: int, seed: int, cache: Path) -> list[Figure]:
     """All figures of one run."""
     noise = random.Random(seed)
     samples = [a_sample(number, noise) for number in range(num_records)]
@@ -203,36 +203,22 @@ def measure(num_records: int, num_rounds: int, seed: int, cache: Path) -> list[d
     ideal = statistics.median(avro / raw for avro, raw in zip(avro, bare, strict=True))
     encode_us, decode_us = per_record_microseconds(samples)
     return [
-        figure("data_plane.ratio", statistics.median(ratios), "ours / raw", target=target_ratio, ideal=ideal),
-        figure("data_plane.ratio_min", min(ratios), "ours / raw"),
-        figure("data_plane.ratio_max", max(ratios), "ours / raw"),
-        figure("data_plane.ours", statistics.median(mine), "records/s"),
-        figure("data_plane.raw", statistics.median(bare), "records/s"),
-        figure("data_plane.avro", statistics.median(avro), "records/s"),
-        figure("data_plane.encode", encode_us, "us/record", higher_is_better=False),
-        figure("data_plane.decode", decode_us, "us/record", higher_is_better=False),
-        figure("data_plane.record", len(values[0][0]), "bytes"),
+        Figure(
+            name="data_plane.ratio",
+            value=statistics.median(ratios),
+            unit="ours / raw",
+            target=target_ratio,
+            ideal=ideal,
+        ),
+        Figure(name="data_plane.ratio_min", value=min(ratios), unit="ours / raw"),
+        Figure(name="data_plane.ratio_max", value=max(ratios), unit="ours / raw"),
+        Figure(name="data_plane.ours", value=statistics.median(mine), unit="records/s"),
+        Figure(name="data_plane.raw", value=statistics.median(bare), unit="records/s"),
+        Figure(name="data_plane.avro", value=statistics.median(avro), unit="records/s"),
+        Figure(name="data_plane.encode", value=encode_us, unit="us/record", higher_is_better=False),
+        Figure(name="data_plane.decode", value=decode_us, unit="us/record", higher_is_better=False),
+        Figure(name="data_plane.record", value=len(values[0][0]), unit="bytes"),
     ]
-
-
-def figure(
-    name: str,
-    value: float,
-    unit: str,
-    *,
-    target: float | None = None,
-    ideal: float | None = None,
-    higher_is_better: bool = True,
-) -> dict[str, object]:
-    """One measured figure."""
-    return {
-        "name": name,
-        "value": round(float(value), 4),
-        "unit": unit,
-        "target": target,
-        "ideal": None if ideal is None else round(ideal, 4),
-        "higher_is_better": higher_is_better,
-    }
 
 
 def main() -> None:
@@ -244,15 +230,24 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--cache", type=Path, default=Path(".rollog/cache"))
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=Path, help="write the figures here")
+    parser.add_argument(
+        "--results", type=Path, help="write date, machine, versions, command and figures here"
+    )
     arguments = parser.parse_args()
     figures = measure(arguments.records, arguments.rounds, arguments.seed, arguments.cache)
     for each in figures:
-        target = "" if each["target"] is None else f"  (target {each['target']}, ideal {each['ideal']})"
-        print(f"{each['name']:24} {each['value']:>12} {each['unit']}{target}")
-    print(f"python {platform.python_version()}, {platform.machine()}, {arguments.rounds} rounds")
+        print(each.line())
     if arguments.json:
-        arguments.json.write_text(json.dumps(figures, indent=1) + "\n")
+        write_figures(figures, arguments.json)
+    if arguments.results:
+        command = f"python benchmarks/data_plane.py --records {arguments.records} --rounds {arguments.rounds}"
+        write_results(
+            figures,
+            arguments.results,
+            command=f"{command} --seed {arguments.seed}",
+            kafka_version=kafka_version,
+        )
 
 
 if __name__ == "__main__":

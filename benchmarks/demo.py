@@ -19,6 +19,7 @@ import platform
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -26,6 +27,7 @@ from typing import Any
 import demo_learning
 import torch
 
+from rollog.bench.figures import Figure
 from rollog.demo.prepare import prepare
 
 Summary = dict[str, Any]
@@ -74,7 +76,7 @@ def check(summary: Summary) -> None:
     assert summary["max_lag"] <= summary["alpha"], summary
 
 
-def figures_of(runs: list[Summary], bare: list[float], controls: list[Summary]) -> list[dict[str, object]]:
+def figures_of(runs: list[Summary], bare: list[float], controls: list[Summary]) -> list[Figure]:
     """Means over seeds."""
 
     def mean(key: str, of: list[Summary] = runs) -> float:
@@ -115,16 +117,11 @@ def figures_of(runs: list[Summary], bare: list[float], controls: list[Summary]) 
 
 def figure(
     name: str, value: float, unit: str, target: float | None = None, *, higher_is_better: bool = True
-) -> dict[str, object]:
+) -> Figure:
     """One measured figure."""
-    return {
-        "name": name,
-        "value": round(value, 4),
-        "unit": unit,
-        "target": target,
-        "ideal": None,
-        "higher_is_better": higher_is_better,
-    }
+    return Figure(
+        name=name, value=round(value, 4), unit=unit, target=target, higher_is_better=higher_is_better
+    )
 
 
 def main() -> None:
@@ -148,8 +145,7 @@ def main() -> None:
     ]
     figures = figures_of(runs, bare, controls)
     for each in figures:
-        target = "" if each["target"] is None else f"  (target {each['target']})"
-        print(f"{each['name']:32} {each['value']:>12} {each['unit']}{target}")
+        print(each.line())
     machine = f"python {platform.python_version()}, {platform.machine()}, {os.cpu_count()} cores"
     versions = ", ".join(f"{name} {version}" for name, version in sorted(runs[0]["versions"].items()))
     print(f"{machine}; {versions}; seeds {arguments.seeds}, control {arguments.control_seeds}")
@@ -160,7 +156,7 @@ def main() -> None:
             "versions": runs[0]["versions"],
             "command": f"python benchmarks/demo.py --seeds {' '.join(map(str, arguments.seeds))} "
             f"--control-seeds {' '.join(map(str, arguments.control_seeds))}",
-            "figures": figures,
+            "figures": [asdict(each) for each in figures],
             "runs": runs,
             "bare_step_seconds": bare,
             "controls": controls,
