@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from producers.dispatcher.credits import task_id_of
 from producers.dispatcher.evaluations import greedy
+from producers.seeds import derived_seed
 from rollog.rules.freshness import min_version
 from schemas import Kind, RolloutTask, SamplingParameters
 
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from producers.dispatcher.groups import Wanted
     from producers.dispatcher.settings import DispatcherSettings
     from schemas import Prompt
-
-seed_bits = 31
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,12 +26,6 @@ class IssuePosition:
     alpha: float
     ledger_position: int
     samples_positions: tuple[int, ...]
-
-
-def derived_seed(*parts: object) -> int:
-    """A sampling seed of 31 bits from everything that identifies an attempt."""
-    text = "/".join(str(part) for part in parts)
-    return int.from_bytes(sha256(text.encode()).digest()[:4], "little") >> (32 - seed_bits)
 
 
 class TaskWriter:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from hashlib import sha256
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from producers.engines.ports import Generation, GenerationRequest, VersionSpan
+from producers.seeds import derived_seed
 from schemas import FinishReason, float32_array, int32_array
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-_seed_bits = 31
 
 
 class ResumableResponse:
@@ -67,9 +65,8 @@ class ResumableResponse:
 
 
 def resumed_seed(seed: int, number: int) -> int:
-    """The seed of a response's `number`-th resumption: 31 bits of the sha256 of `<seed>/<number>`."""
-    digest = sha256(f"{seed}/{number}".encode()).digest()
-    return int.from_bytes(digest[:4], "little") >> (32 - _seed_bits)
+    """The seed of a response's `number`-th resumption."""
+    return derived_seed(seed, number)
 
 
 def joined(parts: Sequence[Generation]) -> Generation:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import TYPE_CHECKING
 
+from consumers.ledger import read_to_end
 from producers.config import (
     DataConfig,
     DispatchConfig,
@@ -345,13 +346,12 @@ class _Run:
 
     def _read(self, topic: str, partitions: int) -> list[Record]:
         """All committed records of a topic, by append time."""
-        places = [TopicPartition(topic, number) for number in range(partitions)]
-        found: list[Record] = []
         with self._broker.consumer(client_id="bench") as consumer:
-            ends = consumer.end_offsets(places)
-            consumer.assign(dict.fromkeys(places, 0))
-            while any(consumer.position(place) < end for place, end in ends.items()):
-                found += consumer.poll(_poll_seconds)
+            found = [
+                record
+                for partition in range(partitions)
+                for record in read_to_end(consumer, topic, partition)
+            ]
         return sorted(found, key=lambda record: (record.timestamp_ms, record.partition, record.offset))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from rich.columns import Columns
@@ -62,16 +61,11 @@ def step_line(facts: RunFacts, view: ProgressView, step: int) -> str:
         f"waited {timings.wait_seconds:.2f} s",
         f"trained {timings.train_seconds:.2f} s",
     ]
-    if step in _changes(view.alpha_history):
+    if len(set(view.alpha_history[max(0, step - 2) : step])) > 1:
         parts.append(f"alpha {view.alpha_history[step - 1]:g}")
     if view.tokens_per_second:
         parts.append(f"{view.tokens_per_second:.0f} tokens/s")
     return "  ".join(parts)
-
-
-def _changes(alphas: Sequence[float]) -> set[int]:
-    """The steps taken with another alpha than the step before."""
-    return {step for step, (before, now) in enumerate(pairwise(alphas), start=2) if before != now}
 
 
 def evaluation_line(name: str, version: int, accuracy: float, num_prompts: int) -> str:
