@@ -29,6 +29,8 @@ class Start:
 
     def __init__(self) -> None:
         self._thread_id: int | None = None
+        self._lock = threading.Lock()
+        self._is_over = False
         self._ended = threading.Event()
 
     @contextmanager
@@ -36,11 +38,28 @@ class Start:
         """The thread that enters this is starting the engine. Raises EngineError when it was given up."""
         self._thread_id = threading.get_ident()
         try:
-            yield
+            try:
+                yield
+            finally:
+                self._end()
         except GivenUp:
+            self._end()  # which may have been what was interrupted
             raise EngineError("the engine was closed while it was starting") from None
-        finally:
-            self._ended.set()
+
+    def _end(self) -> None:
+        """When this returns, no GivenUp is on its way to this thread any more.
+
+        None is set once the start is over, and one set before is raised at the next call or jump: inside of here.
+        Taking it back instead (by setting NULL) leaves CPython 3.11 with a signal that nobody clears, and a traced
+        thread, as under a debugger or coverage, turns round on it for ever.
+        """
+        while not self._ended.is_set():
+            try:
+                with self._lock:
+                    self._is_over = True
+                self._ended.set()
+            except GivenUp:
+                continue
 
     def give_up(self, end_children: Callable[[], None]) -> None:
         """If the start is under way, return when it has ended; call this from another thread.
@@ -48,11 +67,12 @@ class Start:
         GivenUp is raised there until then, again and again because code on its way may swallow it, and
         `end_children` is called, to end what the start may wait for outside of this process.
         """
-        if self._thread_id is None or self._ended.is_set():
+        if self._thread_id is None:
             return
         thread = ctypes.c_ulong(self._thread_id)
         while not self._ended.is_set():
             end_children()
-            _set_exception(thread, ctypes.py_object(GivenUp))
+            with self._lock:
+                if not self._is_over:
+                    _set_exception(thread, ctypes.py_object(GivenUp))
             self._ended.wait(_again_seconds)
-        _set_exception(thread, None)

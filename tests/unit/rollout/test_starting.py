@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 import time
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from waiting import wait_until
@@ -17,6 +19,7 @@ from rollog.errors import EngineError
 
 if TYPE_CHECKING:
     from pathlib import Path
+    from types import FrameType
 
 
 class Work:
@@ -66,6 +69,40 @@ def test_a_start_that_has_not_begun_or_has_ended_needs_no_giving_up() -> None:
     with start.under_way():
         pass
     start.give_up(lambda: pytest.fail("it has ended"))
+
+
+class TracedWork:
+    """A start that ends by itself just as it is given up, on a traced thread that lives on, as under coverage."""
+
+    def __init__(self) -> None:
+        self.start = Start()
+        self.is_busy, self.may_end, self.may_go_on = (threading.Event() for _ in range(3))
+        self.went_on = False
+        self.thread = threading.Thread(target=self.run, daemon=True)
+
+    def run(self) -> None:
+        sys.settrace(self.trace)  # of this thread only
+        with suppress(EngineError), self.start.under_way():
+            self.is_busy.set()
+            self.may_end.wait()
+        self.may_go_on.wait()
+        for _ in range(1000):
+            pass
+        self.went_on = True
+
+    def trace(self, frame: FrameType, _event: str, _argument: object) -> Any:
+        return self.trace if frame.f_code is TracedWork.run.__code__ else None
+
+
+def test_a_thread_whose_start_ended_as_it_was_given_up_goes_on_undisturbed() -> None:
+    for _ in range(30):
+        work = TracedWork()
+        work.thread.start()
+        assert work.is_busy.wait(20)
+        work.start.give_up(work.may_end.set)
+        work.may_go_on.set()
+        work.thread.join(20)
+        assert work.went_on
 
 
 def test_an_engine_can_be_closed_while_it_starts(tmp_path: Path) -> None:
