@@ -26,7 +26,12 @@ if TYPE_CHECKING:
 
     from rollog.cli.settings import Settings
 
-pytestmark = [pytest.mark.broker, pytest.mark.engine, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.broker,
+    pytest.mark.engine,
+    pytest.mark.timeout(300),
+    pytest.mark.usefixtures("sigint_is_heeded"),
+]
 
 patience_seconds = 120.0
 
@@ -104,6 +109,14 @@ def _command_of(process: Path, mark: bytes) -> str:
         return (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     except OSError:
         return ""
+
+
+@pytest.fixture
+def sigint_is_heeded() -> Iterator[None]:
+    """As in a terminal: what is started in the background of a script inherits that Ctrl-C is to be ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture
