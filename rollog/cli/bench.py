@@ -138,6 +138,82 @@ def scheduling(
     return 1 if num_failed else 0
 
 
+def _alphas(context: click.Context, parameter: click.Parameter, value: str) -> tuple[float, ...]:
+    del context, parameter
+    try:
+        alphas = tuple(sorted({float(word) for word in value.split(",")}))
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is not a list of numbers such as 0,1,2") from None
+    if alphas[0] != 0 or len(alphas) == 1:
+        raise click.BadParameter(
+            f"{value!r}: give 0, which the others are compared with, and at least one more"
+        )
+    return alphas
+
+
+@bench.command()
+@click.option(
+    "--alphas",
+    callback=_alphas,
+    default="0,1,2",
+    show_default=True,
+    help="Values of freshness.alpha, 0 first.",
+)
+@click.option(
+    "--seeds",
+    "num_seeds",
+    type=click.IntRange(min=1),
+    default=3,
+    show_default=True,
+    help="Runs of each alpha, with seeds from --seed on.",
+)
+@click.option(
+    "--target",
+    type=click.FloatRange(min=0, max=1, min_open=True),
+    default=0.92,
+    show_default=True,
+    help="Held-out accuracy (greedy) to reach.",
+)
+@bench_options
+def accuracy(
+    *,
+    alphas: tuple[float, ...],
+    num_seeds: int,
+    target: float,
+    home: Path,
+    seed: int,
+    json_path: Path | None,
+    results_path: Path | None,
+) -> int:
+    """Measure the time to the demo's target accuracy: alpha 0 against others, with vLLM and DeepSpeed.
+
+    Each run is a `rollog up` of the demo, evaluated every second step; a run takes one to three minutes. What counts
+    is the trainer's time from its first step on, without the start of the engines.
+    """
+    from rollog.bench.accuracy import measure_accuracy  # noqa: PLC0415  # help needs none of it
+    from rollog.broker.embedded import EmbeddedKafka  # noqa: PLC0415
+    from rollog.broker.kafka import KafkaBroker  # noqa: PLC0415
+    from rollog.cli.connection import cache_directory  # noqa: PLC0415
+
+    with (
+        tempfile.TemporaryDirectory(prefix="rollog-bench-") as directory,
+        EmbeddedKafka(Path(directory) / "kafka", cache_directory(home)) as kafka,
+    ):
+        figures = measure_accuracy(
+            alphas=alphas,
+            seeds=range(seed, seed + num_seeds),
+            target=target,
+            broker=KafkaBroker(kafka.address),
+            address=kafka.address,
+            home=Path(directory) / "home",
+            on_progress=lambda line: click.echo(line, err=True),
+        )
+    chosen = ",".join(f"{alpha:g}" for alpha in alphas)
+    command = f"rollog bench accuracy --alphas {chosen} --seeds {num_seeds} --target {target:g} --seed {seed}"
+    _report(figures, command, json_path, results_path)
+    return 0
+
+
 def _report(
     figures: Sequence[Figure], command: str, json_path: Path | None, results_path: Path | None
 ) -> None:
