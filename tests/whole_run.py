@@ -14,25 +14,26 @@ from typing import TYPE_CHECKING, Any
 from transformers.utils import logging as transformers_logging
 from waiting import wait_until
 
-from consumers.ledger import read_ledger
+from consumers.ledger import read_ledger, read_to_end
 from consumers.progress import ProgressView, RunProgress
 from consumers.sample_stream import consume
 from producers.dispatcher.role import run_dispatcher
 from producers.rollout.role import run_rollout
-from rollog.broker.ports import TopicPartition
 from rollog.broker.topics import RunTopics
 from rollog.cli.creation import create_run
 from rollog.cli.local import dispatcher_settings, rollout_settings, trainer_settings
 from rollog.cli.settings import Settings
 from rollog.demo.model import new_model, save_tokenizer
 from rollog.metrics import Metrics
+from schemas import Sample
+from schemas.codec import decode_as
 from trainer.role import run_trainer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from rollog.broker.ports import Broker
+    from rollog.broker.ports import Broker, Record
     from rollog.rules.headers import SampleHeader
     from schemas import LedgerRecord
 
@@ -161,14 +162,20 @@ class WholeRun:
     def samples(self) -> list[SampleHeader]:
         """Headers of everything in `samples`, by place."""
         num_partitions = self.settings.broker.samples_partitions
-        places = [TopicPartition(self.topics.samples, number) for number in range(num_partitions)]
-        headers = []
-        with self.broker.consumer(client_id="reader") as consumer:
-            ends = consumer.end_offsets(places)
-            consumer.assign(dict.fromkeys(places, 0))
-            while any(consumer.position(place) < end for place, end in ends.items()):
-                headers += [consume(record, num_partitions, 99).header for record in consumer.poll(0.1)]
+        headers = [consume(record, num_partitions, 99).header for record in self._sample_records()]
         return sorted(headers, key=lambda header: header.place)
+
+    def read_samples(self) -> list[Sample]:
+        """Everything in `samples`, decoded."""
+        return [decode_as(Sample, record.value or b"") for record in self._sample_records()]
+
+    def _sample_records(self) -> list[Record]:
+        with self.broker.consumer(client_id="reader") as consumer:
+            return [
+                record
+                for partition in range(self.settings.broker.samples_partitions)
+                for record in read_to_end(consumer, self.topics.samples, partition)
+            ]
 
     def raise_errors(self) -> None:
         for role in self.roles:

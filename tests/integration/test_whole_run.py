@@ -78,6 +78,33 @@ def test_a_synchronous_start_an_asynchronous_rest_and_barriers(
     assert all(step.statistics["first_divergence"] >= 0 for step in steps)
 
 
+@pytest.mark.parametrize("mode", ["drain", "abort"])
+def test_running_rollouts_are_drained_or_aborted_and_resumed_when_weights_arrive(
+    kafka_broker: KafkaBroker, run_topics: RunTopics, tmp_path: Path, mode: str
+) -> None:
+    settings = small_settings(
+        tmp_path,
+        run_topics.run,
+        run={"num_steps": 5},
+        freshness={"alpha": 2.0},
+        sampling={"max_tokens": 40},
+        rollout={"reload": mode},
+    )
+    with whole_run(kafka_broker, tmp_path, settings) as run:
+        run.dispatcher()
+        run.trainer()
+        run.worker()
+        ledger = run.wait_until_closed()
+        samples = [sample for sample in run.read_samples() if sample.status is Status.FINISHED]
+    counts = check_invariants(run, ledger)
+    assert counts[Disposition.TRAINED] == 5 * 2 * 4
+    assert len({segment.version for sample in samples for segment in sample.segments}) > 1
+    if mode == "drain":
+        assert {len(sample.segments) for sample in samples} == {1}
+    else:
+        assert any(len(sample.segments) > 1 for sample in samples)
+
+
 def test_workers_come_and_go_and_dispatcher_and_trainer_are_restarted_without_loss(
     kafka_broker: KafkaBroker, run_topics: RunTopics, tmp_path: Path
 ) -> None:
