@@ -294,6 +294,23 @@ def test_without_stopped_the_ledger_closes_after_the_time_out_and_disposes_of_ev
     assert dispositions(run) == {"g0.r0.a0": Disposition.INCOMPLETE}
 
 
+def test_the_close_reads_to_the_end_that_samples_have_once_the_dispatcher_stopped(
+    trainer: Trainer, run: FakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sample that the trainer had not polled when it learnt of `Stopped` gets its disposition all the same."""
+    end_offsets = trainer._stream.end_offsets
+
+    def after_a_last_sample() -> tuple[int, ...]:
+        run.send(a_rollout(0, 0, weights_sha256=trainer.ledger.weights[0]))
+        return end_offsets()
+
+    monkeypatch.setattr(trainer._stream, "end_offsets", after_a_last_sample)
+    run.end_dataset(-1)
+    run.stop()
+    turn_until_closed(trainer)
+    assert dispositions(run) == {"g0.r0.a0": Disposition.INCOMPLETE}
+
+
 def test_a_closed_run_is_left_alone(
     memory_broker: MemoryBroker, run: FakeRun, settings: TrainerSettings
 ) -> None:
