@@ -200,3 +200,16 @@ class MetricsConfig(Section):
     """Port of the first role on this machine (0: any free one); left out, metrics are not served."""
     host: str = "127.0.0.1"
     """Address to listen on."""
+
+
+class SupervisionConfig(Section):
+    """How `rollog up` treats a role, or its own broker, that dies."""
+
+    max_restarts: Annotated[int, Field(ge=0)] = 5
+    """Restarts within `window_seconds` after which a role is given up."""
+    window_seconds: Annotated[float, Field(gt=0)] = 300.0
+    """Restarts longer ago than this are forgiven."""
+    first_delay_seconds: Annotated[float, Field(ge=0)] = 0.5
+    """Pause before the first restart; each one within the window doubles it."""
+    longest_delay_seconds: Annotated[float, Field(ge=0)] = 15.0
+    """Longest pause before a restart."""

@@ -15,6 +15,8 @@ import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rollog.crash_points import CrashPoint, reach
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
@@ -77,6 +79,7 @@ class CheckpointStore:
             for path in sorted(directory.rglob("*"))
             if path.is_file()
         }
+        reach(CrashPoint.CHECKPOINT_HALF_WRITTEN)
         _write_manifest(directory, {"version": version, "weights_sha256": weights_sha256, "files": files})
         self._thin_out()
         return Checkpoint(version=version, weights_sha256=weights_sha256, directory=directory, files=files)

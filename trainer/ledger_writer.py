@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Self
 
 from rollog.broker.ports import TopicPartition
+from rollog.crash_points import CrashPoint, reach
 from rollog.errors import RecordTooLarge
 from rollog.rules.ledger_state import record_hash
 from schemas.codec import encode
@@ -77,6 +78,7 @@ class LedgerWriter:
         value = self._encoded(record)
         producer = self._producer
         producer.begin()
+        reach(CrashPoint.TRANSACTION_OPEN)
         producer.send(self._topics.steps, 0, value, headers=headers_of(record))
         if weights is not None:
             producer.send(
@@ -95,7 +97,9 @@ class LedgerWriter:
             },
             self._topics.trainer_group,
         )
+        reach(CrashPoint.FUTURES_PENDING)
         producer.commit(self._commit_seconds)
+        reach(CrashPoint.COMMIT_SENT)
         return record_hash(value)
 
     def _encoded(self, record: LedgerRecord) -> bytes:

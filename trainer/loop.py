@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Self
 from consumers.sample_stream import SampleStream
 from rollog.broker.topics import RunTopics
 from rollog.config import LastBatch
+from rollog.crash_points import CrashPoint, reach
 from rollog.errors import ConfigError, EngineError, LedgerError
 from rollog.logs import get_logger
 from rollog.rules.alpha_control import alpha_of_step
@@ -280,6 +281,7 @@ class Trainer:
         _check_finite(result, version)
         trained = self._clock()
         notice = self._store.publish(version, self._engine.export_weights())
+        reach(CrashPoint.WEIGHTS_WRITTEN)
         step = TrainedStep(
             batch=batch,
             samples=tuple(sample for group in groups for sample in group),

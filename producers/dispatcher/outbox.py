@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rollog.crash_points import CrashPoint, reach
 from schemas import (
     Cancel,
     CancelReason,
@@ -70,7 +71,10 @@ class Outbox:
 
     def control(self, record: Grant | Revoke | DatasetEnd | Stopped | RunClosed) -> Delivery:
         """Tell everybody something about the run."""
-        return self._send(self._topics.control, 0, record)
+        delivery = self._send(self._topics.control, 0, record)
+        if isinstance(record, Grant):
+            reach(CrashPoint.GRANT_SENT)
+        return delivery
 
     def dead_letter(self, record: StoredRecord, reason: str) -> None:
         """Set a record aside that cannot be read."""

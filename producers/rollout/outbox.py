@@ -12,6 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from rollog.crash_points import CrashPoint, reach
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -124,6 +126,8 @@ class Outbox:
         while self._sent and self._sent[0][1].done():
             entry, delivery = self._sent.popleft()
             delivery.offset(0)
+            if entry.task_id is not None:
+                reach(CrashPoint.SAMPLE_ACKNOWLEDGED)
             self._num_bytes -= entry.num_bytes
         if self._num_bytes <= self._max_bytes:
             self._has_room.set()

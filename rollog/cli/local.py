@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rollog.broker.ports import Broker
     from schemas import RunManifest
 
-_local_sections = frozenset({"metrics", "rollout"})
+_local_sections = frozenset({"metrics", "rollout", "supervision"})
 _local_keys = frozenset(
     {
         ("broker", "bootstrap_servers"),

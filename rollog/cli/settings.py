@@ -30,6 +30,7 @@ from rollog.config import (
     ModelConfig,
     RunConfig,
     Section,
+    SupervisionConfig,
     WeightsConfig,
 )
 from rollog.errors import ConfigError
@@ -57,6 +58,7 @@ class Settings(Section):
     algorithm: AlgorithmConfig = Field(default_factory=AlgorithmConfig)
     optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
     trainer: TrainerConfig = Field(default_factory=TrainerConfig)
+    supervision: SupervisionConfig = Field(default_factory=SupervisionConfig)
 
     @model_validator(mode="after")
     def _sections_agree(self) -> Self:

@@ -58,13 +58,14 @@ def supervise(
 ) -> Outcome:
     """Run everything to its end. Raises ChildFailed when a role that is needed was given up."""
     specs = role_specs(settings, broker.address, home, directory / "logs", num_workers)
-    supervisor = Supervisor(specs)
+    policy = RestartPolicy(**settings.supervision.model_dump())
+    supervisor = Supervisor(specs, policy=policy)
     with (
         StopSignals(patience=3) as signals,
         supervisor,
         watcher_of(settings, broker, home=home, is_terminal=is_terminal, roles=supervisor.roles) as watcher,
     ):
-        return Supervision(supervisor, watcher, signals, BrokerKeeper(kafka)).run()
+        return Supervision(supervisor, watcher, signals, BrokerKeeper(kafka, policy)).run()
 
 
 class Supervision:

@@ -1,0 +1,48 @@
+"""Named windows of the protocol in which a process can be made to die, to show that nothing is lost there.
+
+Where the environment variable CRASH_POINTS_DIRECTORY names a directory, a process that reaches a window finds out
+whether a file of that name lies there; whoever removes it kills itself with SIGKILL: one death for each file. Without
+the variable, reaching a window does nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from enum import StrEnum
+from pathlib import Path
+
+directory_variable = "CRASH_POINTS_DIRECTORY"
+
+
+class CrashPoint(StrEnum):
+    """A window between two effects. Which role dies there is said of each."""
+
+    GRANT_SENT = "grant-sent"
+    """The dispatcher has sent a grant and knows nothing of its acknowledgement."""
+    SAMPLE_ACKNOWLEDGED = "sample-acknowledged"
+    """A worker's sample is in the log, the worker has not taken note of it."""
+    WEIGHTS_WRITTEN = "weights-written"
+    """The weights file of a trainer's step is durable, its transaction has not begun."""
+    TRANSACTION_OPEN = "transaction-open"
+    """The trainer's transaction is open and empty."""
+    FUTURES_PENDING = "futures-pending"
+    """Everything of the trainer's transaction was handed to its producer, nothing is acknowledged."""
+    COMMIT_SENT = "commit-sent"
+    """The commit has succeeded, the trainer has not taken note of it."""
+    CHECKPOINT_HALF_WRITTEN = "checkpoint-half-written"
+    """The trainer's checkpoint has its files, but no manifest."""
+    REDO_RUNNING = "redo-running"
+    """A restarted trainer has redone a step, and not yet compared its weights."""
+
+
+def reach(point: CrashPoint) -> None:
+    """Die here if somebody wants to see that."""
+    directory = os.environ.get(directory_variable)
+    if directory is None:
+        return
+    try:
+        (Path(directory) / point).unlink()
+    except FileNotFoundError:
+        return
+    os.kill(os.getpid(), signal.SIGKILL)
