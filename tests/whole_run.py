@@ -77,6 +77,20 @@ def small_settings(home: Path, name: str, **sections: dict[str, Any]) -> Setting
     return Settings.model_validate(values)
 
 
+def settings_file(path: Path, settings: Settings) -> Path:
+    """What differs from the defaults, as a configuration file."""
+    lines = []
+    for section, keys in settings.model_dump(mode="json", exclude_none=True, exclude_defaults=True).items():
+        lines.append(f"[{section}]")
+        lines += [f"{key} = {_toml_value(value)}" for key, value in keys.items()]
+    path.write_text("\n".join(lines))
+    return path
+
+
+def _toml_value(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else repr(value)
+
+
 @dataclass
 class Role:
     """One role as a thread."""

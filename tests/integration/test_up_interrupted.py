@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from waiting import wait_until
-from whole_run import small_settings
+from whole_run import settings_file, small_settings
 
 from consumers.ledger import read_ledger
 from rollog.broker.embedded import EmbeddedKafka
@@ -24,7 +24,6 @@ from schemas import LedgerKind
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from rollog.cli.settings import Settings
 
 pytestmark = [
     pytest.mark.broker,
@@ -131,21 +130,7 @@ def terminal(tmp_path: Path, cache_directory: Path, embedded_kafka: EmbeddedKafk
 def small_run(tmp_path: Path) -> list[str]:
     """Options of a run that would train for long."""
     settings = small_settings(tmp_path, "interrupted", run={"num_steps": 2000})
-    config = tmp_path / "run.toml"
-    config.write_text(_toml(settings))
-    return ["--run", "interrupted", "--config", str(config)]
-
-
-def _toml(settings: Settings) -> str:
-    lines = []
-    for section, keys in settings.model_dump(mode="json", exclude_none=True, exclude_defaults=True).items():
-        lines.append(f"[{section}]")
-        lines += [f"{key} = {_toml_value(value)}" for key, value in keys.items()]
-    return "\n".join(lines)
-
-
-def _toml_value(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else repr(value)
+    return ["--run", "interrupted", "--config", str(settings_file(tmp_path / "run.toml", settings))]
 
 
 def check_nothing_is_left(terminal: Terminal) -> None:

@@ -1,0 +1,174 @@
+"""`rollog bench chaos`: kills the parts of real runs, and shows that nothing is lost and nothing is done twice.
+
+Each run is a `rollog up` with its own Kafka. Roles, vLLM's process and the broker get SIGKILL at moments drawn from a
+seed; at the named windows of the protocol (`rollog.crash_points`) whoever comes by kills itself. What died is started
+again by the run's own supervisor, never from here. When the run has closed, its log is checked from the outside.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from rollog.bench.kills import Role, kill_role, plan_kills
+from rollog.crash_points import CrashPoint, directory_variable
+from rollog.errors import ChildFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from rollog.bench.kills import Kill
+
+window_seconds = 45.0
+"""How long a planted window may take to be reached before it is given up."""
+closing_seconds = 600.0
+_tick_seconds = 0.02
+_restart_at_once = (
+    "supervision.max_restarts=1000000",
+    "supervision.first_delay_seconds=0.1",
+    "supervision.longest_delay_seconds=0.5",
+)
+
+Target = Role | CrashPoint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChaosRun:
+    """One run that was put through kills and ended by itself."""
+
+    name: str
+    home: Path
+    kills: Mapping[Target, int]
+    """Deaths that took place, by what they were aimed at."""
+    missed: Sequence[Target]
+    """Planned ones that found nobody: a role that was not there, a window that nobody reached in time."""
+
+    @property
+    def num_kills(self) -> int:
+        """All deaths."""
+        return sum(self.kills.values())
+
+
+@dataclass(slots=True)
+class Chaos:
+    """Kills the processes below one `rollog up`."""
+
+    up: subprocess.Popen[bytes]
+    points: Path
+    on_kill: Callable[[str], None]
+    kills: Counter[Target] = field(default_factory=Counter)
+    missed: list[Target] = field(default_factory=list)
+
+    def carry_out(self, kill: Kill) -> None:
+        """One planned kill, as long as the run goes on."""
+        self._sleep(kill.pause_seconds)
+        if isinstance(kill.target, Role):
+            self._count(kill.target, happened=kill_role(self.up.pid, kill.target))
+            return
+        (self.points / kill.target).touch()
+        if kill.provoked_by is not None:
+            self._count(kill.provoked_by, happened=kill_role(self.up.pid, kill.provoked_by))
+        self._count(kill.target, happened=self._is_reached(kill.target))
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the run has ended."""
+        return self.up.poll() is not None
+
+    def _is_reached(self, point: CrashPoint) -> bool:
+        mark = self.points / point
+        deadline = time.monotonic() + window_seconds
+        while mark.exists() and time.monotonic() < deadline and not self.is_over:
+            time.sleep(_tick_seconds)
+        try:
+            mark.unlink()
+        except FileNotFoundError:
+            return True
+        return False
+
+    def _count(self, target: Target, *, happened: bool) -> None:
+        if happened:
+            self.kills[target] += 1
+            self.on_kill(f"killed: {target}")
+        else:
+            self.missed.append(target)
+
+    def _sleep(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline and not self.is_over:
+            time.sleep(_tick_seconds)
+
+
+def chaos_run(
+    name: str,
+    home: Path,
+    options: Sequence[str],
+    *,
+    num_kills: int,
+    seed: int,
+    targets: Sequence[Target],
+    on_kill: Callable[[str], None],
+) -> ChaosRun:
+    """A `rollog up` with these options from its start to its end, with at most `num_kills` planned kills in between.
+
+    Raises ChildFailed when the command ends with another exit status than 0, or not in `closing_seconds` after the
+    last kill; its output lies in `home / "chaos.log"`.
+    """
+    points = home / "crash-points"
+    points.mkdir(parents=True)
+    with _up(name, home, points, options) as up:
+        chaos = Chaos(up, points, on_kill)
+        _wait_for_first_step(up, home / "chaos.log")
+        for kill in islice(plan_kills(seed, targets), num_kills):
+            if chaos.is_over:
+                break
+            chaos.carry_out(kill)
+        try:
+            status = up.wait(closing_seconds)
+        except subprocess.TimeoutExpired:
+            raise _failed(
+                f"run {name} did not end in {closing_seconds:.0f} s after the last kill", home
+            ) from None
+    if status:
+        raise _failed(f"run {name} ended with exit status {status}", home)
+    return ChaosRun(name=name, home=home, kills=dict(chaos.kills), missed=tuple(chaos.missed))
+
+
+@contextmanager
+def _up(name: str, home: Path, points: Path, options: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
+    command = [sys.executable, "-m", "rollog.cli.main", "up", "--plain", "--home", str(home), "--run", name]
+    command += [*options, *(word for setting in _restart_at_once for word in ("--set", setting))]
+    with (home / "chaos.log").open("wb") as output:
+        process = subprocess.Popen(  # noqa: S603  # our own command
+            command,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, directory_variable: str(points)},
+        )
+        try:
+            yield process
+        finally:
+            process.kill()  # its children die with it
+            process.wait()
+
+
+def _wait_for_first_step(up: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + closing_seconds
+    while "step 1/" not in log.read_text(errors="replace"):
+        if up.poll() is not None or time.monotonic() > deadline:
+            raise _failed("the run did not come to its first step", log.parent)
+        time.sleep(_tick_seconds)
+
+
+def _failed(what: str, home: Path) -> ChildFailed:
+    log = home / "chaos.log"
+    lines = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
+    return ChildFailed(f"{what}; the end of {log}:\n{lines}")

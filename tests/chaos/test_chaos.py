@@ -1,0 +1,41 @@
+"""Kills in the middle of real runs: a short version of `rollog bench chaos`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from whole_run import settings_file, small_settings
+
+from rollog.bench.chaos import chaos_run
+from rollog.bench.kills import Role
+from rollog.crash_points import CrashPoint
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+pytestmark = [pytest.mark.broker, pytest.mark.engine, pytest.mark.timeout(600)]
+
+
+@pytest.mark.usefixtures("embedded_kafka")  # whose start has fetched the jars
+def test_whatever_is_killed_nothing_is_lost_and_nothing_is_done_twice(
+    tmp_path: Path, cache_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))
+    home = tmp_path / "home"
+    (home / "cache").mkdir(parents=True)
+    (home / "cache" / "maven").symlink_to(cache_directory.resolve() / "maven")
+    settings = small_settings(tmp_path, "chaos", run={"num_steps": 40})
+    run = chaos_run(
+        "chaos",
+        home,
+        ["--config", str(settings_file(tmp_path / "run.toml", settings))],
+        num_kills=14,
+        seed=0,
+        targets=[role for role in Role if role is not Role.ENGINE] + list(CrashPoint),
+        on_kill=print,
+    )
+    assert run.num_kills >= 12
