@@ -208,8 +208,10 @@ class SimulatedWorker:
                 replica, self.worker_id, ending, timings=Timings(), wasted_tokens=len(versions)
             )
         assert reward is not None
-        length = len(versions)
         draw = np.random.default_rng([replica.task.group_id, replica.number, replica.task.attempt])
+        max_tokens = replica.task.sampling.max_tokens
+        length = max(len(versions), int(draw.integers(1, max_tokens + 1)))
+        versions = versions + versions[-1:] * (length - len(versions))
         return finished_sample(
             replica,
             self.worker_id,
@@ -220,7 +222,7 @@ class SimulatedWorker:
                     VersionSpan(version=version, start=place, end=place + 1)
                     for place, version in enumerate(versions)
                 ),
-                finish_reason=FinishReason.STOP,
+                finish_reason=FinishReason.STOP if length < max_tokens else FinishReason.LENGTH,
             ),
             prompt_token_ids=[1, 2],
             response_text="",

@@ -247,8 +247,7 @@ class GroupBook:
             for header in members
         ):
             return False
-        rewards = [header.reward for header in members if header.reward is not None]
-        return filter_reason(rewards, self._groups) is not None
+        return filter_reason(members, self._groups) is not None
 
     def _tallies(self, group: int) -> dict[int, ReplicaTally]:
         tallies = {replica: tally + ReplicaTally() for replica, tally in self._ledger.tallies[group].items()}

@@ -236,8 +236,7 @@ class SampleWindow:
         return list(first.values())
 
     def _complete(self, group: int, members: list[SampleHeader]) -> None:
-        rewards = [header.reward for header in members if header.reward is not None]
-        reason = filter_reason(rewards, self._groups)
+        reason = filter_reason(members, self._groups)
         if reason is not None:
             self._end_group(
                 group,

@@ -123,6 +123,18 @@ misfortunes: dict[str, Event] = {
     "resume": lambda run, _: run.resume(),
 }
 
+filters = st.sampled_from(
+    [
+        {},
+        {},
+        {"pass_rate_bounds": (0.25, 0.6)},
+        {"filter_zero_signal": False, "pass_rate_bounds": (0.25, 1.0), "pass_reward": 0.5},
+        {"response_tokens_mean_bounds": (2, 3)},
+        {"max_truncated_share": 0.25},
+        {"pass_rate_bounds": (0.0, 0.5), "response_tokens_mean_bounds": (0, 3), "max_truncated_share": 0.5},
+    ]
+)
+
 plans = st.builds(
     Plan,
     alpha=st.sampled_from([0.0, 0.5, 1.0, 1.5, 2.0]),
@@ -139,6 +151,7 @@ plans = st.builds(
     replicate=st.sampled_from([True, True, False]),
     checkpoint_every_steps=st.sampled_from([1, 100]),
     poisoned_prompt=st.sampled_from([None, None, 0]),
+    filters=filters,
 )
 
 
