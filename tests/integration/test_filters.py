@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
 import pytest
 from whole_run import small_settings, whole_run
 
 from rollog.broker.memory import MemoryBroker
-from rollog.rules.reasons import too_easy, too_hard, too_long, truncated
+from rollog.rules.reasons import too_easy, too_hard, too_short, truncated
 from schemas import Disposition
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
     from typing import Any
 
@@ -56,14 +57,30 @@ def truncated_of(members: list[SampleHeader]) -> int:
 
 
 @pytest.mark.parametrize(
-    ("filters", "expected"),
+    ("filters", "refuses"),
     [
-        ({"filter_zero_signal": False, "pass_rate_bounds": [0.5, 0.75]}, {too_hard, too_easy}),
-        ({"response_tokens_mean_bounds": [0, 7], "max_truncated_share": 0.75}, {too_long, truncated}),
+        (
+            {"filter_zero_signal": False, "pass_rate_bounds": [0.6, 0.8]},
+            {
+                too_hard: lambda members: rewards_of(members) < 3,
+                too_easy: lambda members: rewards_of(members) > 3,
+            },
+        ),
+        (
+            {
+                "filter_zero_signal": False,
+                "response_tokens_mean_bounds": [7, 8],
+                "max_truncated_share": 0.75,
+            },
+            {
+                too_short: lambda members: tokens_of(members) < 4 * 7,
+                truncated: lambda members: truncated_of(members) > 3,
+            },
+        ),
     ],
 )
 def test_filtered_groups_are_replaced_by_fresh_prompts_and_counted_by_reason(
-    tmp_path: Path, filters: dict[str, Any], expected: set[str]
+    tmp_path: Path, filters: dict[str, Any], refuses: dict[str, Callable[[list[SampleHeader]], bool]]
 ) -> None:
     settings = small_settings(tmp_path, "filters", freshness={"alpha": 0.0}, groups=filters)
     with whole_run(MemoryBroker(), tmp_path, settings) as run:
@@ -71,4 +88,11 @@ def test_filtered_groups_are_replaced_by_fresh_prompts_and_counted_by_reason(
         run.trainer()
         run.worker()
         found = members_by_reason(run.wait_until_closed(), run.samples())
-    print({reason: len(groups) for reason, groups in found.items()})
+    trained = found.pop("")
+    assert len(trained) == num_steps * groups_per_batch
+    assert not any(is_refused(members) for members in trained for is_refused in refuses.values())
+    assert found.keys() == refuses.keys()
+    counted = run.trainer_metrics.registry.get_sample_value
+    for reason, groups in found.items():
+        assert all(refuses[reason](members) for members in groups)
+        assert counted("rollog_trainer_groups_filtered_total", {"reason": reason}) == len(groups)
