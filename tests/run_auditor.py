@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 
 from rollog.broker.ports import TopicPartition
 from schemas import (
+    Cancel,
+    CancelReason,
     Close,
     Disposition,
     Fence,
@@ -68,6 +70,7 @@ class RunAuditor:
     end_offsets: tuple[int, ...] | None = None
     close_reason: str = ""
     filtered_as: Counter[str] = field(default_factory=Counter)
+    cancelled: dict[str, CancelReason] = field(default_factory=dict)
     _fences: Counter[int] = field(default_factory=Counter)
     _unchecked: list[RolloutTask] = field(default_factory=list)
     _attempts: set[tuple[int, int, int]] = field(default_factory=set)
@@ -116,6 +119,8 @@ class RunAuditor:
         decoded = decode(record.value or b"")
         if isinstance(decoded, Fence):
             self._fences[record.partition] = max(self._fences[record.partition], decoded.epoch)
+        if isinstance(decoded, Cancel):
+            self.cancelled[decoded.task_id] = decoded.reason
         if not isinstance(decoded, RolloutTask) or decoded.epoch < self._fences[record.partition]:
             return
         if decoded.task_id in self.tasks:

@@ -121,6 +121,12 @@ class SimulatedWorker:
             )
             self._act(self.session.replica_ended(task_id))
 
+    def end_interrupted(self, score: Callable[[Replica], float | None]) -> None:
+        """Bring those rollouts to their end that shall not finish."""
+        for which in reversed(range(self.num_running)):
+            if self.session.ending_of(list(self._rollouts)[which]) is not None:
+                self.finish(which, score)
+
     def beat(self) -> None:
         """Write a heartbeat; one that was told to leave goes instead."""
         if self._leave is not None:
@@ -138,6 +144,7 @@ class SimulatedWorker:
             epoch=self.session.epoch,
             tasks_position=self.session.tasks_position,
             open_tasks=tuple(dict.fromkeys([*self.session.open_task_ids, *self._unacknowledged()])),
+            first_versions=self.session.first_versions,
         )
         key = self.worker_id.encode()
         self.producer.send(self._topics.workers, 0, encode(status), key=key, headers=headers_of(status))

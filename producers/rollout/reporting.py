@@ -177,4 +177,5 @@ class WorkerReport:
             busy_seconds=self._busy_seconds,
             uptime_seconds=self._clock() - self._started_at,
             error=session.error,
+            first_versions=session.first_versions,
         )

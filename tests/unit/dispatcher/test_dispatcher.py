@@ -12,6 +12,7 @@ from rollog.errors import Superseded
 from rollog.rules.verdicts import verdict_of
 from schemas import (
     Cancel,
+    CancelReason,
     ClosedGroup,
     DatasetEnd,
     DeadLetter,
@@ -28,6 +29,7 @@ from schemas import (
     Stop,
     Stopped,
     WorkerState,
+    int32_array,
 )
 from schemas.codec import encode
 
@@ -206,6 +208,25 @@ def test_surplus_tasks_are_cancelled_behind_the_task_itself() -> None:
     bench.turn(dispatcher)
     cancels = [record for record in bench.read(bench.topics.tasks, 3) if isinstance(record, Cancel)]
     assert {cancel.task_id for cancel in cancels} == {task.task_id for task in bench.tasks()[:2]}
+
+
+def test_a_running_rollout_that_can_only_end_stale_is_cancelled_once_and_made_again() -> None:
+    bench = started_bench()
+    dispatcher = bench.dispatcher()
+    bench.turn(dispatcher)
+    first, second = bench.tasks()[:2]
+    bench.ledger.step()
+    bench.publish_ledger()
+    for _ in range(3):
+        bench.beat(first_versions={first.task_id: 0, second.task_id: 1, "9.9": 0}, served_version=1)
+        bench.turn(dispatcher)
+    cancels = [record for record in bench.read(bench.topics.tasks, 3) if isinstance(record, Cancel)]
+    assert [(cancel.task_id, cancel.reason) for cancel in cancels] == [(first.task_id, CancelReason.STALE)]
+    bench.end(first, status=Status.CANCELLED, cancel_reason="stale", segments=(), token_ids=int32_array())
+    bench.turn(dispatcher)
+    again = bench.tasks()[-1]
+    assert (again.group_id, again.replica, again.attempt) == (first.group_id, first.replica, 1)
+    assert (again.issue_reason, again.min_version) == (IssueReason.STALE, 1)
 
 
 def test_a_stale_verdict_brings_the_replica_back() -> None:

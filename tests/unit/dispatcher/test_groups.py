@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from producers.dispatcher.groups import GroupBook
 from rollog.rules.verdicts import verdict_of
 from rollog.rules.window import SampleWindow
-from schemas import ClosedGroup, Disposition, IssueReason, Status
+from schemas import CancelReason, ClosedGroup, Disposition, IssueReason, Status
 
 
 def a_book(ledger: LedgerBuilder, *, num_steps: int = 100, **changes: Any) -> GroupBook:
@@ -228,3 +228,48 @@ def test_a_group_that_closed_meanwhile_lacks_nothing() -> None:
     assert book.take_changed() == [0]
     book.judged(ledger.step([], [ClosedGroup(group_id=0, outcome=Disposition.TRAINED)]))
     assert list(book.wanted(0)) == []
+
+
+def test_what_is_over_a_constant_alpha_is_hopeless() -> None:
+    ledger = LedgerBuilder(alpha=1.0)
+    book = a_book(ledger)
+    issue_group(book, 0)
+    for _ in range(2):
+        ledger.step()
+    assert book.is_hopeless(0, first_version=0)
+    assert not book.is_hopeless(0, first_version=1)
+
+
+def test_at_a_barrier_a_rollout_is_hopeless_only_if_training_waits_for_its_group() -> None:
+    ledger = LedgerBuilder(alpha=2.0)
+    book = a_book(ledger, freshness={"alpha": 2.0, "barrier_every_steps": 3})
+    issue_group(book, 0)
+    issue_group(book, 1)
+    ledger.step()
+    ledger.step(alpha=0.0)
+    assert not book.is_hopeless(0, first_version=1)
+    stale = verdict_of(a_header(0, 0, offset=0, version=1), Disposition.STALE, version=2)
+    book.judged(ledger.verdicts([stale]))
+    assert book.is_hopeless(0, first_version=1)
+    assert not book.is_hopeless(0, first_version=2)
+    assert not book.is_hopeless(1, first_version=1)
+
+
+@pytest.mark.parametrize("action", ["regenerate", "drop"])
+def test_a_rollout_cancelled_for_staleness_counts_as_stale_before_its_verdict(action: str) -> None:
+    book = a_book(LedgerBuilder(), freshness={"action": action})
+    issue_group(book, 0)
+    book.ended(
+        a_header(
+            0,
+            0,
+            offset=0,
+            status=Status.CANCELLED,
+            cancel_reason=CancelReason.STALE.value,
+            first_version=None,
+            segments=(),
+            reward=None,
+        )
+    )
+    again = [(0, 0, 1, IssueReason.STALE)]
+    assert wanted(book) == (again if action == "regenerate" else [])
