@@ -81,6 +81,10 @@ class ModelConfig(Section):
     """Longest prompt plus response."""
 
 
+_Share = Annotated[float, Field(ge=0, le=1)]
+_NumTokens = Annotated[float, Field(ge=0)]
+
+
 class GroupConfig(Section):
     """What a batch is made of."""
 
@@ -96,6 +100,17 @@ class GroupConfig(Section):
     """Whether groups whose rewards are all equal are filtered and replaced by a fresh prompt."""
     reward_mean_bounds: tuple[float, float] | None = None
     """Groups whose mean reward lies outside are filtered; left out, no bounds."""
+    pass_reward: float = 1.0
+    """Reward from which on a response counts as passed."""
+    pass_rate_bounds: tuple[_Share, _Share] | None = None
+    """Groups of whose responses a share outside passes are filtered, as too hard or too easy; the bounds themselves are
+    inside; left out, no bounds."""
+    response_tokens_mean_bounds: tuple[_NumTokens, _NumTokens] | None = None
+    """Groups whose mean response length lies outside are filtered, as too short or too long, in tokens; the bounds
+    themselves are inside; left out, no bounds."""
+    max_truncated_share: Annotated[float, Field(ge=0, lt=1)] | None = None
+    """Groups of whose responses a larger share was cut off by `sampling.max_tokens` or the end of the context are
+    filtered; 0 filters a group for a single one; left out, none is."""
     max_attempts: Annotated[int, Field(ge=1)] = 3
     """Failed or dead attempts after which a replica is given up."""
     max_lost: Annotated[int, Field(ge=1)] = 10
@@ -108,6 +123,21 @@ class GroupConfig(Section):
     def num_replicas(self) -> int:
         """Replicas per group, the redundant ones included."""
         return self.group_size + self.redundant_replicas
+
+    @model_validator(mode="after")
+    def _filters_let_groups_pass(self) -> Self:
+        names = ("reward_mean_bounds", "pass_rate_bounds", "response_tokens_mean_bounds")
+        for name, bounds in ((name, getattr(self, name)) for name in names):
+            if bounds is not None and bounds[0] >= bounds[1]:
+                raise ValueError(f"groups.{name} = {list(bounds)}: the first bound must be below the second")
+        if self.pass_rate_bounds is not None:
+            low, high = self.pass_rate_bounds
+            if not any(low <= num / self.group_size <= high for num in range(self.group_size + 1)):
+                raise ValueError(
+                    f"groups.pass_rate_bounds = {[low, high]} lets no group of groups.group_size = "
+                    f"{self.group_size} pass: its pass rate is a multiple of 1/{self.group_size}; widen the bounds"
+                )
+        return self
 
 
 class StaleAction(StrEnum):

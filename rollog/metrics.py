@@ -10,7 +10,7 @@ import errno
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Summary, start_http_server
 
 from rollog.errors import ConfigError
 
@@ -22,6 +22,23 @@ if TYPE_CHECKING:
 
 _seconds_buckets = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 _lag_buckets = (0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 32.0)
+_attempts_buckets = (1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0)
+_tokens_buckets = (
+    8.0,
+    16.0,
+    32.0,
+    64.0,
+    128.0,
+    256.0,
+    512.0,
+    1024.0,
+    2048.0,
+    4096.0,
+    8192.0,
+    16384.0,
+    32768.0,
+)
+_share_buckets = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,8 +118,16 @@ class Metrics:
             "rollog_rollout_reward_seconds", "Time to compute one reward", _seconds_buckets
         )
         self._add_reload()
-        self.rollout_engine_restarts = self._counter(
-            "rollog_rollout_engine_restarts_total", "Times the engine was started again"
+        self._add_idle()
+
+    def _add_idle(self) -> None:
+        self.rollout_idle_seconds = self._counter(
+            "rollog_rollout_idle_seconds_total",
+            "Time in which the worker served under a grant and had no rollout at all",
+        )
+        self.rollout_free_slot_seconds = self._counter(
+            "rollog_rollout_free_slot_seconds_total",
+            "Slot-seconds left free while the worker served under a grant: each free slot counts by itself",
         )
 
     def _add_reload(self) -> None:
@@ -144,12 +169,24 @@ class Metrics:
             ("reason",),
         )
         self.trainer_verdicts = self._counter(
-            "rollog_trainer_verdicts_total", "Samples judged, by disposition", ("disposition",)
+            "rollog_trainer_verdicts_total",
+            "Samples judged, by disposition and reason (empty where there is none, or one in free words)",
+            ("disposition", "reason"),
         )
         self.trainer_groups_closed = self._counter(
             "rollog_trainer_groups_closed_total",
             "Groups closed, by outcome (trained, filtered, incomplete)",
             ("outcome",),
+        )
+        self.trainer_groups_filtered = self._counter(
+            "rollog_trainer_groups_filtered_total",
+            "Groups filtered, by reason (zero_signal, mean_out_of_bounds, too_hard, too_easy, too_short, too_long, "
+            "truncated)",
+            ("reason",),
+        )
+        self.trainer_protected_waits = self._counter(
+            "rollog_trainer_protected_waits_total",
+            "Rollouts of protected groups that training waited for, counted as their group closes",
         )
         self.trainer_lag_versions = self._histogram(
             "rollog_trainer_lag_versions", "Lag of trained samples at consumption", _lag_buckets
@@ -162,6 +199,7 @@ class Metrics:
             "Response tokens of samples that were not trained, by disposition",
             ("reason",),
         )
+        self._add_selection()
         self.trainer_reward_mean = self._gauge(
             "rollog_trainer_reward_mean", "Mean reward of the newest step's batch"
         )
@@ -177,10 +215,35 @@ class Metrics:
             "KL(behaviour, current) of the newest batch, in nats per token",
         )
 
+    def _add_selection(self) -> None:
+        """What tells trained samples from discarded ones."""
+        self.trainer_attempts = self._histogram(
+            "rollog_trainer_attempts",
+            "Attempts up to the one that was trained, of each trained sample (1: the first)",
+            _attempts_buckets,
+        )
+        self.trainer_response_tokens = self._histogram(
+            "rollog_trainer_response_tokens",
+            "Length of finished samples, by outcome (trained, discarded)",
+            _tokens_buckets,
+            ("outcome",),
+        )
+        self.trainer_sample_rewards = self._summary(
+            "rollog_trainer_sample_rewards",
+            "Rewards of finished samples, by outcome (trained, discarded)",
+            ("outcome",),
+        )
+        self.trainer_group_pass_rate = self._histogram(
+            "rollog_trainer_group_pass_rate",
+            "Share of the responses of a complete group that reach groups.pass_reward, by outcome (trained, filtered)",
+            _share_buckets,
+            ("outcome",),
+        )
+
     def _add_broker(self) -> None:
         self.broker_log_seconds = self._histogram(
             "rollog_broker_log_seconds",
-            "Time the role waited for the log, by operation (produce, commit, poll)",
+            "Time the trainer waited for the log, by operation (commit, poll)",
             _seconds_buckets,
             ("operation",),
         )
@@ -203,6 +266,10 @@ class Metrics:
     ) -> Histogram:
         self._note(name, "histogram", text, labels)
         return Histogram(name, text, labels, registry=self.registry, buckets=buckets)
+
+    def _summary(self, name: str, text: str, labels: Sequence[str] = ()) -> Summary:
+        self._note(name, "summary", text, labels)
+        return Summary(name, text, labels, registry=self.registry)
 
     def _note(self, name: str, kind: str, text: str, labels: Sequence[str]) -> None:
         self._entries.append(CatalogueEntry(name=name, kind=kind, labels=tuple(labels), help=text))

@@ -103,6 +103,11 @@ class Sample(ArrayEquality):
         return len(self.token_ids)
 
     @property
+    def is_truncated(self) -> bool:
+        """Whether the response was cut off before its end: at its most tokens, or at the end of the context."""
+        return self.finish_reason is FinishReason.LENGTH
+
+    @property
     def first_version(self) -> int | None:
         """Version of the oldest segment; None when nothing was generated."""
         return min((segment.version for segment in self.segments), default=None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 
@@ -18,7 +18,10 @@ class WorkerState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerStatus:
-    """One heartbeat. `tasks_position` is the next offset of the granted partition the worker would read."""
+    """One heartbeat. `tasks_position` is the next offset of the granted partition the worker would read.
+
+    `first_versions` names the running training tasks, each with the policy version that was served as it was begun.
+    """
 
     worker_id: str
     state: WorkerState
@@ -41,3 +44,4 @@ class WorkerStatus:
     busy_seconds: float = 0.0
     uptime_seconds: float = 0.0
     error: str | None = None
+    first_versions: dict[str, int] = field(default_factory=dict)

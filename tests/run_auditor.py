@@ -14,9 +14,12 @@ from typing import TYPE_CHECKING
 
 from rollog.broker.ports import TopicPartition
 from schemas import (
+    Cancel,
+    CancelReason,
     Close,
     Disposition,
     Fence,
+    FinishReason,
     Genesis,
     LedgerKind,
     LedgerRecord,
@@ -66,6 +69,8 @@ class RunAuditor:
     weights: dict[int, str] = field(default_factory=dict)
     end_offsets: tuple[int, ...] | None = None
     close_reason: str = ""
+    filtered_as: Counter[str] = field(default_factory=Counter)
+    cancelled: dict[str, CancelReason] = field(default_factory=dict)
     _fences: Counter[int] = field(default_factory=Counter)
     _unchecked: list[RolloutTask] = field(default_factory=list)
     _attempts: set[tuple[int, int, int]] = field(default_factory=set)
@@ -114,6 +119,8 @@ class RunAuditor:
         decoded = decode(record.value or b"")
         if isinstance(decoded, Fence):
             self._fences[record.partition] = max(self._fences[record.partition], decoded.epoch)
+        if isinstance(decoded, Cancel):
+            self.cancelled[decoded.task_id] = decoded.reason
         if not isinstance(decoded, RolloutTask) or decoded.epoch < self._fences[record.partition]:
             return
         if decoded.task_id in self.tasks:
@@ -176,15 +183,20 @@ class RunAuditor:
         )
 
     def _check_filtered(self, entry: LedgerRecord) -> None:
-        """Only whole groups are filtered: one sample of each of G replicas."""
-        replicas: defaultdict[int, list[int]] = defaultdict(list)
+        """Only whole groups are filtered, one sample of each of G replicas, and for a reason that holds; no other."""
+        verdicts: defaultdict[int, list[Verdict]] = defaultdict(list)
         for verdict in entry.verdicts:
-            if verdict.disposition is Disposition.FILTERED:
-                replicas[verdict.group_id].append(verdict.replica)
-        for group, found in replicas.items():
-            assert len(found) == len(set(found)) == self.groups.group_size, (
-                f"group {group} filtered by {found}"
-            )
+            if verdict.disposition in (Disposition.FILTERED, Disposition.TRAINED):
+                verdicts[verdict.group_id].append(verdict)
+        for group, found in verdicts.items():
+            replicas = {verdict.replica for verdict in found}
+            assert len(found) == len(replicas) == self.groups.group_size, f"group {group} judged by {found}"
+            samples = [self.samples[(verdict.partition, verdict.offset)][1] for verdict in found]
+            refused_by = self._filters_that_refuse([sample for sample in samples if sample is not None])
+            reasons = {verdict.reason for verdict in found if verdict.disposition is Disposition.FILTERED}
+            assert reasons <= refused_by, f"group {group} is filtered as {reasons}, refused by {refused_by}"
+            assert bool(reasons) == bool(refused_by), f"group {group} is trained, refused by {refused_by}"
+            self.filtered_as.update(reasons)
 
     def _check_after_closing(self, verdict: Verdict, sample: Sample | None) -> None:
         """What a finished sample becomes whose group an earlier ledger record closed."""
@@ -257,13 +269,34 @@ class RunAuditor:
         return min(window, needed) + self.groups.redundant_groups + num_filtered
 
     def _will_be_filtered(self, group: int, task: RolloutTask, judged: set[Place]) -> bool:
-        first: dict[int, float] = {}
+        first: dict[int, Sample] = {}
         for place in sorted(self._members[group]):
             sample = self.samples[place][1]
             if self._counts(place, task, judged) and sample is not None and sample.reward is not None:
-                first.setdefault(sample.replica, sample.reward)
-        rewards = list(first.values())[: self.groups.group_size]
-        return len(rewards) == self.groups.group_size and len(set(rewards)) == 1
+                first.setdefault(sample.replica, sample)
+        members = list(first.values())[: self.groups.group_size]
+        return len(members) == self.groups.group_size and bool(self._filters_that_refuse(members))
+
+    def _filters_that_refuse(self, members: list[Sample]) -> set[str]:
+        """By name, every filter that a group of these samples does not pass."""
+        groups, size = self.groups, self.groups.group_size
+        rewards = [Fraction(sample.reward) for sample in members if sample.reward is not None]
+        num_passed = sum(reward >= groups.pass_reward for reward in rewards)
+        num_tokens = sum(len(sample.token_ids) for sample in members)
+        num_truncated = sum(sample.finish_reason is FinishReason.LENGTH for sample in members)
+        every = Fraction(0), Fraction(10**9)
+        hardest, easiest = map(Fraction, groups.pass_rate_bounds or every)
+        shortest, longest = map(Fraction, groups.response_tokens_mean_bounds or every)
+        most_truncated = Fraction(1 if groups.max_truncated_share is None else groups.max_truncated_share)
+        refused = {
+            "zero_signal": len(set(rewards)) == 1,
+            "too_hard": num_passed < hardest * size,
+            "too_easy": num_passed > easiest * size,
+            "too_short": num_tokens < shortest * size,
+            "too_long": num_tokens > longest * size,
+            "truncated": num_truncated > most_truncated * size,
+        }
+        return {name for name, is_refused in refused.items() if is_refused}
 
     def _counts(self, place: Place, task: RolloutTask, judged: set[Place]) -> bool:
         """Whether a finished sample had been read, and not judged, when the task was issued."""

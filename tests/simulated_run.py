@@ -31,6 +31,7 @@ from trainer.loop import Trainer
 from trainer.settings import TrainerSettings
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from types import TracebackType
 
     from producers.rollout.outcomes import Replica
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 reward_function = "rewards:score"
 num_partitions = 2
 max_workers = 3
+max_tokens = 4
 capacity = 2
 prefetch_tasks = 1
 calm_rounds = 600
@@ -64,6 +66,7 @@ class Plan:
     checkpoint_every_steps: int = 100
     poisoned_prompt: int | None = None
     max_untrained_in_a_row: int = 1000
+    filters: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def groups(self) -> GroupConfig:
@@ -73,6 +76,7 @@ class Plan:
             redundant_replicas=self.redundant_replicas,
             redundant_groups=self.redundant_groups,
             max_untrained_in_a_row=self.max_untrained_in_a_row,
+            **self.filters,
         )
 
     @property
@@ -412,7 +416,7 @@ class SimulatedRun:
             groups=self.plan.groups,
             freshness=self.plan.freshness,
             data=DataConfig(num_epochs=self.plan.num_epochs),
-            sampling=SamplingConfig(max_tokens=4),
+            sampling=SamplingConfig(max_tokens=max_tokens),
             evaluation=EvaluationConfig(every_steps=0, sampled=False),
             reward=RewardConfig(function=reward_function),
             dispatch=DispatchConfig(prefetch_tasks=prefetch_tasks, replicate=self.plan.replicate),

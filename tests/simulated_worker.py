@@ -121,6 +121,12 @@ class SimulatedWorker:
             )
             self._act(self.session.replica_ended(task_id))
 
+    def end_interrupted(self, score: Callable[[Replica], float | None]) -> None:
+        """Bring those rollouts to their end that shall not finish."""
+        for which in reversed(range(self.num_running)):
+            if self.session.ending_of(list(self._rollouts)[which]) is not None:
+                self.finish(which, score)
+
     def beat(self) -> None:
         """Write a heartbeat; one that was told to leave goes instead."""
         if self._leave is not None:
@@ -138,6 +144,7 @@ class SimulatedWorker:
             epoch=self.session.epoch,
             tasks_position=self.session.tasks_position,
             open_tasks=tuple(dict.fromkeys([*self.session.open_task_ids, *self._unacknowledged()])),
+            first_versions=self.session.first_versions,
         )
         key = self.worker_id.encode()
         self.producer.send(self._topics.workers, 0, encode(status), key=key, headers=headers_of(status))
@@ -208,8 +215,10 @@ class SimulatedWorker:
                 replica, self.worker_id, ending, timings=Timings(), wasted_tokens=len(versions)
             )
         assert reward is not None
-        length = len(versions)
         draw = np.random.default_rng([replica.task.group_id, replica.number, replica.task.attempt])
+        max_tokens = replica.task.sampling.max_tokens
+        length = max(len(versions), int(draw.integers(1, max_tokens + 1)))
+        versions = versions + versions[-1:] * (length - len(versions))
         return finished_sample(
             replica,
             self.worker_id,
@@ -220,7 +229,7 @@ class SimulatedWorker:
                     VersionSpan(version=version, start=place, end=place + 1)
                     for place, version in enumerate(versions)
                 ),
-                finish_reason=FinishReason.STOP,
+                finish_reason=FinishReason.STOP if length < max_tokens else FinishReason.LENGTH,
             ),
             prompt_token_ids=[1, 2],
             response_text="",

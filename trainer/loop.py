@@ -93,7 +93,7 @@ class Trainer:
     ) -> None:
         self._settings = settings
         self._broker = broker
-        self._reporter = Reporter(metrics)
+        self._reporter = Reporter(metrics, settings.groups)
         self._engine = engine
         self._clock = clock
         self._topics = RunTopics(settings.prefix, settings.run)
@@ -346,7 +346,7 @@ class Trainer:
         self._ledger.apply(record, digest)
         self._window.settled(record)
         self._reporter.committed(self._clocks.commit_seconds, len(letters))
-        self._reporter.closed(record.closed_groups)
+        self._reporter.closed(record)
         self._reporter.judged(
             (verdict, self._headers.pop((verdict.partition, verdict.offset))) for verdict in record.verdicts
         )

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rollog.rules.ledger_state import LedgerState
 
 causes = {
-    Disposition.FILTERED: "rewards that were all equal, or a mean outside groups.reward_mean_bounds",
+    Disposition.FILTERED: "what the filters in [groups] do not let pass",
     Disposition.INCOMPLETE: "attempts that failed, were lost or dropped until the group was given up",
 }
 
@@ -30,9 +30,13 @@ def check_progress(ledger: LedgerState, groups: GroupConfig) -> None:
         f"{count} {outcome}: {causes.get(outcome, 'see the ledger')}"
         for outcome, count in ledger.untrained_in_a_row.most_common()
     )
+    reasons = ", ".join(f"{count} {reason}" for reason, count in ledger.filtered_in_a_row.most_common())
+    if reasons:
+        counts += f"; filtered as {reasons}"
     raise DataError(
         f"at version {ledger.version} the last {num_groups} groups were closed and none was trained ({counts}); "
-        "check that the reward function works and tells responses to the same prompt apart, and that the prompts are "
-        "neither too hard nor too easy for the model, or raise groups.max_untrained_in_a_row "
+        "check that the reward function works and tells responses to the same prompt apart, that the prompts are "
+        "neither too hard nor too easy for the model and that the filters suit both, or raise "
+        "groups.max_untrained_in_a_row "
         f"(now {groups.max_untrained_in_a_row})"
     )

@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from rollog.logs import get_logger
+from rollog.rules.filtering import pass_rate
+from rollog.rules.ledger_state import filter_reasons
+from rollog.rules.reasons import named_reasons
 from schemas import Disposition
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from rollog.config import GroupConfig
     from rollog.metrics import Metrics
     from rollog.rules.headers import SampleHeader
-    from schemas import ClosedGroup, LedgerRecord, Step, Verdict
+    from schemas import LedgerRecord, Step, Verdict
 
 log = get_logger("trainer")
+
+whole_groups = (Disposition.TRAINED, Disposition.FILTERED)
+"""Dispositions that all G members of a group get at once."""
 
 
 class Reporter:
     """Feeds the trainer's metrics and log."""
 
-    def __init__(self, metrics: Metrics) -> None:
+    def __init__(self, metrics: Metrics, groups: GroupConfig) -> None:
         self._metrics = metrics
+        self._groups = groups
 
     def ready(self, version: int, alpha: float) -> None:
         """The trainer stands at `version`, and the next step is taken with `alpha`."""
@@ -43,23 +52,36 @@ class Reporter:
         self._metrics.broker_dead_letters.labels(topic="samples").inc(num_dead_letters)
 
     def judged(self, verdicts: Iterable[tuple[Verdict, SampleHeader]]) -> None:
-        """Dispositions that are in the ledger now."""
+        """Dispositions that one record has brought into the ledger."""
         metrics = self._metrics
+        rewards: defaultdict[tuple[int, Disposition], list[float]] = defaultdict(list)
         for verdict, header in verdicts:
-            metrics.trainer_verdicts.labels(disposition=verdict.disposition.value).inc()
+            reason = verdict.reason if verdict.reason in named_reasons else ""
+            metrics.trainer_verdicts.labels(disposition=verdict.disposition.value, reason=reason).inc()
             if verdict.disposition is Disposition.TRAINED:
                 metrics.trainer_tokens_trained.inc(header.num_tokens)
                 metrics.trainer_lag_versions.observe(verdict.lag or 0)
+                metrics.trainer_attempts.observe(header.attempt + 1)
             else:
                 wasted = header.num_tokens or header.wasted_tokens
                 metrics.trainer_wasted_tokens.labels(reason=verdict.disposition.value).inc(wasted)
+            if header.reward is not None and header.defect is None:
+                self._selected(header, header.reward, verdict.disposition)
+                rewards[verdict.group_id, verdict.disposition].append(header.reward)
+        for (_, disposition), of_group in rewards.items():
+            if disposition in whole_groups:
+                passing = pass_rate(of_group, self._groups.pass_reward)
+                metrics.trainer_group_pass_rate.labels(outcome=disposition.value).observe(passing)
 
-    def closed(self, groups: Iterable[ClosedGroup]) -> None:
-        """Groups that are closed in the ledger now."""
-        for group in groups:
+    def closed(self, record: LedgerRecord) -> None:
+        """The groups that this record closes are closed in the ledger now."""
+        for group in record.closed_groups:
             self._metrics.trainer_groups_closed.labels(outcome=group.outcome.value).inc()
+            self._metrics.trainer_protected_waits.inc(group.protected_waits)
             if group.outcome is Disposition.INCOMPLETE:
                 log.warning("group given up", group=group.group_id)
+        for reason in filter_reasons(record).values():
+            self._metrics.trainer_groups_filtered.labels(reason=reason).inc()
 
     def stepped(self, record: LedgerRecord, body: Step, commit_seconds: float) -> None:
         """A training step is in the ledger now."""
@@ -82,6 +104,12 @@ class Reporter:
         """A checkpoint is complete."""
         self._metrics.trainer_step_seconds.labels(phase="checkpoint").observe(seconds)
         log.info("checkpoint saved", checkpoint=name, seconds=seconds)
+
+    def _selected(self, header: SampleHeader, reward: float, disposition: Disposition) -> None:
+        """How long and how well rewarded a finished sample was, trained or discarded."""
+        outcome = "trained" if disposition is Disposition.TRAINED else "discarded"
+        self._metrics.trainer_response_tokens.labels(outcome=outcome).observe(header.num_tokens)
+        self._metrics.trainer_sample_rewards.labels(outcome=outcome).observe(reward)
 
     def _measured(self, statistics: Mapping[str, float]) -> None:
         """How far off policy the step's batch was, where that was measured."""

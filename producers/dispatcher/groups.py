@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rollog.rules.admission import max_open_groups
+from rollog.rules.alpha_control import may_become_fresh
 from rollog.rules.filtering import filter_reason
 from rollog.rules.freshness import is_stale
 from rollog.rules.limits import ReplicaTally, is_given_up
-from schemas import Disposition, IssueReason, Status
+from schemas import CancelReason, Disposition, IssueReason, Status
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -161,6 +162,19 @@ class GroupBook:
             for task_id in tasks
         ]
 
+    def is_hopeless(self, group: int, first_version: int) -> bool:
+        """Whether a rollout that was begun under this version can only end stale, however soon it ends.
+
+        It is stale already, and either alpha never rises enough again, or its group is protected: then training
+        waits for the group under the alpha in force.
+        """
+        ledger = self._ledger
+        if not is_stale(ledger.version, first_version, ledger.alpha):
+            return False
+        return self._is_protected(group) or not may_become_fresh(
+            first_version, ledger.version, self._freshness
+        )
+
     def take_changed(self) -> list[int]:
         """Open groups something happened to since the last call, oldest first, with early filtering applied."""
         changed = sorted(group for group in self._changed if self._is_open(group))
@@ -222,7 +236,6 @@ class GroupBook:
 
     def _attempt(self, group: int, replica: int) -> Wanted:
         progress = self._progress[group]
-        stale = self._ledger.stale_versions.get(group, ())
         return Wanted(
             group_id=group,
             replica=replica,
@@ -231,8 +244,11 @@ class GroupBook:
             if replica in progress.last_attempt
             else IssueReason.FIRST,
             num_groups_ahead=bisect_left(self._open, group),
-            protected=len(stale) >= self._freshness.protect_after,
+            protected=self._is_protected(group),
         )
+
+    def _is_protected(self, group: int) -> bool:
+        return len(self._ledger.stale_versions.get(group, ())) >= self._freshness.protect_after
 
     def _will_be_filtered(self, progress: GroupProgress) -> bool:
         first: dict[int, SampleHeader] = {}
@@ -247,8 +263,7 @@ class GroupBook:
             for header in members
         ):
             return False
-        rewards = [header.reward for header in members if header.reward is not None]
-        return filter_reason(rewards, self._groups) is not None
+        return filter_reason(members, self._groups) is not None
 
     def _tallies(self, group: int) -> dict[int, ReplicaTally]:
         tallies = {replica: tally + ReplicaTally() for replica, tally in self._ledger.tallies[group].items()}
@@ -258,6 +273,8 @@ class GroupBook:
                 tally.num_lost += 1
             elif header.status is Status.FAILED or header.defect is not None:
                 tally.num_failed += 1
+            elif header.cancel_reason == CancelReason.STALE:
+                tally.num_stale += 1
         return tallies
 
     def _forget(self, group: int) -> None:
@@ -278,5 +295,7 @@ def _reason(header: SampleHeader) -> IssueReason:
             return IssueReason.FAILED
         case Status.LOST:
             return IssueReason.LOST
+        case _ if header.cancel_reason == CancelReason.STALE:
+            return IssueReason.STALE
         case _:
             return IssueReason.CANCELLED

@@ -111,9 +111,18 @@ class DispatcherState:
             self.evaluations.lost(open_task.task)
 
     def on_worker(self, status: WorkerStatus, now: float) -> None:
-        """A heartbeat."""
+        """A heartbeat; what it says is running and can only end stale is noted for cancelling."""
         self.workers.heard(status, now)
+        self.cancel(self._hopeless(status), CancelReason.STALE)
         self.new_heartbeats.add(status.worker_id)
+
+    def _hopeless(self, status: WorkerStatus) -> list[str]:
+        running = ((self.credits.get(task_id), first) for task_id, first in status.first_versions.items())
+        return [
+            open_task.task_id
+            for open_task, first in running
+            if open_task is not None and self.groups.is_hopeless(open_task.task.group_id, first)
+        ]
 
     def on_departure(self, worker_id: str) -> None:
         """A worker wiped its record: it is gone."""

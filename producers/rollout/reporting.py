@@ -7,10 +7,10 @@ import socket
 import time
 from typing import TYPE_CHECKING
 
-from schemas import Status, WorkerStatus
+from schemas import Status, WorkerState, WorkerStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from producers.engines.ports import Engine
     from producers.rollout.session import WorkerSession
@@ -60,19 +60,30 @@ class ReloadStopwatch:
 
 
 class WorkerReport:
-    """Counts what a worker did and says what it is doing. `reload` is the mode, a label of its metrics."""
+    """Counts what a worker did and says what it is doing.
+
+    `reload` is the mode, a label of its metrics; `clock` gives monotonic seconds.
+    """
 
     def __init__(
-        self, session: WorkerSession, engine: Engine, metrics: Metrics, *, capacity: int, reload: str
+        self,
+        session: WorkerSession,
+        engine: Engine,
+        metrics: Metrics,
+        *,
+        capacity: int,
+        reload: str,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._session = session
+        self._clock = clock
         self._engine = engine
         self._metrics = metrics
         self._capacity = capacity
         self._reload = reload
         self._stopwatch = ReloadStopwatch()
         self._host = socket.gethostname()
-        self._started_at = self._observed_at = time.monotonic()
+        self._started_at = self._observed_at = self._clock()
         self._busy_seconds = 0.0
         self._num_ended = 0
         self._num_tokens = 0
@@ -82,11 +93,15 @@ class WorkerReport:
 
     def observe(self) -> None:
         """Take note of what the worker is doing now; call it often."""
-        now = time.monotonic()
-        if self._session.num_running:
-            self._busy_seconds += now - self._observed_at
-        self._observed_at = now
-        self._metrics.rollout_slots_used.set(self._session.num_running)
+        now, num_running = self._clock(), self._session.num_running
+        seconds, self._observed_at = now - self._observed_at, now
+        if num_running:
+            self._busy_seconds += seconds
+        if self._session.grant is not None and self._session.state is WorkerState.SERVING:
+            num_free = max(0, self._capacity - num_running)
+            self._metrics.rollout_free_slot_seconds.inc(num_free * seconds)
+            self._metrics.rollout_idle_seconds.inc(0.0 if num_running else seconds)
+        self._metrics.rollout_slots_used.set(num_running)
 
     def ended(self, sample: Sample) -> None:
         """A task ended in this sample."""
@@ -104,7 +119,7 @@ class WorkerReport:
 
     def slot_freed(self) -> None:
         """A rollout gave up its slot."""
-        self._stopwatch.rollout_ended(time.monotonic())
+        self._stopwatch.rollout_ended(self._clock())
 
     def resumed(self) -> None:
         """A partial rollout was handed to the engine again."""
@@ -112,15 +127,15 @@ class WorkerReport:
 
     def reload_begins(self) -> None:
         """A version is to be put in service."""
-        self._stopwatch.begin(time.monotonic(), self._session.num_running)
+        self._stopwatch.begin(self._clock(), self._session.num_running)
 
     def engine_stands(self) -> None:
         """The engine is being paused for a reload."""
-        self._stopwatch.stands(time.monotonic())
+        self._stopwatch.stands(self._clock())
 
     def reloaded(self, version: int) -> None:
         """A version was put in service."""
-        seconds, stall_seconds = self._stopwatch.end(time.monotonic())
+        seconds, stall_seconds = self._stopwatch.end(self._clock())
         self._num_reloads += 1
         self._reload_seconds += seconds
         self._metrics.rollout_reload_seconds.labels(self._reload).observe(seconds)
@@ -160,6 +175,7 @@ class WorkerReport:
             num_reloads=self._num_reloads,
             reload_seconds=self._reload_seconds,
             busy_seconds=self._busy_seconds,
-            uptime_seconds=time.monotonic() - self._started_at,
+            uptime_seconds=self._clock() - self._started_at,
             error=session.error,
+            first_versions=session.first_versions,
         )

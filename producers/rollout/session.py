@@ -38,6 +38,7 @@ from schemas import (
     DispatcherEpoch,
     Fence,
     Grant,
+    Kind,
     Record,
     Revoke,
     RolloutTask,
@@ -58,13 +59,15 @@ _most_digests = 4096
 
 @dataclass(slots=True, eq=False)
 class _OpenTask:
-    """A task without all its samples. It runs from `started_at` on; `ending` is set when it shall not finish.
+    """A task without all its samples.
 
-    A suspended one is out of the engine until a version is loaded.
+    It runs from `started_at` on, begun under `first_version`; `ending` is set when it shall not finish. A suspended
+    one is out of the engine until a version is loaded.
     """
 
     task: RolloutTask
     started_at: float = 0.0
+    first_version: int = -1
     num_missing: int = 0
     ending: Ending | None = None
     is_suspended: bool = False
@@ -121,6 +124,15 @@ class WorkerSession:
     def open_task_ids(self) -> list[str]:
         """Tasks without their samples, held and running."""
         return [*self._running, *self._held_pinned, *self._held]
+
+    @property
+    def first_versions(self) -> dict[str, int]:
+        """The version under which each running training task was begun."""
+        return {
+            task_id: entry.first_version
+            for task_id, entry in self._running.items()
+            if entry.task.kind is Kind.TRAINING
+        }
 
     @property
     def num_running(self) -> int:
@@ -368,6 +380,7 @@ class WorkerSession:
         actions: list[Action] = []
         for entry in self._take_ready(held):
             entry.started_at = self._clock()
+            entry.first_version = self._served_version
             self._running[entry.task.task_id] = entry
             self._num_running += entry.task.num_replicas
             actions.append(Start(entry.task))

@@ -403,14 +403,14 @@ def _completed_ms(records: Iterable[Record], groups: GroupConfig) -> int:
 
     Raises BrokerTimeout when the log holds no full batch.
     """
-    rewards: dict[int, list[float]] = {}
+    finished: dict[int, list[Sample]] = {}
     num_passed = 0
     for record in records:
         sample = decode(record.value or b"")
         if not isinstance(sample, Sample) or sample.status is not Status.FINISHED or sample.reward is None:
             continue
-        members = rewards.setdefault(sample.group_id, [])
-        members.append(sample.reward)
+        members = finished.setdefault(sample.group_id, [])
+        members.append(sample)
         if len(members) == groups.group_size and filter_reason(members, groups) is None:
             num_passed += 1
             if num_passed == groups.groups_per_batch:

@@ -149,9 +149,12 @@ def _disagreements(settings: Settings) -> list[str]:
             "groups.group_size = 1 with groups.filter_zero_signal = true filters every group (all rewards of "
             "a group are equal); raise the first or set the second to false"
         )
-    bounds = settings.groups.reward_mean_bounds
-    if bounds is not None and bounds[0] >= bounds[1]:
-        found.append(f"groups.reward_mean_bounds = {list(bounds)}: the first bound must be below the second")
+    lengths = settings.groups.response_tokens_mean_bounds
+    if lengths is not None and lengths[0] > settings.sampling.max_tokens:
+        found.append(
+            f"groups.response_tokens_mean_bounds = {list(lengths)} filters every group: no response is longer than "
+            f"sampling.max_tokens = {settings.sampling.max_tokens}; lower the first bound or raise max_tokens"
+        )
     return found
 
 

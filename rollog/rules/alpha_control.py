@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
-from rollog.rules.freshness import exact
+from rollog.rules.freshness import exact, is_stale, lag_bound
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -69,6 +69,18 @@ def alpha_of_step(number: int, taken: Sequence[TakenStep], freshness: FreshnessC
     return freshness.alpha
 
 
+def may_become_fresh(first_version: int, version: int, freshness: FreshnessConfig) -> bool:
+    """Whether what was begun under `first_version` can be fresh at any version after this one, because alpha rises.
+
+    Under `"auto"` any later step may have its largest alpha.
+    """
+    last = first_version + lag_bound(_highest_alpha(freshness))
+    return any(
+        not is_stale(later, first_version, _highest_alpha_of_step(later + 1, freshness))
+        for later in range(version + 1, last + 1)
+    )
+
+
 def controlled(taken: Sequence[TakenStep], freshness: FreshnessConfig) -> float:
     """The alpha after these steps: less if the newest was too far off policy, more if it waited and all were near it.
 
@@ -97,6 +109,20 @@ def off_policyness(step: TakenStep, freshness: FreshnessConfig) -> float | None:
     if step.divergence is not None:
         measured.append(step.divergence / freshness.auto_max_divergence)
     return max(measured, default=None)
+
+
+def _highest_alpha_of_step(number: int, freshness: FreshnessConfig) -> float:
+    if freshness.alpha == "auto" and not is_barrier(number, freshness):
+        return freshness.auto_max
+    return alpha_of_step(number, (), freshness)
+
+
+def _highest_alpha(freshness: FreshnessConfig) -> float:
+    if freshness.alpha == "auto":
+        return freshness.auto_max
+    if isinstance(freshness.alpha, tuple):
+        return max(alpha for _, alpha in freshness.alpha)
+    return freshness.alpha
 
 
 def _scheduled(version: int, schedule: AlphaSchedule) -> float:

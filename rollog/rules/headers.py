@@ -43,6 +43,7 @@ class SampleHeader:
     first_version: int | None = None
     reward: float | None = None
     num_tokens: int = 0
+    is_truncated: bool = False
     num_prompt_tokens: int = 0
     wasted_tokens: int = 0
     cancel_reason: str | None = None
@@ -80,6 +81,7 @@ def header_of(
         first_version=sample.first_version,
         reward=sample.reward,
         num_tokens=sample.num_tokens,
+        is_truncated=sample.is_truncated,
         num_prompt_tokens=len(sample.prompt_token_ids),
         wasted_tokens=sample.wasted_tokens,
         cancel_reason=sample.cancel_reason,

@@ -27,7 +27,8 @@ class LedgerState:
     `tallies` and `stale_versions` hold open groups only. `closed_groups` maps a group to its outcome, `trained` to
     the replicas that were trained, `stale_versions` to (replica, version) of each stale verdict that counts for
     protection. `alpha` is in force for the next step; `taken_steps` are the newest ones, from which it is controlled.
-    `untrained_in_a_row` counts, by outcome, the groups that were closed since a group was trained last.
+    `untrained_in_a_row` counts, by outcome, the groups that were closed since a group was trained last, and
+    `filtered_in_a_row`, by reason, those of them that were filtered.
     """
 
     version: int = -1
@@ -48,6 +49,7 @@ class LedgerState:
     disposed: set[tuple[int, int]] = field(default_factory=set)
     num_by_disposition: defaultdict[Disposition, int] = field(default_factory=lambda: defaultdict(int))
     untrained_in_a_row: Counter[Disposition] = field(default_factory=Counter)
+    filtered_in_a_row: Counter[str] = field(default_factory=Counter)
 
     @property
     def has_genesis(self) -> bool:
@@ -72,7 +74,7 @@ class LedgerState:
             self._apply_verdict(verdict, record.version)
         for group in record.closed_groups:
             self._close_group(group.group_id, group.outcome)
-        self._count_untrained([group.outcome for group in record.closed_groups])
+        self._count_untrained(record)
         for group_id in closed:
             self.tallies.pop(group_id, None)
             self.stale_versions.pop(group_id, None)
@@ -136,16 +138,28 @@ class LedgerState:
             raise LedgerError(f"group {group}, replica {replica} is trained twice")
         self.trained[group] = trained | {replica}
 
-    def _count_untrained(self, outcomes: list[Disposition]) -> None:
+    def _count_untrained(self, record: LedgerRecord) -> None:
+        outcomes = [group.outcome for group in record.closed_groups]
         if Disposition.TRAINED in outcomes:
             self.untrained_in_a_row.clear()
+            self.filtered_in_a_row.clear()
         else:
             self.untrained_in_a_row.update(outcomes)
+            self.filtered_in_a_row.update(filter_reasons(record).values())
 
     def _close_group(self, group: int, outcome: Disposition) -> None:
         if group in self.closed_groups:
             raise LedgerError(f"group {group} is closed twice")
         self.closed_groups[group] = outcome
+
+
+def filter_reasons(record: LedgerRecord) -> dict[int, str]:
+    """Why each group was filtered that this record closes so: what the verdicts on its members say."""
+    return {
+        verdict.group_id: verdict.reason
+        for verdict in record.verdicts
+        if verdict.disposition is Disposition.FILTERED
+    }
 
 
 def tally_verdict(tally: ReplicaTally, disposition: Disposition) -> None:

@@ -1,6 +1,8 @@
-"""Why a sample went stale, as verdicts say it."""
+"""The reasons that verdicts give."""
 
 from __future__ import annotations
+
+from schemas import CancelReason
 
 unknown_weights = "unknown_weights"
 over_lag_bound = "lag"
@@ -8,3 +10,29 @@ over_lag_quota = "quota"
 aged_surplus = "aged_surplus"
 unprotected_reasons = frozenset({over_lag_quota, aged_surplus})
 """Members of groups that were complete and not needed: going stale does not protect such a group."""
+
+zero_signal = "zero_signal"
+mean_out_of_bounds = "mean_out_of_bounds"
+too_hard = "too_hard"
+too_easy = "too_easy"
+too_short = "too_short"
+too_long = "too_long"
+truncated = "truncated"
+"""This one and the six before it say which filter a complete group did not pass."""
+
+group_closed = "group_closed"
+spare = "spare"
+closed_short = "short"
+last_batch = "last_batch"
+run_closed = "run_closed"
+cancelled = "cancelled"
+
+named_reasons = frozenset(
+    {
+        *(unknown_weights, over_lag_bound, over_lag_quota, aged_surplus),
+        *(zero_signal, mean_out_of_bounds, too_hard, too_easy, too_short, too_long, truncated),
+        *(group_closed, spare, closed_short, last_batch, run_closed, cancelled),
+        *(reason.value for reason in CancelReason),
+    }
+)
+"""All of the above, and why tasks are taken back. A dead sample's verdict says in free words what is wrong with it."""

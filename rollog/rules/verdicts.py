@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rollog.rules.freshness import is_stale
-from rollog.rules.reasons import over_lag_bound, unknown_weights
+from rollog.rules.reasons import cancelled, group_closed, over_lag_bound, unknown_weights
 from schemas import CancelReason, Disposition, Status, Verdict
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ def standing_verdict(header: SampleHeader, ledger: LedgerState) -> tuple[Disposi
     if header.replica in ledger.trained.get(header.group_id, ()):
         return (Disposition.DUPLICATE, "")
     if header.group_id in ledger.closed_groups:
-        return (Disposition.REDUNDANT, "group_closed")
+        return (Disposition.REDUNDANT, group_closed)
     return _verdict_on_freshness(header, ledger)
 
 
@@ -50,7 +50,7 @@ def _verdict_on_ending(header: SampleHeader) -> tuple[Disposition, str] | None:
             return (Disposition.LOST, "")
         case Status.CANCELLED | Status.EXPIRED:
             if header.cancel_reason == CancelReason.STALE:
-                return (Disposition.STALE, "cancelled")
+                return (Disposition.STALE, cancelled)
             return (Disposition.CANCELLED, header.cancel_reason or "")
     return None
 

@@ -14,7 +14,16 @@ from rollog.rules.filtering import filter_reason
 from rollog.rules.freshness import lag_bound, lag_quota, newest_version_while_protected
 from rollog.rules.ledger_state import tally_verdict
 from rollog.rules.limits import ReplicaTally, closes_short
-from rollog.rules.reasons import aged_surplus, over_lag_bound, over_lag_quota
+from rollog.rules.reasons import (
+    aged_surplus,
+    closed_short,
+    group_closed,
+    last_batch,
+    over_lag_bound,
+    over_lag_quota,
+    run_closed,
+    spare,
+)
 from rollog.rules.verdicts import standing_verdict, verdict_of
 from schemas import ClosedGroup, Disposition, Verdict
 
@@ -152,7 +161,7 @@ class SampleWindow:
             ),
         )
 
-    def close_all(self, reason: str = "run_closed") -> None:
+    def close_all(self, reason: str = run_closed) -> None:
         """Judge whatever is still a candidate as incomplete: the run ends."""
         self._close_changed_groups()
         for header in list(self._headers.values()):
@@ -193,7 +202,7 @@ class SampleWindow:
         group = header.group_id
         standing = standing_verdict(header, self._ledger)
         if standing is None and group in self._pending.closed:
-            standing = (Disposition.REDUNDANT, "group_closed")
+            standing = (Disposition.REDUNDANT, group_closed)
         if standing is None:
             self._candidates[group][header.place] = header
         elif standing == (Disposition.STALE, over_lag_bound) and group in self._surplus:
@@ -219,12 +228,12 @@ class SampleWindow:
             elif closes_short(
                 self._tallies(group), {header.replica for header in first}, self._groups, self._freshness
             ):
-                self._end_group(group, Disposition.INCOMPLETE, {}, "short")
+                self._end_group(group, Disposition.INCOMPLETE, {}, closed_short)
 
     def _drop_ready(self) -> None:
         """Close the complete groups that are too few for a batch."""
         for group in list(self._ready):
-            self._end_group(group, Disposition.INCOMPLETE, {}, "last_batch")
+            self._end_group(group, Disposition.INCOMPLETE, {}, last_batch)
         self._ready.clear()
 
     def _first_fresh(self, group: int) -> list[SampleHeader]:
@@ -236,8 +245,7 @@ class SampleWindow:
         return list(first.values())
 
     def _complete(self, group: int, members: list[SampleHeader]) -> None:
-        rewards = [header.reward for header in members if header.reward is not None]
-        reason = filter_reason(rewards, self._groups)
+        reason = filter_reason(members, self._groups)
         if reason is not None:
             self._end_group(
                 group,
@@ -339,7 +347,7 @@ class SampleWindow:
                 header,
                 Disposition.DUPLICATE if header.replica in replicas else Disposition.REDUNDANT,
                 version=self._ledger.version,
-                reason="spare",
+                reason=spare,
             )
             for place, header in self._candidates.get(group.group_id, {}).items()
             if place not in trained

@@ -200,7 +200,8 @@ def test_a_poisoned_prompt_is_given_up_after_its_attempts_and_the_run_ends(
     assert summary["samples_by_disposition"] == {name.value: count for name, count in counts.items()}
     counted = run.trainer_metrics.registry.get_sample_value
     assert counted("rollog_trainer_groups_closed_total", {"outcome": "incomplete"}) == num_given_up
-    assert counted("rollog_trainer_verdicts_total", {"disposition": "failed"}) == counts[Disposition.FAILED]
+    failed = {"disposition": "failed", "reason": ""}
+    assert counted("rollog_trainer_verdicts_total", failed) == counts[Disposition.FAILED]
 
 
 def test_a_run_whose_rewards_never_vary_ends_and_says_what_to_change(

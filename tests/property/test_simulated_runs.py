@@ -17,7 +17,7 @@ from simulated_run import Plan, SimulatedRun
 
 from rollog.config import LastBatch
 from rollog.errors import DataError
-from schemas import Disposition
+from schemas import CancelReason, Disposition
 
 Event = Callable[[SimulatedRun, int], None]
 
@@ -32,6 +32,20 @@ def a_round(run: SimulatedRun, seed: int) -> None:
         for which in range(worker.num_running):
             if (seed + number + which) % 3:
                 worker.finish(which, run.score)
+        run.beat(number)
+    run.turn_dispatcher()
+    run.turn_trainer()
+
+
+def a_round_with_a_straggler(run: SimulatedRun, seed: int) -> None:
+    """All that runs ends but the oldest rollout of one worker, unless it is interrupted; every version is loaded."""
+    run.now += 0.1
+    for number, worker in enumerate(list(run.workers)):
+        worker.read()
+        worker.load()
+        worker.end_interrupted(run.score)
+        for which in reversed(range(number == seed % len(run.workers), worker.num_running)):
+            worker.finish(which, run.score)
         run.beat(number)
     run.turn_dispatcher()
     run.turn_trainer()
@@ -95,6 +109,7 @@ def sleep(run: SimulatedRun, seed: int) -> None:
 
 ordinary: dict[str, Event] = {
     "round": a_round,
+    "straggler": a_round_with_a_straggler,
     "dispatcher": lambda run, _: run.turn_dispatcher(),
     "trainer": lambda run, _: run.turn_trainer(),
     "read": read,
@@ -123,6 +138,20 @@ misfortunes: dict[str, Event] = {
     "resume": lambda run, _: run.resume(),
 }
 
+filters = st.sampled_from(
+    [
+        {},
+        {},
+        {},
+        {},
+        {"pass_rate_bounds": (0.25, 0.6)},
+        {"filter_zero_signal": False, "pass_rate_bounds": (0.25, 1.0), "pass_reward": 0.5},
+        {"response_tokens_mean_bounds": (2, 3)},
+        {"max_truncated_share": 0.25},
+        {"pass_rate_bounds": (0.0, 0.5), "response_tokens_mean_bounds": (0, 3), "max_truncated_share": 0.5},
+    ]
+)
+
 plans = st.builds(
     Plan,
     alpha=st.sampled_from([0.0, 0.5, 1.0, 1.5, 2.0]),
@@ -139,6 +168,7 @@ plans = st.builds(
     replicate=st.sampled_from([True, True, False]),
     checkpoint_every_steps=st.sampled_from([1, 100]),
     poisoned_prompt=st.sampled_from([None, None, 0]),
+    filters=filters,
 )
 
 
@@ -146,7 +176,12 @@ plans = st.builds(
 def histories(draw: st.DrawFn) -> list[tuple[str, int]]:
     """Ordinary events, mixed with misfortunes of a few kinds at a time."""
     kinds = draw(st.lists(st.sampled_from(list(misfortunes)), min_size=1, max_size=4, unique=True))
-    frequent = ["round"] * 3 + [*ordinary] + kinds * draw(st.integers(1, 6))
+    frequent = (
+        ["round"] * 3
+        + ["straggler"] * draw(st.sampled_from([0, 0, 6]))
+        + [*ordinary]
+        + kinds * draw(st.integers(1, 6))
+    )
     return draw(st.lists(st.tuples(st.sampled_from(frequent), st.integers(0, 15)), min_size=5, max_size=70))
 
 
@@ -183,6 +218,21 @@ def test_whatever_happens_the_invariants_hold_and_the_run_ends(
         live_through(run, history)
 
 
+@pytest.mark.timeout(300)
+@settings(common, derandomize=True, max_examples=100)
+@given(plan=plans, history=histories(), alpha=st.sampled_from([0.0, 0.5, 1.0]), straggler=st.integers(0, 3))
+def test_whatever_happens_to_a_run_with_stragglers_the_invariants_hold_and_it_ends(
+    plan: Plan, history: list[tuple[str, int]], alpha: float, straggler: int
+) -> None:
+    quick = replace(
+        plan, alpha=alpha, groups_per_batch=1, group_size=2, redundant_groups=1, num_steps=6, filters={}
+    )
+    under_way = [("start_worker", 0), *[("straggler", straggler)] * 5]
+    between = [event for each in history[:30] for event in (each, ("straggler", straggler))]
+    with SimulatedRun(quick) as run:
+        live_through(run, under_way + between)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @settings(common, max_examples=5000)
@@ -192,6 +242,22 @@ def test_whatever_else_happens_the_invariants_hold_and_the_run_ends(
 ) -> None:
     with SimulatedRun(plan) as run:
         live_through(run, history)
+
+
+@pytest.mark.parametrize(
+    ("action", "outcome"), [("regenerate", Disposition.TRAINED), ("drop", Disposition.INCOMPLETE)]
+)
+def test_a_rollout_that_can_only_end_stale_is_taken_back_before_its_end(
+    action: str, outcome: Disposition
+) -> None:
+    plan = Plan(alpha=0.0, groups_per_batch=1, redundant_groups=1, action=action)
+    with SimulatedRun(plan) as run:
+        live_through(run, [("start_worker", 0), *[("straggler", 0)] * 12])
+        assert run.auditor.tasks["1.2"].group_id == 0
+        assert run.auditor.cancelled["1.2"] is CancelReason.STALE
+        assert run.auditor.outcomes[0] is outcome
+        attempts = [task.attempt for task in run.auditor.tasks.values() if task.group_id == 0]
+        assert max(attempts) == (1 if action == "regenerate" else 0)
 
 
 @settings(common, derandomize=True, max_examples=20)

@@ -109,6 +109,37 @@ def test_single_engine_arguments_can_be_set(tmp_path: Path) -> None:
         ("[sampling]\nmax_tokens = 5000", {}, (), r"leaves no room for a prompt within model\.max_context"),
         ("[groups]\ngroup_size = 1", {}, (), r"groups\.group_size = 1 with groups\.filter_zero_signal"),
         ("[broker]\nmin_insync_replicas = 2", {}, (), r"no record could be written"),
+        (
+            "[groups]\nreward_mean_bounds = [0.5, 0.5]",
+            {},
+            (),
+            r"groups\.reward_mean_bounds = \[0\.5, 0\.5\]: the first bound must be below the second",
+        ),
+        (
+            "[groups]\nresponse_tokens_mean_bounds = [9, 3]",
+            {},
+            (),
+            r"groups\.response_tokens_mean_bounds = \[9\.0, 3\.0\]: the first bound must be below",
+        ),
+        (
+            "[groups]\ngroup_size = 4\npass_rate_bounds = [0.3, 0.45]",
+            {},
+            (),
+            r"groups\.pass_rate_bounds = \[0\.3, 0\.45\] lets no group .*multiple of 1/4; widen the bounds",
+        ),
+        (
+            "[groups]\npass_rate_bounds = [0.3, 1.5]",
+            {},
+            (),
+            r"groups\.pass_rate_bounds.* = 1\.5 .*equal to 1",
+        ),
+        ("[groups]\nmax_truncated_share = 1.0", {}, (), r"groups\.max_truncated_share = 1\.0 .*less than 1"),
+        (
+            "[groups]\nresponse_tokens_mean_bounds = [64, 99]\n[sampling]\nmax_tokens = 32",
+            {},
+            (),
+            r"filters every group: no response is longer than sampling\.max_tokens = 32; lower",
+        ),
     ],
 )
 def test_errors_name_source_key_value_and_remedy(

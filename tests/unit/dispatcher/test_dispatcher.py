@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from builders import a_header, a_task
+from builders import a_header, a_task, groups_config
 from dispatcher_bench import Bench, num_partitions
 
 from producers.config import DataConfig, DispatchConfig, EvaluationConfig
@@ -12,6 +12,7 @@ from rollog.errors import Superseded
 from rollog.rules.verdicts import verdict_of
 from schemas import (
     Cancel,
+    CancelReason,
     ClosedGroup,
     DatasetEnd,
     DeadLetter,
@@ -28,6 +29,7 @@ from schemas import (
     Stop,
     Stopped,
     WorkerState,
+    int32_array,
 )
 from schemas.codec import encode
 
@@ -197,7 +199,7 @@ def test_a_worker_that_failed_to_load_gets_nothing() -> None:
     assert bench.tasks() == []
 
 
-def test_surplus_tasks_are_cancelled_behind_the_task_itself() -> None:
+def test_tasks_of_a_closed_group_are_cancelled_behind_the_task_itself() -> None:
     bench = started_bench()
     dispatcher = bench.dispatcher()
     bench.turn(dispatcher)
@@ -206,6 +208,40 @@ def test_surplus_tasks_are_cancelled_behind_the_task_itself() -> None:
     bench.turn(dispatcher)
     cancels = [record for record in bench.read(bench.topics.tasks, 3) if isinstance(record, Cancel)]
     assert {cancel.task_id for cancel in cancels} == {task.task_id for task in bench.tasks()[:2]}
+    assert {cancel.reason for cancel in cancels} == {CancelReason.SATISFIED}
+
+
+def test_what_still_runs_of_a_group_that_has_enough_is_cancelled_as_surplus() -> None:
+    bench = started_bench(groups=groups_config(redundant_replicas=1))
+    dispatcher = bench.dispatcher()
+    bench.turn(dispatcher)
+    of_group = [task for task in bench.tasks() if task.group_id == 0]
+    for task in of_group[:2]:
+        bench.end(task)
+    bench.turn(dispatcher)
+    cancels = [record for record in bench.read(bench.topics.tasks, 3) if isinstance(record, Cancel)]
+    assert [(cancel.task_id, cancel.reason) for cancel in cancels] == [
+        (of_group[2].task_id, CancelReason.SURPLUS)
+    ]
+
+
+def test_a_running_rollout_that_can_only_end_stale_is_cancelled_once_and_made_again() -> None:
+    bench = started_bench()
+    dispatcher = bench.dispatcher()
+    bench.turn(dispatcher)
+    first, second = bench.tasks()[:2]
+    bench.ledger.step()
+    bench.publish_ledger()
+    for _ in range(3):
+        bench.beat(first_versions={first.task_id: 0, second.task_id: 1, "9.9": 0}, served_version=1)
+        bench.turn(dispatcher)
+    cancels = [record for record in bench.read(bench.topics.tasks, 3) if isinstance(record, Cancel)]
+    assert [(cancel.task_id, cancel.reason) for cancel in cancels] == [(first.task_id, CancelReason.STALE)]
+    bench.end(first, status=Status.CANCELLED, cancel_reason="stale", segments=(), token_ids=int32_array())
+    bench.turn(dispatcher)
+    again = bench.tasks()[-1]
+    assert (again.group_id, again.replica, again.attempt) == (first.group_id, first.replica, 1)
+    assert (again.issue_reason, again.min_version) == (IssueReason.STALE, 1)
 
 
 def test_a_stale_verdict_brings_the_replica_back() -> None:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from builders import LedgerBuilder, a_header, a_task, freshness_config, groups_config
+from hypothesis import given
+from hypothesis import strategies as st
 
 from producers.dispatcher.groups import GroupBook
 from rollog.rules.verdicts import verdict_of
-from schemas import ClosedGroup, Disposition, IssueReason, Status
+from rollog.rules.window import SampleWindow
+from schemas import CancelReason, ClosedGroup, Disposition, IssueReason, Status
 
 
 def a_book(ledger: LedgerBuilder, *, num_steps: int = 100, **changes: Any) -> GroupBook:
@@ -52,16 +56,61 @@ def test_no_more_groups_are_opened_than_the_run_still_needs() -> None:
     assert book.num_open == 2
 
 
-def test_a_group_that_will_be_filtered_makes_room_at_once_and_wants_nothing() -> None:
-    book = a_book(LedgerBuilder(alpha=0.0))
+@pytest.mark.parametrize(
+    ("filters", "members"),
+    [
+        ({}, {"reward": 1.0}),
+        ({"pass_rate_bounds": (0.6, 1.0)}, {}),
+        ({"response_tokens_mean_bounds": (0, 8)}, {"num_tokens": 9}),
+        ({"max_truncated_share": 0.5}, {"is_truncated": True}),
+    ],
+)
+def test_a_group_that_will_be_filtered_makes_room_at_once_and_wants_nothing(
+    filters: dict[str, Any], members: dict[str, Any]
+) -> None:
+    book = a_book(LedgerBuilder(alpha=0.0), **filters)
     issue_group(book, 0)
     issue_group(book, 1)
     assert not book.may_open()
     for replica in range(2):
-        book.ended(a_header(0, replica, offset=replica, reward=1.0))
+        book.ended(a_header(0, replica, offset=replica, **members))
     assert wanted(book) == []
     assert book.num_early_filtered == 1
     assert book.may_open()
+
+
+filters_of_any_kind = st.fixed_dictionaries(
+    {
+        "filter_zero_signal": st.booleans(),
+        "pass_rate_bounds": st.sampled_from([None, (0.0, 0.4), (0.3, 0.7), (0.5, 1.0)]),
+        "response_tokens_mean_bounds": st.sampled_from([None, (0, 3), (2, 5), (4, 8)]),
+        "max_truncated_share": st.sampled_from([None, 0.0, 0.4, 0.7]),
+    }
+)
+four_members = st.lists(
+    st.tuples(st.sampled_from([0.0, 0.5, 1.0]), st.integers(0, 8), st.booleans()), min_size=4, max_size=4
+)
+
+
+@given(members=four_members, order=st.permutations(range(4)), filters=filters_of_any_kind)
+def test_dispatcher_and_trainer_filter_the_same_groups(
+    members: list[tuple[float, int, bool]], order: list[int], filters: dict[str, Any]
+) -> None:
+    groups: dict[str, Any] = {"group_size": 3, "redundant_replicas": 1, **filters}
+    ledger = LedgerBuilder()
+    book = a_book(ledger, **groups)
+    window = SampleWindow(ledger.state, groups_config(**groups), freshness_config())
+    issue_group(book, 0, size=4)
+    for offset, replica in enumerate(order):
+        reward, num_tokens, is_truncated = members[replica]
+        header = a_header(
+            0, replica, offset=offset, reward=reward, num_tokens=num_tokens, is_truncated=is_truncated
+        )
+        book.ended(header)
+        window.add(header)
+        book.take_changed()
+        outcomes = {group.outcome for group in window.verdicts_for()[1]}
+        assert (book.num_early_filtered == 1) == (outcomes == {Disposition.FILTERED})
 
 
 def test_a_failed_attempt_is_issued_again_until_the_limit() -> None:
@@ -179,3 +228,48 @@ def test_a_group_that_closed_meanwhile_lacks_nothing() -> None:
     assert book.take_changed() == [0]
     book.judged(ledger.step([], [ClosedGroup(group_id=0, outcome=Disposition.TRAINED)]))
     assert list(book.wanted(0)) == []
+
+
+def test_what_is_over_a_constant_alpha_is_hopeless() -> None:
+    ledger = LedgerBuilder(alpha=1.0)
+    book = a_book(ledger)
+    issue_group(book, 0)
+    for _ in range(2):
+        ledger.step()
+    assert book.is_hopeless(0, first_version=0)
+    assert not book.is_hopeless(0, first_version=1)
+
+
+def test_at_a_barrier_a_rollout_is_hopeless_only_if_training_waits_for_its_group() -> None:
+    ledger = LedgerBuilder(alpha=2.0)
+    book = a_book(ledger, freshness={"alpha": 2.0, "barrier_every_steps": 3})
+    issue_group(book, 0)
+    issue_group(book, 1)
+    ledger.step()
+    ledger.step(alpha=0.0)
+    assert not book.is_hopeless(0, first_version=1)
+    stale = verdict_of(a_header(0, 0, offset=0, version=1), Disposition.STALE, version=2)
+    book.judged(ledger.verdicts([stale]))
+    assert book.is_hopeless(0, first_version=1)
+    assert not book.is_hopeless(0, first_version=2)
+    assert not book.is_hopeless(1, first_version=1)
+
+
+@pytest.mark.parametrize("action", ["regenerate", "drop"])
+def test_a_rollout_cancelled_for_staleness_counts_as_stale_before_its_verdict(action: str) -> None:
+    book = a_book(LedgerBuilder(), freshness={"action": action})
+    issue_group(book, 0)
+    book.ended(
+        a_header(
+            0,
+            0,
+            offset=0,
+            status=Status.CANCELLED,
+            cancel_reason=CancelReason.STALE.value,
+            first_version=None,
+            segments=(),
+            reward=None,
+        )
+    )
+    again = [(0, 0, 1, IssueReason.STALE)]
+    assert wanted(book) == (again if action == "regenerate" else [])

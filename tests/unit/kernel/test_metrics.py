@@ -36,6 +36,17 @@ def test_attributes_are_called_like_their_metrics() -> None:
         assert hasattr(metrics, entry.name.removeprefix("rollog_").removesuffix("_total"))
 
 
+def test_every_metric_is_fed_by_a_role() -> None:
+    sources = "".join(
+        file.read_text()
+        for stage in ("producers", "trainer")
+        for file in (page.parents[1] / stage).rglob("*.py")
+    )
+    names = [entry.name.removeprefix("rollog_").removesuffix("_total") for entry in Metrics().catalogue]
+
+    assert [name for name in names if not re.search(rf"metrics\.{name}\b", sources)] == []
+
+
 def test_labels_are_never_identities() -> None:
     allowed = {
         "kind",
@@ -61,14 +72,14 @@ def test_two_roles_in_one_process_do_not_share_a_registry() -> None:
 
 def test_the_server_shows_values_until_it_is_closed() -> None:
     metrics = Metrics()
-    metrics.trainer_verdicts.labels(disposition="trained").inc(8)
+    metrics.trainer_verdicts.labels(disposition="trained", reason="").inc(8)
 
     with metrics.serve("127.0.0.1", 0) as server:
         with urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=10) as response:
             text = response.read().decode()
         port = server.port
 
-    assert 'rollog_trainer_verdicts_total{disposition="trained"} 8.0' in text
+    assert 'rollog_trainer_verdicts_total{disposition="trained",reason=""} 8.0' in text
     with pytest.raises(OSError, match="refused"):
         socket.create_connection(("127.0.0.1", port), timeout=10)
 

@@ -126,6 +126,19 @@ def test_a_task_of_the_grant_is_started() -> None:
     assert turner.session.tasks_position == 11
 
 
+def test_running_training_tasks_are_named_with_the_version_they_were_begun_under() -> None:
+    turner = Turner(capacity=2)
+    turner.task(a_task(0))
+    turner.session.on_weights(a_notice(1))
+    turner.task(a_task(1))
+    assert turner.session.first_versions == {"1.0": 0}
+    turner.session.loaded(a_notice(1))
+    assert turner.session.first_versions == {"1.0": 0, "1.100": 1}
+    turner.end("1.0")
+    turner.task(an_evaluation(1, version=1))
+    assert turner.session.first_versions == {"1.100": 1}
+
+
 def test_only_grants_for_this_worker_count_and_the_position_starts_at_the_grant() -> None:
     turner = Turner(granted=False)
     assert turner.session.on_control(a_grant(worker_id="somebody-else")) == []

@@ -115,18 +115,36 @@ def test_one_task_can_order_several_replicas(stage: Stage) -> None:
     assert {sample.status for sample in samples} == {Status.FINISHED}
 
 
-def test_cancel_ends_a_running_task_with_its_wasted_tokens_counted(stage: Stage) -> None:
-    engine = SimulatedEngine(tokens_per_second=100, max_context_tokens=4096)
+class AbortedRequests(SimulatedEngine):
+    """An engine that remembers what it was asked to abort."""
+
+    def __init__(self) -> None:
+        super().__init__(tokens_per_second=100, max_context_tokens=4096)
+        self.aborted: list[str] = []
+
+    async def abort(self, request_id: str) -> None:
+        self.aborted.append(request_id)
+        await super().abort(request_id)
+
+
+@pytest.mark.parametrize("reason", [CancelReason.SATISFIED, CancelReason.SURPLUS, CancelReason.STALE])
+def test_cancel_ends_a_running_task_inside_the_engine_with_its_wasted_tokens_counted(
+    stage: Stage, reason: CancelReason
+) -> None:
+    engine = AbortedRequests()
     with running(stage, engine=engine):
         stage.give_grant()
         stage.wait_until_serving(0)
         task = stage.task(0, sampling=SamplingParameters(temperature=1.0, max_tokens=240))
         stage.order(task)
-        stage.wait_for_status(lambda status: status.num_running == 1)
-        stage.order(Cancel(task_id=task.task_id, epoch=1, grant_id="1.1", reason=CancelReason.STALE))
+        status = stage.wait_for_status(lambda status: status.num_running == 1)
+        assert status.first_versions == {task.task_id: 0}
+        stage.order(Cancel(task_id=task.task_id, epoch=1, grant_id="1.1", reason=reason))
         sample = stage.sample()
-    assert (sample.status, sample.cancel_reason) == (Status.CANCELLED, "stale")
+        stage.wait_for_status(lambda status: not status.num_running and not status.first_versions)
+    assert (sample.status, sample.cancel_reason) == (Status.CANCELLED, reason.value)
     assert sample.num_tokens == 0
+    assert engine.aborted == [f"{task.task_id}/0"]
 
 
 def test_revoke_expires_running_and_held_tasks_and_a_new_grant_goes_on(stage: Stage) -> None:

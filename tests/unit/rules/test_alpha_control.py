@@ -10,7 +10,7 @@ from builders import LedgerBuilder, freshness_config
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollog.rules.alpha_control import TakenStep, alpha_of_step, controlled, is_barrier
+from rollog.rules.alpha_control import TakenStep, alpha_of_step, controlled, is_barrier, may_become_fresh
 from schemas import StepTimings
 
 if TYPE_CHECKING:
@@ -201,3 +201,23 @@ def test_the_ledger_remembers_of_the_newest_two_steps_what_the_control_needs() -
         TakenStep(number=2, alpha=2.0, wait_share=0.75, effective_sample_size=0.75, divergence=0.125),
         TakenStep(number=3, alpha=0.5, wait_share=0.0, effective_sample_size=None, divergence=None),
     )
+
+
+@pytest.mark.parametrize(
+    ("freshness", "first_version", "version", "expected"),
+    [
+        ({"alpha": 1.0}, 3, 5, False),
+        ({"alpha": 2.0, "barrier_every_steps": 4}, 2, 3, True),
+        ({"alpha": 2.0, "barrier_every_steps": 4}, 1, 3, False),
+        ({"alpha": ((0, 0.0), (5, 3.0))}, 3, 4, True),
+        ({"alpha": ((0, 0.0), (5, 3.0))}, 1, 4, False),
+        ({"alpha": ((0, 3.0), (5, 0.0))}, 4, 5, False),
+        ({"alpha": "auto", "auto_max": 2.0}, 3, 4, True),
+        ({"alpha": "auto", "auto_max": 2.0}, 2, 4, False),
+        ({"alpha": 0.5}, 4, 4, True),
+    ],
+)
+def test_a_rollout_may_become_fresh_again_only_where_alpha_rises_enough(
+    freshness: dict[str, Any], first_version: int, version: int, *, expected: bool
+) -> None:
+    assert may_become_fresh(first_version, version, freshness_config(**freshness)) == expected

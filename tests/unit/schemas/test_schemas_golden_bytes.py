@@ -219,6 +219,7 @@ def a_worker_status() -> WorkerStatus:
         reload_seconds=0.25,
         busy_seconds=10.0,
         uptime_seconds=12.5,
+        first_versions={"3-41": 2},
     )
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from builders import LedgerBuilder, groups_config
+from builders import LedgerBuilder, a_header, groups_config
 
 from rollog.errors import DataError
+from rollog.rules.verdicts import verdict_of
 from schemas import ClosedGroup, Disposition
 from trainer.progress import check_progress
 
@@ -14,8 +15,13 @@ def close(ledger: LedgerBuilder, *outcomes: Disposition) -> None:
     """One verdicts record (a step where something was trained) that closes groups in this way."""
     first = len(ledger.state.closed_groups)
     closed = [ClosedGroup(group_id=first + place, outcome=each) for place, each in enumerate(outcomes)]
+    headers = [a_header(group.group_id, offset=group.group_id) for group in closed]
+    verdicts = [
+        verdict_of(header, outcome, version=0, reason="too_hard" if outcome is Disposition.FILTERED else "")
+        for header, outcome in zip(headers, outcomes, strict=True)
+    ]
     record = ledger.step if Disposition.TRAINED in outcomes else ledger.verdicts
-    record(closed=closed)
+    record(verdicts, closed)
 
 
 def test_too_many_groups_without_a_trained_one_are_an_error_that_names_counts_and_remedy() -> None:
@@ -25,7 +31,9 @@ def test_too_many_groups_without_a_trained_one_are_an_error_that_names_counts_an
     close(ledger, Disposition.INCOMPLETE)
     check_progress(ledger.state, groups)
     close(ledger, Disposition.FILTERED)
-    with pytest.raises(DataError, match=r"last 4 groups .*3 filtered.*1 incomplete.*max_untrained_in_a_row"):
+    with pytest.raises(
+        DataError, match=r"last 4 groups .*3 filtered.*1 incomplete.*3 too_hard.*max_untrained"
+    ):
         check_progress(ledger.state, groups)
 
 
@@ -37,5 +45,5 @@ def test_a_trained_group_begins_the_count_anew() -> None:
     close(ledger, Disposition.FILTERED, Disposition.FILTERED)
     check_progress(ledger.state, groups)
     close(ledger, Disposition.FILTERED)
-    with pytest.raises(DataError, match="last 3 groups"):
+    with pytest.raises(DataError, match=r"last 3 groups .*filtered as 3 too_hard"):
         check_progress(ledger.state, groups)
