@@ -19,7 +19,7 @@ from consumers.progress import ProgressView, RunProgress
 from consumers.sample_stream import consume
 from producers.dispatcher.role import run_dispatcher
 from producers.rollout.role import run_rollout
-from rollog.broker.ports import TopicPartition
+from rollog.broker.reading import read_to_end
 from rollog.broker.topics import RunTopics
 from rollog.cli.creation import create_run
 from rollog.cli.local import dispatcher_settings, rollout_settings, trainer_settings
@@ -161,13 +161,9 @@ class WholeRun:
     def samples(self) -> list[SampleHeader]:
         """Headers of everything in `samples`, by place."""
         num_partitions = self.settings.broker.samples_partitions
-        places = [TopicPartition(self.topics.samples, number) for number in range(num_partitions)]
-        headers = []
         with self.broker.consumer(client_id="reader") as consumer:
-            ends = consumer.end_offsets(places)
-            consumer.assign(dict.fromkeys(places, 0))
-            while any(consumer.position(place) < end for place, end in ends.items()):
-                headers += [consume(record, num_partitions, 99).header for record in consumer.poll(0.1)]
+            records = read_to_end(consumer, self.topics.samples, *range(num_partitions))
+            headers = [consume(record, num_partitions, 99).header for record in records]
         return sorted(headers, key=lambda header: header.place)
 
     def raise_errors(self) -> None:
