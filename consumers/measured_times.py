@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from consumers.ledger import read_ledger, read_to_end
+from consumers.ledger import read_ledger
+from rollog.broker.reading import read_to_end
 from rollog.rules.ledger_state import LedgerState
 from schemas import Disposition, Genesis, Sample, Status, Step
 from schemas.codec import SchemaError, decode_as

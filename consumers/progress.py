@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Self, TypeVar
 from consumers.evaluation import EvaluationTally
 from consumers.ledger import ledger_entry
 from rollog.broker.ports import TopicPartition
-from rollog.errors import BrokerTimeout, TopicMismatch
+from rollog.broker.reading import drain
+from rollog.errors import TopicMismatch
 from rollog.rules.ledger_state import LedgerState
 from schemas import Close, Disposition, Genesis, Sample, Step, StepTimings, WorkerState, WorkerStatus
 from schemas.codec import SchemaError, decode_as
@@ -259,18 +260,11 @@ class RunProgress:
                 break
         return self._view()
 
-    def read_to_end(self, timeout_seconds: float) -> ProgressView:
-        """Take in everything that is stored now. Raises BrokerTimeout when that takes too long."""
+    def read_to_end(self, stalls_after_seconds: float) -> ProgressView:
+        """Take in everything that is stored now. Raises BrokerTimeout when reading stalls for so long."""
         ends = self._consumer.end_offsets(self._followed)
-        deadline = time.monotonic() + timeout_seconds
-        while any(self._consumer.position(place) < end for place, end in ends.items()):
-            for record in self._consumer.poll(0.1):
-                self._take(record)
-            if time.monotonic() > deadline:
-                raise BrokerTimeout(
-                    f"run {self._topics.run} could not be read to its end within {timeout_seconds:g} s; "
-                    "check the broker"
-                )
+        for record in drain(self._consumer, ends, stalls_after_seconds=stalls_after_seconds):
+            self._take(record)
         return self._view()
 
     def _take(self, record: Record) -> None:

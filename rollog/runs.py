@@ -9,9 +9,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from rollog.broker.ports import TopicPartition
+from rollog.broker.reading import read_to_end
 from rollog.broker.topics import runs_topic
-from rollog.errors import BrokerTimeout, ProducerFenced, RunExists, RunNotFound
+from rollog.errors import ProducerFenced, RunExists, RunNotFound
 from rollog.logs import get_logger
 from schemas import RunManifest
 from schemas.codec import SchemaError, decode_as, encode
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 log = get_logger("runs")
 
-_read_seconds = 20.0
 _commit_seconds = 15.0
 
 
@@ -98,14 +97,5 @@ def find_run(
 
 
 def _records(broker: Broker, topic: str) -> Iterator[Record]:
-    place = TopicPartition(topic, 0)
     with broker.consumer(client_id="runs-reader") as consumer:
-        end = consumer.end_offsets([place])[place]
-        consumer.assign({place: consumer.beginning_offsets([place])[place]})
-        deadline = time.monotonic() + _read_seconds
-        while consumer.position(place) < end:
-            yield from consumer.poll(0.2)
-            if time.monotonic() > deadline:
-                raise BrokerTimeout(
-                    f"{topic} could not be read to its end within {_read_seconds:g} s; check the broker"
-                )
+        yield from read_to_end(consumer, topic, 0)

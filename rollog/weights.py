@@ -85,6 +85,16 @@ class WeightsStore:
         except OSError as error:
             raise WeightsError(f"weights {notice.name} could not be read from {self.uri}: {error}") from error
 
+    def digest(self, name: str) -> tuple[str, int]:
+        """The sha256 and length in bytes of a complete file as it is stored; nothing of it is kept."""
+        if not _final_name.fullmatch(name):
+            raise WeightsError(_bad_name(name))
+        try:
+            with self._fs.open(self._path(name), "rb") as source:
+                return _digest_of(source)
+        except OSError as error:
+            raise WeightsError(f"weights {name} could not be read from {self.uri}: {error}") from error
+
     def names(self) -> list[str]:
         """Names of all complete files, by version."""
         return sorted(name for name in self._listing() if _final_name.fullmatch(name))
@@ -202,7 +212,15 @@ def _bad_name(name: str) -> str:
 
 def _digest_of_file(path: Path) -> tuple[str, int]:
     with path.open("rb") as source:
-        return hashlib.file_digest(source, "sha256").hexdigest(), source.tell()
+        return _digest_of(source)
+
+
+def _digest_of(source: IO[bytes]) -> tuple[str, int]:
+    digest, num_bytes = hashlib.sha256(), 0
+    while chunk := source.read(_chunk_bytes):
+        digest.update(chunk)
+        num_bytes += len(chunk)
+    return digest.hexdigest(), num_bytes
 
 
 def _open_source(data: bytes | Path) -> IO[bytes]:

@@ -10,7 +10,7 @@ from producers.config import DataConfig, DispatchConfig, EvaluationConfig, Rewar
 from producers.dispatcher.dispatcher import Dispatcher
 from producers.dispatcher.settings import DispatcherSettings
 from rollog.broker.memory import MemoryBroker
-from rollog.broker.ports import TopicPartition
+from rollog.broker.reading import read_to_end
 from rollog.broker.topics import RunTopics, ensure_topics, topic_specs
 from rollog.config import BrokerConfig, RunConfig
 from rollog.metrics import Metrics
@@ -126,15 +126,13 @@ class Bench:
 
     def read(self, topic: str, partitions: int = 1) -> list[Record]:
         """All committed records of a topic, decoded, partition after partition."""
-        found: list[Record] = []
         with self.broker.consumer(client_id="reader") as consumer:
-            for number in range(partitions):
-                place = TopicPartition(topic, number)
-                consumer.assign({place: 0})
-                end = consumer.end_offsets([place])[place]
-                while consumer.position(place) < end:
-                    found += [decode(record.value) for record in consumer.poll(0.01) if record.value]
-        return found
+            return [
+                decode(record.value)
+                for number in range(partitions)
+                for record in read_to_end(consumer, topic, number)
+                if record.value
+            ]
 
     def tasks(self) -> list[RolloutTask]:
         return [

@@ -20,6 +20,7 @@ from producers.reward_functions import RewardResult
 from producers.rollout.settings import RolloutSettings
 from producers.rollout.worker import RolloutWorker, WorkerParts
 from rollog.broker.ports import TopicPartition
+from rollog.broker.reading import read_to_end
 from rollog.broker.topics import topic_specs
 from rollog.config import BrokerConfig, ModelConfig
 from rollog.errors import RewardError
@@ -136,13 +137,7 @@ class Stage:
     def values(self, topic: str) -> list[bytes | None]:
         with self.broker.consumer(client_id="reader") as consumer:
             count = {self.topics.samples: 2, self.topics.evaluations: 2, self.topics.tasks: 3}.get(topic, 1)
-            places = [TopicPartition(topic, number) for number in range(count)]
-            ends = consumer.end_offsets(places)
-            consumer.assign(dict.fromkeys(places, 0))
-            found = []
-            while any(consumer.position(place) < end for place, end in ends.items()):
-                found += [record.value for record in consumer.poll(0.1)]
-        return found
+            return [record.value for record in read_to_end(consumer, topic, *range(count))]
 
     def samples(self, count: int, topic: str | None = None) -> list[Sample]:
         """Wait for that many samples, and see that there are no more."""

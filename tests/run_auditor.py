@@ -1,6 +1,7 @@
-"""An independent reader of a run's topics that checks the invariants record by record.
+"""An independent reader of a run's topics that checks the invariants as the records appear.
 
-It shares no rule with the product: freshness, quota and admission are worked out anew from the definitions.
+It shares no rule with the roles: what `rollog audit` checks it takes from there, record by record and, at the end, as
+a whole; admission (I9) and what workers made of void tasks are worked out here.
 """
 
 from __future__ import annotations
@@ -9,44 +10,27 @@ import math
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from fractions import Fraction
-from hashlib import sha256
 from typing import TYPE_CHECKING
 
+from consumers.audit.auditor import audit_run
+from consumers.audit.batches import TrainedBatch, batch_faults
+from consumers.audit.book import Book, Entry
+from consumers.audit.chain import Chain
+from consumers.audit.findings import Checks
+from consumers.audit.findings import Place as RecordPlace
+from consumers.audit.samples import RecordedSample, possible_dispositions, recorded_sample
 from rollog.broker.ports import TopicPartition
-from schemas import (
-    Cancel,
-    CancelReason,
-    Close,
-    Disposition,
-    Fence,
-    FinishReason,
-    Genesis,
-    LedgerKind,
-    LedgerRecord,
-    RolloutTask,
-    Sample,
-    Status,
-    Step,
-    Verdict,
-)
-from schemas.codec import SchemaError, decode, decode_as
+from schemas import Cancel, CancelReason, Disposition, Fence, FinishReason, LedgerKind, RolloutTask, Status
+from schemas.codec import decode
 
 if TYPE_CHECKING:
     from rollog.broker.ports import Broker, Record
     from rollog.broker.topics import RunTopics
     from rollog.config import FreshnessConfig, GroupConfig
+    from rollog.weights import WeightsStore
+    from schemas import LedgerRecord, Sample, Verdict
 
 Place = tuple[int, int]
-
-
-@dataclass(slots=True)
-class LedgerView:
-    """What an auditor remembers of one ledger record: where it stands and what it did."""
-
-    offset: int
-    version: int
-    judged: set[Place]
-    closed: set[int]
 
 
 @dataclass
@@ -60,15 +44,8 @@ class RunAuditor:
     num_steps: int
     num_sample_partitions: int
     num_task_partitions: int
-    samples: dict[Place, tuple[bytes, Sample | None]] = field(default_factory=dict)
+    samples: dict[Place, RecordedSample] = field(default_factory=dict)
     tasks: dict[str, RolloutTask] = field(default_factory=dict)
-    ledger: list[LedgerView] = field(default_factory=list)
-    verdicts: dict[Place, Disposition] = field(default_factory=dict)
-    trained: set[tuple[int, int]] = field(default_factory=set)
-    outcomes: dict[int, Disposition] = field(default_factory=dict)
-    weights: dict[int, str] = field(default_factory=dict)
-    end_offsets: tuple[int, ...] | None = None
-    close_reason: str = ""
     filtered_as: Counter[str] = field(default_factory=Counter)
     cancelled: dict[str, CancelReason] = field(default_factory=dict)
     _fences: Counter[int] = field(default_factory=Counter)
@@ -82,10 +59,23 @@ class RunAuditor:
             self.topics.tasks: self.num_task_partitions,
             self.topics.steps: 1,
         }
+        self._checks = Checks()
+        self._chain = Chain(self._checks.chain)
+        self.book = Book(self.topics.samples, self.num_sample_partitions, self._checks)
         self._consumer = self.broker.consumer(client_id="auditor")
         self._consumer.assign(
             {TopicPartition(topic, number): 0 for topic, count in counts.items() for number in range(count)}
         )
+
+    @property
+    def end_offsets(self) -> tuple[int, ...] | None:
+        """Those of the close record; None before it."""
+        return None if self.book.close is None else self.book.close.end_offsets
+
+    @property
+    def outcomes(self) -> dict[int, Disposition]:
+        """How groups have ended so far."""
+        return {group: outcome for group, (_, outcome) in self.book.closed_groups.items()}
 
     def look(self) -> None:
         """Check everything that is new. Records a transaction holds back are looked at later."""
@@ -100,20 +90,27 @@ class RunAuditor:
                 self._ledger_record(record)
 
     def check_issues(self) -> None:
-        """I9 and I5 at every task issued since the last call; all tasks issued before must have been looked at."""
+        """I9 at every task issued since the last call; all tasks issued before must have been looked at."""
         for task in sorted(self._unchecked, key=_issue_order):
             self._check_issue(task)
         self._unchecked.clear()
 
-    def conclude(self) -> None:
-        """The run is closed: every record up to the end offsets has its one disposition (I1)."""
+    def audit_live(self, weights: WeightsStore) -> None:
+        """What is there so far passes the audit, too."""
+        report = audit_run(self.broker, self.topics, weights)
+        assert report.is_clean, "\n".join(report.lines())
+
+    def conclude(self, weights: WeightsStore) -> None:
+        """The run is closed: the whole of it passes the audit."""
         self.look()
         self.check_issues()
         assert self.end_offsets is not None, "the ledger is not closed"
-        expected = {place for place in self.samples if place[1] < self.end_offsets[place[0]]}
-        assert self.verdicts.keys() == expected, (
-            "I1: records without disposition, or dispositions without record"
-        )
+        report = audit_run(self.broker, self.topics, weights)
+        assert report.is_clean, "\n".join(report.lines())
+        assert not report.missing
+        num_after_close = sum(offset >= self.end_offsets[partition] for partition, offset in self.samples)
+        assert report.samples.num_records == len(self.samples)
+        assert report.samples.num_after_close == num_after_close
 
     def _task(self, record: Record) -> None:
         decoded = decode(record.value or b"")
@@ -133,54 +130,33 @@ class RunAuditor:
         self._unchecked.append(decoded)
 
     def _sample(self, record: Record) -> None:
-        place = (record.partition, record.offset)
-        try:
-            sample: Sample | None = decode_as(Sample, record.value or b"")
-        except SchemaError:
-            sample = None
-        self.samples[place] = (sha256(record.value or b"").digest()[:16], sample)
+        recorded = recorded_sample(record, self.num_sample_partitions, self.book.config)
+        self.samples[(record.partition, record.offset)] = recorded
+        sample = recorded.sample
         if sample is None:
             return
-        self._members[sample.group_id].append(place)
+        self._members[sample.group_id].append((record.partition, record.offset))
         if sample.status is not Status.LOST:
             assert sample.task_id in self.tasks, f"a worker made {sample.sample_id} for a void task"
 
     def _ledger_record(self, record: Record) -> None:
-        entry = decode_as(LedgerRecord, record.value or b"")
-        assert self.end_offsets is None, "a record after close"
-        before = self.ledger[-1].version if self.ledger else -1
-        makes_version = entry.kind in (LedgerKind.GENESIS, LedgerKind.STEP)
-        assert entry.version == before + makes_version
-        if entry.kind is LedgerKind.STEP:
-            self._check_batch(entry, before)
-        self._check_filtered(entry)
-        for verdict in entry.verdicts:
-            place = (verdict.partition, verdict.offset)
-            assert place in self.samples, f"I1: a disposition of {place}, where there is no record"
-            assert place not in self.verdicts, f"I1: a second disposition of {place}"
-            assert verdict.digest == self.samples[place][0]
-            self.verdicts[place] = verdict.disposition
-            self._check_after_closing(verdict, self.samples[place][1])
-            if verdict.disposition is Disposition.TRAINED:
-                assert entry.kind is LedgerKind.STEP, "trained outside of a step"
-                rollout = (verdict.group_id, verdict.replica)
-                assert rollout not in self.trained, f"I2: {rollout} is trained twice"
-                self.trained.add(rollout)
-        for group in entry.closed_groups:
-            assert group.group_id not in self.outcomes, f"group {group.group_id} is closed twice"
-            self.outcomes[group.group_id] = group.outcome
-        if isinstance(entry.body, Genesis | Step):
-            self.weights[entry.version] = entry.body.weights_sha256
-        if isinstance(entry.body, Close):
-            self.end_offsets, self.close_reason = entry.body.end_offsets, entry.body.reason
-        self.ledger.append(
-            LedgerView(
-                offset=record.offset,
-                version=entry.version,
-                judged={(verdict.partition, verdict.offset) for verdict in entry.verdicts},
-                closed={group.group_id for group in entry.closed_groups},
-            )
-        )
+        link = self._chain.add(record)
+        assert link is not None
+        entry = self.book.add(link)
+        self._check_filtered(link.record)
+        batch = TrainedBatch()
+        for verdict in link.record.verdicts:
+            self._check_verdict(verdict, entry)
+            recorded = self.samples[(verdict.partition, verdict.offset)]
+            if verdict.disposition is Disposition.TRAINED and recorded.sample is not None:
+                place = RecordPlace(self.topics.samples, verdict.partition, verdict.offset)
+                batch.add(recorded.sample, entry.record.version - 1, place)
+        if entry.record.kind is LedgerKind.STEP:
+            assert entry.alpha == self.freshness.alpha
+            assert batch.groups
+            assert not list(batch_faults(batch, entry.alpha, entry.config))
+        findings = [str(finding) for check in self._checks.all() for finding in check.findings]
+        assert not findings, "\n".join(findings)
 
     def _check_filtered(self, entry: LedgerRecord) -> None:
         """Only whole groups are filtered, one sample of each of G replicas, and for a reason that holds; no other."""
@@ -191,88 +167,51 @@ class RunAuditor:
         for group, found in verdicts.items():
             replicas = {verdict.replica for verdict in found}
             assert len(found) == len(replicas) == self.groups.group_size, f"group {group} judged by {found}"
-            samples = [self.samples[(verdict.partition, verdict.offset)][1] for verdict in found]
+            samples = [self.samples[(verdict.partition, verdict.offset)].sample for verdict in found]
             refused_by = self._filters_that_refuse([sample for sample in samples if sample is not None])
             reasons = {verdict.reason for verdict in found if verdict.disposition is Disposition.FILTERED}
             assert reasons <= refused_by, f"group {group} is filtered as {reasons}, refused by {refused_by}"
             assert bool(reasons) == bool(refused_by), f"group {group} is trained, refused by {refused_by}"
             self.filtered_as.update(reasons)
 
-    def _check_after_closing(self, verdict: Verdict, sample: Sample | None) -> None:
-        """What a finished sample becomes whose group an earlier ledger record closed."""
-        if verdict.group_id not in self.outcomes or sample is None or sample.status is not Status.FINISHED:
-            return
-        if verdict.disposition is Disposition.DEAD:
-            return
-        is_trained = (verdict.group_id, verdict.replica) in self.trained
-        expected = Disposition.DUPLICATE if is_trained else Disposition.REDUNDANT
-        assert verdict.disposition is expected, (
-            f"{verdict.sample_id} of a closed group is {verdict.disposition}"
-        )
-
-    def _check_batch(self, entry: LedgerRecord, version: int) -> None:
-        """I3 and the form of a batch: whole groups of fresh samples, at most the quota of the largest lag."""
-        lags: defaultdict[int, list[int]] = defaultdict(list)
-        replicas: defaultdict[int, set[int]] = defaultdict(set)
-        for verdict in entry.verdicts:
-            if verdict.disposition is not Disposition.TRAINED:
-                continue
-            sample = self.samples[(verdict.partition, verdict.offset)][1]
-            assert sample is not None
-            assert sample.status is Status.FINISHED
-            assert (sample.group_id, sample.replica) == (verdict.group_id, verdict.replica)
-            for segment in sample.segments:
-                assert self.weights[segment.version].startswith(segment.weights_digest), "I4: unknown weights"
-            lags[sample.group_id].append(version - min(segment.version for segment in sample.segments))
-            replicas[sample.group_id].add(sample.replica)
-        assert 0 < len(lags) <= self.groups.groups_per_batch
-        assert all(len(found) == self.groups.group_size for found in replicas.values())
-        alpha = Fraction(str(self.freshness.alpha))
-        bound = math.ceil(alpha)
-        oldest = [max(found) for found in lags.values()]
-        assert max(oldest) <= bound, f"I3: lag {max(oldest)} with alpha {alpha}"
-        if alpha != bound:
-            quota = math.floor((alpha - math.floor(alpha)) * self.groups.groups_per_batch)
-            assert oldest.count(bound) <= quota, (
-                f"I3: {oldest.count(bound)} groups of lag {bound}, quota {quota}"
-            )
+    def _check_verdict(self, verdict: Verdict, entry: Entry) -> None:
+        place = (verdict.partition, verdict.offset)
+        assert place in self.samples, f"I1: a disposition of {place}, where there is no record"
+        recorded = self.samples[place]
+        assert verdict.digest == recorded.digest
+        judged = self.book.judged[verdict.partition][verdict.offset]
+        possible = possible_dispositions(recorded, judged, entry, self.book)
+        assert possible is not None
+        assert verdict.disposition in possible, f"{verdict} by {entry.name} can only be {sorted(possible)}"
 
     def _check_issue(self, task: RolloutTask) -> None:
-        known = [entry for entry in self.ledger if entry.offset < task.ledger_position]
-        assert known[-1].version == task.issued_version
-        judged = set().union(*(entry.judged for entry in known))
+        known = [entry for entry in self.book.entries if entry.place.offset < task.ledger_position]
+        assert known[-1].record.version == task.issued_version
         group = task.group_id
         earlier = [found for found in self.tasks.values() if _issue_order(found) < _issue_order(task)]
-        if task.attempt > 0:
-            waiting = [
-                self.samples[place][1] for place in self._members[group] if self._counts(place, task, judged)
-            ]
-            assert not any(found is not None and found.replica == task.replica for found in waiting), (
-                f"I5: {group}.{task.replica} is issued again although a finished rollout waits for its verdict"
-            )
         if any(found.group_id == group for found in earlier):
             return
-        closed = set().union(*(entry.closed for entry in known))
+        closed = {number for number, (index, _) in self.book.closed_groups.items() if index < len(known)}
         open_groups = {found.group_id for found in earlier} - closed
-        bound = self._admission_bound(task, open_groups, judged)
+        bound = self._admission_bound(task, open_groups, len(known))
         assert len(open_groups) < bound, (
             f"I9: group {group} is issued beside {sorted(open_groups)}, at most {bound} may be open"
         )
 
-    def _admission_bound(self, task: RolloutTask, open_groups: set[int], judged: set[Place]) -> int:
+    def _admission_bound(self, task: RolloutTask, open_groups: set[int], num_known: int) -> int:
         batch = self.groups.groups_per_batch
         needed = (self.num_steps - task.issued_version) * batch
         if needed <= 0:
             return 0
         window = math.floor((1 + Fraction(str(self.freshness.alpha))) * batch)
-        num_filtered = sum(self._will_be_filtered(group, task, judged) for group in open_groups)
+        num_filtered = sum(self._will_be_filtered(group, task, num_known) for group in open_groups)
         return min(window, needed) + self.groups.redundant_groups + num_filtered
 
-    def _will_be_filtered(self, group: int, task: RolloutTask, judged: set[Place]) -> bool:
+    def _will_be_filtered(self, group: int, task: RolloutTask, num_known: int) -> bool:
         first: dict[int, Sample] = {}
         for place in sorted(self._members[group]):
-            sample = self.samples[place][1]
-            if self._counts(place, task, judged) and sample is not None and sample.reward is not None:
+            sample = self.samples[place].sample
+            if self._counts(place, task, num_known) and sample is not None and sample.reward is not None:
                 first.setdefault(sample.replica, sample)
         members = list(first.values())[: self.groups.group_size]
         return len(members) == self.groups.group_size and bool(self._filters_that_refuse(members))
@@ -298,15 +237,14 @@ class RunAuditor:
         }
         return {name for name, is_refused in refused.items() if is_refused}
 
-    def _counts(self, place: Place, task: RolloutTask, judged: set[Place]) -> bool:
+    def _counts(self, place: Place, task: RolloutTask, num_known: int) -> bool:
         """Whether a finished sample had been read, and not judged, when the task was issued."""
         partition, offset = place
-        sample = self.samples[place][1]
+        judged = self.book.judged[partition].get(offset)
         return (
-            sample is not None
-            and sample.status is Status.FINISHED
+            self.samples[place].is_finished
             and offset < task.samples_positions[partition]
-            and place not in judged
+            and (judged is None or judged.entry >= num_known)
         )
 
 

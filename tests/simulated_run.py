@@ -5,6 +5,7 @@ Nothing happens by itself. Every method is one event; after it the auditor has l
 
 from __future__ import annotations
 
+import json
 import shutil
 import tempfile
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ from rollog.broker.topics import RunTopics, ensure_topics, topic_specs
 from rollog.config import BrokerConfig, FreshnessConfig, GroupConfig, LastBatch, ModelConfig, RunConfig
 from rollog.errors import BrokerTimeout, ProducerFenced, Superseded
 from rollog.metrics import Metrics
+from rollog.weights import WeightsStore
 from schemas import Prompt, RolloutTask
 from schemas.codec import decode
 from trainer.config import AlgorithmConfig, OptimizerConfig, TrainerConfig
@@ -45,6 +47,7 @@ capacity = 2
 prefetch_tasks = 1
 calm_rounds = 600
 round_seconds = 0.25
+looks_between_audits = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +107,7 @@ class SimulatedRun:
     workers: list[SimulatedWorker] = field(default_factory=list)
     dead_producers: list[SlowProducer] = field(default_factory=list)
     num_workers_started: int = 0
+    num_looks: int = 0
     rewards_vary: bool = True
     same_reward: float | None = None
 
@@ -141,6 +145,9 @@ class SimulatedRun:
         if self.broker.is_paused:
             return
         self.auditor.look()
+        self.num_looks += 1
+        if self.num_looks % looks_between_audits == 0:
+            self.auditor.audit_live(WeightsStore(self._trainer_settings.weights_uri))
         if self.dispatcher_producer is None or not self.dispatcher_producer.num_on_their_way:
             self.auditor.check_issues()
         for worker in self.workers:
@@ -331,7 +338,7 @@ class SimulatedRun:
             if self._is_over:
                 break
         assert self._is_over, self._where_it_stands()
-        self.auditor.conclude()
+        self.auditor.conclude(WeightsStore(self._trainer_settings.weights_uri))
 
     def score(self, replica: Replica) -> float | None:
         """The reward in calm times: every group has signal, but for the poisoned prompt, which always fails."""
@@ -376,7 +383,7 @@ class SimulatedRun:
         state = self.dispatcher.state
         return (
             f"no end in sight: version {state.ledger.version} of {self.plan.num_steps}, "
-            f"closed {sorted(self.auditor.outcomes)}, open tasks "
+            f"closed {sorted(self.auditor.book.closed_groups)}, open tasks "
             f"{[(task.task_id, task.task.group_id, task.worker_id) for task in state.credits.all()]}, "
             f"open groups {state.groups.num_open}, next group {state.groups.next_group_id}, "
             f"workers {[(worker.worker_id, worker.session.state.value) for worker in self.workers]}, "
@@ -443,5 +450,5 @@ class SimulatedRun:
                 checkpoint_every_steps=self.plan.checkpoint_every_steps,
             ),
             weights_uri=f"memory://{self.topics.run}",
-            manifest_json="{}",
+            manifest_json=json.dumps({"run": {"seed": 0}, "groups": self.plan.groups.model_dump()}),
         )

@@ -19,7 +19,8 @@ from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
 from transformers.utils import logging as transformers_logging
 from waiting import wait_until
 
-from consumers.ledger import read_ledger, read_to_end
+from consumers.ledger import read_ledger
+from rollog.broker.reading import read_to_end
 from rollog.broker.topics import RunTopics, topic_specs
 from rollog.config import BrokerConfig, FreshnessConfig, GroupConfig, ModelConfig, RunConfig
 from schemas import (

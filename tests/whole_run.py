@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 from transformers.utils import logging as transformers_logging
 from waiting import wait_until
 
-from consumers.ledger import read_ledger, read_to_end
+from consumers.ledger import read_ledger
 from consumers.progress import ProgressView, RunProgress
 from consumers.sample_stream import consume
 from producers.dispatcher.role import run_dispatcher
 from producers.rollout.role import run_rollout
+from rollog.broker.reading import read_to_end
 from rollog.broker.topics import RunTopics
 from rollog.cli.creation import create_run
 from rollog.cli.local import dispatcher_settings, rollout_settings, trainer_settings
@@ -184,12 +185,9 @@ class WholeRun:
         return [decode_as(Sample, record.value or b"") for record in self._sample_records()]
 
     def _sample_records(self) -> list[Record]:
+        partitions = range(self.settings.broker.samples_partitions)
         with self.broker.consumer(client_id="reader") as consumer:
-            return [
-                record
-                for partition in range(self.settings.broker.samples_partitions)
-                for record in read_to_end(consumer, self.topics.samples, partition)
-            ]
+            return list(read_to_end(consumer, self.topics.samples, *partitions))
 
     def raise_errors(self) -> None:
         for role in self.roles:

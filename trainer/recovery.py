@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from consumers.ledger import LedgerEntry, read_ledger, read_to_end
+from consumers.ledger import LedgerEntry, read_ledger
 from rollog.broker.ports import TopicPartition
-from rollog.errors import BrokerTimeout, EngineError, LedgerError
+from rollog.broker.reading import read_to_end, read_until
+from rollog.errors import EngineError, LedgerError
 from rollog.logs import get_logger
 from rollog.rules.headers import record_digest
 from rollog.rules.ledger_state import LedgerState
@@ -35,9 +36,6 @@ if TYPE_CHECKING:
     from trainer.engines.ports import TrainingBatch, TrainingEngine
 
 log = get_logger("trainer")
-
-poll_seconds = 0.1
-patience_polls = 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,23 +159,12 @@ def read_referenced(
 def _read_places(
     consumer: Consumer, partition: TopicPartition, wanted: dict[int, Verdict]
 ) -> Iterable[tuple[tuple[int, int], Sample]]:
-    found: list[tuple[tuple[int, int], Sample]] = []
-    last = max(wanted)
-    consumer.assign({partition: min(wanted)})
-    idle = 0
-    while consumer.position(partition) <= last:
-        records = consumer.poll(poll_seconds)
-        idle = 0 if records else idle + 1
-        if idle > patience_polls:
-            raise BrokerTimeout(
-                f"{partition.topic}, partition {partition.partition}: nothing at offset "
-                f"{consumer.position(partition)} for {patience_polls * poll_seconds:.0f} s; check the broker"
-            )
-        found.extend(
-            ((partition.partition, record.offset), _verified(record.value, wanted[record.offset]))
-            for record in records
-            if record.offset in wanted
-        )
+    records = read_until(consumer, {partition: min(wanted)}, {partition: max(wanted) + 1})
+    found = [
+        ((partition.partition, record.offset), _verified(record.value, wanted[record.offset]))
+        for record in records
+        if record.offset in wanted
+    ]
     missing = wanted.keys() - {offset for (_, offset), _ in found}
     if missing:
         raise LedgerError(

@@ -21,12 +21,12 @@ from producers.dispatcher.startup import (
     History,
     check_epoch,
     fence_partitions,
-    read_until,
     rebuild,
     take_epoch,
 )
 from producers.dispatcher.state import DispatcherState
 from rollog.broker.ports import TopicPartition
+from rollog.broker.reading import read_until
 from rollog.logs import get_logger
 from schemas import DatasetEnd, RunClosed, Stopped
 

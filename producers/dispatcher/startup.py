@@ -5,38 +5,33 @@ On crash at any point nothing is lost: the next dispatcher takes a higher epoch 
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rollog.broker.ports import TopicPartition
-from rollog.errors import BrokerTimeout, Superseded
+from rollog.broker.reading import read_to_end
+from rollog.errors import Superseded
 from rollog.rules.reading import control_record, read_ledger_record
 from schemas import DeadLetter, DispatcherEpoch, Fence, Grant, RolloutTask
 from schemas.codec import SchemaError, decode, decode_as, encode
 from schemas.headers import headers_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from producers.dispatcher.outbox import Outbox
     from producers.dispatcher.state import DispatcherState
-    from rollog.broker.ports import Broker, Consumer, Record
+    from rollog.broker.ports import Broker, Record
     from rollog.broker.topics import RunTopics
 
 commit_seconds = 30.0
 fence_seconds = 60.0
-stall_seconds = 60.0
-poll_seconds = 0.1
 
 
 def take_epoch(broker: Broker, topics: RunTopics, dispatcher_id: str) -> int:
     """Fence earlier dispatchers' transactions, then commit the next epoch to control."""
-    control = TopicPartition(topics.control, 0)
     with broker.transactional_producer(topics.dispatcher_transactional_id) as producer:
         with broker.consumer(client_id="dispatcher-takeover") as consumer:
-            records = read_until(consumer, {control: 0}, consumer.end_offsets([control]))
+            records = read_to_end(consumer, topics.control, 0)
             epochs = [
                 found.epoch for found in map(control_record, records) if isinstance(found, DispatcherEpoch)
             ]
@@ -55,30 +50,6 @@ def fence_partitions(outbox: Outbox, topics: RunTopics, num_partitions: int) -> 
         TopicPartition(topics.tasks, number): fence.offset(fence_seconds) + 1
         for number, fence in fences.items()
     }
-
-
-def place_of(record: Record) -> TopicPartition:
-    """The partition a record was read from."""
-    return TopicPartition(record.topic, record.partition)
-
-
-def read_until(
-    consumer: Consumer, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
-) -> Iterator[Record]:
-    """The records of the partitions up to the given ends, as they come. Raises BrokerTimeout when reading stalls."""
-    consumer.assign(starts)
-    deadline = time.monotonic() + stall_seconds
-    while missing := [place for place, end in ends.items() if consumer.position(place) < end]:
-        records = consumer.poll(poll_seconds)
-        yield from (record for record in records if record.offset < ends[place_of(record)])
-        if records:
-            deadline = time.monotonic() + stall_seconds
-        elif time.monotonic() > deadline:
-            names = ", ".join(f"{place.topic}[{place.partition}]" for place in missing)
-            raise BrokerTimeout(
-                f"no record for {stall_seconds:.0f} s while reading {names} to its end; check the broker and start "
-                "the dispatcher again"
-            )
 
 
 @dataclass(slots=True)

@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from consumers.ledger import read_to_end
 from producers.config import (
     DataConfig,
     DispatchConfig,
@@ -39,6 +38,7 @@ from rollog.bench.protection import longest_prompts, never_protected, prompts_wi
 from rollog.bench.slots import full_speed, slower_beyond_64
 from rollog.bench.training_engine import IdleTrainingEngine, weights_of
 from rollog.broker.ports import TopicPartition
+from rollog.broker.reading import read_to_end
 from rollog.broker.topics import RunTopics, ensure_topics, runs_topic, topic_specs
 from rollog.config import BrokerConfig, FreshnessConfig, GroupConfig, ModelConfig, RunConfig
 from rollog.errors import BrokerTimeout, EngineError
@@ -347,11 +347,7 @@ class _Run:
     def _read(self, topic: str, partitions: int) -> list[Record]:
         """All committed records of a topic, by append time."""
         with self._broker.consumer(client_id="bench") as consumer:
-            found = [
-                record
-                for partition in range(partitions)
-                for record in read_to_end(consumer, topic, partition)
-            ]
+            found = list(read_to_end(consumer, topic, *range(partitions)))
         return sorted(found, key=lambda record: (record.timestamp_ms, record.partition, record.offset))
 
 

@@ -31,6 +31,23 @@ def join_run(options: CommonOptions, wait_seconds: float) -> JoinedRun:
 
     Raises RunNotFound, ConfigError, BrokerUnreachable, and TopicMismatch where a topic is not as the run needs it.
     """
+    run = _find(options, wait_seconds)
+    with run.broker.admin() as admin:
+        check_topics(
+            admin, topic_specs(RunTopics(run.manifest.prefix, run.manifest.run), run.settings.broker)
+        )
+    return run
+
+
+def find_recorded_run(options: CommonOptions) -> JoinedRun:
+    """The run that `options` name, to be read only: its topics may have been altered, truncated or deleted.
+
+    Raises RunNotFound, ConfigError, BrokerUnreachable.
+    """
+    return _find(options, wait_seconds=0.0)
+
+
+def _find(options: CommonOptions, wait_seconds: float) -> JoinedRun:
     wanted = options.settings()
     settings, manifest = settings_of_run(
         connect(wanted.broker, options.home),
@@ -41,7 +58,4 @@ def join_run(options: CommonOptions, wait_seconds: float) -> JoinedRun:
         wait_seconds=wait_seconds,
     )
     # Connected anew, because the size of records is the run's.
-    broker = connect(settings.broker, options.home)
-    with broker.admin() as admin:
-        check_topics(admin, topic_specs(RunTopics(manifest.prefix, manifest.run), settings.broker))
-    return JoinedRun(settings=settings, manifest=manifest, broker=broker)
+    return JoinedRun(settings=settings, manifest=manifest, broker=connect(settings.broker, options.home))

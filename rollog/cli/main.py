@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from rollog import __version__
+from rollog.cli.audit import audit
 from rollog.cli.bench import bench
 from rollog.cli.broker import broker
 from rollog.cli.doctor import doctor
@@ -44,7 +45,7 @@ def cli(context: click.Context, debug: bool) -> None:
     context.obj = debug
 
 
-for command in (up, watch, plan, topics, dispatch, rollout, train, broker, doctor, bench):
+for command in (up, watch, plan, audit, topics, dispatch, rollout, train, broker, doctor, bench):
     cli.add_command(command)
 
 

@@ -266,3 +266,23 @@ def test_ctrl_c_ends_watching_and_not_the_run(shell: Shell) -> None:
     assert "only watching it has ended" in told
     assert "Traceback" not in told
     assert not shell.summary.exists()
+
+
+def test_an_audit_counts_and_names_and_ends_with_one(shell: Shell) -> None:
+    """The written run is no run: what it says of its steps has no samples behind it."""
+    run = shell.create_run()
+    run.genesis()
+    begun = shell.call("audit", "--no-weights-files")
+    run.step(1, reward=0.25, lags={"0": 2})
+
+    audit = shell.call("audit", "--no-weights-files", "--json", "audit.json", "--head", "ab" * 32)
+
+    assert "1 records: genesis first" in begun.stdout
+    assert audit.returncode == 1, audit.stderr
+    assert f"OFF I1: rollog.{shell.run}.samples, partition 0, offset 0: g0.r0.a0" in audit.stdout
+    assert "OFF chain: the head kept elsewhere is not in the chain" in audit.stdout
+    written = json.loads((shell.directory / "audit.json").read_text())
+    assert written["head"]["kept"] == "ab" * 32
+    assert shell.call("audit", "--head", "abc").returncode == 2
+    shell.run = "no-such-run"
+    assert "there is no run 'no-such-run'" in shell.call("audit").stderr

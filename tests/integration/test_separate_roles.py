@@ -14,7 +14,7 @@ from waiting import wait_until
 from whole_run import small_settings
 
 from consumers.ledger import read_ledger
-from rollog.broker.ports import TopicPartition
+from rollog.broker.reading import read_to_end
 from rollog.broker.topics import RunTopics
 from rollog.cli.creation import create_run
 from schemas import Disposition, LedgerKind, RolloutTask, Sample, Status
@@ -79,16 +79,14 @@ class Terminals:
 
     def samples(self) -> dict[tuple[int, int], Sample]:
         """Everything in `samples`, by place."""
-        places = [TopicPartition(self.topics.samples, number) for number in range(2)]
         return {
             (partition, offset): sample
-            for partition, offset, sample in self._records(places)
+            for partition, offset, sample in self._records(self.topics.samples, 2)
             if isinstance(sample, Sample)
         }
 
     def tasks(self) -> list[RolloutTask]:
-        places = [TopicPartition(self.topics.tasks, number) for number in range(3)]
-        return [task for _, _, task in self._records(places) if isinstance(task, RolloutTask)]
+        return [task for _, _, task in self._records(self.topics.tasks, 3) if isinstance(task, RolloutTask)]
 
     def ledger(self) -> list[LedgerRecord]:
         return [entry.record for entry in read_ledger(self._broker, self.topics)]
@@ -116,13 +114,10 @@ class Terminals:
             process.kill()
             process.wait()
 
-    def _records(self, places: list[TopicPartition]) -> Iterator[tuple[int, int, object]]:
+    def _records(self, topic: str, count: int) -> Iterator[tuple[int, int, object]]:
         with self._broker.consumer(client_id="reader") as consumer:
-            ends = consumer.end_offsets(places)
-            consumer.assign(dict.fromkeys(places, 0))
-            while any(consumer.position(place) < end for place, end in ends.items()):
-                for record in consumer.poll(0.1):
-                    yield record.partition, record.offset, decode(record.value or b"")
+            for record in read_to_end(consumer, topic, *range(count)):
+                yield record.partition, record.offset, decode(record.value or b"")
 
 
 @pytest.fixture

@@ -23,9 +23,9 @@ from training_cases import (
     turn_until_version,
 )
 
-from consumers.ledger import read_to_end
 from rollog.broker.memory import MemoryBroker
 from rollog.broker.ports import Broker, TopicPartition
+from rollog.broker.reading import read_to_end
 from rollog.config import LastBatch, RunConfig
 from rollog.errors import BrokerTimeout, ConfigError, DataError, EngineError, LedgerError, ProducerFenced
 from rollog.metrics import Metrics

@@ -11,9 +11,11 @@ import pytest
 from loop_rewards import poisoned_prompt
 from whole_run import small_settings, whole_run
 
+from consumers.audit.auditor import audit_run
 from rollog.cli.summary import summarize
 from rollog.errors import DataError, exit_status, exit_status_configuration
 from rollog.rules.freshness import lag_bound
+from rollog.weights import WeightsStore
 from schemas import Disposition, LedgerKind, Status, Step
 
 if TYPE_CHECKING:
@@ -29,7 +31,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.engine]
 
 
 def check_invariants(run: WholeRun, ledger: list[LedgerRecord]) -> Counter[Disposition]:
-    """I1, I2 and I3 on a closed ledger."""
+    """I1, I2 and I3 on a closed ledger, and what the audit finds in the topics and the weights store."""
     assert ledger[-1].kind is LedgerKind.CLOSE
     verdicts = [verdict for record in ledger for verdict in record.verdicts]
     places = [(verdict.partition, verdict.offset) for verdict in verdicts]
@@ -40,7 +42,23 @@ def check_invariants(run: WholeRun, ledger: list[LedgerRecord]) -> Counter[Dispo
     for before, record in pairwise(ledger):
         lags = [verdict.lag for verdict in record.verdicts if verdict.disposition is Disposition.TRAINED]
         assert all(lag is not None and lag <= lag_bound(before.alpha) for lag in lags)
+    report = audit_run(run.broker, run.topics, WeightsStore(run.manifest.weights_uri), head=record_head(run))
+    assert report.is_clean, "\n".join(report.lines())
+    assert report.samples.num_records == len(places)
+    assert not any(check.num_unchecked for check in report.checks)
     return Counter(verdict.disposition for verdict in verdicts)
+
+
+def audit_live(run: WholeRun) -> None:
+    """A run that goes on passes the audit as far as it has come."""
+    report = audit_run(run.broker, run.topics, WeightsStore(run.manifest.weights_uri))
+    assert report.is_clean, "\n".join(report.lines())
+    assert report.version >= 0
+
+
+def record_head(run: WholeRun) -> str:
+    """The ledger's head as the summary of the run shows it."""
+    return run.view().ledger_head
 
 
 def test_with_alpha_zero_and_filtered_groups_the_run_ends_and_trains_nothing_stale(
@@ -118,8 +136,10 @@ def test_workers_come_and_go_and_dispatcher_and_trainer_are_restarted_without_lo
         first_worker.end()
         run.wait_for_version(2)
         first_dispatcher.end()
+        audit_live(run)
         run.dispatcher()
         run.wait_for_version(3)
+        audit_live(run)
         first_trainer.end()
         run.trainer()
         ledger = run.wait_until_closed()

@@ -9,8 +9,8 @@ import pytest
 from builders import LedgerBuilder, a_genesis, weights_sha256
 from training_cases import FakeRun
 
-from consumers.ledger import read_to_end
 from rollog.broker.ports import TopicPartition
+from rollog.broker.reading import read_to_end
 from rollog.errors import ProducerFenced, RecordTooLarge
 from rollog.rules.ledger_state import record_hash
 from schemas import DeadLetter, Disposition, LedgerKind, LedgerRecord, Verdict, WeightVersion

@@ -1,0 +1,186 @@
+"""The audit of a run, live or finished.
+
+Consumes steps, dead-letters, tasks, samples, weights, evaluations and workers, each once, up to the ends found at the
+start, and the files of the weights store. Produces nothing. Of a sample only digest and header are held, from its
+disposition in the ledger until the record itself is met.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from consumers.audit.batches import conclude_steps
+from consumers.audit.book import Book
+from consumers.audit.chain import Chain
+from consumers.audit.disposal import SamplesPass
+from consumers.audit.findings import Checks, Missing
+from consumers.audit.issues import Reissues
+from consumers.audit.letters import Letters
+from consumers.audit.report import AuditReport, Head
+from consumers.audit.topics import StoredTopics
+from consumers.audit.weights import WeightsChecks, check_files
+from rollog.broker.ports import TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rollog.broker.ports import Broker
+    from rollog.broker.topics import RunTopics
+    from rollog.weights import WeightsStore
+
+_shown_strange = 3
+
+
+def audit_run(
+    broker: Broker, topics: RunTopics, store: WeightsStore | None = None, *, head: str | None = None
+) -> AuditReport:
+    """Everything that can be checked of a run; without a store its files are not.
+
+    `head` is the hexadecimal sha256 of a ledger record, kept elsewhere, that the chain must hold. Of `broker` only
+    consumer() and admin() are used. Raises TopicMismatch without `steps` or `samples`, BrokerTimeout.
+    """
+    with broker.consumer(client_id="audit") as consumer:
+        audit = _Audit(StoredTopics(broker, consumer, topics), topics)
+        audit.read()
+    audit.look_at_files(store)
+    return audit.report(head)
+
+
+class _Audit:
+    """One pass over the topics: the ledger on construction, then the others by `read`."""
+
+    def __init__(self, stored: StoredTopics, topics: RunTopics) -> None:
+        self._stored = stored
+        self._topics = topics
+        self._checks = Checks()
+        self._missing: list[Missing] = []
+        self._chain = Chain(self._checks.chain, begins_with_genesis=not stored.is_cut(topics.steps))
+        self._book = Book(topics.samples, stored.num_partitions(topics.samples), self._checks)
+        self._read_ledger()
+        is_live = self._book.close is None
+        self._weights = WeightsChecks(self._book, is_live=is_live)
+        self._letters = Letters(self._book, is_live=is_live, is_cut=stored.is_cut(topics.dead_letters))
+        self._reissues = Reissues(
+            self._book,
+            cut_partitions=set(stored.cut(topics.tasks)),
+            ledger_end=stored.ends[topics.steps][TopicPartition(topics.steps, 0)],
+        )
+        self._samples = SamplesPass(self._book, self._reissues, self._letters, self._weights)
+
+    def read(self) -> None:
+        """Read every topic but `steps`, and check."""
+        stored, topics = self._stored, self._topics
+        for record in stored.read(topics.dead_letters):
+            self._letters.add(record)
+        for record in stored.read(topics.tasks):
+            self._reissues.add(record)
+        for record in stored.read(topics.samples):
+            self._samples.add(record)
+        self._missing += self._what_retention_took()
+        self._missing += self._samples.conclude(stored.cut(topics.samples))
+        self._missing += self._undone_steps()
+        self._letters.conclude()
+        for record in stored.read(topics.weights):
+            self._weights.notice(record)
+        self._weights.conclude(are_notices_cut=stored.is_cut(topics.weights))
+        for record in stored.read(topics.evaluations):
+            self._weights.evaluation(record)
+        for record in stored.read(topics.workers):
+            self._weights.served(record)
+
+    def look_at_files(self, store: WeightsStore | None) -> None:
+        """Read the files of all versions."""
+        if store is None:
+            self._checks.files.num_unchecked += len(self._book.weights)
+            self._missing.append(Missing(what="weights store", consequence="its files are not checked"))
+            return
+        notices = [notice for _, notice in self._weights.notices.values()]
+        self._missing += check_files(self._book, store, notices)
+
+    def report(self, head: str | None) -> AuditReport:
+        """What came out."""
+        return AuditReport(
+            run=self._topics.run,
+            version=self._book.version,
+            is_closed=self._book.close is not None,
+            head=self._compare_head(head),
+            checks=self._checks.all(),
+            samples=self._samples.counts,
+            missing=self._missing,
+            notes=list(self._notes()),
+            ends={
+                f"{place.topic}[{place.partition}]": end
+                for ends in self._stored.ends.values()
+                for place, end in ends.items()
+            },
+        )
+
+    def _read_ledger(self) -> None:
+        for record in self._stored.read(self._topics.steps):
+            link = self._chain.add(record)
+            if link is None:
+                self._book.is_complete = False
+            else:
+                self._book.add(link)
+
+    def _compare_head(self, kept: str | None) -> Head:
+        digests = self._chain.digests
+        head = digests[-1].hex() if digests else None
+        if kept is None:
+            return Head(sha256=head)
+        wanted = bytes.fromhex(kept)
+        if wanted not in digests:
+            self._checks.chain.find(
+                "the head kept elsewhere is not in the chain: the ledger was cut or rewritten, or it is another run's",
+                expected=kept,
+                found=f"{len(digests)} record(s) up to {head}",
+            )
+            return Head(sha256=head, kept=kept)
+        return Head(sha256=head, kept=kept, is_found=True, num_later=len(digests) - 1 - digests.index(wanted))
+
+    def _what_retention_took(self) -> Iterator[Missing]:
+        topics = self._topics
+        consequences = {
+            topics.steps: "the chain is checked from the first record left; what stood before it is not, nor are "
+            "dispositions, versions and settings that it held",
+            topics.samples: "these records are not checked",
+            topics.weights: "notices that stood there are not checked",
+            topics.evaluations: "evaluations that stood there are not checked",
+            topics.dead_letters: "whether what was judged dead has its dead letter is not checked where it is gone",
+            topics.tasks: "tasks that stood there, and what follows up to the next fence, are not checked",
+        }
+        for topic, consequence in consequences.items():
+            yield from self._stored.missing(topic, consequence)
+
+    def _undone_steps(self) -> Iterator[Missing]:
+        """Steps that cannot be checked as a whole, because samples of theirs are gone or are others."""
+        left = dict(conclude_steps(self._book, self._samples.batches))
+        if left:
+            versions = ", ".join(map(str, sorted(left)[:10])) + (" ..." if len(left) > 10 else "")  # noqa: PLR2004
+            yield Missing(
+                what=f"{sum(left.values())} sample(s) of the steps to version {versions}",
+                consequence=f"{len(left)} step(s) cannot be done again from version 0; a later checkpoint is needed",
+            )
+
+    def _notes(self) -> Iterator[str]:
+        unreadable = {
+            self._topics.weights: self._weights.num_unreadable,
+            self._topics.tasks: self._reissues.num_unreadable,
+            self._topics.dead_letters: self._letters.num_unreadable,
+        }
+        for topic, count in unreadable.items():
+            if count:
+                yield f"{count} record(s) of {topic} cannot be decoded; readers pass them over"
+        if self._reissues.num_foreign:
+            yield (
+                f"{self._reissues.num_foreign} task(s) have a seed that does not follow from run, group, replica and "
+                "attempt: no dispatcher of this run issued them"
+            )
+        strange = self._weights.strange
+        if strange:
+            shown = "; ".join(strange[:_shown_strange])
+            yield f"{len(strange)} worker(s) say they serve weights that the ledger does not know: {shown}"
+        for topic, count in sorted(self._letters.num_by_topic.items()):
+            yield f"{count} dead letter(s) of {topic}"
+        if self._book.genesis is not None and self._book.config.groups_per_batch is None:
+            yield "the manifest in genesis names no groups.groups_per_batch: sizes and quotas are not checked"

@@ -1,0 +1,195 @@
+"""Every record of `samples` against its disposition: I1, the digests, the verdicts, and what each step trained."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from consumers.audit.batches import TrainedBatch
+from consumers.audit.findings import Missing, Place
+from consumers.audit.samples import possible_dispositions, recorded_sample
+from schemas import Disposition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from consumers.audit.book import Book, Judged
+    from consumers.audit.issues import Reissues
+    from consumers.audit.letters import Letters
+    from consumers.audit.samples import RecordedSample
+    from consumers.audit.weights import WeightsChecks
+    from rollog.broker.ports import Record
+
+
+@dataclass(slots=True)
+class SampleCounts:
+    """Records of `samples` by what became of them; their sum is the number of records."""
+
+    num_by_disposition: Counter[str] = field(default_factory=Counter)
+    num_open: int = 0
+    """Not judged yet: the run goes on."""
+    num_after_close: int = 0
+    num_undisposed: int = 0
+    """Without the disposition they must have."""
+    num_unknown: int = 0
+    """Without one, where records of the ledger are missing."""
+
+    @property
+    def num_records(self) -> int:
+        """All of them."""
+        others = self.num_open + self.num_after_close + self.num_undisposed + self.num_unknown
+        return self.num_by_disposition.total() + others
+
+
+@dataclass(slots=True)
+class SamplesPass:
+    """Takes in the records of `samples`, in order within each partition; a disposition met is taken off the book."""
+
+    book: Book
+    reissues: Reissues
+    letters: Letters
+    weights: WeightsChecks
+    counts: SampleCounts = field(default_factory=SampleCounts)
+    batches: dict[int, TrainedBatch] = field(default_factory=dict)
+    """What each step trained, by the version that it made."""
+
+    def add(self, record: Record) -> None:
+        """One record."""
+        recorded = recorded_sample(record, self.book.num_partitions, self.book.config)
+        place = Place(record.topic, record.partition, record.offset)
+        judged = self.book.judged[record.partition].pop(record.offset, None)
+        self.book.checks.dispositions.num_checked += 1
+        is_as_judged = True
+        if judged is None:
+            self._check_unjudged(place)
+        else:
+            self.counts.num_by_disposition[judged.disposition] += 1
+            self.letters.meets(place, judged)
+            is_as_judged = self._check_judged(recorded, judged, place)
+            if is_as_judged:
+                self._check_verdict(recorded, judged, place)
+                self._check_trained(recorded, judged, place)
+        if recorded.is_finished and is_as_judged:
+            self.reissues.finished(recorded, judged)
+
+    def conclude(self, begins: Mapping[int, int]) -> Iterator[Missing]:
+        """Dispositions left are of records that are not there; below `begins` retention has taken them."""
+        for partition, left in sorted(self.book.judged.items()):
+            begin = begins.get(partition, 0)
+            gone = Counter(judged.disposition for offset, judged in left.items() if offset < begin)
+            self.book.checks.digests.num_unchecked += gone.total()
+            if gone:
+                yield Missing(
+                    what=f"{gone.total()} judged record(s) of {self.book.samples_topic}, partition {partition}",
+                    consequence=f"{_told(gone)}: neither bytes nor verdicts nor lags of these are checked",
+                )
+            for offset, judged in left.items():
+                place = Place(self.book.samples_topic, partition, offset)
+                self.letters.meets(place, judged)
+                if offset >= begin:
+                    self.book.checks.dispositions.find(
+                        f"{judged.disposition} by {self.book.entries[judged.entry].name}, but no such record is there",
+                        place=place,
+                        record_id=judged.sample_id,
+                        expected="a record",
+                        found="none",
+                    )
+
+    def _check_unjudged(self, place: Place) -> None:
+        """It came after the close, or is open above the low-water mark of a live run, or it was lost."""
+        counts, close = self.counts, self.book.close
+        claimed_by = self.book.first_mark_above(place.partition, place.offset)
+        if close is not None and _is_behind(place, close.end_offsets):
+            counts.num_after_close += 1
+            return
+        if close is None and claimed_by is None:
+            counts.num_open += 1
+            return
+        if not self.book.is_complete:
+            counts.num_unknown += 1
+            self.book.checks.dispositions.num_unchecked += 1
+            return
+        by = (
+            "the close"
+            if claimed_by is None
+            else f"the low-water mark of {self.book.entries[claimed_by].name}"
+        )
+        self.book.checks.dispositions.find(
+            f"no disposition, though {by} stands above it",
+            place=place,
+            expected="one disposition",
+            found="none",
+        )
+        counts.num_undisposed += 1
+
+    def _check_judged(self, recorded: RecordedSample, judged: Judged, place: Place) -> bool:
+        """Whether the record is the one that was judged."""
+        entry, checks = self.book.entries[judged.entry], self.book.checks
+        claimed_by = self.book.first_mark_above(place.partition, place.offset)
+        if claimed_by is not None and claimed_by < judged.entry:
+            checks.dispositions.find(
+                "a low-water mark passed it before it was judged",
+                place=place,
+                record_id=judged.sample_id,
+                expected=f"by {self.book.entries[claimed_by].name} or before",
+                found=entry.name,
+            )
+        checks.digests.num_checked += 1
+        checks.digests.expect(
+            judged.digest.hex(),
+            recorded.digest.hex(),
+            f"not the record that was judged {judged.disposition} by {entry.name}",
+            place=place,
+            record_id=judged.sample_id,
+        )
+        return judged.digest == recorded.digest
+
+    def _check_verdict(self, recorded: RecordedSample, judged: Judged, place: Place) -> None:
+        """Whether the record can have got this disposition, and is what the ledger says it is."""
+        entry, check = self.book.entries[judged.entry], self.book.checks.verdicts
+        possible = possible_dispositions(recorded, judged, entry, self.book)
+        if possible is None:
+            check.num_unchecked += 1
+        else:
+            check.num_checked += 1
+            if judged.disposition not in possible:
+                check.find(
+                    f"judged by {entry.name}, but not as its record is",
+                    place=place,
+                    record_id=judged.sample_id,
+                    expected=" or ".join(sorted(possible)) or "no disposition yet",
+                    found=f"{judged.disposition} ({judged.reason or 'no reason given'})",
+                )
+        sample = recorded.sample
+        if sample is not None and recorded.defect is None:
+            identity = f"{sample.sample_id}, group {sample.group_id}, replica {sample.replica}"
+            said = f"{judged.sample_id}, group {judged.group_id}, replica {judged.replica}"
+            check.expect(
+                identity, said, f"whose it is, by {entry.name}", place=place, record_id=sample.sample_id
+            )
+
+    def _check_trained(self, recorded: RecordedSample, judged: Judged, place: Place) -> None:
+        """What a trained sample adds to its step, and which weights made it."""
+        entry, sample = self.book.entries[judged.entry], recorded.sample
+        if judged.disposition is not Disposition.TRAINED or not recorded.is_finished or sample is None:
+            return
+        version = entry.record.version - 1
+        self.batches.setdefault(entry.record.version, TrainedBatch()).add(sample, version, place)
+        self.book.checks.freshness.num_checked += len(sample.segments)
+        self.book.checks.freshness.expect(
+            version - min(segment.version for segment in sample.segments),
+            judged.lag,
+            f"its lag, by {entry.name}",
+            place=place,
+            record_id=sample.sample_id,
+        )
+        self.weights.trained(sample, version, place)
+
+
+def _is_behind(place: Place, end_offsets: tuple[int, ...]) -> bool:
+    return place.partition < len(end_offsets) and place.offset >= end_offsets[place.partition]
+
+
+def _told(counts: Counter[Disposition]) -> str:
+    return ", ".join(f"{count} {disposition}" for disposition, count in sorted(counts.items()))

@@ -1,0 +1,139 @@
+"""What an audit says: checks with counts, exact records where something is off, and what could not be checked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a record is."""
+
+    topic: str
+    partition: int
+    offset: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}, partition {self.partition}, offset {self.offset}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One record, or one file, that is not as it must be."""
+
+    message: str
+    place: Place | None = None
+    record_id: str = ""
+    expected: str = ""
+    found: str = ""
+
+    def __str__(self) -> str:
+        where = "" if self.place is None else f"{self.place}: "
+        named = f"{self.record_id}: " if self.record_id else ""
+        compared = f"; expected {self.expected}, found {self.found}" if self.expected or self.found else ""
+        return f"{where}{named}{self.message}{compared}"
+
+
+@dataclass(slots=True, kw_only=True)
+class Check:
+    """One thing that was checked: how often, how often it could not be, and everything that failed it."""
+
+    name: str
+    what: str
+    unit: str
+    num_checked: int = 0
+    num_unchecked: int = 0
+    findings: list[Finding] = field(default_factory=list)
+
+    def find(
+        self,
+        message: str,
+        *,
+        place: Place | None = None,
+        record_id: str = "",
+        expected: object = "",
+        found: object = "",
+    ) -> None:
+        """Something is off."""
+        self.findings.append(
+            Finding(
+                message=message,
+                place=place,
+                record_id=record_id,
+                expected=str(expected),
+                found=str(found),
+            )
+        )
+
+    def expect(
+        self, expected: object, found: object, message: str, *, place: Place, record_id: str = ""
+    ) -> None:
+        """Two things must be equal."""
+        if expected != found:
+            self.find(message, place=place, record_id=record_id, expected=expected, found=found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Missing:
+    """Something that was not there to be checked, and what that leaves unchecked. No violation by itself."""
+
+    what: str
+    consequence: str
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.consequence}"
+
+
+class Checks:
+    """Every check of an audit, in the order in which they are told."""
+
+    def __init__(self) -> None:
+        self.chain = Check(
+            name="chain",
+            what="genesis first, each record names the sha256 of the one before it, nothing after close",
+            unit="records",
+        )
+        self.dispositions = Check(
+            name="I1", what="one final disposition for each record of samples", unit="records of samples"
+        )
+        self.digests = Check(
+            name="digests", what="records are byte for byte those that were judged", unit="records of samples"
+        )
+        self.trained = Check(
+            name="I2", what="no sample and no (group, replica) trained twice", unit="trained samples"
+        )
+        self.freshness = Check(
+            name="I3",
+            what="lag of everything trained within the alpha in force, quota included",
+            unit="segments of trained samples",
+        )
+        self.versions = Check(
+            name="I4",
+            what="weights noticed, served, generated with and trained from are those of the ledger",
+            unit="names of weights",
+        )
+        self.files = Check(
+            name="I4 files", what="weights files have the sha256 of the ledger", unit="weights files"
+        )
+        self.issues = Check(
+            name="I5",
+            what="nothing issued again that had finished and was not judged stale, failed or dead",
+            unit="tasks issued again",
+        )
+        self.steps = Check(
+            name="I6",
+            what="a step could be done again: its samples are there, its plan and figures fit them",
+            unit="steps",
+        )
+        self.verdicts = Check(
+            name="verdicts",
+            what="dispositions follow from the records, worked out anew",
+            unit="dispositions",
+        )
+        self.letters = Check(
+            name="dead letters", what="one for each record judged dead, with its bytes", unit="dead letters"
+        )
+
+    def all(self) -> list[Check]:
+        """All of them."""
+        return list(vars(self).values())

@@ -1,0 +1,125 @@
+"""I5: what was issued again, against what had finished and was read when that was decided."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import TYPE_CHECKING
+
+from consumers.audit.findings import Place
+from schemas import Disposition, Fence, Kind, RolloutTask
+from schemas.codec import SchemaError, decode
+
+if TYPE_CHECKING:
+    from consumers.audit.book import Book, Judged
+    from consumers.audit.samples import RecordedSample
+    from rollog.broker.ports import Record
+
+_may_come_again = frozenset({Disposition.STALE, Disposition.FAILED, Disposition.DEAD})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reissue:
+    """A task that orders another attempt, and how far its dispatcher had read the ledger and its samples partition."""
+
+    place: Place
+    task_id: str
+    attempt: int
+    ledger_position: int
+    samples_position: int
+
+
+@dataclass(slots=True)
+class Reissues:
+    """Takes in the records of `tasks` in order, then samples.
+
+    A task is void behind a fence of a higher epoch. In a partition whose beginning is gone, nothing before the first
+    fence is judged, because the fences that would void it may be gone, too. One whose seed does not follow from run,
+    group, replica and attempt was not issued by a dispatcher of the run.
+    """
+
+    book: Book
+    cut_partitions: set[int]
+    ledger_end: int
+    by_rollout: dict[tuple[int, int], list[Reissue]] = field(default_factory=lambda: defaultdict(list))
+    num_unreadable: int = 0
+    num_foreign: int = 0
+    _fences: dict[int, int] = field(default_factory=dict)
+
+    def add(self, record: Record) -> None:
+        """One record of `tasks`."""
+        try:
+            decoded = decode(record.value or b"")
+        except SchemaError:
+            self.num_unreadable += 1
+            return
+        if isinstance(decoded, Fence):
+            self._fences[record.partition] = max(self._fences.get(record.partition, 0), decoded.epoch)
+        if not isinstance(decoded, RolloutTask) or decoded.kind is not Kind.TRAINING or decoded.attempt == 0:
+            return
+        if decoded.epoch >= self._fences.get(record.partition, 0):
+            self._add_task(decoded, Place(record.topic, record.partition, record.offset))
+
+    def finished(self, recorded: RecordedSample, judged: Judged | None) -> None:
+        """A finished rollout that can be trained: nobody may have ordered it again before it was judged."""
+        sample = recorded.sample
+        assert sample is not None
+        for task in self.by_rollout.get((sample.group_id, sample.replica), ()):
+            if recorded.offset >= task.samples_position or self._was_given_up(judged, task):
+                continue
+            if judged is None and not self.book.is_complete:
+                self.book.checks.issues.num_unchecked += 1
+                continue
+            verdict = "no verdict" if judged is None else self._verdict(judged)
+            self.book.checks.issues.find(
+                f"group {sample.group_id}, replica {sample.replica} is issued again, though {sample.sample_id} at "
+                f"partition {recorded.partition}, offset {recorded.offset} of samples had finished and was read",
+                place=task.place,
+                record_id=f"task {task.task_id}, attempt {task.attempt}",
+                expected=f"stale, failed or dead before offset {task.ledger_position} of the ledger",
+                found=verdict,
+            )
+
+    def _add_task(self, task: RolloutTask, place: Place) -> None:
+        check = self.book.checks.issues
+        may_be_void = place.partition in self.cut_partitions and place.partition not in self._fences
+        has_positions = 0 <= task.sample_partition < len(task.samples_positions)
+        if may_be_void or not has_positions or task.ledger_position > self.ledger_end:
+            check.num_unchecked += 1
+            return
+        if not self._is_ours(task):
+            self.num_foreign += 1
+            return
+        check.num_checked += 1
+        reissue = Reissue(
+            place=place,
+            task_id=task.task_id,
+            attempt=task.attempt,
+            ledger_position=task.ledger_position,
+            samples_position=task.samples_positions[task.sample_partition],
+        )
+        for replica in range(task.replica, task.replica + self._num_replicas(task)):
+            self.by_rollout[(task.group_id, replica)].append(reissue)
+
+    def _num_replicas(self, task: RolloutTask) -> int:
+        return min(task.num_replicas, self.book.config.num_replicas or task.num_replicas)
+
+    def _is_ours(self, task: RolloutTask) -> bool:
+        seed = self.book.config.seed
+        parts = (seed, task.group_id, task.replica, task.attempt)
+        return seed is None or task.seed == _sampling_seed(*parts)
+
+    def _was_given_up(self, judged: Judged | None, task: Reissue) -> bool:
+        if judged is None or judged.disposition not in _may_come_again:
+            return False
+        return self.book.entries[judged.entry].place.offset < task.ledger_position
+
+    def _verdict(self, judged: Judged) -> str:
+        return f"{judged.disposition} at offset {self.book.entries[judged.entry].place.offset}"
+
+
+def _sampling_seed(*parts: object) -> int:
+    """The seed of a rollout: 31 bits of the sha256 of run seed, group, replica and attempt, joined by slashes."""
+    digest = sha256("/".join(map(str, parts)).encode()).digest()
+    return int.from_bytes(digest[:4], "little") >> 1

@@ -1,0 +1,78 @@
+"""The topics of a run as an audit reads them: up to ends fetched once, with what retention has taken already.
+
+The end of `steps` is fetched first, so that whatever a ledger record names was there when the other ends were.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from consumers.audit.findings import Missing
+from rollog.broker.ports import TopicPartition
+from rollog.broker.reading import read_until
+from rollog.errors import TopicMismatch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from rollog.broker.ports import Broker, Consumer, Record
+    from rollog.broker.topics import RunTopics
+
+
+class StoredTopics:
+    """What is stored of a run. Raises TopicMismatch where it has no `steps` or no `samples`."""
+
+    def __init__(self, broker: Broker, consumer: Consumer, topics: RunTopics) -> None:
+        self._consumer = consumer
+        ordered = [
+            topics.steps,
+            topics.samples,
+            topics.weights,
+            topics.evaluations,
+            topics.workers,
+            topics.dead_letters,
+            topics.tasks,
+        ]
+        with broker.admin() as admin:
+            found = admin.describe_topics(ordered)
+        for name in (topics.steps, topics.samples):
+            if name not in found:
+                raise TopicMismatch(
+                    f"topic {name} does not exist at {broker.address}: there is nothing to audit; check the run's name "
+                    "and the address"
+                )
+        self.absent = [name for name in ordered if name not in found]
+        places = {
+            name: [TopicPartition(name, number) for number in range(found[name].num_partitions)]
+            for name in ordered
+            if name in found
+        }
+        self.ends = {name: consumer.end_offsets(of_topic) for name, of_topic in places.items()}
+        self.begins = {name: consumer.beginning_offsets(of_topic) for name, of_topic in places.items()}
+
+    def num_partitions(self, topic: str) -> int:
+        """Partitions of a topic that exists."""
+        return len(self.ends[topic])
+
+    def read(self, topic: str) -> Iterator[Record]:
+        """Everything between beginning and end; nothing of a topic that does not exist."""
+        if topic in self.ends:
+            yield from read_until(self._consumer, self.begins[topic], self.ends[topic])
+
+    def cut(self, topic: str) -> dict[int, int]:
+        """First offset that is left, of each partition whose beginning is gone."""
+        begins: Mapping[TopicPartition, int] = self.begins.get(topic, {})
+        return {place.partition: begin for place, begin in begins.items() if begin > 0}
+
+    def is_cut(self, topic: str) -> bool:
+        """Whether anything of a topic may be gone."""
+        return bool(self.cut(topic)) or topic in self.absent
+
+    def missing(self, topic: str, consequence: str) -> Iterator[Missing]:
+        """What is gone of a topic, and what follows."""
+        if topic in self.absent:
+            yield Missing(what=f"topic {topic}", consequence=consequence)
+        for partition, begin in self.cut(topic).items():
+            yield Missing(
+                what=f"{topic}, partition {partition}, offsets 0 to {begin - 1}", consequence=consequence
+            )

@@ -1,0 +1,201 @@
+"""I4: every name of weights in the run, and every file, against the versions of the ledger."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from consumers.audit.findings import Missing, Place
+from rollog.errors import WeightsError
+from schemas import Sample, Status, WeightVersion, WorkerStatus
+from schemas.codec import SchemaError, decode_as
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from consumers.audit.book import Book
+    from rollog.broker.ports import Record
+    from rollog.weights import WeightsStore
+    from schemas import Segment
+
+
+@dataclass(slots=True)
+class WeightsChecks:
+    """Takes in the records of `weights`, `evaluations` and `workers`, and trained samples.
+
+    What names a version newer than the ledger that was read is ignored while the run is not closed.
+    """
+
+    book: Book
+    is_live: bool
+    notices: dict[int, tuple[Place, WeightVersion]] = field(default_factory=dict)
+    num_unreadable: int = 0
+    strange: list[str] = field(default_factory=list)
+    """Workers whose heartbeats name weights that are not in the ledger."""
+
+    def notice(self, record: Record) -> None:
+        """A notice names a version of the ledger, its sha256 and the file that they make, once."""
+        place = Place(record.topic, record.partition, record.offset)
+        try:
+            notice = decode_as(WeightVersion, record.value or b"")
+        except SchemaError:
+            self.num_unreadable += 1
+            return
+        if self._is_too_new(notice.version):
+            return
+        check, version = self.book.checks.versions, f"version {notice.version}"
+        check.num_checked += 1
+        if notice.version in self.notices:
+            first = self.notices[notice.version][0]
+            check.find(
+                "a second notice",
+                place=place,
+                record_id=version,
+                expected=f"one, at {first}",
+                found=notice.name,
+            )
+            return
+        self.notices[notice.version] = (place, notice)
+        sha256 = self.book.weights.get(notice.version)
+        if sha256 is None and self.book.knows(notice.version, notice.digest) is None:
+            check.num_unchecked += 1
+        elif sha256 != notice.sha256:
+            check.find(
+                "the notice names other weights than the ledger",
+                place=place,
+                record_id=version,
+                expected=sha256 or "no such version",
+                found=notice.sha256,
+            )
+        elif notice.name != weights_file_name(notice.version, sha256):
+            check.find(
+                "the notice names another file than its version and sha256 make",
+                place=place,
+                record_id=version,
+                expected=weights_file_name(notice.version, sha256),
+                found=notice.name,
+            )
+
+    def trained(self, sample: Sample, version: int | None, place: Place) -> None:
+        """Every segment of a trained sample was generated with weights committed before its step."""
+        check = self.book.checks.versions
+        for segment in sample.segments:
+            check.num_checked += 1
+            is_known = self.book.knows(segment.version, segment.weights_digest)
+            if is_known is None or version is None:
+                check.num_unchecked += 1
+            elif not is_known or segment.version > version:
+                self._unknown(segment, place, sample.sample_id, "trained, though it")
+
+    def evaluation(self, record: Record) -> None:
+        """Every segment of a finished evaluation was generated with committed weights."""
+        place = Place(record.topic, record.partition, record.offset)
+        try:
+            sample = decode_as(Sample, record.value or b"")
+        except SchemaError:
+            return  # the dispatcher sets it aside, and no score counts it
+        if sample.status is not Status.FINISHED:
+            return
+        for segment in sample.segments:
+            if self._is_too_new(segment.version):
+                continue
+            self.book.checks.versions.num_checked += 1
+            if self.book.knows(segment.version, segment.weights_digest) is False:
+                self._unknown(segment, place, sample.sample_id, "an evaluation that")
+
+    def served(self, record: Record) -> None:
+        """A worker's last heartbeat says which weights it serves."""
+        try:
+            status = decode_as(WorkerStatus, record.value or b"")
+        except SchemaError:
+            return  # a tombstone, or what the dispatcher sets aside
+        if status.served_version is None or self._is_too_new(status.served_version):
+            return
+        self.book.checks.versions.num_checked += 1
+        if self.book.knows(status.served_version, status.served_digest or "") is False:
+            self.strange.append(
+                f"{status.worker_id}: version {status.served_version}, {status.served_digest}"
+            )
+
+    def conclude(self, *, are_notices_cut: bool) -> None:
+        """Every version of the ledger has its notice."""
+        newest = self.book.version
+        for version, sha256 in sorted(self.book.weights.items()):
+            if version in self.notices:
+                continue
+            if are_notices_cut or (self.is_live and version == newest):
+                self.book.checks.versions.num_unchecked += 1  # a transaction shows up topic by topic
+                continue
+            self.book.checks.versions.find(
+                "no notice", record_id=f"version {version}", expected=sha256, found="none"
+            )
+
+    def _is_too_new(self, version: int) -> bool:
+        return self.is_live and version > self.book.version
+
+    def _unknown(self, segment: Segment, place: Place, sample_id: str, whose: str) -> None:
+        committed = self.book.weights.get(segment.version)
+        self.book.checks.versions.find(
+            f"{whose} names weights of version {segment.version} that were not committed before",
+            place=place,
+            record_id=sample_id,
+            expected="no such version" if committed is None else committed[: len(segment.weights_digest)],
+            found=segment.weights_digest,
+        )
+
+
+def weights_file_name(version: int, sha256: str) -> str:
+    """Name of the file of a version."""
+    return f"v{version:06d}-{sha256[:16]}.safetensors"
+
+
+def check_files(book: Book, store: WeightsStore, notices: Iterable[WeightVersion]) -> Iterator[Missing]:
+    """Read every file of a version of the ledger; yields those that are gone and may be.
+
+    Version 0 and the newest are needed to begin anew and to go on: without them something is off.
+    """
+    check, newest = book.checks.files, book.version
+    num_bytes = {notice.version: notice.num_bytes for notice in notices}
+    stored = set(store.names())
+    gone: list[int] = []
+    for version, sha256 in sorted(book.weights.items()):
+        name, label = weights_file_name(version, sha256), f"version {version}"
+        if name not in stored:
+            if version in {0, newest}:
+                check.find(
+                    "the weights file is missing",
+                    record_id=label,
+                    expected=f"{store.uri}/{name}",
+                    found="none",
+                )
+            gone.append(version)
+            continue
+        try:
+            found, found_bytes = store.digest(name)
+        except WeightsError as error:
+            check.find("the weights file cannot be read", record_id=label, expected=sha256, found=error)
+            continue
+        check.num_checked += 1
+        if found != sha256:
+            message = f"the weights file {name} was altered"
+            check.find(message, record_id=label, expected=sha256, found=found)
+        elif found_bytes != num_bytes.get(version, found_bytes):
+            message = f"the notice of {name} gives another length"
+            check.find(message, record_id=label, expected=found_bytes, found=num_bytes[version])
+    check.num_unchecked += len(gone)
+    if gone:
+        yield Missing(
+            what=f"weights files of {len(gone)} version(s) ({_ranges(gone)}) in {store.uri}",
+            consequence="not checked; version 0, or a checkpoint, and the samples make them again",
+        )
+
+
+def _ranges(numbers: list[int]) -> str:
+    """`0-3, 5` for 0, 1, 2, 3 and 5."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1] = [runs[-1][0], number]
+        else:
+            runs.append([number])
+    return ", ".join("-".join(map(str, run)) for run in runs)
