@@ -10,6 +10,7 @@ from rollog.errors import BrokerTimeout
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
     from rollog.broker.ports import Delivery, Headers, Producer
 
 

@@ -163,7 +163,9 @@ class Issuer:
 
     def _issue_attempt(self, wanted: Wanted, num_replicas: int) -> bool:
         position = self._position()
-        worker_id = self._choose_worker(wanted.group_id, num_replicas, self._writer.min_version(wanted, position))
+        worker_id = self._choose_worker(
+            wanted.group_id, num_replicas, self._writer.min_version(wanted, position)
+        )
         grant = self._grant_of(worker_id)
         if worker_id is None or grant is None:
             return False

@@ -129,9 +129,7 @@ class LeaseKeeper:
         for worker, place in zip(waiting, places, strict=False):
             self._grants_given += 1
             self.give(worker.worker_id, f"{self._epoch}.{self._grants_given}", place.partition, ends[place])
-            log.info(
-                "grant given", worker=worker.worker_id, partition=place.partition, start=ends[place]
-            )
+            log.info("grant given", worker=worker.worker_id, partition=place.partition, start=ends[place])
 
     def give(self, worker_id: str, grant_id: str, partition: int, start_offset: int) -> None:
         """Write a grant under this epoch: a new one, or a live one repeated."""

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from rollog.broker.ports import Broker, Record
 
 numbers_of_workers = (4, 16, 64)
-num_answering_workers = 256
+numbers_of_answering_workers = (32, 256)
 least_share_of_linear = 0.9
 most_cpu_seconds = 0.5
 """Targets: throughput over that of slots that are never empty; the dispatcher's CPU seconds for 1,000 tasks."""
@@ -50,7 +50,7 @@ _workers_per_process = 16
 _step_seconds = _mean_seconds * _group_size / _slots_per_worker
 _first_step = 4
 _last_step = 10
-_answering_seconds = 15.0
+_answering_seconds = 10.0
 _settling_seconds = 3.0
 _ready_seconds = 60.0
 _poll_seconds = 0.1
@@ -96,22 +96,23 @@ def measure_scaling(
     home: Path,
     on_progress: Callable[[str], None],
     worker_numbers: Sequence[int] = numbers_of_workers,
-    num_answering: int = num_answering_workers,
+    answering_numbers: Sequence[int] = numbers_of_answering_workers,
+    answering_seconds: float = _answering_seconds,
 ) -> list[Figure]:
-    """All figures. Raises ChildFailed when a process or a role in it ends by itself, BrokerTimeout when nothing moves."""
+    """All figures. Raises ChildFailed when a process or a role in it ends by itself, BrokerTimeout without progress."""
     by_number: dict[int, list[Load]] = {number: [] for number in worker_numbers}
-    answered: list[Load] = []
+    answered: dict[int, list[Load]] = {number: [] for number in answering_numbers}
     for draw in range(part_of(num_draws, 20)):
-        for number in worker_numbers:
+        for number, loads in by_number.items():
             job = Job(variant=worker_variant(number), seed=seed, number=draw, speed=speed)
-            load = measure_workers(job, address, home / secrets.token_hex(4))
-            by_number[number].append(load)
-            on_progress(f"{number} workers draw {draw}: {load.throughput:.1f} tasks/s")
-        job = Job(variant=answering_variant(num_answering), seed=seed, number=draw, speed=speed)
-        load = measure_dispatcher(job, address, home / secrets.token_hex(4))
-        answered.append(load)
-        on_progress(f"{num_answering} answering workers draw {draw}: {load.throughput:.0f} tasks/s")
-    return [*worker_figures(by_number), *dispatcher_figures(num_answering, answered)]
+            loads.append(measure_workers(job, address, home / secrets.token_hex(4)))
+            on_progress(f"{number} workers draw {draw}: {loads[-1].throughput:.1f} tasks/s")
+        for number, loads in answered.items():
+            job = Job(variant=answering_variant(number), seed=seed, number=draw, speed=speed)
+            run_home = home / secrets.token_hex(4)
+            loads.append(measure_dispatcher(job, address, run_home, seconds=answering_seconds))
+            on_progress(f"{number} answering workers draw {draw}: {loads[-1].throughput:.0f} tasks/s")
+    return [*worker_figures(by_number), *dispatcher_figures(answered)]
 
 
 def worker_variant(num_workers: int) -> Variant:
@@ -172,7 +173,9 @@ def measure_dispatcher(job: Job, address: str, home: Path, *, seconds: float = _
         parts.check()
         num_tasks = sum(began * 1000 <= each.timestamp_ms < ended * 1000 for each in parts.run.samples())
         if not num_tasks:
-            raise BrokerTimeout(f"{job.variant.name}: no task was answered in {seconds:g} s; free the machine")
+            raise BrokerTimeout(
+                f"{job.variant.name}: no task was answered in {seconds:g} s; free the machine"
+            )
         return Load(num_tasks=num_tasks, seconds=ended - began, dispatcher_cpu_seconds=cpu_seconds)
 
 
@@ -215,11 +218,23 @@ def _worker_figures(name: str, loads: Sequence[Load], *, is_most: bool) -> list[
     ]
 
 
-def dispatcher_figures(num_workers: int, loads: Sequence[Load]) -> list[Figure]:
-    """The load at which the dispatcher is saturated, and what a task then costs it."""
-    name = f"scaling.answering_{num_workers}"
+def dispatcher_figures(by_number: Mapping[int, Sequence[Load]]) -> list[Figure]:
+    """Per number of answering workers the tasks that got through, and what each cost the dispatcher."""
     return [
-        _figure(f"{name}.throughput", "tasks/s, every task answered at once", [x.throughput for x in loads]),
+        figure
+        for number, loads in by_number.items()
+        if loads
+        for figure in _dispatcher_figures(f"scaling.answering_{number}", loads)
+    ]
+
+
+def _dispatcher_figures(name: str, loads: Sequence[Load]) -> list[Figure]:
+    return [
+        _figure(
+            f"{name}.throughput",
+            "tasks/s, every task answered at once",
+            [load.throughput for load in loads],
+        ),
         _figure(
             f"{name}.dispatcher_cpu",
             "CPU s of the dispatcher for 1,000 tasks",
@@ -231,6 +246,11 @@ def dispatcher_figures(num_workers: int, loads: Sequence[Load]) -> list[Figure]:
             f"{name}.dispatcher_share",
             "CPU s of the dispatcher in a second: near 1 it is what holds the tasks up",
             [load.dispatcher_share for load in loads],
+        ),
+        _figure(
+            f"{name}.saturation",
+            "tasks/s that would keep the dispatcher busy all the time",
+            [load.throughput / load.dispatcher_share for load in loads],
         ),
     ]
 
@@ -259,10 +279,8 @@ def _figure(
 def _load_between_steps(run: SimulatedRun, job: Job, cpu_seconds: float) -> Load:
     stepped_ms = [stamp for stamp, record in run.ledger() if record.kind is LedgerKind.STEP]
     began_ms, ended_ms = stepped_ms[_first_step - 1], stepped_ms[_last_step - 1]
-    ended = [
-        sample for record in run.samples() if began_ms <= record.timestamp_ms < ended_ms
-        for sample in [_finished(record)] if sample is not None
-    ]
+    in_time = (record for record in run.samples() if began_ms <= record.timestamp_ms < ended_ms)
+    ended = [sample for record in in_time if (sample := _finished(record)) is not None]
     mean_seconds = fmean(sample.num_tokens for sample in ended) / tokens_per_second / job.speed
     return Load(
         num_tasks=len(ended),

@@ -17,6 +17,7 @@ from rollog.bench.items import Item
 from rollog.bench.lane import Job
 from rollog.bench.lanes import Lanes, lane_command
 from rollog.bench.protection import protection_comparisons, protection_figures
+from rollog.bench.scaling import measure_scaling
 from rollog.bench.slow_worker import slow_worker_comparisons, slow_worker_figures
 from rollog.bench.variants import queue_comparisons, replication_comparisons, warm_up_variant
 
@@ -61,21 +62,26 @@ def measure_scheduling(
     home: Path,
     on_progress: Callable[[str], None],
 ) -> tuple[list[Figure], int]:
-    """All figures of the chosen items that compare runs, and how many runs failed. Progress comes as lines of text."""
+    """All figures of the chosen items, and how many runs failed. Progress comes as lines of text."""
+    chosen = set(items)
     comparisons = {
-        item: comparisons_of_item[item](num_draws)
-        for item in sorted(set(items) & comparisons_of_item.keys())
+        item: comparisons_of_item[item](num_draws) for item in sorted(chosen & comparisons_of_item.keys())
     }
     jobs = jobs_of([each for found in comparisons.values() for each in found], seed=seed, speed=speed)
-    if not jobs:
-        return [], 0
-    on_progress(f"{len(jobs)} runs on {num_lanes} lanes, time {speed:g} times as fast")
-    lanes = Lanes(num_lanes, lane_command(address, home))
-    warm_up = Job(variant=warm_up_variant, seed=seed, number=0, speed=speed)
-    outcomes, num_failed = _outcomes(lanes, jobs, warm_up, on_progress)
+    outcomes: Outcomes = {}
+    num_failed = 0
+    if jobs:
+        on_progress(f"{len(jobs)} runs on {num_lanes} lanes, time {speed:g} times as fast")
+        lanes = Lanes(num_lanes, lane_command(address, home))
+        warm_up = Job(variant=warm_up_variant, seed=seed, number=0, speed=speed)
+        outcomes, num_failed = _outcomes(lanes, jobs, warm_up, on_progress)
     figures = [
         figure for item, found in comparisons.items() for figure in figures_of_item(item, found, outcomes)
     ]
+    if Item.SCALING in chosen:
+        figures += measure_scaling(
+            num_draws=num_draws, seed=seed, speed=speed, address=address, home=home, on_progress=on_progress
+        )
     return figures, num_failed
 
 

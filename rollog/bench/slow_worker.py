@@ -43,9 +43,7 @@ def slow_worker_figures(
     """Per way of scheduling the ratio of the step times."""
     figures = []
     for comparison in comparisons:
-        without, slow = (
-            outcomes.get(variant.name, {}) for variant in (comparison.baseline, comparison.mode)
-        )
+        without, slow = (outcomes.get(variant.name, {}) for variant in (comparison.baseline, comparison.mode))
         pairs = [
             (slow[number].seconds, without[number].seconds) for number in sorted(slow.keys() & without.keys())
         ]

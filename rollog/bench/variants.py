@@ -94,7 +94,9 @@ class Variant:
         Raises ValueError where there is no model of the variant.
         """
         if not self.has_ideal:
-            raise ValueError(f"there is no model of {self.name}: several steps on several workers, or redundancy")
+            raise ValueError(
+                f"there is no model of {self.name}: several steps on several workers, or redundancy"
+            )
         if self.num_steps > 1:
             return training_step_seconds(draw, self._training_run())
         slowdown = slower_beyond_64 if self.slows_down else full_speed

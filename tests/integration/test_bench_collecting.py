@@ -6,12 +6,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from rollog.bench.asynchrony import training_comparisons
 from rollog.bench.collecting import collect_batch
+from rollog.bench.scaling import measure_scaling
+from rollog.bench.slow_worker import slow_worker_comparisons
 from rollog.bench.variants import Variant
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from rollog.broker.embedded import EmbeddedKafka
     from rollog.broker.ports import Broker
 
 
@@ -57,3 +61,42 @@ def test_a_run_of_several_steps_tells_what_became_of_its_longest_prompts(
     assert found.num_tasks >= 3 * 3 * 2
     assert 0.0 <= found.long_trained <= 1.0
     assert found.seconds > 0
+
+
+@pytest.mark.parametrize("number", [0, 3, 6], ids=["turns_and_alpha_0", "alpha_2", "auto"])
+def test_a_training_run_is_measured_beside_its_ideal(broker: Broker, tmp_path: Path, number: int) -> None:
+    variant = training_comparisons(1, steps=3)[number].mode
+    draw = variant.draw(0, 0)
+    found = collect_batch(variant, draw, broker, tmp_path, speed=400.0)
+    assert found.ideal_seconds == variant.ideal_seconds(draw) > 0
+    assert found.num_tasks >= 3 * 64
+    assert found.seconds > 0
+
+
+@pytest.mark.parametrize("number", [0, 1, 2], ids=["queue", "static", "batch"])
+def test_a_run_with_a_slow_worker_comes_to_its_end(broker: Broker, tmp_path: Path, number: int) -> None:
+    variant = slow_worker_comparisons(1, steps=2)[number].mode
+    found = collect_batch(variant, variant.draw(0, 0), broker, tmp_path, speed=200.0)
+    assert found.num_tasks >= 2 * 8 * 6
+    assert found.seconds > 0
+
+
+@pytest.mark.broker
+def test_scaling_is_measured_with_a_process_for_each_role(
+    embedded_kafka: EmbeddedKafka, tmp_path: Path
+) -> None:
+    figures = measure_scaling(
+        num_draws=1,
+        seed=0,
+        speed=20.0,
+        address=embedded_kafka.address,
+        home=tmp_path,
+        on_progress=lambda _: None,
+        worker_numbers=(2,),
+        answering_numbers=(2,),
+        answering_seconds=1.0,
+    )
+    found = {figure.name: figure.value for figure in figures}
+    assert 0 < found["scaling.workers_2.share_of_linear"] < 1.2
+    assert found["scaling.workers_2.dispatcher_cpu"] > 0
+    assert found["scaling.answering_2.throughput"] > 0

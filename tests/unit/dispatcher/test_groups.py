@@ -106,9 +106,7 @@ def test_redundancy_counts_for_later_attempts_too() -> None:
     headers = [a_header(0, replica, offset=replica) for replica in (0, 1)]
     for header in headers:
         book.ended(header)
-    book.judged(
-        ledger.verdicts([verdict_of(header, Disposition.STALE, version=0) for header in headers])
-    )
+    book.judged(ledger.verdicts([verdict_of(header, Disposition.STALE, version=0) for header in headers]))
     assert wanted(book) == [(0, 0, 1, IssueReason.STALE), (0, 1, 1, IssueReason.STALE)]
 
 

@@ -85,7 +85,8 @@ def test_a_failed_rollout_is_made_again_in_the_next_round() -> None:
 
 def test_no_worker_gets_more_replicas_of_a_group_than_are_redundant_however_many_slots_it_has() -> None:
     bench = Bench(
-        dispatch=DispatchConfig(prefetch_tasks=0), groups=groups_config(groups_per_batch=1, redundant_replicas=1)
+        dispatch=DispatchConfig(prefetch_tasks=0),
+        groups=groups_config(groups_per_batch=1, redundant_replicas=1),
     )
     bench.publish_ledger()
     for worker_id, capacity in (("worker-1", 1), ("worker-2", 1), ("worker-3", 1), ("worker-4", 9)):
