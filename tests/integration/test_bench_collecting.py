@@ -8,7 +8,8 @@ import pytest
 
 from rollog.bench.asynchrony import training_comparisons
 from rollog.bench.collecting import collect_batch
-from rollog.bench.scaling import measure_scaling
+from rollog.bench.lane import Job
+from rollog.bench.scaling import answering_variant, measure_dispatcher, measure_workers, worker_variant
 from rollog.bench.slow_worker import slow_worker_comparisons
 from rollog.bench.variants import Variant
 
@@ -82,21 +83,21 @@ def test_a_run_with_a_slow_worker_comes_to_its_end(broker: Broker, tmp_path: Pat
 
 
 @pytest.mark.broker
-def test_scaling_is_measured_with_a_process_for_each_role(
+def test_the_load_of_real_workers_is_measured_with_a_process_for_each_role(
     embedded_kafka: EmbeddedKafka, tmp_path: Path
 ) -> None:
-    figures = measure_scaling(
-        num_draws=1,
-        seed=0,
-        speed=20.0,
-        address=embedded_kafka.address,
-        home=tmp_path,
-        on_progress=lambda _: None,
-        worker_numbers=(2,),
-        answering_numbers=(2,),
-        answering_seconds=1.0,
-    )
-    found = {figure.name: figure.value for figure in figures}
-    assert 0 < found["scaling.workers_2.share_of_linear"] < 1.2
-    assert found["scaling.workers_2.dispatcher_cpu"] > 0
-    assert found["scaling.answering_2.throughput"] > 0
+    job = Job(variant=worker_variant(2), seed=0, number=0, speed=20.0)
+    load = measure_workers(job, embedded_kafka.address, tmp_path / "run")
+    assert load.num_tasks > 0
+    assert load.dispatcher_cpu_seconds > 0
+    assert 0 < load.share_of_linear < 1.5
+
+
+@pytest.mark.broker
+def test_the_dispatcher_is_measured_with_workers_that_answer_at_once(
+    embedded_kafka: EmbeddedKafka, tmp_path: Path
+) -> None:
+    job = Job(variant=answering_variant(2), seed=0, number=0, speed=1.0)
+    load = measure_dispatcher(job, embedded_kafka.address, tmp_path / "run", seconds=1.0)
+    assert load.num_tasks > 0
+    assert load.dispatcher_cpu_seconds > 0
