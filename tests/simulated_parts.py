@@ -1,18 +1,15 @@
-"""What a simulated run is made of: a broker for one thread, a slow producer, a training engine that only hashes."""
+"""What a simulated run is made of: a broker for one thread, and a slow producer."""
 
 from __future__ import annotations
 
 from collections import deque
-from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Self
 
 from rollog.broker.memory import MemoryBroker
 from rollog.errors import BrokerTimeout
-from trainer.engines.ports import EngineDescription, StepResult, TrainingBatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from rollog.broker.ports import Delivery, Headers, Producer
 
@@ -126,45 +123,3 @@ class SlowProducer:
         while queue:
             delivery, sent = queue.popleft()
             delivery.inner = self._inner.send(*place, **sent)
-
-
-class HashEngine:
-    """Training as a hash chain: its weights are a digest of everything it was ever given, in order."""
-
-    def __init__(self) -> None:
-        self._weights = b""
-
-    def start(self, model_path: str, weights_path: Path | None = None) -> None:
-        self._weights = model_path.encode() if weights_path is None else weights_path.read_bytes()
-
-    def train_step(self, batch: TrainingBatch) -> StepResult:
-        digest = sha256(self._weights)
-        for sample in batch.samples:
-            digest.update(sample.token_ids.tobytes() + repr(sample.advantage).encode())
-        for part in batch.plan:
-            digest.update(repr(part).encode())
-        self._weights = digest.digest()
-        return StepResult(losses=(0.0,), gradient_norms=(0.0,), learning_rates=(0.0,))
-
-    def export_weights(self) -> bytes:
-        return self._weights
-
-    def save_checkpoint(self, directory: Path) -> None:
-        (directory / "weights").write_bytes(self._weights)
-
-    def load_checkpoint(self, directory: Path) -> None:
-        self._weights = (directory / "weights").read_bytes()
-
-    def describe(self) -> EngineDescription:
-        return EngineDescription(
-            name="hash",
-            world_size=1,
-            zero_stage=0,
-            dtype="float32",
-            device="cpu",
-            model_config_json="{}",
-            versions={},
-        )
-
-    def close(self) -> None:
-        pass

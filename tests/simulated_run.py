@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any, Self
 
 import fsspec
 from run_auditor import RunAuditor
-from simulated_parts import HashEngine, InstantBroker, Killed, SlowProducer
+from simulated_parts import InstantBroker, Killed, SlowProducer
 from simulated_worker import SimulatedWorker
 
 from producers.config import DataConfig, DispatchConfig, EvaluationConfig, RewardConfig, SamplingConfig
 from producers.dispatcher.dispatcher import Dispatcher
 from producers.dispatcher.settings import DispatcherSettings
+from rollog.bench.training_engine import HashTrainingEngine
 from rollog.broker.ports import TopicPartition
 from rollog.broker.topics import RunTopics, ensure_topics, topic_specs
 from rollog.config import BrokerConfig, FreshnessConfig, GroupConfig, LastBatch, ModelConfig, RunConfig
@@ -210,7 +211,7 @@ class SimulatedRun:
             self.overtaken_trainers.append(self.trainer)
         self.broker.cut = None
         trainer = Trainer(
-            self._trainer_settings, self.broker, self._metrics, HashEngine(), clock=lambda: self.now
+            self._trainer_settings, self.broker, self._metrics, HashTrainingEngine(), clock=lambda: self.now
         )
         trainer.__enter__()
         self.trainer = trainer

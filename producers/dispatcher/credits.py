@@ -6,12 +6,15 @@ holds its place in the engine's batch until the longest of them ends.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from dataclasses import dataclass, field
+from bisect import bisect_left, insort
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from schemas import Kind
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Container, Iterable, Mapping
 
     from rollog.broker.ports import Delivery
     from schemas import RolloutTask
@@ -59,6 +62,7 @@ class CreditLedger:
 
     _open: dict[str, OpenTask] = field(default_factory=dict)
     _by_worker: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    _by_group: defaultdict[int, set[str]] = field(default_factory=lambda: defaultdict(set))
     _used: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
 
     def issue(self, open_task: OpenTask) -> None:
@@ -66,6 +70,8 @@ class CreditLedger:
         self._open[open_task.task_id] = open_task
         self._by_worker[open_task.worker_id].add(open_task.task_id)
         self._used[open_task.worker_id] += open_task.task.num_replicas
+        if open_task.task.kind is Kind.TRAINING:
+            self._by_group[open_task.task.group_id].add(open_task.task_id)
 
     def end(self, task_id: str, replica: int) -> OpenTask | None:
         """One replica of a task has its sample; returns the task if it was open."""
@@ -88,6 +94,11 @@ class CreditLedger:
         del self._open[open_task.task_id]
         self._used[open_task.worker_id] -= open_task.task.num_replicas
         self._by_worker[open_task.worker_id].discard(open_task.task_id)
+        if open_task.task.kind is Kind.TRAINING:
+            of_group = self._by_group[open_task.task.group_id]
+            of_group.discard(open_task.task_id)
+            if not of_group:
+                del self._by_group[open_task.task.group_id]
 
     def get(self, task_id: str) -> OpenTask | None:
         """The open task of that id."""
@@ -97,6 +108,10 @@ class CreditLedger:
         """Open tasks of a worker, oldest first."""
         found = (self._open[task_id] for task_id in self._by_worker.get(worker_id, ()))
         return sorted(found, key=lambda open_task: _sequence(open_task.task_id))
+
+    def num_of_group(self, group_id: int) -> Counter[str]:
+        """Open training tasks of a group by worker."""
+        return Counter(self._open[task_id].worker_id for task_id in self._by_group.get(group_id, ()))
 
     def num_used(self, worker_id: str) -> int:
         """Slots taken at a worker."""
@@ -110,18 +125,46 @@ class CreditLedger:
         return list(self._open.values())
 
 
-def choose_worker(candidates: Iterable[Candidate], *, num_slots: int, min_version: int) -> str | None:
-    """The worker with the most free slots among those that serve the version, or None: the task waits.
+class FreeSlots:
+    """Workers by free slots, as long as nothing but issuing changes them: each choice costs little, however many."""
 
-    A task that needs more slots than any worker has goes to one that is idle.
+    def __init__(self, candidates: Iterable[Candidate]) -> None:
+        self._candidates = {each.worker_id: each for each in candidates if each.num_slots > 0}
+        self._ascending = sorted((each.num_slots, each.worker_id) for each in self._candidates.values())
+
+    def choose(self, *, num_slots: int, min_version: int, excluded: Container[str] = ()) -> str | None:
+        """The worker with the most free slots among those that serve the version, or None: the task waits.
+
+        A task that needs more slots than any worker has goes to one that is idle.
+        """
+        for num_free, worker_id in reversed(self._ascending):
+            candidate = self._candidates[worker_id]
+            has_room = num_free >= num_slots or candidate.is_idle
+            if has_room and candidate.served_version >= min_version and worker_id not in excluded:
+                return worker_id
+        return None
+
+    def take(self, worker_id: str, num_slots: int) -> None:
+        """The worker gets a task that holds so many slots."""
+        found = self._candidates.pop(worker_id)
+        del self._ascending[bisect_left(self._ascending, (found.num_slots, worker_id))]
+        left = found.num_slots - num_slots
+        if left > 0:
+            self._candidates[worker_id] = replace(found, num_slots=left, is_idle=False)
+            insort(self._ascending, (left, worker_id))
+
+
+def full_of_group(
+    num_held: Mapping[str, int], *, num_workers: int, num_replicas: int, num_redundant: int
+) -> frozenset[str]:
+    """The workers that may take no further replica of a group, given how many each of `num_workers` holds.
+
+    Where a group has redundant replicas, no worker holds more of them than are redundant: the others can complete the
+    group without it, however slow it is. Without redundancy, or where the others could not hold the group, all may.
     """
-    able = [
-        candidate
-        for candidate in candidates
-        if (candidate.num_slots >= num_slots or candidate.is_idle) and candidate.served_version >= min_version
-    ]
-    best = max(able, key=lambda candidate: (candidate.num_slots, candidate.worker_id), default=None)
-    return None if best is None else best.worker_id
+    if not num_redundant or (num_workers - 1) * num_redundant < num_replicas:
+        return frozenset()
+    return frozenset(worker_id for worker_id, num in num_held.items() if num >= num_redundant)
 
 
 def next_in_turn(candidates: Iterable[Candidate], last: str | None) -> str | None:

@@ -57,7 +57,6 @@ class GroupProgress:
     endings: dict[Place, SampleHeader] = field(default_factory=dict)
     last_attempt: dict[int, int] = field(default_factory=dict)
     last_reason: dict[int, IssueReason] = field(default_factory=dict)
-    is_filtered: bool = False
 
     def live_replicas(self) -> set[int]:
         """Replicas with a task under way."""
@@ -81,6 +80,7 @@ class GroupBook:
         self._progress: defaultdict[int, GroupProgress] = defaultdict(GroupProgress)
         self._open: list[int] = []
         self._changed: set[int] = set()
+        self._filtered: set[int] = set()
         self.next_group_id = 0
 
     @property
@@ -91,7 +91,7 @@ class GroupBook:
     @property
     def num_early_filtered(self) -> int:
         """Open groups that will be filtered."""
-        return sum(self._progress[group].is_filtered for group in self._open)
+        return len(self._filtered)
 
     def issued(self, task: RolloutTask) -> None:
         """A valid task stands in the log, and none of its samples has been taken in yet."""
@@ -180,22 +180,27 @@ class GroupBook:
         changed = sorted(group for group in self._changed if self._is_open(group))
         self._changed.clear()
         for group in changed:
-            self._progress[group].is_filtered = self._will_be_filtered(self._progress[group])
+            if self._will_be_filtered(self._progress[group]):
+                self._filtered.add(group)
+            else:
+                self._filtered.discard(group)
         return changed
 
     def wanted(self, group: int) -> Iterator[Wanted]:
-        """Attempts that an open group lacks, in order of replica."""
+        """Attempts that an open group lacks, in order of replica: with redundant ones, until G samples are there.
+
+        Redundancy counts for later attempts as for first ones, so that none of them must be waited for.
+        """
         if not self._is_open(group):
             return
         progress = self._progress[group]
-        if progress.is_filtered:
+        if group in self._filtered:
             return
         present = progress.live_replicas() | progress.finished_replicas()
         enough = len(progress.finished_replicas()) >= self._groups.group_size
         tallies = self._tallies(group)
         for replica in range(self._groups.num_replicas):
-            first = replica not in progress.last_attempt
-            if replica in present or enough or (not first and len(present) >= self._groups.group_size):
+            if replica in present or enough:
                 continue
             if is_given_up(tallies.get(replica, ReplicaTally()), self._groups, self._freshness):
                 continue
@@ -278,6 +283,7 @@ class GroupBook:
         return tallies
 
     def _forget(self, group: int) -> None:
+        self._filtered.discard(group)
         place = bisect_left(self._open, group)
         if place < len(self._open) and self._open[place] == group:
             del self._open[place]

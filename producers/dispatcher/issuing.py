@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from producers.dispatcher.credits import choose_worker, next_in_turn
+from producers.dispatcher.credits import FreeSlots, full_of_group, next_in_turn
 from producers.dispatcher.dataset import PromptOrder
 from producers.dispatcher.rounds import Round
 from producers.dispatcher.tasks import IssuePosition, TaskWriter
@@ -17,6 +17,7 @@ from schemas import CancelReason, Kind
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from producers.dispatcher.credits import Candidate
     from producers.dispatcher.evaluations import EvaluationKey, WantedEvaluation
     from producers.dispatcher.groups import Wanted
     from producers.dispatcher.intake import Intake
@@ -51,10 +52,13 @@ class Issuer:
         self._writer = TaskWriter(settings, epoch)
         self._prompts = prompts
         self._held_out = held_out
+        self._groups = settings.groups
         self._replicate = settings.dispatch.replicate
         self._scheduling = settings.dispatch.scheduling
         self._round = Round()
         self._last_worker: str | None = None
+        self._able: list[Candidate] = []
+        self._free = FreeSlots(())
         self._order = PromptOrder(
             num_prompts=len(prompts),
             seed=settings.run_config.seed,
@@ -98,7 +102,7 @@ class Issuer:
                 for candidate in self._state.workers.candidates(self._state.credits)
                 if candidate.is_serving and candidate.served_version == key.version
             ]
-            worker_id = choose_worker(serving, num_slots=1, min_version=key.version)
+            worker_id = FreeSlots(serving).choose(num_slots=1, min_version=key.version)
             if worker_id is not None:
                 self._issue_evaluation(wanted, worker_id)
             elif self._state.workers.num_serving(key.version):
@@ -120,6 +124,8 @@ class Issuer:
         """Send what open groups lack, oldest first, then open new groups; in rounds where that is configured."""
         if self._scheduling == "batch" and not self._round_is_issued():
             return
+        self._able = self._state.workers.able(self._state.credits)
+        self._free = FreeSlots(self._able)
         for group in sorted(self._lacking):
             for wanted in list(self._state.groups.wanted(group)):
                 if not self._issue_attempt(wanted, 1):
@@ -157,22 +163,33 @@ class Issuer:
 
     def _issue_attempt(self, wanted: Wanted, num_replicas: int) -> bool:
         position = self._position()
-        worker_id = self._choose_worker(num_replicas, self._writer.min_version(wanted, position))
+        worker_id = self._choose_worker(
+            wanted.group_id, num_replicas, self._writer.min_version(wanted, position)
+        )
         grant = self._grant_of(worker_id)
         if worker_id is None or grant is None:
             return False
         prompt = self._prompts[self._order.prompt_index(wanted.group_id)]
         task = self._writer.training(wanted, prompt, grant.grant_id, position, num_replicas)
         self._send(task, worker_id, grant)
+        if self._scheduling != "static":
+            self._free.take(worker_id, num_replicas)
         return True
 
-    def _choose_worker(self, num_slots: int, min_version: int) -> str | None:
-        workers, credit_ledger = self._state.workers, self._state.credits
+    def _choose_worker(self, group: int, num_slots: int, min_version: int) -> str | None:
         if self._scheduling == "static":
             # A task that a worker cannot start yet waits there: for a slot, and for the version it needs.
-            self._last_worker = next_in_turn(workers.able(credit_ledger), self._last_worker)
+            self._last_worker = next_in_turn(self._able, self._last_worker)
             return self._last_worker
-        return choose_worker(workers.candidates(credit_ledger), num_slots=num_slots, min_version=min_version)
+        full: frozenset[str] = frozenset()
+        if self._groups.redundant_replicas:
+            full = full_of_group(
+                self._state.credits.num_of_group(group),
+                num_workers=len(self._able),
+                num_replicas=self._groups.num_replicas,
+                num_redundant=self._groups.redundant_replicas,
+            )
+        return self._free.choose(num_slots=num_slots, min_version=min_version, excluded=full)
 
     def _issue_evaluation(self, wanted: WantedEvaluation, worker_id: str) -> None:
         grant = self._grant_of(worker_id)

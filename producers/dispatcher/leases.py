@@ -118,16 +118,18 @@ class LeaseKeeper:
 
     def give_grants(self) -> None:
         """Give every worker that waits for one a partition of its own."""
-        for worker in self._state.workers.without_grant():
-            partition = self._state.workers.free_partition()
-            if partition is None:
-                self._complain_about_partitions(worker)
-                continue
-            place = TopicPartition(self._topics.tasks, partition)
-            start_offset = self._consumer.end_offsets([place])[place]
+        waiting = self._state.workers.without_grant()
+        if not waiting:
+            return
+        partitions = self._state.workers.free_partitions()
+        for worker in waiting[len(partitions) :]:
+            self._complain_about_partitions(worker)
+        places = [TopicPartition(self._topics.tasks, number) for number in partitions[: len(waiting)]]
+        ends = self._consumer.end_offsets(places) if places else {}
+        for worker, place in zip(waiting, places, strict=False):
             self._grants_given += 1
-            self.give(worker.worker_id, f"{self._epoch}.{self._grants_given}", partition, start_offset)
-            log.info("grant given", worker=worker.worker_id, partition=partition, start=start_offset)
+            self.give(worker.worker_id, f"{self._epoch}.{self._grants_given}", place.partition, ends[place])
+            log.info("grant given", worker=worker.worker_id, partition=place.partition, start=ends[place])
 
     def give(self, worker_id: str, grant_id: str, partition: int, start_offset: int) -> None:
         """Write a grant under this epoch: a new one, or a live one repeated."""

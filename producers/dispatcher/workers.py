@@ -87,10 +87,10 @@ class WorkerRegistry:
             and worker.status.state is not WorkerState.LEAVING
         ]
 
-    def free_partition(self) -> int | None:
-        """The lowest tasks partition without a grant, or None: `broker.max_workers` are there."""
+    def free_partitions(self) -> list[int]:
+        """The tasks partitions without a grant, in order; `broker.max_workers` are there."""
         taken = {worker.grant.partition for worker in self.workers.values() if worker.grant is not None}
-        return next((number for number in range(self.num_partitions) if number not in taken), None)
+        return [number for number in range(self.num_partitions) if number not in taken]
 
     @property
     def num_granted(self) -> int:

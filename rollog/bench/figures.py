@@ -90,3 +90,8 @@ def bootstrap_interval(
     values = sorted(statistic(noise.choices(items, k=len(items))) for _ in range(num_resamples))
     tail = (1 - _confidence) / 2
     return values[int(tail * num_resamples)], values[int((1 - tail) * num_resamples) - 1]
+
+
+def rounded(interval: tuple[float, float] | None) -> tuple[float, float] | None:
+    """An interval as it is written."""
+    return None if interval is None else (round(interval[0], 4), round(interval[1], 4))

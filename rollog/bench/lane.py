@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rollog.bench.collected import Collected
 from rollog.bench.variants import Variant
 from rollog.logs import configure_logging
 
@@ -45,12 +46,9 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of a job: the measured seconds of engine time and the ideal ones, or an error."""
+    """What became of a job: what was collected, or an error."""
 
-    seconds: float = 0.0
-    ideal_seconds: float = 0.0
-    num_tasks: int = 0
-    long_trained: float = 0.0
+    collected: Collected | None = None
     error: str | None = None
 
     def to_json(self) -> str:
@@ -60,7 +58,9 @@ class Outcome:
     @classmethod
     def from_json(cls, line: str) -> Outcome:
         """The outcome of a line."""
-        return cls(**json.loads(line))
+        values: dict[str, Any] = json.loads(line)
+        collected = values["collected"]
+        return cls(collected=None if collected is None else Collected(**collected), error=values["error"])
 
 
 def carry_out(job: Job, broker: Broker, home: Path) -> Outcome:
@@ -69,10 +69,9 @@ def carry_out(job: Job, broker: Broker, home: Path) -> Outcome:
 
     draw = job.variant.draw(job.seed, job.number)
     try:
-        found = collect_batch(job.variant, draw, broker, home, speed=job.speed)
+        return Outcome(collected=collect_batch(job.variant, draw, broker, home, speed=job.speed))
     except Exception as error:  # noqa: BLE001  # any role may end in any way; the caller hears of it
         return Outcome(error=f"{type(error).__name__}: {error}")
-    return Outcome(**asdict(found))
 
 
 def main(arguments: Sequence[str], jobs: TextIO, answers: TextIO) -> None:

@@ -6,22 +6,19 @@ Pure. Durations belong to the prompt, so a rollout that went stale for being lon
 from __future__ import annotations
 
 from statistics import fmean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from rollog.bench.figures import Figure, bootstrap_interval, ratio_of_means
-from rollog.bench.variants import Comparison, Variant
+from rollog.bench.variants import Comparison, Variant, part_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from rollog.bench.collected import Collected
     from rollog.bench.draws import Draw
-    from rollog.bench.lane import Outcome
-
-never_protected = 1 << 30
-"""Stale samples of a group that no run ever sees: `freshness.protect_after` without protection."""
 
 share_of_longest = 0.05
-least_trained = {1.0: 0.8, 2.0: 0.95}
+least_trained: dict[float | Literal["auto"], float] = {1.0: 0.8, 2.0: 0.95}
 """Targets by alpha."""
 
 _share_with_time = 0.75
@@ -48,14 +45,14 @@ def protection_comparisons(num_draws: int) -> list[Comparison]:
             name=f"protection.alpha_{alpha:g}",
             baseline=_variant(alpha, protects=False),
             mode=_variant(alpha, protects=True),
-            num_draws=max(1, num_draws // 10),
+            num_draws=part_of(num_draws, 10),
         )
-        for alpha in sorted(least_trained)
+        for alpha in (1.0, 2.0)
     ]
 
 
 def protection_figures(
-    comparisons: Sequence[Comparison], outcomes: Mapping[str, Mapping[int, Outcome]]
+    comparisons: Sequence[Comparison], outcomes: Mapping[str, Mapping[int, Collected]]
 ) -> list[Figure]:
     """Per alpha the share of the longest prompts trained with and without protection, and the price in step time."""
     figures = []
@@ -70,7 +67,7 @@ def protection_figures(
 
 
 def _figures(
-    comparison: Comparison, without: Sequence[Outcome], protected: Sequence[Outcome]
+    comparison: Comparison, without: Sequence[Collected], protected: Sequence[Collected]
 ) -> list[Figure]:
     pairs = list(
         zip([found.seconds for found in protected], [found.seconds for found in without], strict=False)
@@ -103,7 +100,7 @@ def _figures(
     ]
 
 
-def _orders(name: str, variant: Variant, found: Sequence[Outcome]) -> Figure:
+def _orders(name: str, variant: Variant, found: Sequence[Collected]) -> Figure:
     num_trained = variant.num_steps * variant.num_groups * variant.group_size
     return Figure(
         name=name,

@@ -1,4 +1,4 @@
-"""`rollog bench scheduling`: what queue scheduling, redundant prompts and prompt replication bring.
+"""`rollog bench scheduling`: runs in different modes compared, from queue scheduling to asynchronous training.
 
 Every mode collects the same batches, draw by draw, as real runs on one embedded Apache Kafka; the figures are ratios
 of modes beside the same ratio of the ideal model.
@@ -11,26 +11,35 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from rollog.bench.figures import Figure, bootstrap_interval, ratio_of_means
+from rollog.bench.asynchrony import training_comparisons
+from rollog.bench.figures import Figure, bootstrap_interval, ratio_of_means, rounded
+from rollog.bench.items import Item
 from rollog.bench.lane import Job
 from rollog.bench.lanes import Lanes, lane_command
 from rollog.bench.protection import protection_comparisons, protection_figures
+from rollog.bench.scaling import measure_scaling
+from rollog.bench.slow_worker import slow_worker_comparisons, slow_worker_figures
 from rollog.bench.variants import queue_comparisons, replication_comparisons, warm_up_variant
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from rollog.bench.lane import Outcome
+    from rollog.bench.collected import Collected
     from rollog.bench.variants import Comparison, Variant
 
 least_share_of_ideal = 0.95
 """Target: the measured ratio over the ideal one on the same draws."""
 
-protection_item = 6
-comparisons_of_item = {1: queue_comparisons, 2: replication_comparisons}
+comparisons_of_item = {
+    Item.QUEUE: queue_comparisons,
+    Item.REPLICATION: replication_comparisons,
+    Item.TRAINING: training_comparisons,
+    Item.PROTECTION: protection_comparisons,
+    Item.SLOW_WORKER: slow_worker_comparisons,
+}
 
-Outcomes = dict[str, dict[int, "Outcome"]]
+Outcomes = dict[str, dict[int, "Collected"]]
 """By name of the variant and number of the draw."""
 
 
@@ -38,13 +47,13 @@ Outcomes = dict[str, dict[int, "Outcome"]]
 class _Pair:
     """Baseline and mode on one draw."""
 
-    baseline: Outcome
-    mode: Outcome
+    baseline: Collected
+    mode: Collected
 
 
 def measure_scheduling(
     *,
-    items: Iterable[int],
+    items: Iterable[Item],
     num_draws: int,
     seed: int,
     speed: float,
@@ -55,34 +64,59 @@ def measure_scheduling(
 ) -> tuple[list[Figure], int]:
     """All figures of the chosen items, and how many runs failed. Progress comes as lines of text."""
     chosen = set(items)
-    comparisons = [
-        found
-        for item in sorted(chosen & comparisons_of_item.keys())
-        for found in comparisons_of_item[item](num_draws)
-    ]
-    protection = protection_comparisons(num_draws) if protection_item in chosen else []
-    jobs = jobs_of([*comparisons, *protection], seed=seed, speed=speed)
-    on_progress(f"{len(jobs)} runs on {num_lanes} lanes, time {speed:g} times as fast")
-    outcomes: Outcomes = defaultdict(dict)
+    comparisons = {
+        item: comparisons_of_item[item](num_draws) for item in sorted(chosen & comparisons_of_item.keys())
+    }
+    jobs = jobs_of([each for found in comparisons.values() for each in found], seed=seed, speed=speed)
+    outcomes: Outcomes = {}
     num_failed = 0
-    lanes = Lanes(num_lanes, lane_command(address, home))
-    warm_up = Job(variant=warm_up_variant, seed=seed, number=0, speed=speed)
-    for number, (job, outcome) in enumerate(lanes.outcomes(jobs, warm_up), start=1):
-        place = f"{number}/{len(jobs)} {job.variant.name} draw {job.number}"
-        if outcome.error is not None:
-            num_failed += 1
-            on_progress(f"{place}: FAILED twice, its draw is left out: {outcome.error}")
-            continue
-        outcomes[job.variant.name][job.number] = outcome
-        on_progress(f"{place}: {outcome.seconds:.1f} s, {_beside(job.variant, outcome)}")
-    figures = [*figures_of(comparisons, outcomes), *protection_figures(protection, outcomes)]
+    if jobs:
+        on_progress(f"{len(jobs)} runs on {num_lanes} lanes, time {speed:g} times as fast")
+        lanes = Lanes(num_lanes, lane_command(address, home))
+        warm_up = Job(variant=warm_up_variant, seed=seed, number=0, speed=speed)
+        outcomes, num_failed = _outcomes(lanes, jobs, warm_up, on_progress)
+    figures = [
+        figure for item, found in comparisons.items() for figure in figures_of_item(item, found, outcomes)
+    ]
+    if Item.SCALING in chosen:
+        figures += measure_scaling(
+            num_draws=num_draws, seed=seed, speed=speed, address=address, home=home, on_progress=on_progress
+        )
     return figures, num_failed
 
 
-def _beside(variant: Variant, outcome: Outcome) -> str:
-    if variant.num_steps > 1:
-        return f"{outcome.long_trained:.0%} of the longest prompts trained"
-    return f"ideal {outcome.ideal_seconds:.1f} s"
+def figures_of_item(item: Item, comparisons: Sequence[Comparison], outcomes: Outcomes) -> list[Figure]:
+    """What an item has to say about its comparisons."""
+    match item:
+        case Item.PROTECTION:
+            return protection_figures(comparisons, outcomes)
+        case Item.SLOW_WORKER:
+            return slow_worker_figures(comparisons, outcomes)
+        case _:
+            return figures_of(comparisons, outcomes)
+
+
+def _outcomes(
+    lanes: Lanes, jobs: Sequence[Job], warm_up: Job, on_progress: Callable[[str], None]
+) -> tuple[Outcomes, int]:
+    """What the runs took, and how many failed."""
+    outcomes: Outcomes = defaultdict(dict)
+    num_failed = 0
+    for number, (job, outcome) in enumerate(lanes.outcomes(jobs, warm_up), start=1):
+        place = f"{number}/{len(jobs)} {job.variant.name} draw {job.number}"
+        if outcome.collected is None:
+            num_failed += 1
+            on_progress(f"{place}: FAILED twice, its draw is left out: {outcome.error}")
+            continue
+        outcomes[job.variant.name][job.number] = outcome.collected
+        on_progress(f"{place}: {_told(job.variant, outcome.collected)}")
+    return outcomes, num_failed
+
+
+def _told(variant: Variant, found: Collected) -> str:
+    kind = "s a step" if variant.num_steps > 1 else "s"
+    ideal = f", ideal {found.ideal_seconds:.1f} s" if found.ideal_seconds else ""
+    return f"{found.seconds:.1f} {kind}{ideal}"
 
 
 def jobs_of(comparisons: Sequence[Comparison], *, seed: int, speed: float) -> list[Job]:
@@ -102,7 +136,7 @@ def jobs_of(comparisons: Sequence[Comparison], *, seed: int, speed: float) -> li
 
 
 def figures_of(
-    comparisons: Sequence[Comparison], outcomes: Mapping[str, Mapping[int, Outcome]]
+    comparisons: Sequence[Comparison], outcomes: Mapping[str, Mapping[int, Collected]]
 ) -> list[Figure]:
     """Per comparison the speed-up, its share of the ideal, the mode's own efficiency, and the seconds of both."""
     figures: dict[str, Figure] = {}
@@ -131,7 +165,7 @@ def _ratios(comparison: Comparison, pairs: Sequence[_Pair]) -> list[Figure]:
             unit=f"times as fast as {comparison.baseline.name}",
             target=round(least_share_of_ideal * ideal, 4),
             ideal=round(ideal, 4),
-            interval=_rounded(bootstrap_interval(pairs, _speedup)),
+            interval=rounded(bootstrap_interval(pairs, _speedup)),
             num_draws=len(pairs),
         ),
         Figure(
@@ -140,7 +174,7 @@ def _ratios(comparison: Comparison, pairs: Sequence[_Pair]) -> list[Figure]:
             unit="measured speed-up / ideal speed-up on the same draws",
             target=least_share_of_ideal,
             ideal=1.0,
-            interval=_rounded(bootstrap_interval(pairs, _share)),
+            interval=rounded(bootstrap_interval(pairs, _share)),
             num_draws=len(pairs),
         ),
         Figure(
@@ -148,7 +182,7 @@ def _ratios(comparison: Comparison, pairs: Sequence[_Pair]) -> list[Figure]:
             value=round(_efficiency(pairs), 4),
             unit="ideal time / measured time of this mode alone, whatever its baseline loses",
             ideal=1.0,
-            interval=_rounded(bootstrap_interval(pairs, _efficiency)),
+            interval=rounded(bootstrap_interval(pairs, _efficiency)),
             num_draws=len(pairs),
         ),
     ]
@@ -163,7 +197,9 @@ def _seconds(comparison: Comparison, pairs: Sequence[_Pair]) -> list[Figure]:
         Figure(
             name=f"scheduling.{variant.name}.seconds",
             value=round(fmean(found.seconds for found in side), 2),
-            unit="s of engine time from the first task to the full batch",
+            unit="s of engine time for a step"
+            if variant.num_steps > 1
+            else "s of engine time from the first task to the full batch",
             ideal=round(fmean(found.ideal_seconds for found in side), 2),
             higher_is_better=False,
             num_draws=len(side),
@@ -186,7 +222,3 @@ def _share(pairs: Sequence[_Pair]) -> float:
 
 def _efficiency(pairs: Sequence[_Pair]) -> float:
     return ratio_of_means([(pair.mode.ideal_seconds, pair.mode.seconds) for pair in pairs])
-
-
-def _rounded(interval: tuple[float, float] | None) -> tuple[float, float] | None:
-    return None if interval is None else (round(interval[0], 4), round(interval[1], 4))

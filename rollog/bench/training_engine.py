@@ -1,11 +1,13 @@
-"""A training engine that trains nothing, so that the trainer's own work is all that a step takes."""
+"""A training engine that only hashes: nothing is learnt, and everything it was given shows in its weights."""
 
 from __future__ import annotations
 
+import time
+from hashlib import sha256
 from typing import TYPE_CHECKING
 
 import numpy as np
-from safetensors.numpy import save
+from safetensors.numpy import load, save
 
 from trainer.engines.ports import EngineDescription, StepResult
 
@@ -14,45 +16,57 @@ if TYPE_CHECKING:
 
     from trainer.engines.ports import TrainingBatch
 
-
-def weights_of(version: int) -> bytes:
-    """The weights file of a version."""
-    file: bytes = save({"version": np.array([version], dtype=np.int64)})
-    return file
+_on_policy = {"first_effective_sample_size": 1.0, "first_divergence": 0.0}
 
 
-class IdleTrainingEngine:
-    """Each step changes the weights, which are the number of the version."""
+class HashTrainingEngine:
+    """Training as a hash chain: the weights are a digest of every batch so far, in order.
 
-    def __init__(self) -> None:
-        self._version = 0
+    A step takes `step_seconds`, in place of the computation. The policy never moves away from itself, which is what
+    the statistics of a step say.
+    """
+
+    def __init__(self, *, step_seconds: float = 0.0) -> None:
+        self._step_seconds = step_seconds
+        self._digest = b""
 
     def start(self, model_path: str, weights_path: Path | None = None) -> None:
-        """There is no model."""
-        del model_path, weights_path
+        """Begin with the digest of the path, or with that of a weights file."""
+        self._digest = sha256(model_path.encode()).digest()
+        if weights_path is not None:
+            self._digest = load(weights_path.read_bytes())["digest"].tobytes()
 
     def train_step(self, batch: TrainingBatch) -> StepResult:
-        """Count the step."""
-        del batch
-        self._version += 1
-        return StepResult(losses=(0.0,), gradient_norms=(0.0,), learning_rates=(0.0,))
+        """Take the batch into the digest."""
+        digest = sha256(self._digest)
+        for sample in batch.samples:
+            digest.update(sample.token_ids.tobytes() + repr(sample.advantage).encode())
+        for part in batch.plan:
+            digest.update(repr(part).encode())
+        self._digest = digest.digest()
+        if self._step_seconds:
+            time.sleep(self._step_seconds)
+        return StepResult(
+            losses=(0.0,), gradient_norms=(0.0,), learning_rates=(0.0,), statistics=dict(_on_policy)
+        )
 
     def export_weights(self) -> bytes:
-        """The weights of the version reached."""
-        return weights_of(self._version)
+        """The digest as a safetensors file."""
+        file: bytes = save({"digest": np.frombuffer(self._digest, dtype=np.uint8)})
+        return file
 
     def save_checkpoint(self, directory: Path) -> None:
-        """Write the version reached."""
-        (directory / "version").write_text(str(self._version))
+        """Write the digest."""
+        (directory / "digest").write_bytes(self._digest)
 
     def load_checkpoint(self, directory: Path) -> None:
-        """Go on from a version."""
-        self._version = int((directory / "version").read_text())
+        """Go on from a digest."""
+        self._digest = (directory / "digest").read_bytes()
 
     def describe(self) -> EngineDescription:
         """Nothing that a result depends on."""
         return EngineDescription(
-            name="idle",
+            name="hash",
             world_size=1,
             zero_stage=0,
             dtype="float32",

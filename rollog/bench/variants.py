@@ -18,6 +18,14 @@ from rollog.bench.slots import (
     slower_beyond_64,
     unreplicated_seconds,
 )
+from rollog.bench.training_model import TrainingRun, training_step_seconds
+from rollog.config import FreshnessConfig
+
+never_protected = 1 << 30
+"""Stale samples of a group that no run ever sees: `freshness.protect_after` without protection."""
+
+
+Scheduling = Literal["queue", "batch", "static"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +33,8 @@ class Variant:
     """`num_groups` groups of `group_size` that pass are collected by workers with slots, in one way.
 
     `slows_down`: the engine's speed falls with occupied slots (`rollog.bench.slots.slower_beyond_64`).
+    `last_worker_slowness`: how many times longer every rollout takes at the last of the workers.
+    `train_seconds`: engine seconds that the computation of a training step takes.
     """
 
     name: str
@@ -32,15 +42,18 @@ class Variant:
     group_size: int
     num_workers: int = 1
     slots_per_worker: int
-    scheduling: Literal["queue", "batch"] = "queue"
+    scheduling: Scheduling = "queue"
     replicate: bool = True
     redundant_groups: int = 0
+    redundant_replicas: int = 0
     pass_rate: float = 1.0
     longest_seconds: float = 400.0
     slows_down: bool = False
+    last_worker_slowness: float = 1.0
     prefetch_tasks: int = 4
     num_steps: int = 1
-    alpha: float = 0.0
+    alpha: float | Literal["auto"] = 0.0
+    train_seconds: float = 0.0
     protects: bool = True
     median_seconds: float = 20.0
     variation: float = 0.5
@@ -61,11 +74,31 @@ class Variant:
     def patience_seconds(self, draw: Draw) -> float:
         """Engine seconds after which the run has certainly gone wrong."""
         if self.num_steps > 1:
-            return self.num_steps * self.longest_seconds
+            return self.num_steps * self.longest_seconds * self.last_worker_slowness
         return 4 * self.ideal_seconds(draw)
 
+    @property
+    def freshness(self) -> FreshnessConfig:
+        """How old rollouts may be, and whether slow groups are protected."""
+        return FreshnessConfig(alpha=self.alpha, protect_after=1 if self.protects else never_protected)
+
+    @property
+    def has_ideal(self) -> bool:
+        """Whether there is a model of it: of several steps only with equal slots and without redundancy."""
+        is_plain = self.num_workers == 1 and not self.redundant_groups and not self.redundant_replicas
+        return self.num_steps == 1 or (is_plain and self.scheduling == "queue")
+
     def ideal_seconds(self, draw: Draw) -> float:
-        """The time from the first order to the full batch if every decision and message took no time."""
+        """The time from the first order to the full batch, or of one step, if decisions and messages took no time.
+
+        Raises ValueError where there is no model of the variant.
+        """
+        if not self.has_ideal:
+            raise ValueError(
+                f"there is no model of {self.name}: several steps on several workers, or redundancy"
+            )
+        if self.num_steps > 1:
+            return training_step_seconds(draw, self._training_run())
         slowdown = slower_beyond_64 if self.slows_down else full_speed
         model = SlotModel(self.num_workers, self.slots_per_worker, slowdown)
         batch = Batch(num_groups=self.num_groups, group_size=self.group_size)
@@ -74,6 +107,16 @@ class Variant:
         if self.scheduling == "batch":
             return batch_seconds(draw, batch, model)
         return queue_seconds(draw, batch, model, redundant_groups=self.redundant_groups)
+
+    def _training_run(self) -> TrainingRun:
+        return TrainingRun(
+            num_groups=self.num_groups,
+            group_size=self.group_size,
+            num_steps=self.num_steps,
+            num_slots=self.slots_per_worker,
+            train_seconds=self.train_seconds,
+            freshness=self.freshness,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,14 +139,14 @@ def queue_comparisons(num_draws: int) -> list[Comparison]:
     """Queue scheduling and redundant prompts against batch rounds: 8 prompts x 8."""
     return [
         comparison
-        for pass_rate, draws in ((0.7, num_draws), (0.5, _part(num_draws, 4)), (1.0, _part(num_draws, 4)))
+        for pass_rate, draws in ((0.7, num_draws), (0.5, part_of(num_draws, 4)), (1.0, part_of(num_draws, 4)))
         for comparison in _at_pass_rate(pass_rate, draws)
     ]
 
 
 def _at_pass_rate(pass_rate: float, num_draws: int) -> list[Comparison]:
     def variant(
-        mode: Literal["queue", "batch"],
+        mode: Scheduling,
         num_slots: int,
         redundant_groups: int = 0,
         *,
@@ -145,7 +188,7 @@ def replication_comparisons(num_draws: int) -> list[Comparison]:
             name=f"replication.{num_groups}x{group_size}.workers_{num_workers}",
             baseline=_replication(num_groups, group_size, num_workers, replicate=False),
             mode=_replication(num_groups, group_size, num_workers, replicate=True),
-            num_draws=_part(num_draws, 10),
+            num_draws=part_of(num_draws, 10),
         )
         for num_groups, group_size in ((16, 32), (32, 16), (64, 16))
         for num_workers in (4, 8)
@@ -165,5 +208,6 @@ def _replication(num_groups: int, group_size: int, num_workers: int, *, replicat
     )
 
 
-def _part(num_draws: int, divisor: int) -> int:
+def part_of(num_draws: int, divisor: int) -> int:
+    """A part of the draws, for what takes longer or varies less."""
     return max(1, num_draws // divisor)

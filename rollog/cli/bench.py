@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rollog.bench.items import Item, measured_by_default, summaries
 from rollog.cli.options import home_option
 
 if TYPE_CHECKING:
@@ -51,22 +52,23 @@ def bench_options(function: Command) -> Command:
     return home_option(decorated)
 
 
-def _items(context: click.Context, parameter: click.Parameter, value: str) -> tuple[int, ...]:
+def _items(context: click.Context, parameter: click.Parameter, value: str) -> tuple[Item, ...]:
     del context, parameter
+    known = {str(item.value): item for item in Item}
     words = [word.strip() for word in value.split(",")]
-    unknown = [word for word in words if word not in {"1", "2", "6"}]
+    unknown = [word for word in words if word not in known]
     if unknown:
-        raise click.BadParameter(f"{', '.join(unknown)} is not known; give some of 1,2,6")
-    return tuple(sorted({int(word) for word in words}))
+        raise click.BadParameter(f"{', '.join(unknown)} is not known; give some of {','.join(known)}")
+    return tuple(sorted({known[word] for word in words}))
 
 
 @bench.command()
 @click.option(
     "--items",
     callback=_items,
-    default="1,2",
+    default=",".join(str(item.value) for item in measured_by_default),
     show_default=True,
-    help="1: queue scheduling and redundant prompts; 2: prompt replication; 6: protection of slow prompts.",
+    help=f"{'; '.join(f'{item.value}: {summary}' for item, summary in summaries.items())}.",
 )
 @click.option(
     "--draws",
@@ -74,7 +76,7 @@ def _items(context: click.Context, parameter: click.Parameter, value: str) -> tu
     type=click.IntRange(min=1),
     default=20,
     show_default=True,
-    help="Draws at pass rate 0.7; a quarter of them at 0.5 and 1.0, a tenth for items 2 and 6.",
+    help="Draws of short runs; of longer ones a part, as docs/benchmarks.md says, and at least one.",
 )
 @click.option(
     "--speed",
@@ -94,7 +96,7 @@ def _items(context: click.Context, parameter: click.Parameter, value: str) -> tu
 @bench_options
 def scheduling(
     *,
-    items: tuple[int, ...],
+    items: tuple[Item, ...],
     num_draws: int,
     speed: float,
     num_lanes: int,
@@ -103,9 +105,7 @@ def scheduling(
     json_path: Path | None,
     results_path: Path | None,
 ) -> int:
-    """Measure the time to a full batch: queue scheduling against rounds, replication against whole groups.
-
-    Item 6, on request, measures whether the longest prompts are ever trained, with protection and without.
+    """Measure scheduling: the time to a full batch, of a training step, and what the dispatcher takes.
 
     Real runs on an embedded Apache Kafka of its own: dispatcher, rollout workers and trainer, with a simulated engine
     whose time is scaled. Durations and verdicts are a hash of (seed, draw, group, replica), the same for every mode

@@ -6,12 +6,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from rollog.bench.asynchrony import training_comparisons
 from rollog.bench.collecting import collect_batch
+from rollog.bench.lane import Job
+from rollog.bench.scaling import answering_variant, measure_dispatcher, measure_workers, worker_variant
+from rollog.bench.slow_worker import slow_worker_comparisons
 from rollog.bench.variants import Variant
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from rollog.broker.embedded import EmbeddedKafka
     from rollog.broker.ports import Broker
 
 
@@ -57,3 +62,42 @@ def test_a_run_of_several_steps_tells_what_became_of_its_longest_prompts(
     assert found.num_tasks >= 3 * 3 * 2
     assert 0.0 <= found.long_trained <= 1.0
     assert found.seconds > 0
+
+
+@pytest.mark.parametrize("number", [0, 3, 6], ids=["turns_and_alpha_0", "alpha_2", "auto"])
+def test_a_training_run_is_measured_beside_its_ideal(broker: Broker, tmp_path: Path, number: int) -> None:
+    variant = training_comparisons(1, steps=3)[number].mode
+    draw = variant.draw(0, 0)
+    found = collect_batch(variant, draw, broker, tmp_path, speed=400.0)
+    assert found.ideal_seconds == variant.ideal_seconds(draw) > 0
+    assert found.num_tasks >= 3 * 64
+    assert found.seconds > 0
+
+
+@pytest.mark.parametrize("number", [0, 1, 2], ids=["queue", "static", "batch"])
+def test_a_run_with_a_slow_worker_comes_to_its_end(broker: Broker, tmp_path: Path, number: int) -> None:
+    variant = slow_worker_comparisons(1, steps=2)[number].mode
+    found = collect_batch(variant, variant.draw(0, 0), broker, tmp_path, speed=200.0)
+    assert found.num_tasks >= 2 * 8 * 6
+    assert found.seconds > 0
+
+
+@pytest.mark.broker
+def test_the_load_of_real_workers_is_measured_with_a_process_for_each_role(
+    embedded_kafka: EmbeddedKafka, tmp_path: Path
+) -> None:
+    job = Job(variant=worker_variant(2), seed=0, number=0, speed=20.0)
+    load = measure_workers(job, embedded_kafka.address, tmp_path / "run")
+    assert load.num_tasks > 0
+    assert load.dispatcher_cpu_seconds > 0
+    assert 0 < load.share_of_linear < 1.5
+
+
+@pytest.mark.broker
+def test_the_dispatcher_is_measured_with_workers_that_answer_at_once(
+    embedded_kafka: EmbeddedKafka, tmp_path: Path
+) -> None:
+    job = Job(variant=answering_variant(2), seed=0, number=0, speed=1.0)
+    load = measure_dispatcher(job, embedded_kafka.address, tmp_path / "run", seconds=1.0)
+    assert load.num_tasks > 0
+    assert load.dispatcher_cpu_seconds > 0

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from rollog.bench.collected import Collected
 from rollog.bench.figures import Figure, bootstrap_interval, ratio_of_means, write_figures, write_results
 from rollog.bench.lane import Job, Outcome
 from rollog.bench.scheduling import figures_of, jobs_of
@@ -25,6 +26,10 @@ def a_comparison(num_draws: int = 2) -> Comparison:
     return Comparison(
         name="mode", baseline=a_variant("baseline"), mode=a_variant("mode"), num_draws=num_draws
     )
+
+
+def collected(seconds: float, ideal_seconds: float) -> Collected:
+    return Collected(seconds=seconds, ideal_seconds=ideal_seconds, num_tasks=3)
 
 
 def test_a_file_of_figures_is_a_list_of_objects_with_the_agreed_names(tmp_path: Path) -> None:
@@ -82,17 +87,17 @@ def test_jobs_and_outcomes_survive_their_way_to_a_lane_and_back() -> None:
     for comparison in (*queue_comparisons(1), *replication_comparisons(1)):
         job = Job(variant=comparison.mode, seed=1, number=2, speed=3.0)
         assert Job.from_json(job.to_json()) == job
-    outcome = Outcome(seconds=1.0, ideal_seconds=0.5, num_tasks=3)
-    assert Outcome.from_json(outcome.to_json()) == outcome
+    for outcome in (Outcome(collected=collected(1.0, 0.5)), Outcome(error="no luck")):
+        assert Outcome.from_json(outcome.to_json()) == outcome
 
 
 def test_figures_compare_only_draws_that_both_modes_finished() -> None:
     outcomes = {
         "baseline": {
-            0: Outcome(seconds=40.0, ideal_seconds=40.0),
-            1: Outcome(seconds=9.0, ideal_seconds=9.0),
+            0: collected(40.0, 40.0),
+            1: collected(9.0, 9.0),
         },
-        "mode": {0: Outcome(seconds=25.0, ideal_seconds=20.0)},
+        "mode": {0: collected(25.0, 20.0)},
     }
     figures = {figure.name: figure for figure in figures_of([a_comparison()], outcomes)}
     speedup = figures["scheduling.mode.speedup"]

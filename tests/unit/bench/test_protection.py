@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from rollog.bench.collected import Collected
 from rollog.bench.draws import Draw
-from rollog.bench.lane import Outcome
 from rollog.bench.protection import (
     longest_prompts,
     prompts_with_time_to_be_trained,
     protection_comparisons,
     protection_figures,
 )
+
+
+def collected(seconds: float, *, long_trained: float) -> Collected:
+    return Collected(seconds=seconds, ideal_seconds=0.0, num_tasks=1920, long_trained=long_trained)
 
 
 def test_durations_may_belong_to_the_prompt() -> None:
@@ -34,8 +38,8 @@ def test_prompts_of_the_last_quarter_of_a_run_are_not_looked_at() -> None:
 def test_shares_and_the_price_in_step_time_are_told_by_alpha() -> None:
     comparisons = protection_comparisons(10)
     outcomes = {
-        comparisons[0].baseline.name: {0: Outcome(seconds=20.0, long_trained=0.4)},
-        comparisons[0].mode.name: {0: Outcome(seconds=25.0, long_trained=0.9, num_tasks=1920)},
+        comparisons[0].baseline.name: {0: collected(20.0, long_trained=0.4)},
+        comparisons[0].mode.name: {0: collected(25.0, long_trained=0.9)},
     }
     figures = {figure.name: figure for figure in protection_figures(comparisons, outcomes)}
     assert figures.keys() == {

@@ -148,6 +148,17 @@ def test_a_stale_verdict_brings_the_replica_back_with_protection() -> None:
     assert again.protected
 
 
+def test_redundancy_counts_for_later_attempts_too() -> None:
+    ledger = LedgerBuilder(alpha=0.0)
+    book = a_book(ledger, redundant_replicas=1)
+    issue_group(book, 0, size=3)
+    headers = [a_header(0, replica, offset=replica) for replica in (0, 1)]
+    for header in headers:
+        book.ended(header)
+    book.judged(ledger.verdicts([verdict_of(header, Disposition.STALE, version=0) for header in headers]))
+    assert wanted(book) == [(0, 0, 1, IssueReason.STALE), (0, 1, 1, IssueReason.STALE)]
+
+
 def test_a_verdict_read_before_its_sample_is_not_undone_by_the_sample() -> None:
     ledger = LedgerBuilder()
     book = a_book(ledger)

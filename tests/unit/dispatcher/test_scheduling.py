@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from builders import groups_config
 from dispatcher_bench import Bench
 
 from producers.config import DispatchConfig
@@ -80,6 +81,21 @@ def test_a_failed_rollout_is_made_again_in_the_next_round() -> None:
     bench.turn(dispatcher)
     (again,) = bench.tasks()[4:]
     assert (again.group_id, again.replica, again.issue_reason) == (0, 0, IssueReason.FAILED)
+
+
+def test_no_worker_gets_more_replicas_of_a_group_than_are_redundant_however_many_slots_it_has() -> None:
+    bench = Bench(
+        dispatch=DispatchConfig(prefetch_tasks=0),
+        groups=groups_config(groups_per_batch=1, redundant_replicas=1),
+    )
+    bench.publish_ledger()
+    for worker_id, capacity in (("worker-1", 1), ("worker-2", 1), ("worker-3", 1), ("worker-4", 9)):
+        bench.beat(worker_id, capacity=capacity)
+    dispatcher = bench.dispatcher()
+    bench.turn(dispatcher)
+    grants = [task.grant_id for task in bench.tasks()]
+    assert len(grants) == 3
+    assert len(set(grants)) == len(grants)
 
 
 def test_static_scheduling_deals_tasks_in_turn_beyond_what_a_worker_can_run() -> None:

@@ -10,8 +10,9 @@ from builders import a_heartbeat, a_task
 from producers.dispatcher.credits import (
     Candidate,
     CreditLedger,
+    FreeSlots,
     OpenTask,
-    choose_worker,
+    full_of_group,
     next_in_turn,
 )
 from producers.dispatcher.workers import WorkerRegistry, missing_tasks
@@ -88,9 +89,53 @@ def test_the_worker_with_most_free_slots_that_serves_the_version_is_chosen() -> 
         Candidate(worker_id="b", num_slots=5, served_version=2),
         Candidate(worker_id="c", num_slots=2, served_version=3),
     ]
-    assert choose_worker(candidates, num_slots=1, min_version=3) == "c"
-    assert choose_worker(candidates, num_slots=1, min_version=0) == "b"
-    assert choose_worker(candidates, num_slots=3, min_version=3) is None
+    free = FreeSlots(candidates)
+    assert free.choose(num_slots=1, min_version=3) == "c"
+    assert free.choose(num_slots=1, min_version=0) == "b"
+    assert free.choose(num_slots=1, min_version=0, excluded={"b"}) == "c"
+    assert free.choose(num_slots=3, min_version=3) is None
+
+
+def test_slots_that_are_taken_are_no_longer_free() -> None:
+    free = FreeSlots(
+        [
+            Candidate(worker_id="a", num_slots=2, served_version=0),
+            Candidate(worker_id="b", num_slots=3, served_version=0),
+            Candidate(worker_id="full", num_slots=0, served_version=0),
+        ]
+    )
+    chosen = []
+    while (worker_id := free.choose(num_slots=1, min_version=0)) is not None:
+        free.take(worker_id, 1)
+        chosen.append(worker_id)
+    assert sorted(chosen) == ["a", "a", "b", "b", "b"]
+    assert chosen[:2] == ["b", "b"]
+
+
+def test_a_task_larger_than_any_worker_goes_to_an_idle_one_and_fills_it() -> None:
+    free = FreeSlots([Candidate(worker_id="a", num_slots=2, served_version=0, is_idle=True)])
+    assert free.choose(num_slots=5, min_version=0) == "a"
+    free.take("a", 5)
+    assert free.choose(num_slots=1, min_version=0) is None
+
+
+def test_no_worker_holds_more_replicas_of_a_group_than_are_redundant_if_the_others_can_hold_it() -> None:
+    held = {"a": 2, "b": 1}
+    assert full_of_group(held, num_workers=4, num_replicas=6, num_redundant=2) == {"a"}
+    assert full_of_group(held, num_workers=3, num_replicas=6, num_redundant=2) == frozenset()
+    assert full_of_group(held, num_workers=4, num_replicas=6, num_redundant=0) == frozenset()
+
+
+def test_a_group_counts_its_open_tasks_by_worker_until_they_end() -> None:
+    ledger = CreditLedger()
+    ledger.issue(open_task("1.1"))
+    ledger.issue(open_task("1.2"))
+    (found,) = {each.task.group_id for each in ledger.all()}
+    assert ledger.num_of_group(found) == {"worker-1": 2}
+    ledger.lose("1.1")
+    assert ledger.num_of_group(found) == {"worker-1": 1}
+    ledger.lose("1.2")
+    assert ledger.num_of_group(found) == {}
 
 
 def test_candidates_hold_a_grant_serve_a_version_and_have_free_slots() -> None:
@@ -126,13 +171,13 @@ def test_leases_begin_anew_when_contact_with_the_broker_was_lost() -> None:
 
 def test_each_worker_gets_a_partition_of_its_own_until_none_is_left() -> None:
     registry = a_registry()
-    assert registry.free_partition() == 0
+    assert registry.free_partitions() == [0, 1]
     registry.granted(a_grant("a", 0), now=0.0)
-    assert registry.free_partition() == 1
+    assert registry.free_partitions() == [1]
     registry.granted(a_grant("b", 1), now=0.0)
-    assert registry.free_partition() is None
+    assert registry.free_partitions() == []
     registry.revoked("1.0")
-    assert registry.free_partition() == 0
+    assert registry.free_partitions() == [0]
 
 
 def test_a_leaving_worker_gets_no_grant() -> None:

@@ -1,0 +1,19 @@
+"""What is told of a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collected:
+    """What one run took, in seconds of the simulated engine, and what the ideal takes (0 where there is none).
+
+    Of a run of several steps it is the time of one step; `long_trained` is then the share of its longest prompts that
+    were trained.
+    """
+
+    seconds: float
+    ideal_seconds: float
+    num_tasks: int
+    long_trained: float = 0.0
