@@ -342,10 +342,14 @@ class SimulatedRun:
         self.auditor.conclude(WeightsStore(self._trainer_settings.weights_uri))
 
     def score(self, replica: Replica) -> float | None:
-        """The reward in calm times: every group has signal, but for the poisoned prompt, which always fails."""
+        """The reward in calm times: every group has signal, but for the poisoned prompt, which always fails.
+
+        More pass in every other group, so that no bounds on the pass rate refuse all of them.
+        """
         if replica.task.prompt.prompt_id == str(self.plan.poisoned_prompt):
             return None
-        return float(replica.number % 2) if self.rewards_vary else self.same_reward
+        is_passed = (replica.task.group_id + replica.number) % 2
+        return float(is_passed) if self.rewards_vary else self.same_reward
 
     @property
     def _is_over(self) -> bool:
