@@ -27,9 +27,21 @@ class JoinedRun:
 
 
 def join_run(options: CommonOptions, wait_seconds: float) -> JoinedRun:
-    """The run that `options` name, waiting for it to be created.
+    """The run that `options` name, to take part in it, waiting for it to be created.
 
     Raises RunNotFound, ConfigError, BrokerUnreachable, and TopicMismatch where a topic is not as the run needs it.
+    """
+    found = find_run_of(options, wait_seconds)
+    manifest = found.manifest
+    with found.broker.admin() as admin:
+        check_topics(admin, topic_specs(RunTopics(manifest.prefix, manifest.run), found.settings.broker))
+    return found
+
+
+def find_run_of(options: CommonOptions, wait_seconds: float) -> JoinedRun:
+    """The run that `options` name, to read it, waiting for it to be created; its topics may be in any state.
+
+    Raises RunNotFound, ConfigError, BrokerUnreachable.
     """
     wanted = options.settings()
     settings, manifest = settings_of_run(
@@ -42,6 +54,4 @@ def join_run(options: CommonOptions, wait_seconds: float) -> JoinedRun:
     )
     # Connected anew, because the size of records is the run's.
     broker = connect(settings.broker, options.home)
-    with broker.admin() as admin:
-        check_topics(admin, topic_specs(RunTopics(manifest.prefix, manifest.run), settings.broker))
     return JoinedRun(settings=settings, manifest=manifest, broker=broker)

@@ -16,6 +16,7 @@ from rollog import __version__
 from rollog.cli.bench import bench
 from rollog.cli.broker import broker
 from rollog.cli.doctor import doctor
+from rollog.cli.export import export
 from rollog.cli.plan import plan
 from rollog.cli.roles import dispatch, rollout, train
 from rollog.cli.signals import exit_on_sigterm
@@ -44,7 +45,7 @@ def cli(context: click.Context, debug: bool) -> None:
     context.obj = debug
 
 
-for command in (up, watch, plan, topics, dispatch, rollout, train, broker, doctor, bench):
+for command in (up, watch, plan, topics, dispatch, rollout, train, broker, export, doctor, bench):
     cli.add_command(command)
 
 

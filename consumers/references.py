@@ -1,0 +1,78 @@
+"""Samples read again by the references that the ledger holds: the very records that were trained, or an error.
+
+Consumes `samples`, by place. Raises LedgerError for a record that is gone or is not the one referenced.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rollog.broker.ports import TopicPartition
+from rollog.errors import BrokerTimeout, LedgerError
+from rollog.rules.headers import record_digest
+from schemas import Sample
+from schemas.codec import SchemaError, decode_as
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+
+    from rollog.broker.ports import Consumer
+    from schemas import Verdict
+
+poll_seconds = 0.1
+patience_polls = 300
+
+
+def read_referenced(
+    consumer: Consumer, topic: str, references: Sequence[Verdict]
+) -> dict[tuple[int, int], Sample]:
+    """The referenced samples by place. Raises LedgerError when one is gone or is not the one that was trained."""
+    found: dict[tuple[int, int], Sample] = {}
+    for partition in sorted({reference.partition for reference in references}):
+        wanted = {reference.offset: reference for reference in references if reference.partition == partition}
+        found.update(_read_places(consumer, TopicPartition(topic, partition), wanted))
+    return found
+
+
+def _read_places(
+    consumer: Consumer, partition: TopicPartition, wanted: dict[int, Verdict]
+) -> Iterable[tuple[tuple[int, int], Sample]]:
+    found: list[tuple[tuple[int, int], Sample]] = []
+    last = max(wanted)
+    beginning = consumer.beginning_offsets([partition])[partition]
+    _require_all(partition, [offset for offset in wanted if offset < beginning])
+    consumer.assign({partition: min(wanted)})
+    idle = 0
+    while consumer.position(partition) <= last:
+        records = consumer.poll(poll_seconds)
+        idle = 0 if records else idle + 1
+        if idle > patience_polls:
+            raise BrokerTimeout(
+                f"{partition.topic}, partition {partition.partition}: nothing at offset "
+                f"{consumer.position(partition)} for {patience_polls * poll_seconds:.0f} s; check the broker"
+            )
+        found.extend(
+            ((partition.partition, record.offset), _verified(record.value, wanted[record.offset]))
+            for record in records
+            if record.offset in wanted
+        )
+    _require_all(partition, wanted.keys() - {offset for (_, offset), _ in found})
+    return found
+
+
+def _require_all(partition: TopicPartition, missing: Collection[int]) -> None:
+    if missing:
+        raise LedgerError(
+            f"{partition.topic}, partition {partition.partition}: trained samples at offsets {sorted(missing)[:5]} are "
+            "no longer in the topic, so their step cannot be redone; restore the topic or a later checkpoint"
+        )
+
+
+def _verified(value: bytes | None, reference: Verdict) -> Sample:
+    place = f"sample {reference.sample_id} (partition {reference.partition}, offset {reference.offset})"
+    if record_digest(value) != reference.digest:
+        raise LedgerError(f"{place} is not the record that the ledger says was trained; restore the topic")
+    try:
+        return decode_as(Sample, value or b"")
+    except SchemaError as error:
+        raise LedgerError(f"{place} was trained but cannot be decoded now: {error}") from error
