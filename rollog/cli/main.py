@@ -15,6 +15,7 @@ import click
 from rollog import __version__
 from rollog.cli.bench import bench
 from rollog.cli.broker import broker
+from rollog.cli.dead_letters import dead_letters
 from rollog.cli.doctor import doctor
 from rollog.cli.export import export
 from rollog.cli.plan import plan
@@ -45,7 +46,20 @@ def cli(context: click.Context, debug: bool) -> None:
     context.obj = debug
 
 
-for command in (up, watch, plan, topics, dispatch, rollout, train, broker, export, doctor, bench):
+for command in (
+    up,
+    watch,
+    plan,
+    topics,
+    dispatch,
+    rollout,
+    train,
+    broker,
+    export,
+    dead_letters,
+    doctor,
+    bench,
+):
     cli.add_command(command)
 
 
