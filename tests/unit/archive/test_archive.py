@@ -69,6 +69,13 @@ def rewritten(path: Path, change: Callable[[dict[str, bytes]], None], **options:
     return target
 
 
+def without(name: str) -> Callable[[dict[str, bytes]], None]:
+    def change(members: dict[str, bytes]) -> None:
+        del members[name]
+
+    return change
+
+
 def with_manifest(members: dict[str, bytes], change: Callable[[Any], None]) -> None:
     manifest = json.loads(members["manifest.json"])
     change(manifest)
@@ -88,7 +95,7 @@ def replace_member(members: dict[str, bytes], topic: str, data: bytes) -> None:
 
 def container(offsets: list[int], value: bytes = b"x") -> bytes:
     data = BytesIO()
-    rows = [
+    rows: list[Any] = [
         {"offset": offset, "timestamp_ms": 0, "key": None, "headers": [], "value": value}
         for offset in offsets
     ]
@@ -275,10 +282,10 @@ def test_what_is_no_archive_is_refused(tmp_path: Path) -> None:
         ArchiveBroker(tmp_path)
     with refused(tmp_path / "missing.zip", "cannot be read"):
         ArchiveBroker(tmp_path / "missing.zip")
-    changed = rewritten(path, lambda members: members.pop("manifest.json") and None)
+    changed = rewritten(path, without("manifest.json"))
     with refused(changed, "manifest.json is missing"):
         ArchiveBroker(changed)
-    changed = rewritten(path, lambda members: members.pop(topic_member(topic, 0)) and None)
+    changed = rewritten(path, without(topic_member(topic, 0)))
     with refused(changed, "is named by the manifest and missing"):
         ArchiveBroker(changed)
     changed = rewritten(path, lambda members: members.update({"../../etc/passwd": b"x"}))
