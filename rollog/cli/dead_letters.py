@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rollog.cli.run_source import SourceOptions, open_run, run_source_options
+from rollog.cli.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,7 +68,7 @@ def letter_lines(letters: list[StoredLetter]) -> Iterator[str]:
         yield (
             f"#{stored.letter_id} {_time(stored)} {letter.topic}, partition {letter.partition}, "
             f"offset {letter.offset}, set aside by {letter.owner or 'unknown'}: "
-            f"{letter.error_class}: {_printable(letter.reason)} ({size}{'; ' + headers if headers else ''})"
+            f"{letter.error_class}: {printable(letter.reason)} ({size}{'; ' + headers if headers else ''})"
         )
 
 
@@ -76,7 +77,7 @@ def outcome_lines(outcomes: list[Reinjection]) -> Iterator[str]:
     num_done = sum(outcome.is_done for outcome in outcomes)
     yield f"{num_done} of {len(outcomes)} dead letters written again"
     for outcome in outcomes:
-        what = "written again" if outcome.is_done else f"left alone: {_printable(outcome.reason)}"
+        what = "written again" if outcome.is_done else f"left alone: {printable(outcome.reason)}"
         yield f"#{outcome.letter_id} {what}"
 
 
@@ -114,11 +115,4 @@ def _time(stored: StoredLetter) -> str:
 
 
 def _text(value: bytes) -> str:
-    return _printable(value.decode("utf-8", errors="replace")[:200])
-
-
-def _printable(text: str) -> str:
-    """Without what could steer a terminal: letters come from anywhere."""
-    return "".join(
-        character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text
-    )
+    return printable(value.decode("utf-8", errors="replace")[:200])

@@ -18,6 +18,7 @@ from rollog.cli.broker import broker
 from rollog.cli.dead_letters import dead_letters
 from rollog.cli.doctor import doctor
 from rollog.cli.export import export
+from rollog.cli.lineage import lineage
 from rollog.cli.plan import plan
 from rollog.cli.roles import dispatch, rollout, train
 from rollog.cli.signals import exit_on_sigterm
@@ -55,6 +56,7 @@ for command in (
     rollout,
     train,
     broker,
+    lineage,
     export,
     dead_letters,
     doctor,
