@@ -15,6 +15,7 @@ import pytest
 from broker_cases import a_topic, read_to_end
 from recorded_run import recorded_run, store_of
 from run_auditor import RunAuditor
+from simulated_parts import HashEngine
 
 from consumers.archive import WeightsChoice, export_archive, write_archive
 from consumers.ledger import read_ledger
@@ -30,6 +31,9 @@ from rollog.runs import find_run, read_runs, register_run
 from rollog.weights import WeightsStore
 from schemas import RunManifest, WeightVersion
 from schemas.codec import decode_as
+from trainer.checkpoints import CheckpointStore
+from trainer.config import AlgorithmConfig
+from trainer.recovery import read_history, restore_engine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -129,6 +133,28 @@ def test_a_run_comes_back_record_by_record_with_its_weights_and_its_head(tmp_pat
         auditor._consumer.close()
         assert find_run(archive, run.topics.prefix, run.topics.run).run == run.topics.run
     assert [each.name for each in tmp_path.iterdir() if each.is_file()] == ["run.zip"]
+
+
+def test_every_step_can_be_trained_again_from_an_archive_with_the_first_weights_alone(tmp_path: Path) -> None:
+    with recorded_run() as run:
+        path = tmp_path / "run.zip"
+        export_archive(run.broker, run.topics, store_of(run), path, weights=WeightsChoice.FIRST)
+        archive = ArchiveBroker(path)
+        history = read_history(archive, run.topics)
+        engine = HashEngine()
+        restore_engine(
+            engine,
+            history,
+            model_path="simulated",
+            broker=archive,
+            topics=run.topics,
+            store=archived_weights(archive.file),
+            downloads=tmp_path / "downloads",
+            checkpoints=CheckpointStore(tmp_path / "none", keep=1),
+            algorithm=AlgorithmConfig(),
+            temperature=1.0,
+        )
+        assert sha256(engine.export_weights()).hexdigest() == history.state.weights[run.plan.num_steps]
 
 
 def test_of_the_shared_register_only_the_runs_own_manifest_is_archived(tmp_path: Path) -> None:
