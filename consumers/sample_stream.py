@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from rollog.broker.ports import TopicPartition
 from rollog.errors import TopicMismatch
+from rollog.rules.dead_letters import DeadLetterLimit, dead_letter
 from rollog.rules.reading import read_sample
-from schemas import DeadLetter
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from rollog.broker.ports import Broker, Record
     from rollog.rules.headers import SampleHeader
-    from schemas import Sample
+    from schemas import DeadLetter, Sample
 
 Place = tuple[int, int]
 
@@ -39,7 +39,7 @@ class ConsumedSample:
 def consume(record: Record, num_partitions: int, num_replicas: int) -> ConsumedSample:
     """Decode and validate one record; what is wrong with it is in the header's `defect`."""
     header, sample = read_sample(record, num_partitions, num_replicas)
-    letter = None if header.defect is None else _dead_letter(record, header)
+    letter = None if header.defect is None else _letter(record, header)
     return ConsumedSample(header=header, sample=sample, dead_letter=letter)
 
 
@@ -54,8 +54,10 @@ class SampleStream:
         *,
         group_id: str,
         num_replicas: int,
+        max_dead_letters_in_a_row: int,
     ) -> None:
         self._topic = topic
+        self._limit = DeadLetterLimit(max_dead_letters_in_a_row)
         self._num_replicas = num_replicas
         self._partitions = [TopicPartition(topic, number) for number in range(len(low_water_marks))]
         self._consumer = broker.consumer(client_id="trainer-samples", group_id=group_id)
@@ -79,14 +81,20 @@ class SampleStream:
         self._consumer.close()
 
     def poll(self, timeout_seconds: float) -> list[ConsumedSample]:
-        """What arrived, in offset order per partition; payloads stay held until released."""
-        consumed = [
-            consume(record, len(self._partitions), self._num_replicas)
-            for record in self._consumer.poll(timeout_seconds)
-        ]
-        for item in consumed:
-            self._held[item.header.place] = item
-        return consumed
+        """What arrived, in offset order per partition; payloads stay held until released.
+
+        Raises DecodeError for a flood of dead letters.
+        """
+        return [self._take(record) for record in self._consumer.poll(timeout_seconds)]
+
+    def _take(self, record: Record) -> ConsumedSample:
+        item = consume(record, len(self._partitions), self._num_replicas)
+        if item.header.defect is None:
+            self._limit.good(record.topic)
+        else:
+            self._limit.dead(record, item.header.defect)
+        self._held[item.header.place] = item
+        return item
 
     @property
     def positions(self) -> tuple[int, ...]:
@@ -124,15 +132,6 @@ class SampleStream:
                 )
 
 
-def _dead_letter(record: Record, header: SampleHeader) -> DeadLetter:
-    return DeadLetter(
-        topic=record.topic,
-        partition=record.partition,
-        offset=record.offset,
-        reason=header.defect or "",
-        error_class="SchemaError" if header.status is None else "InvalidSample",
-        owner="trainer",
-        key=record.key,
-        value=record.value,
-        headers=dict(record.headers),
-    )
+def _letter(record: Record, header: SampleHeader) -> DeadLetter:
+    error_class = "SchemaError" if header.status is None else "InvalidSample"
+    return dead_letter(record, reason=header.defect or "", error_class=error_class, owner="trainer")

@@ -64,6 +64,9 @@ class BrokerConfig(Section):
     """Replicas that must have a record before it is acknowledged."""
     connect_timeout_seconds: Annotated[float, Field(gt=0)] = 10.0
     """How long a client tries to reach the broker before it gives up, naming the address."""
+    max_dead_letters_in_a_row: Annotated[int, Field(ge=1)] = 100
+    """Unusable records of one topic, one after the other, that a role sets aside; one more ends it, because then the
+    writer is at fault and not a record."""
     max_record_bytes: Annotated[int, Field(ge=1 << 16)] = 16 << 20
     """Largest record of `samples`, in bytes; a larger sample ends as failed: too_large."""
 

@@ -8,7 +8,8 @@
     │   ├── BrokerTimeout      the outcome of a send or a commit is unknown: exit and recover
     │   ├── ProducerFenced     another process took over this transactional id: never restart
     │   ├── RecordTooLarge     a record is over the topic's or the client's limit
-    │   └── TopicMismatch      a topic is missing or differs from what the run needs
+    │   ├── TopicMismatch      a topic is missing or differs from what the run needs
+    │   └── ArchiveError       an archive is damaged, altered, or asked for what only a live broker does
     ├── DecodeError            bytes are not a record of ours
     ├── WeightsError           a weights file is missing, or its bytes do not match their sha256
     ├── LedgerError            the ledger's chain is broken or contradicts itself
@@ -66,6 +67,10 @@ class RecordTooLarge(BrokerError):
 
 class TopicMismatch(BrokerError):
     """A topic is missing or differs from what the run needs."""
+
+
+class ArchiveError(BrokerError):
+    """An archive of a run is damaged or altered, or was asked for what only a live broker does."""
 
 
 class DecodeError(RollogError):

@@ -37,12 +37,13 @@ def weights_name(version: int, sha256: str) -> str:
 class WeightsStore:
     """Published weights of one run under `uri` (`file:///...`, a plain path, `s3://...`, `memory://...`).
 
-    Raises ConfigError when the address cannot be used at all, WeightsError for everything about one file.
+    `filesystem`, an fsspec one with its root, stands in place of what the address leads to. Raises ConfigError when the
+    address cannot be used at all, WeightsError for everything about one file.
     """
 
-    def __init__(self, uri: str) -> None:
+    def __init__(self, uri: str, *, filesystem: tuple[Any, str] | None = None) -> None:
         self.uri = uri
-        self._fs, self._root = _open_filesystem(uri)
+        self._fs, self._root = filesystem or _open_filesystem(uri)
         self._is_local = "file" in _protocols(self._fs)
 
     def publish(self, version: int, data: bytes | Path) -> WeightVersion:
@@ -228,16 +229,17 @@ def _open_source(data: bytes | Path) -> IO[bytes]:
 
 
 def _copy(source: IO[bytes], target: IO[bytes] | None, notice: WeightVersion) -> None:
-    """Read all of `source`, into `target` if there is one; raises WeightsError if it is not as noticed."""
+    """Read `source`, into `target` if there is one, no further than it is as noticed; raises WeightsError otherwise."""
     digest, num_bytes = hashlib.sha256(), 0
-    while chunk := source.read(_chunk_bytes):
+    while num_bytes <= notice.num_bytes and (chunk := source.read(_chunk_bytes)):
         digest.update(chunk)
         num_bytes += len(chunk)
         if target is not None:
             target.write(chunk)
     if num_bytes != notice.num_bytes:
+        at_least = "at least " if num_bytes > notice.num_bytes else ""
         raise WeightsError(
-            f"weights {notice.name} have {num_bytes} bytes instead of {notice.num_bytes}; the file was cut "
+            f"weights {notice.name} have {at_least}{num_bytes} bytes instead of {notice.num_bytes}; the file was cut "
             "or overwritten and is not used"
         )
     if digest.hexdigest() != notice.sha256:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import time
 import uuid
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from waiting import wait_until
 
 from rollog.broker.ports import Broker, Consumer, Record, TopicPartition, TopicSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
 
 def a_topic(broker: Broker, *, num_partitions: int = 1, **config: str) -> str:
@@ -20,6 +23,19 @@ def a_topic(broker: Broker, *, num_partitions: int = 1, **config: str) -> str:
     with broker.admin() as admin:
         admin.create_topics([TopicSpec(name=name, num_partitions=num_partitions, config=settings)])
     return name
+
+
+@dataclass(frozen=True)
+class ReadBack:
+    """A broker to write to, and what then reads it: the same one, or an archive of its topics as they are now."""
+
+    broker: Broker
+    reader: Callable[[], Broker]
+
+    def wait_for_end(self, place: TopicPartition, end: int) -> None:
+        """Until the markers of finished transactions have arrived."""
+        with self.broker.consumer(client_id="waiting") as consumer:
+            wait_until(lambda: consumer.end_offsets([place])[place] == end, 20, f"end offset {end}")
 
 
 def read_to_end(

@@ -8,11 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from broker_cases import ReadBack
 
+from consumers.archive import WeightsChoice, write_archive
+from rollog.broker.archive import ArchiveBroker
 from rollog.broker.embedded import EmbeddedKafka
 from rollog.broker.memory import MemoryBroker
 from rollog.broker.topics import RunTopics
 from rollog.errors import ConfigError
+from rollog.weights import WeightsStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,6 +67,26 @@ def broker(request: pytest.FixtureRequest) -> Broker:
     """Either broker: a test that takes this runs once on each."""
     chosen: Broker = request.getfixturevalue(f"{request.param}_broker")
     return chosen
+
+
+@pytest.fixture(
+    params=[pytest.param("memory"), pytest.param("archive"), pytest.param("kafka", marks=pytest.mark.broker)]
+)
+def written(request: pytest.FixtureRequest, tmp_path: Path) -> ReadBack:
+    """Either broker, read by itself, or one in memory, read through archives of it."""
+    if request.param != "archive":
+        broker: Broker = request.getfixturevalue(f"{request.param}_broker")
+        return ReadBack(broker, lambda: broker)
+    memory: MemoryBroker = request.getfixturevalue("memory_broker")
+
+    def archived() -> Broker:
+        path = tmp_path / f"{uuid.uuid4().hex}.zip"
+        store = WeightsStore(str(tmp_path / "weights"))
+        names = sorted(memory.topics)
+        write_archive(memory, RunTopics("rollog-test", "run"), names, store, path, weights=WeightsChoice.NONE)
+        return ArchiveBroker(path)
+
+    return ReadBack(memory, archived)
 
 
 @pytest.fixture

@@ -192,5 +192,8 @@ class RecordedAdmin(_Closing):
     def delete_topics(self, names: Sequence[str]) -> None:
         raise AssertionError(f"an auditor deletes nothing: {names}")
 
+    def delete_records(self, offsets: Mapping[TopicPartition, int]) -> None:
+        raise AssertionError(f"an auditor deletes nothing: {offsets}")
+
     def broker_version(self) -> str:
         return "recorded"

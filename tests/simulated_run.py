@@ -327,6 +327,11 @@ class SimulatedRun:
     # The end
 
     def finish(self) -> None:
+        """Nothing bad happens any more: the run must come to its end, and nothing is found off in it."""
+        self.come_to_the_end()
+        self.auditor.conclude(WeightsStore(self._trainer_settings.weights_uri))
+
+    def come_to_the_end(self) -> None:
         """Nothing bad happens any more: the run must come to its end."""
         self.resume()
         self.broker.cut = None
@@ -339,7 +344,6 @@ class SimulatedRun:
             if self._is_over:
                 break
         assert self._is_over, self._where_it_stands()
-        self.auditor.conclude(WeightsStore(self._trainer_settings.weights_uri))
 
     def score(self, replica: Replica) -> float | None:
         """The reward in calm times: every group has signal, but for the poisoned prompt, which always fails.

@@ -199,6 +199,7 @@ class Trainer:
                 self._ledger.low_water_marks,
                 group_id=topics.trainer_group,
                 num_replicas=settings.groups.num_replicas,
+                max_dead_letters_in_a_row=settings.broker.max_dead_letters_in_a_row,
             )
         )
         self._control = open_parts.enter_context(ControlReader(self._broker, topics.control))

@@ -13,19 +13,18 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from consumers.ledger import LedgerEntry, read_ledger
-from rollog.broker.ports import TopicPartition
-from rollog.broker.reading import read_to_end, read_until
+from consumers.references import read_referenced
+from rollog.broker.reading import read_to_end
 from rollog.errors import EngineError, LedgerError
 from rollog.logs import get_logger
-from rollog.rules.headers import record_digest
 from rollog.rules.ledger_state import LedgerState
-from schemas import Disposition, Genesis, Sample, Step, Verdict, WeightVersion
-from schemas.codec import SchemaError, decode_as
+from schemas import Disposition, Genesis, Step, WeightVersion
+from schemas.codec import decode_as
 from trainer.ledger_records import machine
 from trainer.training import training_batch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from rollog.broker.ports import Broker, Consumer
@@ -143,45 +142,6 @@ def recorded_batch(
         for _, members in groupby(trained, key=lambda verdict: verdict.group_id)
     ]
     return training_batch(groups, body.plan, algorithm, temperature)
-
-
-def read_referenced(
-    consumer: Consumer, topic: str, references: Sequence[Verdict]
-) -> dict[tuple[int, int], Sample]:
-    """The referenced samples by place. Raises LedgerError when one is gone or is not the one that was trained."""
-    found: dict[tuple[int, int], Sample] = {}
-    for partition in sorted({reference.partition for reference in references}):
-        wanted = {reference.offset: reference for reference in references if reference.partition == partition}
-        found.update(_read_places(consumer, TopicPartition(topic, partition), wanted))
-    return found
-
-
-def _read_places(
-    consumer: Consumer, partition: TopicPartition, wanted: dict[int, Verdict]
-) -> Iterable[tuple[tuple[int, int], Sample]]:
-    records = read_until(consumer, {partition: min(wanted)}, {partition: max(wanted) + 1})
-    found = [
-        ((partition.partition, record.offset), _verified(record.value, wanted[record.offset]))
-        for record in records
-        if record.offset in wanted
-    ]
-    missing = wanted.keys() - {offset for (_, offset), _ in found}
-    if missing:
-        raise LedgerError(
-            f"{partition.topic}, partition {partition.partition}: trained samples at offsets {sorted(missing)[:5]} are "
-            "no longer in the topic, so their step cannot be redone; restore the topic or a later checkpoint"
-        )
-    return found
-
-
-def _verified(value: bytes | None, reference: Verdict) -> Sample:
-    place = f"sample {reference.sample_id} (partition {reference.partition}, offset {reference.offset})"
-    if record_digest(value) != reference.digest:
-        raise LedgerError(f"{place} is not the record that the ledger says was trained; restore the topic")
-    try:
-        return decode_as(Sample, value or b"")
-    except SchemaError as error:
-        raise LedgerError(f"{place} was trained but cannot be decoded now: {error}") from error
 
 
 def _check_weights(engine: TrainingEngine, history: History, version: int) -> None:

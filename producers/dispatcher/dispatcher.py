@@ -108,6 +108,7 @@ class Dispatcher:
             num_samples_partitions=num_partitions,
             num_replicas=self._settings.groups.num_replicas,
             lettered=history.lettered,
+            max_dead_letters_in_a_row=self._settings.broker.max_dead_letters_in_a_row,
         )
         self._intake.set_aside_unreadable(history.control, history.workers.values())
         results = {place: end for place, end in ends.items() if place.topic in self._result_topics}

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rollog.logs import get_logger
+from rollog.rules.dead_letters import DeadLetterLimit
 from rollog.rules.headers import defective_header
 from rollog.rules.reading import control_record, read_ledger_record, read_sample
 from schemas import Kind, Sample, Status, WorkerStatus
@@ -39,7 +40,9 @@ class Intake:
         num_samples_partitions: int,
         num_replicas: int,
         lettered: set[tuple[str, int, int]],
+        max_dead_letters_in_a_row: int,
     ) -> None:
+        self._limit = DeadLetterLimit(max_dead_letters_in_a_row)
         self._state = state
         self._outbox = outbox
         self._metrics = metrics
@@ -67,15 +70,16 @@ class Intake:
                 self.ledger_position = offset
 
     def take_in(self, record: Record, now: float) -> None:
-        """Fold one record. Raises LedgerError where the ledger is broken."""
+        """Fold one record. Raises LedgerError where the ledger is broken, DecodeError for a flood of dead letters."""
         self._handlers[record.topic](record, now)
 
     def _take_in_control(self, record: Record, now: float) -> None:
         decoded = control_record(record)
         if decoded is None:
             self._set_aside(record, "not a record of this topic")
-        else:
-            self._state.on_control(decoded, now)
+            return
+        self._limit.good(record.topic)
+        self._state.on_control(decoded, now)
 
     def _take_in_ledger(self, record: Record, _now: float) -> None:
         self._state.on_ledger(*read_ledger_record(record))
@@ -104,6 +108,7 @@ class Intake:
             if open_task is not None:
                 self._state.lose(open_task)
             return
+        self._limit.good(record.topic)
         self._state.on_evaluation(sample)
         if sample.status is Status.FAILED:
             log.warning("evaluation failed", prompt=sample.prompt_id, error=sample.error_message)
@@ -127,12 +132,14 @@ class Intake:
         except SchemaError as error:
             self._set_aside(record, str(error))
             return
+        self._limit.good(record.topic)
         self._state.on_worker(status, now)
 
     def _set_aside(self, record: Record, reason: str) -> None:
         place = (record.topic, record.partition, record.offset)
         if place in self._lettered:
             return
+        self._limit.dead(record, reason)
         self._lettered.add(place)
         self._outbox.dead_letter(record, reason)
         topic = record.topic.rsplit(".", 1)[-1]

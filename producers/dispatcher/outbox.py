@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rollog.crash_points import CrashPoint, reach
+from rollog.rules.dead_letters import dead_letter
 from schemas import (
     Cancel,
     CancelReason,
     DatasetEnd,
-    DeadLetter,
     Fence,
     Grant,
     Kind,
@@ -78,17 +78,7 @@ class Outbox:
 
     def dead_letter(self, record: StoredRecord, reason: str) -> None:
         """Set a record aside that cannot be read."""
-        letter = DeadLetter(
-            topic=record.topic,
-            partition=record.partition,
-            offset=record.offset,
-            reason=reason,
-            error_class="SchemaError",
-            owner="dispatcher",
-            key=record.key,
-            value=record.value,
-            headers=dict(record.headers),
-        )
+        letter = dead_letter(record, reason=reason, error_class="SchemaError", owner="dispatcher")
         self._send(self._topics.dead_letters, 0, letter)
 
     def flush(self) -> None:

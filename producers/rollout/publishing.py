@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from producers.rollout.outbox import Outgoing
 from rollog.broker.limits import record_bytes
-from schemas import DeadLetter, Kind, SchemaError, Status, WorkerStatus
+from rollog.rules.dead_letters import dead_letter
+from schemas import Kind, SchemaError, Status, WorkerStatus
 from schemas.arrays import float32_array, int32_array, uint8_array
 from schemas.codec import encode
 from schemas.headers import headers_of
@@ -70,17 +71,7 @@ class RecordWriter:
 
     def dead_letter(self, record: Record, error: Exception, owner: str) -> Outgoing:
         """A refused record with its bytes, place and reason."""
-        letter = DeadLetter(
-            topic=record.topic,
-            partition=record.partition,
-            offset=record.offset,
-            reason=str(error)[:2000],
-            error_class=type(error).__name__,
-            owner=owner,
-            key=record.key,
-            value=record.value,
-            headers=dict(record.headers),
-        )
+        letter = dead_letter(record, reason=str(error), error_class=type(error).__name__, owner=owner)
         return Outgoing(
             topic=self._topics.dead_letters, partition=0, value=encode(letter), headers=headers_of(letter)
         )

@@ -30,8 +30,9 @@ from producers.rollout.reporting import WorkerReport
 from producers.rollout.rollouts import RolloutMaker
 from producers.rollout.session import WorkerSession
 from rollog.broker.topics import RunTopics
-from rollog.errors import DecodeError, EngineDied, EngineError, WeightsError
+from rollog.errors import EngineDied, EngineError, WeightsError
 from rollog.logs import get_logger
+from rollog.rules.dead_letters import DeadLetterLimit
 from schemas import SchemaError, Timings, WeightVersion, WorkerState
 from schemas.codec import decode, decode_as
 
@@ -54,7 +55,6 @@ _gather_seconds = 0.03
 _commit_seconds = 1.0
 _leave_seconds = 15.0
 _flush_seconds = 10.0
-_most_dead_letters_in_a_row = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +115,7 @@ class RolloutWorker:
         self._spawned: set[asyncio.Task[None]] = set()
         self._rollouts: set[asyncio.Task[None]] = set()
         self._last_heartbeat: Outgoing | None = None
-        self._num_dead_in_a_row = 0
+        self._dead_letters = DeadLetterLimit(settings.broker.max_dead_letters_in_a_row)
 
     async def run(self) -> None:
         """Work until the run is closed or `stop` is set.
@@ -240,17 +240,12 @@ class RolloutWorker:
             self._session.on_undecodable_task(record.offset)
             self._refuse_task(record, error, grant.grant_id)
             return
-        self._num_dead_in_a_row = 0
+        self._dead_letters.good(record.topic)
         self._act(self._session.on_task(decoded, record.offset))
 
     def _refuse_task(self, record: Record, error: SchemaError, grant_id: str) -> None:
         """Dead-letter a task that is no record of ours; its failed sample goes where its headers lead."""
-        self._num_dead_in_a_row += 1
-        if self._num_dead_in_a_row > _most_dead_letters_in_a_row:
-            raise DecodeError(
-                f"{self._num_dead_in_a_row} records in a row on {record.topic} partition {record.partition} could "
-                f"not be decoded, the last at offset {record.offset}: {error}; check what writes there"
-            )
+        self._dead_letters.dead(record, str(error))
         self._report.dead_letter("tasks")
         self._outbox.add(self._writer.dead_letter(record, error, self._session.worker_id))
         ending = failed("UndecodableTask", str(error))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import kafka.errors as kafka_errors
 from kafka.admin import ConfigResource, ConfigResourceType, NewTopic
+from kafka.structs import TopicPartition as KafkaTopicPartition
 
 from rollog.broker.kafka_errors import translated, translating
 from rollog.broker.limits import dead_letter_margin_bytes
@@ -16,8 +17,10 @@ from rollog.broker.topics import broker_defaults
 from rollog.errors import TopicMismatch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
+
+    from rollog.broker.ports import TopicPartition
 
 _visible_timeout_seconds = 20.0
 
@@ -93,6 +96,20 @@ class KafkaAdmin:
             existing = [name for name in names if name in set(self._client.list_topics())]
             if existing:
                 self._client.delete_topics(existing)
+
+    def delete_records(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Delete the records below these offsets, partition by partition."""
+        self._require_open()
+        for place, offset in offsets.items():
+            doing = f"deleting records of {place.topic} partition {place.partition} below offset {offset}"
+            if self._num_partitions(place.topic) <= place.partition:
+                raise TopicMismatch(f"{doing}: there is no such partition")
+            with translating(doing):
+                self._client.delete_records({KafkaTopicPartition(place.topic, place.partition): offset})
+
+    def _num_partitions(self, topic: str) -> int:
+        found = self.describe_topics([topic])
+        return found[topic].num_partitions if topic in found else 0
 
     def broker_version(self) -> str:
         """Release line of the broker as its protocol versions show it, for example `4.3`."""

@@ -52,6 +52,12 @@ class Log:
         self._entries: list[_Entry] = []
         self._open: dict[Transaction, int] = {}
         self._last_timestamp_ms = 0
+        self.beginning_offset = 0
+
+    @property
+    def next_offset(self) -> int:
+        """Offset that the next record or marker gets."""
+        return len(self._entries)
 
     @property
     def end_offset(self) -> int:
@@ -99,4 +105,10 @@ class Log:
 
     def holds(self, position: int) -> bool:
         """Whether a reader may stand there."""
-        return 0 <= position <= len(self._entries)
+        return self.beginning_offset <= position <= len(self._entries)
+
+    def delete_below(self, offset: int) -> None:
+        """Forget what is stored below an offset."""
+        for deleted in range(self.beginning_offset, offset):
+            self._entries[deleted] = _Entry(None, None)
+        self.beginning_offset = max(self.beginning_offset, offset)

@@ -81,10 +81,11 @@ class MemoryConsumer(Closing):
         """Smallest offsets that can still be read."""
         self._require_open()
         self._broker.require_answer("asking for beginning offsets")
-        wanted = list(partitions)
-        for partition in wanted:
-            self._broker.log(partition.topic, partition.partition)
-        return dict.fromkeys(wanted, 0)
+        with self._broker.condition:
+            return {
+                partition: self._broker.log(partition.topic, partition.partition).beginning_offset
+                for partition in partitions
+            }
 
     def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Last stable offsets, fetched now. Raises BrokerTimeout while the broker is paused."""
@@ -166,6 +167,20 @@ class MemoryAdmin(Closing):
         with self._broker.condition:
             for name in names:
                 self._broker.topics.pop(name, None)
+
+    def delete_records(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Delete the records below these offsets; all of them, or none when one cannot be."""
+        self._require_answer()
+        with self._broker.condition:
+            logs = {place: self._broker.log(place.topic, place.partition) for place in offsets}
+            for place, offset in offsets.items():
+                if not 0 <= offset <= logs[place].next_offset:
+                    raise BrokerError(
+                        f"deleting records of {place.topic} partition {place.partition} below offset {offset}: the "
+                        f"partition ends at {logs[place].next_offset}"
+                    )
+            for place, offset in offsets.items():
+                logs[place].delete_below(offset)
 
     def broker_version(self) -> str:
         """There is none to tell."""

@@ -200,6 +200,14 @@ class Admin(_Closing, Protocol):
         """Delete those of `names` that exist, with all their records."""
         ...
 
+    def delete_records(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Delete the records below these offsets, for good; they become the beginning offsets.
+
+        Offsets below the beginning change nothing. Raises TopicMismatch for what does not exist, BrokerError for an
+        offset beyond the end.
+        """
+        ...
+
     def broker_version(self) -> str:
         """Version of the broker as far as it tells (for example `4.3.1`), else `unknown`."""
         ...

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
 
 from rollog.cli.json_file import json_option, write_json
-from rollog.cli.options import CommonOptions, common_options
+from rollog.cli.run_source import SourceOptions, run_source_options
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,7 +19,6 @@ _sha256 = re.compile(r"[0-9a-fA-F]{64}")
 
 
 @click.command()
-@click.argument("name", metavar="[RUN]", required=False)
 @click.option(
     "--head",
     metavar="SHA256",
@@ -28,10 +26,8 @@ _sha256 = re.compile(r"[0-9a-fA-F]{64}")
 )
 @click.option("--no-weights-files", is_flag=True, help="Do not read the files of the weights store.")
 @json_option
-@common_options
-def audit(
-    options: CommonOptions, name: str | None, head: str | None, no_weights_files: bool, json_path: Path | None
-) -> int:
+@run_source_options
+def audit(source: SourceOptions, head: str | None, no_weights_files: bool, json_path: Path | None) -> int:
     """Check a run, live or finished: nothing lost, nothing twice, nothing too old, nothing altered.
 
     Checks the ledger's hash chain, the bytes of every sample judged and the invariants I1 to I6 on the topics and the
@@ -42,16 +38,12 @@ def audit(
     Consumes steps, samples, tasks, weights, evaluations, workers and dead-letters; produces nothing on the log.
     """
     from consumers.audit.auditor import audit_run  # noqa: PLC0415  # help needs no Kafka
-    from rollog.broker.topics import RunTopics  # noqa: PLC0415
-    from rollog.cli.joining import find_recorded_run  # noqa: PLC0415
-    from rollog.weights import WeightsStore  # noqa: PLC0415
+    from rollog.cli.run_source import open_run  # noqa: PLC0415
 
     kept = None if head is None else checked_head(head)
-    run = find_recorded_run(options if name is None else replace(options, run=name))
-    topics = RunTopics(run.manifest.prefix, run.manifest.run)
-    uri = run.settings.weights.uri or run.manifest.weights_uri
-    store = None if no_weights_files else WeightsStore(uri)
-    return tell(audit_run(run.broker, topics, store, head=kept), json_path)
+    run = open_run(source)
+    store = None if no_weights_files else run.store
+    return tell(audit_run(run.broker, run.topics, store, head=kept), json_path)
 
 
 def tell(report: AuditReport, json_path: Path | None = None) -> int:

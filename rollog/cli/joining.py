@@ -27,27 +27,22 @@ class JoinedRun:
 
 
 def join_run(options: CommonOptions, wait_seconds: float) -> JoinedRun:
-    """The run that `options` name, waiting for it to be created.
+    """The run that `options` name, to take part in it, waiting for it to be created.
 
     Raises RunNotFound, ConfigError, BrokerUnreachable, and TopicMismatch where a topic is not as the run needs it.
     """
-    run = _find(options, wait_seconds)
-    with run.broker.admin() as admin:
-        check_topics(
-            admin, topic_specs(RunTopics(run.manifest.prefix, run.manifest.run), run.settings.broker)
-        )
-    return run
+    found = find_run_of(options, wait_seconds)
+    manifest = found.manifest
+    with found.broker.admin() as admin:
+        check_topics(admin, topic_specs(RunTopics(manifest.prefix, manifest.run), found.settings.broker))
+    return found
 
 
-def find_recorded_run(options: CommonOptions) -> JoinedRun:
-    """The run that `options` name, to be read only: its topics may have been altered, truncated or deleted.
+def find_run_of(options: CommonOptions, wait_seconds: float) -> JoinedRun:
+    """The run that `options` name, to read it, waiting for it to be created; its topics may be in any state.
 
     Raises RunNotFound, ConfigError, BrokerUnreachable.
     """
-    return _find(options, wait_seconds=0.0)
-
-
-def _find(options: CommonOptions, wait_seconds: float) -> JoinedRun:
     wanted = options.settings()
     settings, manifest = settings_of_run(
         connect(wanted.broker, options.home),
@@ -58,4 +53,5 @@ def _find(options: CommonOptions, wait_seconds: float) -> JoinedRun:
         wait_seconds=wait_seconds,
     )
     # Connected anew, because the size of records is the run's.
-    return JoinedRun(settings=settings, manifest=manifest, broker=connect(settings.broker, options.home))
+    broker = connect(settings.broker, options.home)
+    return JoinedRun(settings=settings, manifest=manifest, broker=broker)

@@ -24,6 +24,7 @@ _local_keys = frozenset(
     {
         ("broker", "bootstrap_servers"),
         ("broker", "connect_timeout_seconds"),
+        ("broker", "max_dead_letters_in_a_row"),
         ("data", "held_out"),
         ("data", "train"),
         ("model", "path"),

@@ -16,7 +16,10 @@ from rollog import __version__
 from rollog.cli.audit import audit
 from rollog.cli.bench import bench
 from rollog.cli.broker import broker
+from rollog.cli.dead_letters import dead_letters
 from rollog.cli.doctor import doctor
+from rollog.cli.export import export
+from rollog.cli.lineage import lineage
 from rollog.cli.plan import plan
 from rollog.cli.roles import dispatch, rollout, train
 from rollog.cli.signals import exit_on_sigterm
@@ -45,7 +48,22 @@ def cli(context: click.Context, debug: bool) -> None:
     context.obj = debug
 
 
-for command in (up, watch, plan, audit, topics, dispatch, rollout, train, broker, doctor, bench):
+for command in (
+    up,
+    watch,
+    plan,
+    audit,
+    topics,
+    dispatch,
+    rollout,
+    train,
+    broker,
+    lineage,
+    export,
+    dead_letters,
+    doctor,
+    bench,
+):
     cli.add_command(command)
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rollog.cli.options import CommonOptions, common_options
+from rollog.cli.run_source import SourceOptions, open_run, run_source_options
 from rollog.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def topics() -> None:
-    """Create, check or print the topics of a run."""
+    """Create, check, print or prune the topics of a run."""
 
 
 @topics.command()
@@ -86,6 +87,35 @@ def print_topics(options: CommonOptions) -> None:
         click.echo(
             f"{spec.name} partitions={spec.num_partitions} replicas={spec.replication_factor} {config}"
         )
+
+
+@topics.command()
+@run_source_options
+@click.option(
+    "--keep-steps",
+    type=click.IntRange(min=1),
+    default=100,
+    show_default=True,
+    help="The audit window: the newest steps whose samples stay, to be audited and trained again.",
+)
+@click.option("--dry-run", is_flag=True, help="Only say what would be deleted, and what would be lost by it.")
+def prune(source: SourceOptions, keep_steps: int, dry_run: bool) -> None:
+    """Delete the samples of RUN that nothing needs any more; for good.
+
+    Those go that have a disposition and are older than the newest --keep-steps steps. Refused where recovery of the run
+    would need them: run this with the --home of the trainer, whose checkpoints say from where it would train again.
+    Ledger, weights, tasks and everything else stay.
+
+    Consumes steps and the checkpoints of --home; deletes records of samples.
+    """
+    from rollog.cli.pruning import prune_samples  # noqa: PLC0415  # help needs no Kafka
+
+    if source.archive is not None:
+        raise ConfigError(f"--archive {source.archive} is never changed: name a run on a broker")
+    for line in prune_samples(
+        open_run(source), source.common.home, keep_steps=keep_steps, is_dry_run=dry_run
+    ):
+        click.echo(line)
 
 
 def _specs(settings: Settings) -> list[TopicSpec]:

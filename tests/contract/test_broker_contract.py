@@ -6,29 +6,12 @@ import time
 import uuid
 
 import pytest
-from broker_cases import a_topic, drain, read_to_end, values
+from broker_cases import a_topic, drain, read_to_end
 from waiting import wait_until
 
 from rollog.broker.limits import record_bytes
 from rollog.broker.ports import Broker, TopicPartition, TopicSpec
-from rollog.errors import BrokerError, RecordTooLarge, TopicMismatch
-
-
-def test_records_come_back_in_order_with_key_headers_and_offsets(broker: Broker) -> None:
-    topic = a_topic(broker)
-    headers = [("type", b"Sample"), ("task_id", "ä".encode()), ("empty", b"")]
-    with broker.producer(client_id="writer") as producer:
-        deliveries = [producer.send(topic, 0, b"%d" % i, key=b"k", headers=headers) for i in range(50)]
-        producer.flush(20)
-    assert [delivery.offset(0) for delivery in deliveries] == list(range(50))
-    assert all(delivery.done() for delivery in deliveries)
-    records = read_to_end(broker, topic)
-    assert [(r.topic, r.partition, r.offset) for r in records] == [(topic, 0, i) for i in range(50)]
-    assert values(records) == [b"%d" % i for i in range(50)]
-    assert records[0].key == b"k"
-    assert list(records[0].headers) == headers
-    assert records[0].header("task_id") == "ä".encode()
-    assert records[0].header("missing") is None
+from rollog.errors import RecordTooLarge, TopicMismatch
 
 
 def test_time_stamps_are_the_brokers(broker: Broker) -> None:
@@ -38,28 +21,6 @@ def test_time_stamps_are_the_brokers(broker: Broker) -> None:
         producer.send(topic, 0, b"x").offset(20)
     (record,) = read_to_end(broker, topic)
     assert before - 1 <= record.timestamp_ms <= time.time() * 1000 + 1
-
-
-def test_a_tombstone_has_a_key_and_no_value(broker: Broker) -> None:
-    topic = a_topic(broker, cleanup_policy="compact")
-    with broker.producer(client_id="writer") as producer:
-        producer.send(topic, 0, None, key=b"worker-1")
-        producer.flush(20)
-        with pytest.raises(ValueError, match="key"):
-            producer.send(topic, 0, None)
-    (record,) = read_to_end(broker, topic)
-    assert (record.key, record.value) == (b"worker-1", None)
-
-
-def test_partitions_are_the_ones_named(broker: Broker) -> None:
-    topic = a_topic(broker, num_partitions=3)
-    with broker.producer(client_id="writer") as producer:
-        for i in range(9):
-            producer.send(topic, i % 3, b"%d" % i, key=b"same")
-        producer.flush(20)
-    records = read_to_end(broker, topic, range(3))
-    assert sorted((r.partition, r.value) for r in records) == sorted((i % 3, b"%d" % i) for i in range(9))
-    assert values(read_to_end(broker, topic, [2])) == [b"2", b"5", b"8"]
 
 
 def test_a_record_over_the_topics_limit_is_refused_and_the_others_go_on(broker: Broker) -> None:
@@ -79,14 +40,6 @@ def test_a_record_over_the_topics_limit_is_refused_and_the_others_go_on(broker: 
     assert len(read_to_end(broker, topic)) == 3
 
 
-def test_a_record_far_over_any_default_limit_passes_where_the_topic_allows_it(broker: Broker) -> None:
-    topic = a_topic(broker, max_message_bytes=str(16 << 20))
-    value = bytes(range(256)) * ((15 << 20) // 256)
-    with broker.producer(client_id="writer") as producer:
-        producer.send(topic, 0, value).offset(60)
-    assert values(read_to_end(broker, topic)) == [value]
-
-
 def test_sending_to_what_does_not_exist_is_an_error_at_once(broker: Broker) -> None:
     topic = a_topic(broker, num_partitions=2)
     with broker.producer(client_id="writer") as producer:
@@ -96,15 +49,6 @@ def test_sending_to_what_does_not_exist_is_an_error_at_once(broker: Broker) -> N
             producer.send(topic, 2, b"x")
         producer.send(topic, 1, b"x")
         producer.flush(20)
-
-
-def test_reading_what_does_not_exist_is_an_error_at_once(broker: Broker) -> None:
-    missing = TopicPartition("no-such-topic", 0)
-    with broker.consumer(client_id="reader") as consumer:
-        with pytest.raises(TopicMismatch, match="no-such-topic"):
-            consumer.assign({missing: 0})
-        with pytest.raises(TopicMismatch, match="no-such-topic"):
-            consumer.end_offsets([missing])
 
 
 def test_nothing_can_be_asked_of_what_is_closed(broker: Broker) -> None:
@@ -142,28 +86,6 @@ def test_small_bounds_on_bytes_in_flight_slow_down_but_lose_nothing(broker: Brok
         producer.send(topic, 0, bytes(50_000))
         producer.flush(20)
     assert len(read_to_end(broker, topic)) == 101
-
-
-def test_a_consumer_starts_in_the_middle_of_the_log(broker: Broker) -> None:
-    topic = a_topic(broker)
-    with broker.producer(client_id="writer") as producer:
-        for i in range(10):
-            producer.send(topic, 0, b"%d" % i)
-        producer.flush(20)
-    partition = TopicPartition(topic, 0)
-    with broker.consumer(client_id="reader") as consumer:
-        consumer.assign({partition: 7})
-        assert consumer.position(partition) == 7
-        assert [r.offset for r in drain(consumer, [partition])] == [7, 8, 9]
-        assert consumer.position(partition) == 10
-
-
-def test_an_offset_that_never_existed_is_an_error(broker: Broker) -> None:
-    partition = TopicPartition(a_topic(broker), 0)
-    with broker.consumer(client_id="reader") as consumer:
-        consumer.assign({partition: 5})
-        with pytest.raises(BrokerError, match="deleted, or never existed"):
-            wait_until(lambda: consumer.poll(0.2), message="an error")
 
 
 def test_polls_are_empty_when_nothing_comes_and_bounded_when_much_is_there(broker: Broker) -> None:
@@ -206,18 +128,6 @@ def test_assigning_again_keeps_adds_drops_and_moves_partitions(broker: Broker) -
         assert [r.offset for r in drain(consumer, [p0])] == [3, 4]
         consumer.assign({})
         assert consumer.poll(0.05) == []
-
-
-def test_beginning_and_end_offsets_need_no_assignment(broker: Broker) -> None:
-    topic = a_topic(broker, num_partitions=2)
-    p0, p1 = TopicPartition(topic, 0), TopicPartition(topic, 1)
-    with broker.producer(client_id="writer") as producer:
-        producer.send(topic, 1, b"x")
-        producer.flush(20)
-    with broker.consumer(client_id="reader") as consumer:
-        assert consumer.beginning_offsets([p0, p1]) == {p0: 0, p1: 0}
-        assert consumer.end_offsets([p0, p1]) == {p0: 0, p1: 1}
-        assert consumer.end_offsets([]) == {}
 
 
 def test_topics_are_created_once_described_listed_and_deleted(broker: Broker) -> None:

@@ -9,7 +9,7 @@ from builders import a_sample, num_partitions
 
 from consumers.sample_stream import SampleStream
 from rollog.broker.ports import Record, TopicPartition, TopicSpec
-from rollog.errors import TopicMismatch
+from rollog.errors import DecodeError, TopicMismatch
 from rollog.rules.reading import read_sample
 from schemas import Kind, Status
 from schemas.codec import encode
@@ -27,6 +27,12 @@ def a_broker(memory_broker: MemoryBroker) -> MemoryBroker:
     with memory_broker.admin() as admin:
         admin.create_topics([TopicSpec(name=topic, num_partitions=num_partitions)])
     return memory_broker
+
+
+def a_stream(broker: MemoryBroker, marks: tuple[int, ...] = (0,) * num_partitions) -> SampleStream:
+    return SampleStream(
+        broker, topic, marks, group_id="g", num_replicas=num_replicas, max_dead_letters_in_a_row=3
+    )
 
 
 def write(broker: MemoryBroker, partition: int, *values: bytes) -> None:
@@ -49,9 +55,7 @@ def stored(sample: Sample, *, partition: int = 0, value: bytes | None = None) ->
 def test_payloads_are_held_until_their_verdict_is_committed(memory_broker: MemoryBroker) -> None:
     broker = a_broker(memory_broker)
     write(broker, 1, encode(a_sample(1, 0)), encode(a_sample(1, 1)))
-    with SampleStream(
-        broker, topic, (0,) * num_partitions, group_id="g", num_replicas=num_replicas
-    ) as stream:
+    with a_stream(broker) as stream:
         consumed = stream.poll(1.0)
         headers = [item.header for item in consumed]
         assert [sample.replica for sample in stream.samples(headers)] == [0, 1]
@@ -101,9 +105,7 @@ def test_valid_bytes_in_the_wrong_place_are_dead_too(sample: Sample, partition: 
 def test_dead_records_bring_their_letter_with_bytes_and_place(memory_broker: MemoryBroker) -> None:
     broker = a_broker(memory_broker)
     write(broker, 2, b"garbage")
-    with SampleStream(
-        broker, topic, (0,) * num_partitions, group_id="g", num_replicas=num_replicas
-    ) as stream:
+    with a_stream(broker) as stream:
         (item,) = stream.poll(1.0)
         (letter,) = stream.dead_letters([item.header.place])
         assert (letter.topic, letter.partition, letter.offset, letter.value) == (topic, 2, 0, b"garbage")
@@ -118,4 +120,17 @@ def test_a_topic_cut_off_above_the_low_water_mark_is_refused(
     beginnings = {TopicPartition(topic, number): 5 for number in range(num_partitions)}
     monkeypatch.setattr(type(consumer), "beginning_offsets", lambda *_: beginnings)
     with pytest.raises(TopicMismatch, match="offset 3 to 4"):
-        SampleStream(broker, topic, (5, 3, 5, 5), group_id="g", num_replicas=num_replicas)
+        a_stream(broker, (5, 3, 5, 5))
+
+
+def test_a_flood_of_dead_letters_ends_reading_and_a_good_sample_between_them_does_not(
+    memory_broker: MemoryBroker,
+) -> None:
+    broker = a_broker(memory_broker)
+    good = encode(a_sample(2, 0))
+    write(broker, 2, b"bad", b"bad", b"bad", good, b"bad", b"bad", b"bad")
+    with a_stream(broker) as stream:
+        assert len(stream.poll(1.0)) == 7
+        write(broker, 2, b"bad")
+        with pytest.raises(DecodeError, match=r"4 records in a row on samples .*partition 2, offset 7"):
+            stream.poll(1.0)

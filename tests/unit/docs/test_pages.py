@@ -85,7 +85,7 @@ def test_commands_named_in_the_text_exist(page: Path) -> None:
     shell = re.findall(r"```sh\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL)
     lines = [line for block in shell for line in block.splitlines()]
     for text in (*code_words(page), *lines):
-        named = re.match(r"(?:\.venv/bin/)?rollog +([a-z]+)(?: +([a-z]+))?", text)
+        named = re.match(r"(?:\.venv/bin/)?rollog +([a-z]+(?:-[a-z]+)*)(?: +([a-z]+))?", text)
         if named is not None:
             name, following = named.groups()
             assert name in cli.commands, text

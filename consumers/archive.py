@@ -1,0 +1,251 @@
+"""Writing the archive of a run, finished or not; `rollog.broker.archive_format` says what is in it.
+
+Consumes every topic of the run, its manifest, and its weights files; produces one file, under its final name only when
+it is whole. Every ledger record's samples, letters and weights are in the archive, too: the ledger is read first. Holds
+one block of records at a time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+import zipfile
+from dataclasses import dataclass
+from enum import StrEnum
+from io import RawIOBase
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from fastavro import writer as write_container
+
+from consumers.whole_file import written_whole
+from rollog import __version__
+from rollog.broker.archive_format import (
+    ArchivedPartition,
+    ArchivedTopic,
+    ArchivedWeights,
+    ArchiveManifest,
+    block_bytes,
+    manifest_member,
+    parsed_record_schema,
+    topic_member,
+    weights_member,
+)
+from rollog.broker.ports import TopicPartition
+from rollog.broker.reading import read_to_end
+from rollog.broker.topics import runs_topic
+from rollog.errors import TopicMismatch
+from rollog.logs import get_logger
+from rollog.rules.ledger_state import record_hash
+from schemas import SchemaError, WeightVersion
+from schemas.codec import decode_as
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from rollog.broker.ports import Broker, Consumer, Record, TopicSpec
+    from rollog.broker.topics import RunTopics
+    from rollog.weights import WeightsStore
+
+log = get_logger("archive")
+
+_chunk_bytes = 4 << 20
+
+
+class WeightsChoice(StrEnum):
+    """Which weights files an archive holds. Audit looks at all of them, replay needs version 0."""
+
+    ALL = "all"
+    FIRST = "first"
+    NONE = "none"
+
+
+def export_archive(
+    broker: Broker, topics: RunTopics, store: WeightsStore, path: Path, *, weights: WeightsChoice
+) -> ArchiveManifest:
+    """Write the archive of a run to `path`; returns what is in it.
+
+    Raises:
+        ConfigError: there is a file of that name, or it cannot be written.
+        TopicMismatch: the run has no topics.
+        WeightsError: a weights file that was asked for is gone or damaged.
+    """
+    names = _topics_in_order(topics)
+    return write_archive(broker, topics, names, store, path, weights=weights)
+
+
+def write_archive(
+    broker: Broker,
+    topics: RunTopics,
+    names: Sequence[str],
+    store: WeightsStore,
+    path: Path,
+    *,
+    weights: WeightsChoice,
+) -> ArchiveManifest:
+    """As `export_archive`, of the topics that are named, in that order."""
+    with broker.admin() as admin:
+        specs = admin.describe_topics(names)
+    missing = [name for name in names if name not in specs]
+    if missing:
+        raise TopicMismatch(f"topic {missing[0]} does not exist at {broker.address}: check the run's name")
+    with written_whole(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+        with broker.consumer(client_id="export") as consumer:
+            written = _ArchiveWriter(archive, consumer, topics)
+            archived = {name: written.topic(specs[name]) for name in names}
+        manifest = ArchiveManifest(
+            rollog_version=__version__,
+            prefix=topics.prefix,
+            run=topics.run,
+            ledger_head=written.ledger_head,
+            weights_chosen=weights.value,
+            topics=archived,
+            weights=_write_weights(archive, store, _chosen(written.notices, weights)),
+        )
+        archive.writestr(manifest_member, manifest.model_dump_json(indent=1))
+    return manifest
+
+
+def _topics_in_order(topics: RunTopics) -> list[str]:
+    """The ledger first and tasks after samples, so that whatever a record names is read after it."""
+    return [
+        topics.steps,
+        topics.weights,
+        topics.dead_letters,
+        topics.samples,
+        topics.evaluations,
+        topics.tasks,
+        topics.workers,
+        topics.control,
+        runs_topic(topics.prefix),
+    ]
+
+
+class _ArchiveWriter:
+    """Writes topics, and takes note of the ledger's head and of the notices of weights."""
+
+    def __init__(self, archive: zipfile.ZipFile, consumer: Consumer, topics: RunTopics) -> None:
+        self._archive = archive
+        self._consumer = consumer
+        self._topics = topics
+        self.ledger_head: str | None = None
+        self.notices: dict[str, WeightVersion] = {}
+
+    def topic(self, spec: TopicSpec) -> ArchivedTopic:
+        """Write all partitions of one topic."""
+        return ArchivedTopic(
+            replication_factor=spec.replication_factor,
+            config=dict(spec.config),
+            partitions=tuple(
+                self._partition(TopicPartition(spec.name, number)) for number in range(spec.num_partitions)
+            ),
+        )
+
+    def _partition(self, place: TopicPartition) -> ArchivedPartition:
+        beginning = self._consumer.beginning_offsets([place])[place]
+        end = self._consumer.end_offsets([place])[place]
+        counter = _Counter()
+        name = topic_member(place.topic, place.partition)
+        with self._archive.open(name, "w", force_zip64=True) as member:
+            sink = _Measuring(member)
+            records = counter.count(self._records(place, end))
+            write_container(sink, parsed_record_schema, records, codec="deflate", sync_interval=block_bytes)
+        return ArchivedPartition(
+            beginning_offset=beginning,
+            end_offset=end,
+            num_records=counter.num_records,
+            num_bytes=sink.num_bytes,
+            sha256=sink.sha256,
+        )
+
+    def _records(self, place: TopicPartition, end: int) -> Iterator[dict[str, Any]]:
+        for record in read_to_end(self._consumer, place.topic, place.partition):
+            if record.offset < end and self._is_of_this_run(record):
+                self._take_note(record)
+                yield {
+                    "offset": record.offset,
+                    "timestamp_ms": record.timestamp_ms,
+                    "key": record.key,
+                    "headers": [{"name": name, "value": value} for name, value in record.headers],
+                    "value": record.value,
+                }
+
+    def _is_of_this_run(self, record: Record) -> bool:
+        shared = runs_topic(self._topics.prefix)
+        return record.topic != shared or record.key == self._topics.run.encode()
+
+    def _take_note(self, record: Record) -> None:
+        if record.topic == self._topics.steps:
+            self.ledger_head = record_hash(record.value or b"").hex()
+        elif record.topic == self._topics.weights:
+            try:
+                notice = decode_as(WeightVersion, record.value or b"")
+            except SchemaError as error:
+                log.warning("weights notice unreadable", offset=record.offset, error=str(error))
+                return
+            self.notices[notice.name] = notice
+
+
+@dataclass(slots=True)
+class _Counter:
+    num_records: int = 0
+
+    def count(self, records: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        for record in records:
+            self.num_records += 1
+            yield record
+
+
+class _Measuring(RawIOBase):
+    """Writes on, and knows size and sha256 of what was written."""
+
+    def __init__(self, target: IO[bytes]) -> None:
+        self._target = target
+        self._digest = hashlib.sha256()
+        self.num_bytes = 0
+
+    def writable(self) -> bool:
+        """It is."""
+        return True
+
+    def write(self, data: Any) -> int:
+        """Write all of it."""
+        self._digest.update(data)
+        self.num_bytes += len(data)
+        return self._target.write(data)
+
+    @property
+    def sha256(self) -> str:
+        """Of everything so far."""
+        return self._digest.hexdigest()
+
+
+def _chosen(notices: dict[str, WeightVersion], weights: WeightsChoice) -> list[WeightVersion]:
+    match weights:
+        case WeightsChoice.ALL:
+            return list(notices.values())
+        case WeightsChoice.FIRST:
+            return [notice for notice in notices.values() if notice.version == 0]
+        case WeightsChoice.NONE:
+            return []
+
+
+def _write_weights(
+    archive: zipfile.ZipFile, store: WeightsStore, notices: Sequence[WeightVersion]
+) -> dict[str, ArchivedWeights]:
+    """Store the files that `notices` name, each compared with its sha256; from a remote store, one at a time."""
+    written = {}
+    for notice in notices:
+        with tempfile.TemporaryDirectory(prefix="rollog-export-") as downloads:
+            source = store.fetch(notice, Path(downloads))
+            with (
+                source.open("rb") as stored,
+                archive.open(weights_member(notice.name), "w", force_zip64=True) as member,
+            ):
+                sink = _Measuring(member)
+                while chunk := stored.read(_chunk_bytes):
+                    sink.write(chunk)
+        written[notice.name] = ArchivedWeights(
+            version=notice.version, num_bytes=sink.num_bytes, sha256=sink.sha256
+        )
+    return written

@@ -1,0 +1,190 @@
+"""The dead letters of a run: listing them, and writing again those that can be used after a fix.
+
+Consumes `dead-letters`, and `steps`, `samples` and `evaluations` to see what has been done already. Produces, where
+asked to, records of `samples` and `evaluations`, all of them in one transaction. What is written again is a new record:
+its header `dead_letter` names the letter, and a letter that any record names is never written again, nor another one of
+the same place. Two who do this at once exclude each other by their transactional id.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from consumers.ledger import read_ledger
+from rollog.broker.ports import Record
+from rollog.broker.reading import read_to_end
+from rollog.errors import ConfigError
+from rollog.rules.reading import read_sample
+from schemas import DeadLetter, Kind, LedgerKind, Sample
+from schemas.codec import SchemaError, decode_as
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from rollog.broker.ports import Broker, Consumer, TransactionalProducer
+    from rollog.broker.topics import RunTopics
+
+letter_header = "dead_letter"
+"""Header of a record that was written again: the offset of its letter in `dead-letters`."""
+_commit_seconds = 30.0
+
+Place = tuple[str, int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredLetter:
+    """A letter and its id, the offset it has in `dead-letters`."""
+
+    letter_id: int
+    timestamp_ms: int
+    letter: DeadLetter
+
+    @property
+    def place(self) -> Place:
+        """Where the refused record is."""
+        return (self.letter.topic, self.letter.partition, self.letter.offset)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reinjection:
+    """What became of one letter: written again, or why not."""
+
+    letter_id: int
+    is_done: bool
+    reason: str = ""
+
+
+def read_letters(broker: Broker, topics: RunTopics) -> list[StoredLetter]:
+    """All letters, oldest first. What is no letter is itself listed, with the reason."""
+    with broker.consumer(client_id="dead-letters") as consumer:
+        return [_stored(record) for record in read_to_end(consumer, topics.dead_letters, 0)]
+
+
+def reinject(
+    broker: Broker, topics: RunTopics, *, num_replicas: int, chosen: Iterable[int] | None = None
+) -> list[Reinjection]:
+    """Write again what can be used now, of the letters with these ids or of all; says so for each letter.
+
+    Raises ConfigError for an id that does not exist and for a run that is over.
+    """
+    transactional_id = f"{topics.dead_letters}.reinjection"  # whoever came before has finished, or is fenced
+    with broker.transactional_producer(transactional_id, transaction_timeout_seconds=60.0) as producer:
+        letters = read_letters(broker, topics)
+        wanted = _wanted(letters, chosen)
+        _require_open(broker, topics)
+        done = _places_done(broker, topics, letters)
+        partitions = _num_partitions(broker, topics)
+        outcomes = []
+        for letter in wanted:
+            reason = _obstacle(letter, topics, done, partitions, num_replicas)
+            outcomes.append(Reinjection(letter_id=letter.letter_id, is_done=not reason, reason=reason))
+            if not reason:
+                done.add(letter.place)
+        _write(producer, [letter for letter, each in zip(wanted, outcomes, strict=True) if each.is_done])
+    return outcomes
+
+
+def _write(producer: TransactionalProducer, letters: Iterable[StoredLetter]) -> None:
+    """Write the refused records of these letters again, all or none."""
+    producer.begin()
+    for stored in letters:
+        letter = stored.letter
+        headers = {**letter.headers, letter_header: str(stored.letter_id).encode()}
+        producer.send(
+            letter.topic, letter.partition, letter.value, key=letter.key, headers=list(headers.items())
+        )
+    producer.commit(_commit_seconds)
+
+
+def _stored(record: Record) -> StoredLetter:
+    try:
+        letter = decode_as(DeadLetter, record.value or b"")
+    except SchemaError as error:
+        letter = DeadLetter(
+            topic=record.topic,
+            partition=record.partition,
+            offset=record.offset,
+            reason=f"not a dead letter itself: {error}",
+            error_class="SchemaError",
+            owner="",
+            value=record.value,
+        )
+    return StoredLetter(letter_id=record.offset, timestamp_ms=record.timestamp_ms, letter=letter)
+
+
+def _wanted(letters: list[StoredLetter], chosen: Iterable[int] | None) -> list[StoredLetter]:
+    if chosen is None:
+        return letters
+    ids = set(chosen)
+    if unknown := ids - {letter.letter_id for letter in letters}:
+        raise ConfigError(
+            f"there is no dead letter {min(unknown)}; `rollog dead-letters` lists those there are"
+        )
+    return [letter for letter in letters if letter.letter_id in ids]
+
+
+def _require_open(broker: Broker, topics: RunTopics) -> None:
+    if any(entry.record.kind is LedgerKind.CLOSE for entry in read_ledger(broker, topics)):
+        raise ConfigError(f"run {topics.run} is over: nothing that is written to it now would be used")
+
+
+def _places_done(broker: Broker, topics: RunTopics, letters: list[StoredLetter]) -> set[Place]:
+    """Where the records are whose letters have been written again."""
+    places = {letter.letter_id: letter.place for letter in letters}
+    with broker.consumer(client_id="reinjected") as consumer:
+        named = [_letter_named(record) for record in _results(broker, topics, consumer)]
+    return {places[letter_id] for letter_id in named if letter_id in places}
+
+
+def _results(broker: Broker, topics: RunTopics, consumer: Consumer) -> Iterator[Record]:
+    for topic, num_partitions in _num_partitions(broker, topics).items():
+        for partition in range(num_partitions):
+            yield from read_to_end(consumer, topic, partition)
+
+
+def _letter_named(record: Record) -> int | None:
+    value = record.header(letter_header) or b""
+    return int(value) if value.isdigit() and len(value) < 19 else None  # noqa: PLR2004 - fits int64
+
+
+def _num_partitions(broker: Broker, topics: RunTopics) -> dict[str, int]:
+    names = [topics.samples, topics.evaluations]
+    with broker.admin() as admin:
+        return {name: spec.num_partitions for name, spec in admin.describe_topics(names).items()}
+
+
+def _obstacle(
+    stored: StoredLetter,
+    topics: RunTopics,
+    done: set[Place],
+    partitions: dict[str, int],
+    num_replicas: int,
+) -> str:
+    """Why a letter cannot be written again; nothing, if it can."""
+    letter = stored.letter
+    if stored.place in done:
+        return "was written again already"
+    if letter.topic == topics.tasks:
+        return "tasks are void once their lease has ended: the dispatcher issues another attempt"
+    if letter.topic not in partitions:
+        return f"records of {letter.topic.rsplit('.', 1)[-1]} are only written by their owner"
+    if letter.topic == topics.evaluations:
+        return _obstacle_of_evaluation(letter)
+    record = Record(
+        topic=letter.topic,
+        partition=letter.partition,
+        offset=letter.offset,
+        value=letter.value,
+        headers=list(letter.headers.items()),
+    )
+    defect = read_sample(record, partitions[letter.topic], num_replicas)[0].defect
+    return "" if defect is None else f"still cannot be used: {defect}"
+
+
+def _obstacle_of_evaluation(letter: DeadLetter) -> str:
+    try:
+        sample = decode_as(Sample, letter.value or b"")
+    except SchemaError as error:
+        return f"still cannot be used: {error}"
+    return "" if sample.kind is Kind.EVALUATION else f"still cannot be used: a sample of kind {sample.kind}"

@@ -1,0 +1,325 @@
+"""Where something in a run comes from and what became of it: samples, steps, policy versions, prompts.
+
+Consumes `steps`, `tasks`, `samples`, `evaluations` and `weights`, from their beginnings to their ends at the time of
+the call; produces nothing. Answers are made of what JSON has. Records are picked by their Kafka headers and decoded
+only when picked. What was deleted from the topics is told as far as the ledger knows it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from consumers.ledger import read_ledger
+from rollog.broker.reading import read_to_end
+from rollog.errors import ConfigError
+from rollog.rules.ledger_state import LedgerState
+from schemas import Disposition, Genesis, LedgerKind, Rebase, RolloutTask, Sample, Step, WeightVersion
+from schemas.codec import SchemaError, decode, decode_as
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from consumers.ledger import LedgerEntry
+    from rollog.broker.ports import Broker, Record
+    from rollog.broker.topics import RunTopics
+    from schemas import Prompt, Verdict
+
+Answer = dict[str, Any]
+Place = tuple[int, int]
+
+_made_versions = (LedgerKind.GENESIS, LedgerKind.STEP, LedgerKind.REBASE)
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    verdict: Verdict
+    entry: LedgerEntry
+
+
+@dataclass(slots=True)
+class Lineage:
+    """Answers questions about one run. Raises LedgerError for a broken chain, ConfigError for what it does not have."""
+
+    broker: Broker
+    topics: RunTopics
+    entries: Sequence[LedgerEntry] = ()
+    state: LedgerState = field(default_factory=LedgerState)
+    _judged: dict[Place, _Judged] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.entries = read_ledger(self.broker, self.topics)
+        for entry in self.entries:
+            self.state.apply(entry.record, entry.digest)
+            for verdict in entry.record.verdicts:
+                self._judged[(verdict.partition, verdict.offset)] = _Judged(verdict, entry)
+
+    def sample(self, sample_id: str) -> Answer:
+        """Records of that sample with their dispositions, its tasks and prompt, and all attempts at its replica."""
+        records = list(self._results(lambda record: _header(record, "sample_id") == sample_id))
+        known = {(record.partition, record.offset) for record in records if self._is_training(record)}
+        gone = [
+            judged
+            for place, judged in self._judged.items()
+            if judged.verdict.sample_id == sample_id and place not in known
+        ]
+        if not records and not gone:
+            raise ConfigError(f"run {self.topics.run} has no sample {sample_id!r}; ids are like g12.r3.a0")
+        task_ids = {_header(record, "task_id") for record in records}
+        tasks = [each for each in self._tasks() if each[1].task_id in task_ids]
+        siblings = {
+            (record.topic, _header(record, "group_id"), _header(record, "replica")) for record in records
+        }
+        attempts = self._results(
+            lambda record: (record.topic, _header(record, "group_id"), _header(record, "replica")) in siblings
+        )
+        return {
+            "sample_id": sample_id,
+            "prompt": next((_prompt(task.prompt) for _, task in tasks), None),
+            "records": [self._record(record) for record in records] + [_gone(judged) for judged in gone],
+            "tasks": [_task(record, task) for record, task in tasks],
+            "attempts": [self._attempt(record) for record in attempts],
+        }
+
+    def step(self, number: int) -> Answer:
+        """What one training step consumed, in order, and made."""
+        entry, body = self._step(number)
+        verdicts = entry.record.verdicts
+        trained = [verdict for verdict in verdicts if verdict.disposition is Disposition.TRAINED]
+        others = Counter(
+            verdict.disposition.value
+            for verdict in verdicts
+            if verdict.disposition is not Disposition.TRAINED
+        )
+        return {
+            "step": number,
+            "ledger_offset": entry.offset,
+            "ledger_sequence": entry.record.sequence,
+            "weights_sha256_before": body.weights_sha256_before,
+            "weights_sha256": body.weights_sha256,
+            "alpha": body.alpha,
+            "revision": body.revision,
+            "seed": body.seed,
+            "reward_mean": body.reward_mean,
+            "num_tokens": body.num_tokens,
+            "losses": list(body.losses),
+            "gradient_norms": list(body.gradient_norms),
+            "learning_rates": list(body.learning_rates),
+            "samples": [
+                {
+                    "position": position,
+                    "sample_id": verdict.sample_id,
+                    "partition": verdict.partition,
+                    "offset": verdict.offset,
+                    "lag": verdict.lag,
+                }
+                for position, verdict in enumerate(trained)
+            ],
+            "other_dispositions": dict(others),
+        }
+
+    def version(self, number: int) -> Answer:
+        """What made a policy version, its file, and the versions it came from, newest first."""
+        made = {entry.record.version: entry for entry in self.entries if entry.record.kind in _made_versions}
+        if number not in made:
+            raise ConfigError(
+                f"run {self.topics.run} has no version {number}; there are 0 to {self.state.version}"
+            )
+        notice = self._notice(number)
+        return {
+            **_version(made[number]),
+            "file": None if notice is None else notice.name,
+            "num_bytes": None if notice is None else notice.num_bytes,
+            "ancestors": [_version(made[ancestor]) for ancestor in range(number - 1, -1, -1)],
+        }
+
+    def prompt(self, prompt_id: str) -> Answer:
+        """Every group made of a prompt, with every attempt."""
+        tasks = [each for each in self._tasks() if each[1].prompt.prompt_id == prompt_id]
+        if not tasks:
+            raise ConfigError(f"run {self.topics.run} issued no task for a prompt {prompt_id!r}")
+        groups = {(task.kind.value, task.group_id): task for _, task in tasks}
+        attempts: dict[tuple[str, int], list[Answer]] = {key: [] for key in groups}
+        wanted = {(kind, str(group)): (kind, group) for kind, group in groups}
+        for record in self._results(
+            lambda record: (_header(record, "kind"), _header(record, "group_id")) in wanted
+        ):
+            key = wanted[(_header(record, "kind"), _header(record, "group_id"))]
+            attempts[key].append(self._attempt(record))
+        return {
+            "prompt": _prompt(tasks[0][1].prompt),
+            "groups": [
+                {
+                    "kind": kind,
+                    "group_id": group,
+                    "outcome": self._outcome(kind, group),
+                    "num_tasks": sum(task.kind.value == kind and task.group_id == group for _, task in tasks),
+                    "attempts": found,
+                }
+                for (kind, group), found in sorted(attempts.items())
+            ],
+        }
+
+    def _step(self, number: int) -> tuple[LedgerEntry, Step]:
+        for entry in self.entries:
+            if isinstance(entry.record.body, Step) and entry.record.version == number:
+                return entry, entry.record.body
+        raise ConfigError(
+            f"run {self.topics.run} has no step {number}; its newest version is {self.state.version}"
+        )
+
+    def _outcome(self, kind: str, group: int) -> str | None:
+        outcome = self.state.closed_groups.get(group) if kind == "training" else None
+        return None if outcome is None else outcome.value
+
+    def _is_training(self, record: Record) -> bool:
+        return record.topic == self.topics.samples
+
+    def _results(self, is_wanted: Callable[[Record], bool]) -> Iterator[Record]:
+        """The wanted records of samples and evaluations."""
+        for topic in (self.topics.samples, self.topics.evaluations):
+            yield from (record for record in self._all(topic) if is_wanted(record))
+
+    def _tasks(self) -> Iterator[tuple[Record, RolloutTask]]:
+        for record in self._all(self.topics.tasks):
+            try:
+                task = decode(record.value or b"")
+            except SchemaError:
+                continue  # the worker that was to read it has set it aside
+            if isinstance(task, RolloutTask):
+                yield record, task
+
+    def _notice(self, number: int) -> WeightVersion | None:
+        for record in self._all(self.topics.weights):
+            try:
+                notice = decode_as(WeightVersion, record.value or b"")
+            except SchemaError:
+                continue
+            if notice.version == number and notice.sha256 == self.state.weights[number]:
+                return notice
+        return None
+
+    def _all(self, topic: str) -> Iterator[Record]:
+        with self.broker.admin() as admin:
+            num_partitions = admin.describe_topics([topic])[topic].num_partitions
+        with self.broker.consumer(client_id="lineage") as consumer:
+            for partition in range(num_partitions):
+                yield from read_to_end(consumer, topic, partition)
+
+    def _disposition(self, record: Record) -> Answer | None:
+        judged = self._judged.get((record.partition, record.offset))
+        return None if judged is None or not self._is_training(record) else _disposition(judged)
+
+    def _record(self, record: Record) -> Answer:
+        """One record of samples in full, but for its tokens."""
+        found = {
+            "topic": record.topic,
+            "partition": record.partition,
+            "offset": record.offset,
+            "appended_unix_ms": record.timestamp_ms,
+            "disposition": self._disposition(record),
+        }
+        try:
+            sample = decode_as(Sample, record.value or b"")
+        except SchemaError as error:
+            return {**found, "unreadable": str(error)}
+        return {**found, **_sample(sample)}
+
+    def _attempt(self, record: Record) -> Answer:
+        """One record of samples in short, by its headers."""
+        judged = self._disposition(record)
+        return {
+            "sample_id": _header(record, "sample_id"),
+            "status": _header(record, "status"),
+            "task_id": _header(record, "task_id"),
+            "partition": record.partition,
+            "offset": record.offset,
+            "disposition": None if judged is None else judged["disposition"],
+            "step": None if judged is None else judged["step"],
+        }
+
+
+def _header(record: Record, name: str) -> str:
+    return (record.header(name) or b"").decode("utf-8", errors="replace")
+
+
+def _disposition(judged: _Judged) -> Answer:
+    verdict, record = judged.verdict, judged.entry.record
+    is_trained = verdict.disposition is Disposition.TRAINED
+    return {
+        "disposition": verdict.disposition.value,
+        "reason": verdict.reason,
+        "lag": verdict.lag,
+        "step": record.version if is_trained else None,
+        "ledger_sequence": record.sequence,
+    }
+
+
+def _gone(judged: _Judged) -> Answer:
+    verdict = judged.verdict
+    return {
+        "partition": verdict.partition,
+        "offset": verdict.offset,
+        "disposition": _disposition(judged),
+        "unreadable": "the record was deleted, or its headers do not name it",
+    }
+
+
+def _sample(sample: Sample) -> Answer:
+    return {
+        "status": sample.status.value,
+        "kind": sample.kind.value,
+        "task_id": sample.task_id,
+        "group_id": sample.group_id,
+        "replica": sample.replica,
+        "attempt": sample.attempt,
+        "prompt_id": sample.prompt_id,
+        "worker_id": sample.worker_id,
+        "grant_id": sample.grant_id,
+        "epoch": sample.epoch,
+        "seed": sample.seed,
+        "reward": sample.reward,
+        "reward_components": sample.reward_components,
+        "num_tokens": sample.num_tokens,
+        "wasted_tokens": sample.wasted_tokens,
+        "finish_reason": None if sample.finish_reason is None else sample.finish_reason.value,
+        "cancel_reason": sample.cancel_reason,
+        "error": None if sample.error_class is None else f"{sample.error_class}: {sample.error_message}",
+        "segments": [asdict(segment) for segment in sample.segments],
+        "response_text": sample.response_text,
+    }
+
+
+def _task(record: Record, task: RolloutTask) -> Answer:
+    return {
+        "task_id": task.task_id,
+        "partition": record.partition,
+        "offset": record.offset,
+        "epoch": task.epoch,
+        "grant_id": task.grant_id,
+        "group_id": task.group_id,
+        "replica": task.replica,
+        "attempt": task.attempt,
+        "issue_reason": task.issue_reason.value,
+        "issued_version": task.issued_version,
+        "min_version": task.min_version,
+        "protected": task.protected,
+        "seed": task.seed,
+    }
+
+
+def _prompt(prompt: Prompt) -> Answer:
+    return {"prompt_id": prompt.prompt_id, "text": prompt.text, "messages": prompt.messages_json}
+
+
+def _version(entry: LedgerEntry) -> Answer:
+    body = entry.record.body
+    assert isinstance(body, Genesis | Step | Rebase)
+    return {
+        "version": entry.record.version,
+        "made_by": entry.record.kind.value,
+        "weights_sha256": body.weights_sha256,
+        "ledger_sequence": entry.record.sequence,
+        "not_reproduced": body.version_not_reproduced if isinstance(body, Rebase) else None,
+    }

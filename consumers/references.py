@@ -1,0 +1,65 @@
+"""Samples read again by the references that the ledger holds: the very records that were trained, or an error.
+
+Consumes `samples`, by place. Raises LedgerError for a record that is gone or is not the one referenced.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rollog.broker.ports import TopicPartition
+from rollog.broker.reading import read_until
+from rollog.errors import LedgerError
+from rollog.rules.headers import record_digest
+from schemas import Sample
+from schemas.codec import SchemaError, decode_as
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+
+    from rollog.broker.ports import Consumer
+    from schemas import Verdict
+
+
+def read_referenced(
+    consumer: Consumer, topic: str, references: Sequence[Verdict]
+) -> dict[tuple[int, int], Sample]:
+    """The referenced samples by place. Raises LedgerError when one is gone or is not the one that was trained."""
+    found: dict[tuple[int, int], Sample] = {}
+    for partition in sorted({reference.partition for reference in references}):
+        wanted = {reference.offset: reference for reference in references if reference.partition == partition}
+        found.update(_read_places(consumer, TopicPartition(topic, partition), wanted))
+    return found
+
+
+def _read_places(
+    consumer: Consumer, partition: TopicPartition, wanted: dict[int, Verdict]
+) -> Iterable[tuple[tuple[int, int], Sample]]:
+    beginning = consumer.beginning_offsets([partition])[partition]
+    _require_all(partition, [offset for offset in wanted if offset < beginning])
+    records = read_until(consumer, {partition: min(wanted)}, {partition: max(wanted) + 1})
+    found = [
+        ((partition.partition, record.offset), _verified(record.value, wanted[record.offset]))
+        for record in records
+        if record.offset in wanted
+    ]
+    _require_all(partition, wanted.keys() - {offset for (_, offset), _ in found})
+    return found
+
+
+def _require_all(partition: TopicPartition, missing: Collection[int]) -> None:
+    if missing:
+        raise LedgerError(
+            f"{partition.topic}, partition {partition.partition}: trained samples at offsets {sorted(missing)[:5]} are "
+            "no longer in the topic, so their step cannot be redone; restore the topic or a later checkpoint"
+        )
+
+
+def _verified(value: bytes | None, reference: Verdict) -> Sample:
+    place = f"sample {reference.sample_id} (partition {reference.partition}, offset {reference.offset})"
+    if record_digest(value) != reference.digest:
+        raise LedgerError(f"{place} is not the record that the ledger says was trained; restore the topic")
+    try:
+        return decode_as(Sample, value or b"")
+    except SchemaError as error:
+        raise LedgerError(f"{place} was trained but cannot be decoded now: {error}") from error

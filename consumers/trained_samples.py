@@ -1,0 +1,186 @@
+"""The trained samples of a run as a dataset: one row per sample, in the order of training.
+
+Consumes `steps`, `samples` (by reference) and, for the texts of prompts, `tasks`. Holds the samples of one step and the
+text of every prompt. Produces one file, under its final name only when it is whole.
+"""
+
+from __future__ import annotations
+
+import json
+from itertools import groupby
+from typing import IO, TYPE_CHECKING, Any
+
+from consumers.ledger import read_ledger
+from consumers.references import read_referenced
+from consumers.whole_file import written_whole
+from rollog.broker.reading import read_to_end
+from rollog.errors import ConfigError
+from rollog.rules.ledger_state import LedgerState
+from schemas import Disposition, RolloutTask, Step
+from schemas.codec import SchemaError, decode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from pathlib import Path
+
+    from consumers.ledger import LedgerEntry
+    from rollog.broker.ports import Broker, Consumer
+    from rollog.broker.topics import RunTopics
+    from schemas import Prompt, Sample, Verdict
+
+Row = dict[str, Any]
+
+_rows_at_once = 1000
+
+
+def trained_samples(
+    broker: Broker, topics: RunTopics, *, advantages: Callable[[Sequence[Sample]], Sequence[float]]
+) -> Iterator[Row]:
+    """The rows; `advantages` are those of one group's samples.
+
+    Raises LedgerError for a broken chain, and for a sample that is gone or is not the one that was trained.
+    """
+    ledger = LedgerState()
+    entries = read_ledger(broker, topics)
+    for entry in entries:
+        ledger.apply(entry.record, entry.digest)
+    with broker.consumer(client_id="trained-samples") as consumer:
+        prompts = _prompts(broker, topics, consumer)
+        for entry in entries:
+            if isinstance(entry.record.body, Step):
+                yield from _rows(entry, consumer, topics, prompts, advantages)
+
+
+def write_samples(rows: Iterable[Row], path: Path) -> int:
+    """Write rows to a .jsonl or .parquet file; returns how many. Raises ConfigError."""
+    writers = {".jsonl": _write_jsonl, ".parquet": _write_parquet}
+    if path.suffix not in writers:
+        raise ConfigError(f"--samples {path}: the name must end in .jsonl or .parquet")
+    if path.suffix == ".parquet":
+        _parquet()
+    with written_whole(path) as file:
+        return writers[path.suffix](rows, file)
+
+
+def _rows(
+    entry: LedgerEntry,
+    consumer: Consumer,
+    topics: RunTopics,
+    prompts: dict[str, Prompt],
+    advantages: Callable[[Sequence[Sample]], Sequence[float]],
+) -> Iterator[Row]:
+    """The rows of one step."""
+    record = entry.record
+    trained = [verdict for verdict in record.verdicts if verdict.disposition is Disposition.TRAINED]
+    samples = read_referenced(consumer, topics.samples, trained)
+    for _, members in groupby(trained, key=lambda verdict: verdict.group_id):
+        group = [(verdict, samples[(verdict.partition, verdict.offset)]) for verdict in members]
+        for (verdict, sample), advantage in zip(
+            group, advantages([sample for _, sample in group]), strict=True
+        ):
+            yield {
+                "step": record.version,
+                "advantage": advantage,
+                **_row(verdict, sample, prompts.get(sample.prompt_id)),
+            }
+
+
+def _row(verdict: Verdict, sample: Sample, prompt: Prompt | None) -> Row:
+    return {
+        "version": sample.first_version,
+        "lag": verdict.lag,
+        "sample_id": sample.sample_id,
+        "prompt_id": sample.prompt_id,
+        "group_id": sample.group_id,
+        "replica": sample.replica,
+        "attempt": sample.attempt,
+        "worker_id": sample.worker_id,
+        "partition": verdict.partition,
+        "offset": verdict.offset,
+        "reward": sample.reward,
+        "reward_components": json.dumps(sample.reward_components, sort_keys=True),
+        "finish_reason": None if sample.finish_reason is None else sample.finish_reason.value,
+        "temperature": sample.temperature,
+        "seed": sample.seed,
+        "prompt_text": None if prompt is None else prompt.text,
+        "prompt_messages": None if prompt is None else prompt.messages_json,
+        "response_text": sample.response_text,
+        "prompt_token_ids": sample.prompt_token_ids.tolist(),
+        "token_ids": sample.token_ids.tolist(),
+        "behaviour_logprobs": sample.behaviour_logprobs.tolist(),
+        "loss_mask": sample.loss_mask.tolist(),
+        "segment_versions": [segment.version for segment in sample.segments],
+        "segment_ends": [segment.end for segment in sample.segments],
+    }
+
+
+def _prompts(broker: Broker, topics: RunTopics, consumer: Consumer) -> dict[str, Prompt]:
+    """Every prompt that a task named."""
+    with broker.admin() as admin:
+        num_partitions = admin.describe_topics([topics.tasks])[topics.tasks].num_partitions
+    found: dict[str, Prompt] = {}
+    for partition in range(num_partitions):
+        for record in read_to_end(consumer, topics.tasks, partition):
+            try:
+                task = decode(record.value or b"")
+            except SchemaError:
+                continue  # the worker that was to read it has set it aside
+            if isinstance(task, RolloutTask):
+                found.setdefault(task.prompt.prompt_id, task.prompt)
+    return found
+
+
+def _write_jsonl(rows: Iterable[Row], file: IO[bytes]) -> int:
+    num_rows = 0
+    for row in rows:
+        file.write(json.dumps(row, ensure_ascii=False, allow_nan=False).encode() + b"\n")
+        num_rows += 1
+    return num_rows
+
+
+def _write_parquet(rows: Iterable[Row], file: IO[bytes]) -> int:
+    pyarrow, parquet = _parquet()
+    schema = _parquet_schema(pyarrow)
+    num_rows = 0
+    with parquet.ParquetWriter(file, schema) as writer:
+        for batch in _batches(rows):
+            writer.write_table(pyarrow.Table.from_pylist(batch, schema=schema))
+            num_rows += len(batch)
+    return num_rows
+
+
+def _parquet() -> tuple[Any, Any]:
+    """The library and its part for Parquet. Raises ConfigError where they are not installed."""
+    try:
+        import pyarrow  # noqa: ICN001, PLC0415 - an extra
+        from pyarrow import parquet  # noqa: PLC0415
+    except ImportError as error:
+        raise ConfigError(
+            "writing Parquet needs pyarrow; install rollog[data], or name a .jsonl file"
+        ) from error
+    return pyarrow, parquet
+
+
+def _parquet_schema(pyarrow: Any) -> Any:
+    """The columns with their types, so that a column that is null in one batch has the same type in all."""
+    whole, real, text = pyarrow.int64(), pyarrow.float64(), pyarrow.string()
+    columns = {
+        whole: "step version lag group_id replica attempt partition offset seed",
+        real: "advantage reward temperature",
+        text: "sample_id prompt_id worker_id reward_components finish_reason prompt_text prompt_messages response_text",
+        pyarrow.list_(pyarrow.int32()): "prompt_token_ids token_ids loss_mask",
+        pyarrow.list_(pyarrow.float32()): "behaviour_logprobs",
+        pyarrow.list_(whole): "segment_versions segment_ends",
+    }
+    return pyarrow.schema([(name, kind) for kind, names in columns.items() for name in names.split()])
+
+
+def _batches(rows: Iterable[Row]) -> Iterator[list[Row]]:
+    batch: list[Row] = []
+    for row in rows:
+        batch.append(row)
+        if len(batch) == _rows_at_once:
+            yield batch
+            batch = []
+    if batch:
+        yield batch

@@ -1,0 +1,103 @@
+"""`rollog export`: a run as one portable file, or its trained samples as a dataset."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from rollog.cli.run_source import SourceOptions, run_source_options
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rollog.broker.archive_format import ArchiveManifest
+    from rollog.cli.run_source import RunSource
+    from schemas import Sample
+
+
+@click.command()
+@run_source_options
+@click.argument("file", required=False, type=click.Path(dir_okay=False, path_type=Path))
+@click.option(
+    "--weights",
+    type=click.Choice(["all", "first", "none"]),
+    default="all",
+    show_default=True,
+    help="Weights files to put in: `first` is version 0, enough to re-train from; audit looks at all of them.",
+)
+@click.option(
+    "--samples",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write the trained samples to this .jsonl or .parquet file instead.",
+)
+def export(source: SourceOptions, file: Path | None, weights: str, samples: Path | None) -> None:
+    """Write RUN, finished or not, to the archive FILE; or its trained samples, with --samples.
+
+    An archive is one zip file with every record under its original offset, weights files and a manifest with
+    the sha256 of each part; audit, replay and lineage read it with --archive. Of the samples each trained one is a row:
+    step, version, reward, advantage, tokens, texts. docs/archive.md describes both.
+
+    Consumes all topics of the run and its weights store; produces the file, whole or not at all.
+    """
+    from rollog.errors import ConfigError  # noqa: PLC0415  # help needs none of it
+
+    if (file is None) == (samples is None):
+        raise ConfigError(
+            "name one file: `rollog export RUN FILE` for an archive, --samples FILE for the samples"
+        )
+    if file is not None:
+        _export_archive(source, file, weights)
+    elif samples is not None:
+        _export_samples(source, samples)
+
+
+def _export_archive(source: SourceOptions, file: Path, weights: str) -> None:
+    from consumers.archive import WeightsChoice, export_archive  # noqa: PLC0415
+    from rollog.cli.run_source import open_run  # noqa: PLC0415
+    from rollog.errors import ConfigError  # noqa: PLC0415
+
+    if source.archive is not None:
+        raise ConfigError(
+            f"--archive {source.archive} is an archive already: copy it, or name a run on a broker"
+        )
+    run = open_run(source)
+    manifest = export_archive(run.broker, run.topics, run.store, file, weights=WeightsChoice(weights))
+    for line in _archive_lines(manifest, file):
+        click.echo(line)
+
+
+def _archive_lines(manifest: ArchiveManifest, file: Path) -> Sequence[str]:
+    partitions = [partition for topic in manifest.topics.values() for partition in topic.partitions]
+    return (
+        (
+            f"run {manifest.run}: {sum(each.num_records for each in partitions)} records of "
+            f"{len(manifest.topics)} topics and {len(manifest.weights)} weights files in {file} "
+            f"({file.stat().st_size} bytes)"
+        ),
+        f"ledger head: {manifest.ledger_head or 'none, the ledger has not begun'}",
+    )
+
+
+def _export_samples(source: SourceOptions, file: Path) -> None:
+    from consumers.trained_samples import trained_samples, write_samples  # noqa: PLC0415
+    from rollog.cli.run_source import open_run  # noqa: PLC0415
+
+    run = open_run(source)
+    rows = trained_samples(run.broker, run.topics, advantages=_Advantages(run))
+    click.echo(f"run {run.topics.run}: {write_samples(rows, file)} trained samples in {file}")
+
+
+class _Advantages:
+    """The advantages that training gave to the samples of one group: a function of their rewards and the settings."""
+
+    def __init__(self, run: RunSource) -> None:
+        self._normalize_std = run.settings.algorithm.normalize_std
+
+    def __call__(self, group: Sequence[Sample]) -> list[float]:
+        from trainer.advantages import group_advantages  # noqa: PLC0415
+
+        rewards = [sample.reward for sample in group if sample.reward is not None]
+        return [float(each) for each in group_advantages(rewards, normalize_std=self._normalize_std)]

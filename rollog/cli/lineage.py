@@ -1,0 +1,95 @@
+"""`rollog lineage`: where a sample, a step, a version or a prompt comes from, and what became of it."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rollog.cli.run_source import SourceOptions, open_run, run_source_options
+from rollog.cli.text import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from consumers.lineage import Lineage
+
+
+@click.command()
+@run_source_options
+@click.option(
+    "--sample", metavar="ID", help="Prompt, tasks, worker, versions, reward, disposition, attempts."
+)
+@click.option("--step", type=int, metavar="N", help="The samples of a training step, in order.")
+@click.option("--version", type=int, metavar="N", help="What made a policy version, and its ancestors.")
+@click.option("--prompt", metavar="ID", help="Every group made of a prompt, with every attempt.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def lineage(source: SourceOptions, as_json: bool, **asked: Any) -> None:
+    """Trace one thing through RUN: name a --sample, a --step, a --version or a --prompt.
+
+    Works on a run that goes on, on one that is over, and with --archive.
+
+    Consumes steps, tasks, samples, evaluations and weights; produces nothing.
+    """
+    from consumers.lineage import Lineage  # noqa: PLC0415  # help needs no Kafka
+    from rollog.errors import ConfigError  # noqa: PLC0415
+
+    named = {name: value for name, value in asked.items() if value is not None}
+    if len(named) != 1:
+        raise ConfigError("name one of --sample ID, --step N, --version N and --prompt ID")
+    run = open_run(source)
+    answer = _answer(Lineage(run.broker, run.topics), *named.popitem())
+    if as_json:
+        click.echo(json.dumps(answer, indent=2))
+        return
+    for line in answer_lines(answer):
+        click.echo(line)
+
+
+def _answer(traces: Lineage, kind: str, value: Any) -> dict[str, Any]:
+    match kind:
+        case "sample":
+            return traces.sample(value)
+        case "step":
+            return traces.step(value)
+        case "version":
+            return traces.version(value)
+        case _:
+            return traces.prompt(value)
+
+
+def answer_lines(answer: dict[str, Any], indent: str = "") -> Iterator[str]:
+    """An answer for a terminal: one line per thing, without what is unknown or does not apply."""
+    for name, value in answer.items():
+        if value is None or value in ("", [], {}):
+            continue
+        if isinstance(value, list) and isinstance(value[0], dict):
+            yield f"{indent}{name}: {len(value)}"
+            for each in value:
+                yield from _entry_lines(each, f"{indent}  ")
+        else:
+            yield f"{indent}{name}: {_text(value)}"
+
+
+def _entry_lines(entry: dict[str, Any], indent: str) -> Iterator[str]:
+    """One entry of a list: what is short on one line, lists of its own below."""
+    short = {
+        name: value
+        for name, value in entry.items()
+        if value is not None
+        and value not in ("", [], {})
+        and not (isinstance(value, list) and isinstance(value[0], dict))
+    }
+    yield f"{indent}- " + ", ".join(f"{name} {_text(value)}" for name, value in short.items())
+    nested = {name: value for name, value in entry.items() if name not in short}
+    yield from answer_lines(nested, f"{indent}  ")
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, dict):
+        known = ((name, each) for name, each in value.items() if each is not None and each != "")
+        return "(" + ", ".join(f"{name} {_text(each)}" for name, each in known) + ")"
+    if isinstance(value, list):
+        return "[" + ", ".join(_text(each) for each in value) + "]"
+    return printable(str(value))

@@ -1,0 +1,136 @@
+"""Where a command reads a recorded run from: its broker, or an archive that `rollog export` made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rollog.cli.options import CommonOptions, home_option
+
+if TYPE_CHECKING:
+    from rollog.broker.ports import Broker
+    from rollog.broker.topics import RunTopics
+    from rollog.cli.settings import Settings
+    from rollog.weights import WeightsStore
+    from schemas import RunManifest
+
+Command = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions:
+    """What the arguments of a command say about the run it reads. `archive` stands in place of a broker."""
+
+    run: str | None
+    archive: Path | None
+    common: CommonOptions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSource:
+    """A recorded run. Over an archive `broker` and `store` can only be read; `is_archive` tells."""
+
+    broker: Broker
+    topics: RunTopics
+    store: WeightsStore
+    settings: Settings
+    manifest: RunManifest
+    is_archive: bool
+
+
+def run_source_options(function: Command) -> Command:
+    """Add RUN, `--archive`, `--broker`, `--home` and `--set`; the command receives them as its argument `source`."""
+
+    @wraps(function)
+    def command(
+        run: str | None,
+        archive: Path | None,
+        broker: str | None,
+        home: Path,
+        assignments: tuple[str, ...],
+        **others: Any,
+    ) -> Any:
+        common = CommonOptions(
+            config=None, home=home.expanduser(), assignments=assignments, run=run, broker=broker
+        )
+        return function(source=SourceOptions(run=run, archive=archive, common=common), **others)
+
+    decorated: Command = home_option(command)
+    for decorate in reversed(_decorators()):
+        decorated = decorate(decorated)
+    return decorated
+
+
+def _decorators() -> list[Callable[[Command], Command]]:
+    return [
+        click.argument("run", required=False),
+        click.option(
+            "--archive",
+            type=click.Path(dir_okay=False, path_type=Path),
+            metavar="FILE",
+            help="Read an archive made by `rollog export` instead of a broker.",
+        ),
+        click.option(
+            "--broker", metavar="HOST:PORT", help="Kafka to use; without it, the embedded one of --home."
+        ),
+        click.option(
+            "--set",
+            "assignments",
+            multiple=True,
+            metavar="SECTION.KEY=VALUE",
+            help="Override an address or path of the run; may be given several times.",
+        ),
+    ]
+
+
+def open_run(source: SourceOptions) -> RunSource:
+    """The run that a command is to read, on its broker or in an archive.
+
+    Raises ConfigError, RunNotFound, BrokerUnreachable, and ArchiveError for a file that is no archive or is damaged.
+    """
+    return _recorded_run(source) if source.archive is None else _archived_run(source, source.archive)
+
+
+def _recorded_run(source: SourceOptions) -> RunSource:
+    from rollog.broker.topics import RunTopics  # noqa: PLC0415  # help needs no Kafka
+    from rollog.cli.joining import find_run_of  # noqa: PLC0415
+    from rollog.weights import WeightsStore  # noqa: PLC0415
+
+    found = find_run_of(source.common, wait_seconds=0.0)
+    return RunSource(
+        broker=found.broker,
+        topics=RunTopics(found.manifest.prefix, found.manifest.run),
+        store=WeightsStore(found.settings.weights.uri or found.manifest.weights_uri),
+        settings=found.settings,
+        manifest=found.manifest,
+        is_archive=False,
+    )
+
+
+def _archived_run(source: SourceOptions, path: Path) -> RunSource:
+    from rollog.archived_weights import archived_weights  # noqa: PLC0415  # help needs no Avro
+    from rollog.broker.archive import ArchiveBroker  # noqa: PLC0415
+    from rollog.cli.settings import Settings  # noqa: PLC0415
+    from rollog.errors import ConfigError  # noqa: PLC0415
+    from rollog.runs import find_run  # noqa: PLC0415
+
+    if source.common.broker is not None or source.common.assignments:
+        raise ConfigError(f"--archive {path} stands in place of a broker: leave out --broker and --set")
+    broker = ArchiveBroker(path)
+    topics = broker.topics
+    if source.run not in (None, topics.run):
+        raise ConfigError(f"archive {path} is of run {topics.run!r}, not of {source.run!r}")
+    manifest = find_run(broker, topics.prefix, topics.run)
+    return RunSource(
+        broker=broker,
+        topics=topics,
+        store=archived_weights(broker.file),
+        settings=Settings.from_manifest(manifest.config_json),
+        manifest=manifest,
+        is_archive=True,
+    )
