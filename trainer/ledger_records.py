@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import platform
 from collections import Counter
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ import numpy as np
 import rollog
 from rollog.rules.alpha_control import TakenStep, alpha_of_step
 from schemas import (
+    Amend,
     Close,
     ClosedGroup,
     Genesis,
@@ -127,6 +129,22 @@ def verdicts_record(
 ) -> LedgerRecord:
     """Dispositions and closed groups without a step."""
     return _following(ledger, LedgerKind.VERDICTS, judgement, low_water_marks)
+
+
+def amend_record(
+    ledger: LedgerState, changes: Mapping[str, object], freshness: FreshnessConfig
+) -> LedgerRecord:
+    """Settings that change from here on, by dotted key; `freshness` is what decides alpha with them."""
+    return _following(
+        ledger,
+        LedgerKind.AMEND,
+        ((), ()),
+        ledger.low_water_marks,
+        body=Amend(
+            revision=ledger.revision + 1, changes_json=json.dumps(changes, sort_keys=True, allow_nan=False)
+        ),
+        alpha=alpha_of_step(ledger.version + 1, ledger.taken_steps, freshness),
+    )
 
 
 def close_record(

@@ -29,16 +29,26 @@ from rollog.weights import WeightsStore
 from schemas import Step, StepTimings
 from trainer.checkpoints import CheckpointStore
 from trainer.control import ControlReader
-from trainer.ledger_records import TrainedStep, close_record, genesis_record, step_record, verdicts_record
+from trainer.ledger_records import (
+    TrainedStep,
+    amend_record,
+    close_record,
+    genesis_record,
+    step_record,
+    verdicts_record,
+)
 from trainer.ledger_writer import LedgerWriter
 from trainer.planning import step_seed
 from trainer.progress import check_progress
-from trainer.recovery import read_history, restore_engine
+from trainer.recorded import read_history
+from trainer.recovery import restore_engine
+from trainer.redo import Recording
 from trainer.reporting import Reporter
+from trainer.revisions import amended, check_amendment, new_changes, settings_at
 from trainer.training import plan_groups, training_batch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from threading import Event
     from types import TracebackType
 
@@ -49,6 +59,7 @@ if TYPE_CHECKING:
     from rollog.rules.window import ReadyGroup
     from schemas import LedgerRecord, WeightVersion
     from trainer.engines.ports import StepResult, TrainingEngine
+    from trainer.recorded import History
     from trainer.settings import TrainerSettings
 
 log = get_logger("trainer")
@@ -88,16 +99,19 @@ class Trainer:
         metrics: Metrics,
         engine: TrainingEngine,
         *,
+        amendment: Mapping[str, object] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`settings` are those of the manifest; `amendment` changes some, by dotted key, before the next step."""
         self._settings = settings
+        self._amendment = amendment or {}
         self._broker = broker
         self._reporter = Reporter(metrics)
         self._engine = engine
         self._clock = clock
         self._topics = RunTopics(settings.prefix, settings.run)
         self._store = WeightsStore(settings.weights_uri)
-        self._checkpoints = CheckpointStore(settings.checkpoints, keep=settings.trainer.keep_checkpoints)
+        self._checkpoints = CheckpointStore(settings.checkpoints)
         self._open_parts = ExitStack()
         self._headers: dict[tuple[int, int], SampleHeader] = {}
         self._clocks = _Clocks(idle_since=clock(), tick=clock(), verdicts=-math.inf)
@@ -175,21 +189,56 @@ class Trainer:
             return
         if self._ledger.has_genesis:
             self._check_partitions()
-            checkpoint = restore_engine(
-                self._engine,
-                history,
-                model_path=_model_path(settings),
-                broker=self._broker,
-                topics=topics,
-                store=self._store,
-                downloads=settings.downloads,
-                checkpoints=self._checkpoints,
-                algorithm=settings.algorithm,
-                temperature=settings.sampling_temperature,
-            )
-            self._checkpointed = None if checkpoint is None else checkpoint.version
+            self._restore(history)
         else:
             self._begin()
+        self._settings = settings_at(settings, self._ledger, self._ledger.revision)
+        self._amend()
+        self._engine.change_settings(self._settings.step_settings)
+        self._start_reading(open_parts)
+        log.info(
+            "trainer ready",
+            run=settings.run,
+            version=self._ledger.version,
+            alpha=self._ledger.alpha,
+            sequence=self._ledger.next_sequence,
+        )
+
+    def _restore(self, history: History) -> None:
+        """Bring the engine to the last committed version."""
+        settings = self._settings
+        recording = Recording(
+            broker=self._broker,
+            topics=self._topics,
+            store=self._store,
+            downloads=settings.downloads,
+            model_path=_model_path(settings),
+            settings=settings,
+            history=history,
+        )
+        checkpoint = restore_engine(self._engine, recording, self._checkpoints.complete())
+        self._checkpointed = None if checkpoint is None else checkpoint.version
+
+    def _amend(self) -> None:
+        """Commit the settings that change from here on, if any do: a trainer started again finds them in force."""
+        changes = new_changes(self._settings, self._amendment)
+        if not changes:
+            return
+        check_amendment(self._ledger, self._settings, changes)
+        after = amended(self._settings, changes)
+        record = amend_record(self._ledger, changes, after.freshness)
+        self._ledger.apply(record, self._writer.commit(record))
+        self._settings = after
+        log.info(
+            "settings changed",
+            revision=self._ledger.revision,
+            version=self._ledger.version,
+            **{key.replace(".", "_"): value for key, value in changes.items()},
+        )
+
+    def _start_reading(self, open_parts: ExitStack) -> None:
+        """Judge samples from the low-water marks on, by the settings in force."""
+        settings, topics = self._settings, self._topics
         self._window = SampleWindow(self._ledger, settings.groups, settings.freshness)
         self._stream = open_parts.enter_context(
             SampleStream(
@@ -203,13 +252,6 @@ class Trainer:
         self._control = open_parts.enter_context(ControlReader(self._broker, topics.control))
         self._reporter.ready(self._ledger.version, self._ledger.alpha)
         self._clocks.idle_since = self._clocks.tick = self._clock()
-        log.info(
-            "trainer ready",
-            run=settings.run,
-            version=self._ledger.version,
-            alpha=self._ledger.alpha,
-            sequence=self._ledger.next_sequence,
-        )
 
     def _begin(self) -> None:
         """Publish version 0 and commit genesis."""
@@ -366,7 +408,10 @@ class Trainer:
             return
         started = self._clock()
         checkpoint = self._checkpoints.save(
-            version, self._ledger.weights[version], self._engine.save_checkpoint
+            version,
+            self._ledger.weights[version],
+            self._engine.save_checkpoint,
+            keep=self._settings.trainer.keep_checkpoints,
         )
         self._checkpointed = version
         self._clocks.checkpoint_seconds = self._clock() - started

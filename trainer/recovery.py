@@ -1,81 +1,30 @@
-"""How a trainer finds its place again: ledger, checkpoint, redo.
+"""How a trainer finds its place again: checkpoint or version 0, then the committed steps once more.
 
-Consumes `steps`, `weights` and `samples` (by reference) and the newest complete checkpoint; produces an engine and a
-ledger state that stand at the last committed version. Every redone step must give the weights that were published
-for it, bit for bit; otherwise recovery stops and says so. On a crash it is simply done again.
+Consumes a recorded run and the newest complete checkpoint; produces an engine that stands at the last committed
+version. Every redone step must give the weights that were published for it, bit for bit; otherwise recovery stops
+and says so. On a crash it is simply done again.
 """
 
 from __future__ import annotations
 
-import hashlib
-from dataclasses import dataclass
-from itertools import groupby
 from typing import TYPE_CHECKING
 
-from consumers.ledger import LedgerEntry, read_ledger, read_to_end
-from rollog.broker.ports import TopicPartition
-from rollog.errors import BrokerTimeout, EngineError, LedgerError
+from rollog.errors import EngineError, LedgerError
 from rollog.logs import get_logger
-from rollog.rules.headers import record_digest
-from rollog.rules.ledger_state import LedgerState
-from schemas import Disposition, Genesis, Sample, Step, Verdict, WeightVersion
-from schemas.codec import SchemaError, decode_as
-from trainer.ledger_records import machine
-from trainer.training import training_batch
+from trainer.redo import not_reproduced, redo_steps, restore
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Sequence
 
-    from rollog.broker.ports import Broker, Consumer
-    from rollog.broker.topics import RunTopics
-    from rollog.weights import WeightsStore
-    from trainer.checkpoints import Checkpoint, CheckpointStore
-    from trainer.config import AlgorithmConfig
-    from trainer.engines.ports import TrainingBatch, TrainingEngine
+    from trainer.checkpoints import Checkpoint
+    from trainer.engines.ports import TrainingEngine
+    from trainer.redo import Recording
 
 log = get_logger("trainer")
 
-poll_seconds = 0.1
-patience_polls = 300
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class History:
-    """The ledger as read: its fold, and the steps that recovery may have to redo."""
-
-    state: LedgerState
-    genesis: Genesis | None
-    steps: dict[int, LedgerEntry]
-
-
-def read_history(broker: Broker, topics: RunTopics) -> History:
-    """Read the ledger to its end. Raises LedgerError where its chain is broken."""
-    state = LedgerState()
-    genesis: Genesis | None = None
-    steps: dict[int, LedgerEntry] = {}
-    for entry in read_ledger(broker, topics):
-        state.apply(entry.record, entry.digest)
-        match entry.record.body:
-            case Genesis() as body:
-                genesis = body
-            case Step():
-                steps[entry.record.version] = entry
-    return History(state=state, genesis=genesis, steps=steps)
-
 
 def restore_engine(
-    engine: TrainingEngine,
-    history: History,
-    *,
-    model_path: str,
-    broker: Broker,
-    topics: RunTopics,
-    store: WeightsStore,
-    downloads: Path,
-    checkpoints: CheckpointStore,
-    algorithm: AlgorithmConfig,
-    temperature: float,
+    engine: TrainingEngine, recording: Recording, checkpoints: Sequence[Checkpoint]
 ) -> Checkpoint | None:
     """Bring `engine` to the last committed version; returns the checkpoint it started from, None for version 0.
 
@@ -83,136 +32,25 @@ def restore_engine(
         LedgerError: a checkpoint is ahead of the ledger or of another history; a referenced sample is gone.
         EngineError: a redone step gives other weights than the published ones.
     """
-    checkpoint = usable_checkpoint(checkpoints, history.state)
-    notice = initial_weights(broker, topics, history.state)
-    engine.start(model_path, store.fetch(notice, downloads))
-    if checkpoint is not None:
-        engine.load_checkpoint(checkpoint.directory)
-        _check_weights(engine, history, checkpoint.version)
-    first = 1 if checkpoint is None else checkpoint.version + 1
-    log.info("recovering", version=history.state.version, redo_from=first - 1)
-    with broker.consumer(client_id="trainer-redo") as consumer:
-        for version in range(first, history.state.version + 1):
-            batch = recorded_batch(history.steps[version], consumer, topics.samples, algorithm, temperature)
-            engine.train_step(batch)
-            _check_weights(engine, history, version)
+    ledger = recording.history.state
+    _refuse_ahead(checkpoints, ledger.version)
+    checkpoint = restore(engine, recording, checkpoints, at_most=ledger.version)
+    begin = 0 if checkpoint is None else checkpoint.version
+    log.info("recovering", version=ledger.version, redo_from=begin)
+    for step in redo_steps(engine, recording, range(begin + 1, ledger.version + 1)):
+        if step.weights_sha256 != ledger.weights[step.version]:
+            what = f"redoing the step of version {step.version}"
+            raise EngineError(
+                not_reproduced(recording, engine.describe(), step.version, step.weights_sha256, what)
+            )
     return checkpoint
 
 
-def usable_checkpoint(checkpoints: CheckpointStore, ledger: LedgerState) -> Checkpoint | None:
-    """The newest complete and undamaged checkpoint of the ledger's own history. Raises LedgerError."""
-    for checkpoint in checkpoints.complete():
-        if checkpoint.version > ledger.version:
+def _refuse_ahead(checkpoints: Sequence[Checkpoint], version: int) -> None:
+    """Raise LedgerError for a checkpoint of a version that the ledger does not have."""
+    for checkpoint in checkpoints:
+        if checkpoint.version > version:
             raise LedgerError(
-                f"checkpoint {checkpoint.directory} is ahead of the ledger, which ends at version {ledger.version}: "
+                f"checkpoint {checkpoint.directory} is ahead of the ledger, which ends at version {version}: "
                 "the ledger lost records or belongs to another run; restore the topic, or remove the checkpoint"
             )
-        if checkpoint.weights_sha256 != ledger.weights[checkpoint.version]:
-            raise LedgerError(
-                f"checkpoint {checkpoint.directory} holds weights {checkpoint.weights_sha256[:16]}, the ledger names "
-                f"{ledger.weights[checkpoint.version][:16]} for version {checkpoint.version}: it belongs to another "
-                "run; remove it"
-            )
-        damage = checkpoint.damage()
-        if damage is None:
-            return checkpoint
-        log.warning("checkpoint damaged", checkpoint=checkpoint.name, damage=damage)
-    return None
-
-
-def initial_weights(broker: Broker, topics: RunTopics, ledger: LedgerState) -> WeightVersion:
-    """The committed notice of version 0. Raises LedgerError when it is missing."""
-    with broker.consumer(client_id="trainer-weights") as consumer:
-        for record in read_to_end(consumer, topics.weights, 0):
-            notice = decode_as(WeightVersion, record.value or b"")
-            if notice.version == 0 and notice.sha256 == ledger.weights[0]:
-                return notice
-    raise LedgerError(
-        f"{topics.weights} holds no notice of version 0 with sha256 {ledger.weights[0]}; restore the topic"
-    )
-
-
-def recorded_batch(
-    entry: LedgerEntry, consumer: Consumer, samples_topic: str, algorithm: AlgorithmConfig, temperature: float
-) -> TrainingBatch:
-    """What one recorded step trained, read again from `samples` by its references."""
-    body = entry.record.body
-    assert isinstance(body, Step)
-    trained = [verdict for verdict in entry.record.verdicts if verdict.disposition is Disposition.TRAINED]
-    samples = read_referenced(consumer, samples_topic, trained)
-    groups = [
-        [samples[(verdict.partition, verdict.offset)] for verdict in members]
-        for _, members in groupby(trained, key=lambda verdict: verdict.group_id)
-    ]
-    return training_batch(groups, body.plan, algorithm, temperature)
-
-
-def read_referenced(
-    consumer: Consumer, topic: str, references: Sequence[Verdict]
-) -> dict[tuple[int, int], Sample]:
-    """The referenced samples by place. Raises LedgerError when one is gone or is not the one that was trained."""
-    found: dict[tuple[int, int], Sample] = {}
-    for partition in sorted({reference.partition for reference in references}):
-        wanted = {reference.offset: reference for reference in references if reference.partition == partition}
-        found.update(_read_places(consumer, TopicPartition(topic, partition), wanted))
-    return found
-
-
-def _read_places(
-    consumer: Consumer, partition: TopicPartition, wanted: dict[int, Verdict]
-) -> Iterable[tuple[tuple[int, int], Sample]]:
-    found: list[tuple[tuple[int, int], Sample]] = []
-    last = max(wanted)
-    consumer.assign({partition: min(wanted)})
-    idle = 0
-    while consumer.position(partition) <= last:
-        records = consumer.poll(poll_seconds)
-        idle = 0 if records else idle + 1
-        if idle > patience_polls:
-            raise BrokerTimeout(
-                f"{partition.topic}, partition {partition.partition}: nothing at offset "
-                f"{consumer.position(partition)} for {patience_polls * poll_seconds:.0f} s; check the broker"
-            )
-        found.extend(
-            ((partition.partition, record.offset), _verified(record.value, wanted[record.offset]))
-            for record in records
-            if record.offset in wanted
-        )
-    missing = wanted.keys() - {offset for (_, offset), _ in found}
-    if missing:
-        raise LedgerError(
-            f"{partition.topic}, partition {partition.partition}: trained samples at offsets {sorted(missing)[:5]} are "
-            "no longer in the topic, so their step cannot be redone; restore the topic or a later checkpoint"
-        )
-    return found
-
-
-def _verified(value: bytes | None, reference: Verdict) -> Sample:
-    place = f"sample {reference.sample_id} (partition {reference.partition}, offset {reference.offset})"
-    if record_digest(value) != reference.digest:
-        raise LedgerError(f"{place} is not the record that the ledger says was trained; restore the topic")
-    try:
-        return decode_as(Sample, value or b"")
-    except SchemaError as error:
-        raise LedgerError(f"{place} was trained but cannot be decoded now: {error}") from error
-
-
-def _check_weights(engine: TrainingEngine, history: History, version: int) -> None:
-    expected = history.state.weights[version]
-    sha256 = hashlib.sha256(engine.export_weights()).hexdigest()
-    if sha256 == expected:
-        return
-    here = engine.describe()
-    then = history.genesis
-    assert then is not None
-    raise EngineError(
-        f"redoing the step of version {version} gives weights {sha256[:16]}, published were {expected[:16]}; the run "
-        f"began on {then.machine} with {then.world_size} rank(s), ZeRO stage {then.zero_stage}, {then.dtype}, "
-        f"{_named(then.versions, here.versions)}, this is {machine(here)} with {here.world_size} rank(s), "
-        f"ZeRO stage {here.zero_stage}, {here.dtype}, {_named(here.versions, here.versions)}: "
-        "resume on the same machine type and versions"
-    )
-
-
-def _named(versions: Mapping[str, str], names: Iterable[str]) -> str:
-    return ", ".join(f"{name} {versions.get(name, 'unknown')}" for name in sorted(names))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from trainer.engines.ports import StepSettings
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -34,6 +36,15 @@ class TrainerSettings:
     trainer: TrainerConfig
     weights_uri: str
     manifest_json: str
+
+    @property
+    def step_settings(self) -> StepSettings:
+        """What the training engine needs of them for a step."""
+        return StepSettings(
+            algorithm=self.algorithm,
+            optimizer=self.optimizer,
+            num_optimizer_steps=self.run_config.num_steps * self.trainer.num_minibatches,
+        )
 
     @property
     def checkpoints(self) -> Path:

@@ -12,7 +12,7 @@ from trainer.engines.ports import EngineDescription, StepResult
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from trainer.engines.ports import TrainingBatch
+    from trainer.engines.ports import StepSettings, TrainingBatch
 
 
 def weights_of(version: int) -> bytes:
@@ -36,6 +36,10 @@ class IdleTrainingEngine:
         del batch
         self._version += 1
         return StepResult(losses=(0.0,), gradient_norms=(0.0,), learning_rates=(0.0,))
+
+    def change_settings(self, settings: StepSettings) -> None:
+        """There are none."""
+        del settings
 
     def export_weights(self) -> bytes:
         """The weights of the version reached."""

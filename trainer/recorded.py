@@ -1,0 +1,141 @@
+"""A run as its log recorded it: what recovery, replay and counterfactual training read.
+
+Consumes `steps`, `weights` and, by reference, `samples`, through consumers alone; produces nothing. On a crash it is
+read again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from consumers.ledger import LedgerEntry, read_ledger, read_to_end
+from rollog.broker.ports import TopicPartition
+from rollog.errors import BrokerTimeout, LedgerError
+from rollog.rules.headers import record_digest
+from rollog.rules.ledger_state import LedgerState
+from schemas import Disposition, Genesis, Sample, Step, Verdict, WeightVersion
+from schemas.codec import SchemaError, decode_as
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from rollog.broker.ports import Broker, Consumer
+    from rollog.broker.topics import RunTopics
+
+poll_seconds = 0.1
+patience_polls = 300
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """The ledger as read: its fold, and the steps that may have to be redone, by the version they made."""
+
+    state: LedgerState
+    genesis: Genesis | None
+    steps: dict[int, LedgerEntry]
+
+    def step(self, version: int) -> Step:
+        """The recorded step that made `version`. Raises LedgerError where no step made it."""
+        entry = self.steps.get(version)
+        if entry is None or not isinstance(entry.record.body, Step):
+            made = f"versions 1 to {max(self.steps)}" if self.steps else "no version yet"
+            raise LedgerError(f"no recorded step made version {version}; the recorded steps made {made}")
+        return entry.record.body
+
+
+def read_history(broker: Broker, topics: RunTopics) -> History:
+    """Read the ledger to its end. Raises LedgerError where its chain is broken."""
+    state = LedgerState()
+    genesis: Genesis | None = None
+    steps: dict[int, LedgerEntry] = {}
+    for entry in read_ledger(broker, topics):
+        state.apply(entry.record, entry.digest)
+        match entry.record.body:
+            case Genesis() as body:
+                genesis = body
+            case Step():
+                steps[entry.record.version] = entry
+    return History(state=state, genesis=genesis, steps=steps)
+
+
+def read_notices(broker: Broker, topics: RunTopics, ledger: LedgerState) -> dict[int, WeightVersion]:
+    """The committed notices of the weights that the ledger names, by version."""
+    found: dict[int, WeightVersion] = {}
+    with broker.consumer(client_id="trainer-weights") as consumer:
+        for record in read_to_end(consumer, topics.weights, 0):
+            notice = decode_as(WeightVersion, record.value or b"")
+            if ledger.weights.get(notice.version) == notice.sha256:
+                found[notice.version] = notice
+    return found
+
+
+def initial_weights(broker: Broker, topics: RunTopics, ledger: LedgerState) -> WeightVersion:
+    """The committed notice of version 0. Raises LedgerError when it is missing."""
+    notice = read_notices(broker, topics, ledger).get(0)
+    if notice is None:
+        raise LedgerError(
+            f"{topics.weights} holds no notice of version 0 with sha256 {ledger.weights[0]}; restore the topic"
+        )
+    return notice
+
+
+def recorded_groups(entry: LedgerEntry, consumer: Consumer, samples_topic: str) -> list[list[Sample]]:
+    """The groups that one recorded step trained, in training order, read again from `samples` by its references."""
+    trained = [verdict for verdict in entry.record.verdicts if verdict.disposition is Disposition.TRAINED]
+    samples = read_referenced(consumer, samples_topic, trained)
+    return [
+        [samples[(verdict.partition, verdict.offset)] for verdict in members]
+        for _, members in groupby(trained, key=lambda verdict: verdict.group_id)
+    ]
+
+
+def read_referenced(
+    consumer: Consumer, topic: str, references: Sequence[Verdict]
+) -> dict[tuple[int, int], Sample]:
+    """The referenced samples by place. Raises LedgerError when one is gone or is not the one that was trained."""
+    found: dict[tuple[int, int], Sample] = {}
+    for partition in sorted({reference.partition for reference in references}):
+        wanted = {reference.offset: reference for reference in references if reference.partition == partition}
+        found.update(_read_places(consumer, TopicPartition(topic, partition), wanted))
+    return found
+
+
+def _read_places(
+    consumer: Consumer, partition: TopicPartition, wanted: dict[int, Verdict]
+) -> Iterable[tuple[tuple[int, int], Sample]]:
+    found: list[tuple[tuple[int, int], Sample]] = []
+    last = max(wanted)
+    consumer.assign({partition: min(wanted)})
+    idle = 0
+    while consumer.position(partition) <= last:
+        records = consumer.poll(poll_seconds)
+        idle = 0 if records else idle + 1
+        if idle > patience_polls:
+            raise BrokerTimeout(
+                f"{partition.topic}, partition {partition.partition}: nothing at offset "
+                f"{consumer.position(partition)} for {patience_polls * poll_seconds:.0f} s; check the broker"
+            )
+        found.extend(
+            ((partition.partition, record.offset), _verified(record.value, wanted[record.offset]))
+            for record in records
+            if record.offset in wanted
+        )
+    missing = wanted.keys() - {offset for (_, offset), _ in found}
+    if missing:
+        raise LedgerError(
+            f"{partition.topic}, partition {partition.partition}: trained samples at offsets {sorted(missing)[:5]} are "
+            "no longer in the topic, so their step cannot be redone; restore the topic or a later checkpoint"
+        )
+    return found
+
+
+def _verified(value: bytes | None, reference: Verdict) -> Sample:
+    place = f"sample {reference.sample_id} (partition {reference.partition}, offset {reference.offset})"
+    if record_digest(value) != reference.digest:
+        raise LedgerError(f"{place} is not the record that the ledger says was trained; restore the topic")
+    try:
+        return decode_as(Sample, value or b"")
+    except SchemaError as error:
+        raise LedgerError(f"{place} was trained but cannot be decoded now: {error}") from error
