@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from rollog.broker.memory import MemoryBroker
 from rollog.errors import BrokerTimeout
-from trainer.engines.ports import EngineDescription, StepResult, TrainingBatch
+from trainer.engines.ports import EngineDescription, StepResult, StepSettings, TrainingBatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -136,6 +136,9 @@ class HashEngine:
 
     def start(self, model_path: str, weights_path: Path | None = None) -> None:
         self._weights = model_path.encode() if weights_path is None else weights_path.read_bytes()
+
+    def change_settings(self, settings: StepSettings) -> None:
+        del settings
 
     def train_step(self, batch: TrainingBatch) -> StepResult:
         digest = sha256(self._weights)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Self
 from consumers.sample_stream import SampleStream
 from rollog.broker.topics import RunTopics
 from rollog.config import LastBatch
-from rollog.errors import ConfigError, EngineError, LedgerError
+from rollog.errors import LedgerError
 from rollog.logs import get_logger
 from rollog.rules.alpha_control import alpha_of_step
 from rollog.rules.window import SampleWindow
@@ -44,8 +44,8 @@ from trainer.recorded import read_history
 from trainer.recovery import restore_engine
 from trainer.redo import Recording
 from trainer.reporting import Reporter
-from trainer.revisions import amended, check_amendment, new_changes, settings_at
-from trainer.training import plan_groups, training_batch
+from trainer.revisions import amended, new_changes, settings_at
+from trainer.training import check_finite, plan_groups, training_batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from rollog.rules.ledger_state import LedgerState
     from rollog.rules.window import ReadyGroup
     from schemas import LedgerRecord, WeightVersion
-    from trainer.engines.ports import StepResult, TrainingEngine
+    from trainer.engines.ports import TrainingEngine
     from trainer.recorded import History
     from trainer.settings import TrainerSettings
 
@@ -212,7 +212,6 @@ class Trainer:
             topics=self._topics,
             store=self._store,
             downloads=settings.downloads,
-            model_path=_model_path(settings),
             settings=settings,
             history=history,
         )
@@ -221,10 +220,9 @@ class Trainer:
 
     def _amend(self) -> None:
         """Commit the settings that change from here on, if any do: a trainer started again finds them in force."""
-        changes = new_changes(self._settings, self._amendment)
+        changes = new_changes(self._ledger, self._settings, self._amendment)
         if not changes:
             return
-        check_amendment(self._ledger, self._settings, changes)
         after = amended(self._settings, changes)
         record = amend_record(self._ledger, changes, after.freshness)
         self._ledger.apply(record, self._writer.commit(record))
@@ -255,7 +253,7 @@ class Trainer:
 
     def _begin(self) -> None:
         """Publish version 0 and commit genesis."""
-        self._engine.start(_model_path(self._settings))
+        self._engine.start(self._settings.model_path)
         notice = self._store.publish(0, self._engine.export_weights())
         with self._broker.admin() as admin:
             versions = {"kafka": admin.broker_version()}
@@ -319,7 +317,7 @@ class Trainer:
         result = self._engine.train_step(
             training_batch(groups, plan, settings.algorithm, settings.sampling_temperature)
         )
-        _check_finite(result, version)
+        check_finite(result, version)
         trained = self._clock()
         notice = self._store.publish(version, self._engine.export_weights())
         step = TrainedStep(
@@ -416,18 +414,3 @@ class Trainer:
         self._checkpointed = version
         self._clocks.checkpoint_seconds = self._clock() - started
         self._reporter.checkpointed(checkpoint.name, self._clocks.checkpoint_seconds)
-
-
-def _model_path(settings: TrainerSettings) -> str:
-    if settings.model.path is None:
-        raise ConfigError("model.path is not set; name a directory or a Hugging Face causal language model")
-    return settings.model.path
-
-
-def _check_finite(result: StepResult, version: int) -> None:
-    """Never publish weights that came from a gradient that is no number."""
-    if not all(math.isfinite(value) for value in (*result.losses, *result.gradient_norms)):
-        raise EngineError(
-            f"the step to version {version} gave losses {list(result.losses)} and gradient norms "
-            f"{list(result.gradient_norms)}; nothing was published: lower optimizer.learning_rate or check the model"
-        )

@@ -17,7 +17,7 @@ from rollog.logs import get_logger
 from trainer.ledger_records import machine, own_versions
 from trainer.recorded import initial_weights, recorded_groups
 from trainer.revisions import amended, planning_keys, settings_at
-from trainer.training import plan_groups, training_batch
+from trainer.training import check_finite, plan_groups, training_batch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from rollog.broker.topics import RunTopics
     from rollog.rules.ledger_state import LedgerState
     from rollog.weights import WeightsStore
-    from schemas import Genesis, MicroBatch, Sample, Step
+    from schemas import Genesis, MicroBatch, Step
     from trainer.checkpoints import Checkpoint
     from trainer.engines.ports import EngineDescription, StepResult, TrainingEngine
     from trainer.recorded import History
@@ -40,14 +40,13 @@ log = get_logger("trainer")
 class Recording:
     """One recorded run and the settings of its manifest. Nothing of it is ever changed.
 
-    `downloads` takes weights from a store that is not on this disk; `model_path` is where the model's structure is.
+    `downloads` takes weights from a store that is not on this disk.
     """
 
     broker: Broker
     topics: RunTopics
     store: WeightsStore
     downloads: Path
-    model_path: str
     settings: TrainerSettings
     history: History
 
@@ -90,7 +89,7 @@ def restore(
     genesis = recording.genesis
     checkpoint = usable_checkpoint(checkpoints, recording.history.state, at_most=at_most)
     notice = initial_weights(recording.broker, recording.topics, recording.history.state)
-    engine.start(recording.model_path, recording.store.fetch(notice, recording.downloads))
+    engine.start(recording.settings.model_path, recording.store.fetch(notice, recording.downloads))
     here = engine.describe()
     if here.world_size != genesis.world_size:
         raise EngineError(
@@ -126,7 +125,10 @@ def redo_steps(
             if planning_keys & (overrides or {}).keys():
                 plan = plan_groups(groups, settings.trainer, world_size=world_size, seed=recorded.seed)
             engine.change_settings(settings.step_settings)
-            result = _train(engine, groups, plan, settings)
+            result = engine.train_step(
+                training_batch(groups, plan, settings.algorithm, settings.sampling_temperature)
+            )
+            check_finite(result, version)
             yield RedoneStep(
                 version=version, recorded=recorded, result=result, weights=engine.export_weights()
             )
@@ -188,12 +190,3 @@ def not_reproduced(
         f"{f'elsewhere: {named}' if named else 'on this machine type and these versions'}: "
         "resume on the same machine type and versions"
     )
-
-
-def _train(
-    engine: TrainingEngine,
-    groups: list[list[Sample]],
-    plan: tuple[MicroBatch, ...],
-    settings: TrainerSettings,
-) -> StepResult:
-    return engine.train_step(training_batch(groups, plan, settings.algorithm, settings.sampling_temperature))

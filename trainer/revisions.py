@@ -99,26 +99,30 @@ def settings_at(settings: TrainerSettings, ledger: LedgerState, revision: int) -
         ) from error
 
 
-def new_changes(settings: TrainerSettings, wanted: Mapping[str, object]) -> Changes:
-    """Those of `wanted` that differ from the settings in force, their values as JSON has them."""
+def new_changes(ledger: LedgerState, settings: TrainerSettings, wanted: Mapping[str, object]) -> Changes:
+    """Those of `wanted` that differ from the settings in force, their values as JSON has them.
+
+    Raises ConfigError, naming every key, for what cannot change, or cannot change any more.
+    """
+    refuse_other_keys(wanted, amendable_keys, "cannot change after a run has begun")
     after = amended(settings, wanted)
-    return {key: _value(after, key) for key in sorted(wanted) if _value(after, key) != _value(settings, key)}
+    changes = {
+        key: _value(after, key) for key in sorted(wanted) if _value(after, key) != _value(settings, key)
+    }
+    if "run.num_steps" in changes:
+        _check_num_steps(ledger, settings.run_config.num_steps, after.run_config.num_steps)
+    return changes
 
 
-def check_amendment(ledger: LedgerState, settings: TrainerSettings, changes: Mapping[str, object]) -> None:
-    """Raise ConfigError, naming every key, for what cannot change now; `settings` are those in force."""
-    refuse_other_keys(changes, amendable_keys, "cannot change after a run has begun")
-    planned = changes.get("run.num_steps")
-    if planned is None:
-        return
-    if ledger.version >= settings.run_config.num_steps:
+def _check_num_steps(ledger: LedgerState, planned: int, wanted: int) -> None:
+    if ledger.version >= planned:
         raise ConfigError(
-            f"run.num_steps = {planned}: the run has made its {settings.run_config.num_steps} steps already, and its "
-            "workers may have been stopped; start a new run from its weights"
+            f"run.num_steps = {wanted}: the run has made its {planned} steps already, and its workers may have been "
+            "stopped; start a new run from its weights"
         )
-    if not isinstance(planned, int) or planned <= ledger.version:
+    if wanted <= ledger.version:
         raise ConfigError(
-            f"run.num_steps = {planned}: version {ledger.version} is made already; give a larger number"
+            f"run.num_steps = {wanted}: version {ledger.version} is made already; give a larger number"
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rollog.errors import ConfigError
 from trainer.engines.ports import StepSettings
 
 if TYPE_CHECKING:
@@ -36,6 +37,15 @@ class TrainerSettings:
     trainer: TrainerConfig
     weights_uri: str
     manifest_json: str
+
+    @property
+    def model_path(self) -> str:
+        """Where the model's structure is. Raises ConfigError where it is not set."""
+        if self.model.path is None:
+            raise ConfigError(
+                "model.path is not set; name a directory or a Hugging Face causal language model"
+            )
+        return self.model.path
 
     @property
     def step_settings(self) -> StepSettings:

@@ -17,6 +17,8 @@ from rollog.cli.bench import bench
 from rollog.cli.broker import broker
 from rollog.cli.doctor import doctor
 from rollog.cli.plan import plan
+from rollog.cli.replay import replay
+from rollog.cli.resume import resume
 from rollog.cli.roles import dispatch, rollout, train
 from rollog.cli.signals import exit_on_sigterm
 from rollog.cli.topics import topics
@@ -44,7 +46,7 @@ def cli(context: click.Context, debug: bool) -> None:
     context.obj = debug
 
 
-for command in (up, watch, plan, topics, dispatch, rollout, train, broker, doctor, bench):
+for command in (up, resume, watch, plan, replay, topics, dispatch, rollout, train, broker, doctor, bench):
     cli.add_command(command)
 
 

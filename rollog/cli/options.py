@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -62,6 +63,22 @@ def home_option(function: Command) -> Command:
 
 plain_option = click.option("--plain", is_flag=True, help="One line per step instead of the live picture.")
 
+workers_option = click.option(
+    "--workers",
+    "num_workers",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Rollout worker processes to run here.",
+)
+
+json_option = click.option(
+    "--json",
+    "json_path",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the figures to this file.",
+)
+
 wait_option = click.option(
     "--wait",
     "wait_seconds",
@@ -93,6 +110,29 @@ def common_options(function: Command) -> Command:
     for decorate in reversed(_decorators()):
         decorated = decorate(decorated)
     return decorated
+
+
+def recorded_run(function: Command) -> Command:
+    """Add the argument RUN to a command that has the shared options: the run's name, or --run instead."""
+
+    @wraps(function)
+    def command(options: CommonOptions, run_name: str | None, **others: Any) -> Any:
+        if run_name is not None and options.run not in {None, run_name}:
+            raise click.UsageError(f"RUN is {run_name} and --run is {options.run}: name one run")
+        return function(options=replace(options, run=run_name or options.run), **others)
+
+    decorated: Command = click.argument("run_name", metavar="RUN", required=False)(command)
+    return decorated
+
+
+def write_json(path: Path, figures: dict[str, Any]) -> None:
+    """Write what `--json` asked for. Raises ConfigError when the file cannot be written."""
+    from rollog.errors import ConfigError  # noqa: PLC0415  # help needs no errors
+
+    try:
+        path.write_text(json.dumps(figures, indent=2) + "\n")
+    except OSError as error:
+        raise ConfigError(f"--json {path} cannot be written ({error.strerror}); name another file") from error
 
 
 def _decorators() -> list[Callable[[Command], Command]]:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from rollog.cli.options import CommonOptions, common_options
+from rollog.cli.options import CommonOptions, common_options, json_option, write_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from consumers.measured_times import MeasuredTimes
     from rollog.rules.sizing import DeviceSplit, Plan, Workload
@@ -58,12 +57,7 @@ def _workload_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.command()
 @_workload_options
-@click.option(
-    "--json",
-    "json_path",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Write the figures to this file.",
-)
+@json_option
 @common_options
 def plan(options: CommonOptions, json_path: Path | None, **flags: float | None) -> None:
     """Say how many devices should generate and how many should train, and what alpha brings.
@@ -83,7 +77,7 @@ def plan(options: CommonOptions, json_path: Path | None, **flags: float | None) 
     for line in plan_lines(plans, workload, figures):
         click.echo(line)
     if json_path is not None:
-        _write(json_path, figures)
+        write_json(json_path, figures)
 
 
 def workload_of(flags: dict[str, float | None], measured: Measured | None) -> Workload:
@@ -208,15 +202,6 @@ def _simulated_line(simulated: dict[str, float]) -> str:
 
 def _devices(split: DeviceSplit) -> str:
     return f"{split.num_rollout_devices} generating + {split.num_train_devices} training"
-
-
-def _write(path: Path, figures: dict[str, Any]) -> None:
-    from rollog.errors import ConfigError  # noqa: PLC0415
-
-    try:
-        path.write_text(json.dumps(figures, indent=2) + "\n")
-    except OSError as error:
-        raise ConfigError(f"--json {path} cannot be written ({error.strerror}); name another file") from error
 
 
 def _with_flag_names(text: str) -> str:

@@ -10,7 +10,7 @@ from builders import LedgerBuilder, a_genesis, a_header, weights_sha256
 from rollog.errors import LedgerError
 from rollog.rules.ledger_state import LedgerState, record_hash
 from rollog.rules.verdicts import verdict_of
-from schemas import Close, ClosedGroup, Disposition, LedgerKind, LedgerRecord
+from schemas import Amend, Close, ClosedGroup, Disposition, LedgerKind, LedgerRecord
 from schemas.codec import encode
 
 
@@ -32,6 +32,45 @@ def test_the_fold_knows_version_alpha_weights_and_head() -> None:
     assert (ledger.state.version, ledger.state.alpha) == (1, 0.5)
     assert ledger.state.weights == {0: weights_sha256(0), 1: weights_sha256(1)}
     assert ledger.state.head == record_hash(encode(record))
+
+
+def amend_record(state: LedgerState, revision: int, changes_json: str) -> LedgerRecord:
+    return replace(
+        close_record(state),
+        kind=LedgerKind.AMEND,
+        body=Amend(revision=revision, changes_json=changes_json),
+    )
+
+
+def test_amended_settings_are_known_by_revision() -> None:
+    ledger = LedgerBuilder()
+    ledger.add(amend_record(ledger.state, 1, '{"optimizer.learning_rate": 0.5, "run.num_steps": 7}'))
+    ledger.add(amend_record(ledger.state, 2, '{"optimizer.learning_rate": 0.25}'))
+    assert ledger.state.changed_settings(0) == {}
+    assert ledger.state.changed_settings(1) == {"optimizer.learning_rate": 0.5, "run.num_steps": 7}
+    assert ledger.state.changed_settings() == {"optimizer.learning_rate": 0.25, "run.num_steps": 7}
+    assert ledger.state.num_steps(3) == 7
+    assert LedgerBuilder().state.num_steps(3) == 3
+
+
+@pytest.mark.parametrize(
+    ("revision", "changes", "message"),
+    [
+        (2, "{}", "revision 2 of|begins revision 2, expected 1"),
+        (1, "{", "no JSON"),
+        (1, "[1]", "no JSON object"),
+    ],
+)
+def test_an_amend_record_that_does_not_follow_is_refused(revision: int, changes: str, message: str) -> None:
+    ledger = LedgerBuilder()
+    with pytest.raises(LedgerError, match=message):
+        ledger.add(amend_record(ledger.state, revision, changes))
+
+
+def test_a_step_under_another_revision_than_the_one_in_force_is_refused() -> None:
+    ledger = LedgerBuilder()
+    with pytest.raises(LedgerError, match="names revision 1 of the settings, in force is 0"):
+        ledger.step(revision=1)
 
 
 def test_a_record_with_another_predecessor_is_refused() -> None:
