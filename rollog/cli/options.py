@@ -113,7 +113,7 @@ def common_options(function: Command) -> Command:
 
 
 def recorded_run(function: Command) -> Command:
-    """Add the argument RUN to a command that has the shared options: the run's name, or --run instead."""
+    """Add the argument RUN, the run's name, below `common_options`; --run says the same."""
 
     @wraps(function)
     def command(options: CommonOptions, run_name: str | None, **others: Any) -> Any:

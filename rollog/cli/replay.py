@@ -48,8 +48,8 @@ class Source:
 @click.option("--to", "end", type=click.IntRange(min=1), help="Last version to make; the newest without it.")
 @click.option("--into", metavar="NAME", help="With --set of training settings: name of the counterfactual.")
 @json_option
-@recorded_run
 @common_options
+@recorded_run
 def replay(
     options: CommonOptions, begin: int, end: int | None, into: str | None, json_path: Path | None
 ) -> int:

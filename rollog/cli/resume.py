@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 @click.command()
 @workers_option
 @plain_option
-@recorded_run
 @common_options
+@recorded_run
 def resume(options: CommonOptions, num_workers: int, plain: bool) -> int:
     """Go on with a run after any stop, and end when it is over.
 
@@ -86,6 +86,8 @@ def changes_of(
 
     Raises ConfigError, naming every key, for what cannot change, does not fit, or comes after the end of the run.
     """
+    from pydantic import ValidationError  # noqa: PLC0415
+
     from rollog.cli.settings import by_key, by_section  # noqa: PLC0415
     from rollog.errors import ConfigError  # noqa: PLC0415
     from trainer.revisions import amendable_keys, refuse_other_keys  # noqa: PLC0415
@@ -96,7 +98,12 @@ def changes_of(
     refuse_other_keys(
         different, amendable_keys, f"cannot change: run {run} keeps it from its beginning to its end"
     )
-    after = by_key(in_force.changed(**by_section({key: wanted[key] for key in different})).to_manifest())
+    try:
+        resolved = in_force.changed(**by_section({key: wanted[key] for key in different}))
+    except ValidationError as error:
+        problems = "; ".join(detail["msg"].removeprefix("Value error, ") for detail in error.errors())
+        raise ConfigError(f"{_shown(wanted)}: {problems}") from error
+    after = by_key(resolved.to_manifest())
     changes = {key: after[key] for key in sorted(different) if after[key] != before[key]}
     if changes and ledger.is_closed:
         raise ConfigError(

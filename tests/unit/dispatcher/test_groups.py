@@ -52,6 +52,15 @@ def test_no_more_groups_are_opened_than_the_run_still_needs() -> None:
     assert book.num_open == 2
 
 
+def test_how_many_steps_the_run_still_makes_is_read_in_the_ledger() -> None:
+    ledger = LedgerBuilder(alpha=4.0)
+    book = a_book(ledger, num_steps=1)
+    ledger.amend('{"run.num_steps": 3}')
+    while book.may_open():
+        issue_group(book, book.next_group_id)
+    assert book.num_open == 6
+
+
 def test_a_group_that_will_be_filtered_makes_room_at_once_and_wants_nothing() -> None:
     book = a_book(LedgerBuilder(alpha=0.0))
     issue_group(book, 0)

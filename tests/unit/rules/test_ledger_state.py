@@ -10,7 +10,7 @@ from builders import LedgerBuilder, a_genesis, a_header, weights_sha256
 from rollog.errors import LedgerError
 from rollog.rules.ledger_state import LedgerState, record_hash
 from rollog.rules.verdicts import verdict_of
-from schemas import Amend, Close, ClosedGroup, Disposition, LedgerKind, LedgerRecord
+from schemas import Close, ClosedGroup, Disposition, LedgerKind, LedgerRecord
 from schemas.codec import encode
 
 
@@ -34,18 +34,10 @@ def test_the_fold_knows_version_alpha_weights_and_head() -> None:
     assert ledger.state.head == record_hash(encode(record))
 
 
-def amend_record(state: LedgerState, revision: int, changes_json: str) -> LedgerRecord:
-    return replace(
-        close_record(state),
-        kind=LedgerKind.AMEND,
-        body=Amend(revision=revision, changes_json=changes_json),
-    )
-
-
 def test_amended_settings_are_known_by_revision() -> None:
     ledger = LedgerBuilder()
-    ledger.add(amend_record(ledger.state, 1, '{"optimizer.learning_rate": 0.5, "run.num_steps": 7}'))
-    ledger.add(amend_record(ledger.state, 2, '{"optimizer.learning_rate": 0.25}'))
+    ledger.amend('{"optimizer.learning_rate": 0.5, "run.num_steps": 7}')
+    ledger.amend('{"optimizer.learning_rate": 0.25}')
     assert ledger.state.changed_settings(0) == {}
     assert ledger.state.changed_settings(1) == {"optimizer.learning_rate": 0.5, "run.num_steps": 7}
     assert ledger.state.changed_settings() == {"optimizer.learning_rate": 0.25, "run.num_steps": 7}
@@ -64,7 +56,7 @@ def test_amended_settings_are_known_by_revision() -> None:
 def test_an_amend_record_that_does_not_follow_is_refused(revision: int, changes: str, message: str) -> None:
     ledger = LedgerBuilder()
     with pytest.raises(LedgerError, match=message):
-        ledger.add(amend_record(ledger.state, revision, changes))
+        ledger.amend(changes, revision)
 
 
 def test_a_step_under_another_revision_than_the_one_in_force_is_refused() -> None:
