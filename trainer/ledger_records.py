@@ -20,6 +20,7 @@ from schemas import (
     Genesis,
     LedgerKind,
     LedgerRecord,
+    Rebase,
     Step,
     StepTimings,
     Verdict,
@@ -144,6 +145,28 @@ def amend_record(
             revision=ledger.revision + 1, changes_json=json.dumps(changes, sort_keys=True, allow_nan=False)
         ),
         alpha=alpha_of_step(ledger.version + 1, ledger.taken_steps, freshness),
+    )
+
+
+def rebase_record(
+    ledger: LedgerState, weights_sha256: str, max_difference: float, reason: str, freshness: FreshnessConfig
+) -> LedgerRecord:
+    """A new version, whose weights take over from those of the newest, which could not be reproduced."""
+    version = ledger.version + 1
+    return _following(
+        ledger,
+        LedgerKind.REBASE,
+        ((), ()),
+        ledger.low_water_marks,
+        body=Rebase(
+            version_not_reproduced=ledger.version,
+            weights_sha256=weights_sha256,
+            expected_sha256=ledger.weights[ledger.version],
+            max_difference=max_difference,
+            reason=reason,
+        ),
+        version=version,
+        alpha=alpha_of_step(version + 1, ledger.taken_steps, freshness),
     )
 
 

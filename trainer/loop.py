@@ -29,20 +29,22 @@ from rollog.weights import WeightsStore
 from schemas import Step, StepTimings
 from trainer.checkpoints import CheckpointStore
 from trainer.control import ControlReader
+from trainer.distances import weights_distance
 from trainer.ledger_records import (
     TrainedStep,
     amend_record,
     close_record,
     genesis_record,
+    rebase_record,
     step_record,
     verdicts_record,
 )
 from trainer.ledger_writer import LedgerWriter
 from trainer.planning import step_seed
 from trainer.progress import check_progress
-from trainer.recorded import read_history
+from trainer.recorded import read_history, read_notices
 from trainer.recovery import restore_engine
-from trainer.redo import Recording
+from trainer.redo import Recording, environment_differences
 from trainer.reporting import Reporter
 from trainer.revisions import amended, new_changes, settings_at
 from trainer.training import check_finite, plan_groups, training_batch
@@ -60,6 +62,7 @@ if TYPE_CHECKING:
     from schemas import LedgerRecord, WeightVersion
     from trainer.engines.ports import TrainingEngine
     from trainer.recorded import History
+    from trainer.redo import RedoneStep
     from trainer.settings import TrainerSettings
 
 log = get_logger("trainer")
@@ -187,13 +190,14 @@ class Trainer:
         self._ledger = history.state
         if self._ledger.is_closed:
             return
-        if self._ledger.has_genesis:
-            self._check_partitions()
-            self._restore(history)
-        else:
+        is_new = not self._ledger.has_genesis
+        if is_new:
             self._begin()
+        self._check_partitions()
         self._settings = settings_at(settings, self._ledger, self._ledger.revision)
         self._amend()
+        if not is_new:
+            self._restore(settings, history)
         self._engine.change_settings(self._settings.step_settings)
         self._start_reading(open_parts)
         log.info(
@@ -204,19 +208,44 @@ class Trainer:
             sequence=self._ledger.next_sequence,
         )
 
-    def _restore(self, history: History) -> None:
-        """Bring the engine to the last committed version."""
-        settings = self._settings
+    def _restore(self, manifested: TrainerSettings, history: History) -> None:
+        """Bring the engine to the last committed version; `manifested` are the settings of the manifest."""
         recording = Recording(
             broker=self._broker,
             topics=self._topics,
             store=self._store,
-            downloads=settings.downloads,
-            settings=settings,
+            downloads=manifested.downloads,
+            settings=manifested,
             history=history,
         )
-        checkpoint = restore_engine(self._engine, recording, self._checkpoints.complete())
-        self._checkpointed = None if checkpoint is None else checkpoint.version
+        restored = restore_engine(
+            self._engine,
+            recording,
+            self._checkpoints.complete(),
+            allow_rebase=self._settings.trainer.allow_rebase,
+        )
+        self._checkpointed = None if restored.checkpoint is None else restored.checkpoint.version
+        if restored.other_weights is not None:
+            self._rebase(recording, restored.other_weights)
+
+    def _rebase(self, recording: Recording, step: RedoneStep) -> None:
+        """Go on from the weights that redo gave: publish them under a new version, say how far they are, checkpoint."""
+        ledger = self._ledger
+        published = read_notices(self._broker, self._topics, ledger)[ledger.version]
+        distance = weights_distance(step.weights, self._store.fetch(published, recording.downloads))
+        differences = environment_differences(recording.genesis, self._engine.describe())
+        reason = "; ".join(f"{name} was {then}, is {now}" for name, (then, now) in differences.items())
+        notice = self._store.publish(ledger.version + 1, step.weights)
+        record = rebase_record(
+            ledger,
+            notice.sha256,
+            distance.max_absolute,
+            reason or "no difference of machine type and versions is known",
+            self._settings.freshness,
+        )
+        ledger.apply(record, self._writer.commit(record, weights=notice))
+        log.warning("rebased", version=ledger.version, max_difference=distance.max_absolute, reason=reason)
+        self._save_checkpoint()
 
     def _amend(self) -> None:
         """Commit the settings that change from here on, if any do: a trainer started again finds them in force."""

@@ -15,7 +15,7 @@ from rollog.broker.ports import TopicPartition
 from rollog.errors import BrokerTimeout, LedgerError
 from rollog.rules.headers import record_digest
 from rollog.rules.ledger_state import LedgerState
-from schemas import Disposition, Genesis, Sample, Step, Verdict, WeightVersion
+from schemas import Disposition, Genesis, Rebase, Sample, Step, Verdict, WeightVersion
 from schemas.codec import SchemaError, decode_as
 
 if TYPE_CHECKING:
@@ -30,11 +30,22 @@ patience_polls = 300
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """The ledger as read: its fold, and the steps that may have to be redone, by the version they made."""
+    """The ledger as read: its fold, the steps by the version they made, and the versions that rebases made."""
 
     state: LedgerState
     genesis: Genesis | None
     steps: dict[int, LedgerEntry]
+    rebases: frozenset[int] = frozenset()
+
+    def continued_as(self, version: int) -> int:
+        """The version that training went on from after `version` was made: that of rebases right behind it, if any."""
+        while version + 1 in self.rebases:
+            version += 1
+        return version
+
+    def is_superseded(self, version: int) -> bool:
+        """Whether a later rebase, not right behind `version`, gave the run other weights than its steps had."""
+        return max(self.rebases, default=0) > self.continued_as(version)
 
     def step(self, version: int) -> Step:
         """The recorded step that made `version`. Raises LedgerError where no step made it."""
@@ -50,6 +61,7 @@ def read_history(broker: Broker, topics: RunTopics) -> History:
     state = LedgerState()
     genesis: Genesis | None = None
     steps: dict[int, LedgerEntry] = {}
+    rebases: set[int] = set()
     for entry in read_ledger(broker, topics):
         state.apply(entry.record, entry.digest)
         match entry.record.body:
@@ -57,7 +69,9 @@ def read_history(broker: Broker, topics: RunTopics) -> History:
                 genesis = body
             case Step():
                 steps[entry.record.version] = entry
-    return History(state=state, genesis=genesis, steps=steps)
+            case Rebase():
+                rebases.add(entry.record.version)
+    return History(state=state, genesis=genesis, steps=steps, rebases=frozenset(rebases))
 
 
 def read_notices(broker: Broker, topics: RunTopics, ledger: LedgerState) -> dict[int, WeightVersion]:

@@ -2,11 +2,12 @@
 
 Consumes a recorded run and the newest complete checkpoint; produces an engine that stands at the last committed
 version. Every redone step must give the weights that were published for it, bit for bit; otherwise recovery stops
-and says so. On a crash it is simply done again.
+and says so, unless the run may go on from other weights. On a crash it is simply done again.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rollog.errors import EngineError, LedgerError
@@ -18,32 +19,56 @@ if TYPE_CHECKING:
 
     from trainer.checkpoints import Checkpoint
     from trainer.engines.ports import TrainingEngine
-    from trainer.redo import Recording
+    from trainer.redo import Recording, RedoneStep
 
 log = get_logger("trainer")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restored:
+    """Where an engine stands after recovery.
+
+    `checkpoint` is where it started from, None for version 0. `other_weights` is the redone step to the newest version
+    where it gave other weights than the published ones and that is allowed, else None.
+    """
+
+    checkpoint: Checkpoint | None
+    other_weights: RedoneStep | None
+
+
 def restore_engine(
-    engine: TrainingEngine, recording: Recording, checkpoints: Sequence[Checkpoint]
-) -> Checkpoint | None:
-    """Bring `engine` to the last committed version; returns the checkpoint it started from, None for version 0.
+    engine: TrainingEngine,
+    recording: Recording,
+    checkpoints: Sequence[Checkpoint],
+    *,
+    allow_rebase: bool = False,
+) -> Restored:
+    """Bring `engine` to the last committed version.
+
+    Steps before the newest rebase are redone without being judged: what counts is whether its weights come out.
 
     Raises:
         LedgerError: a checkpoint is ahead of the ledger or of another history; a referenced sample is gone.
-        EngineError: a redone step gives other weights than the published ones.
+        EngineError: a redone step gives other weights than the published ones, and `allow_rebase` is not set.
     """
-    ledger = recording.history.state
-    _refuse_ahead(checkpoints, ledger.version)
-    checkpoint = restore(engine, recording, checkpoints, at_most=ledger.version)
+    history = recording.history
+    newest = history.state.version
+    _refuse_ahead(checkpoints, newest)
+    checkpoint = restore(engine, recording, checkpoints, at_most=newest)
     begin = 0 if checkpoint is None else checkpoint.version
-    log.info("recovering", version=ledger.version, redo_from=begin)
-    for step in redo_steps(engine, recording, range(begin + 1, ledger.version + 1)):
-        if step.weights_sha256 != ledger.weights[step.version]:
-            what = f"redoing the step of version {step.version}"
-            raise EngineError(
-                not_reproduced(recording, engine.describe(), step.version, step.weights_sha256, what)
-            )
-    return checkpoint
+    log.info("recovering", version=newest, redo_from=begin)
+    other_weights: RedoneStep | None = None
+    for step in redo_steps(engine, recording, range(begin + 1, newest + 1)):
+        is_reproduced = step.weights_sha256 == history.state.weights[history.continued_as(step.version)]
+        other_weights = None if is_reproduced else step
+        if is_reproduced or history.is_superseded(step.version):
+            continue
+        what = f"redoing the step of version {step.version}"
+        problem = not_reproduced(recording, engine.describe(), step.version, step.weights_sha256, what)
+        if not allow_rebase:
+            raise EngineError(problem)
+        log.warning("not reproduced", problem=problem)
+    return Restored(checkpoint=checkpoint, other_weights=other_weights)
 
 
 def _refuse_ahead(checkpoints: Sequence[Checkpoint], version: int) -> None:

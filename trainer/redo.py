@@ -82,13 +82,17 @@ def restore(
 ) -> Checkpoint | None:
     """Start `engine` at the newest usable checkpoint up to version `at_most`, None for version 0 from the store.
 
+    A checkpoint whose weights a rebase replaced is passed over.
+
     Raises:
         LedgerError: a checkpoint is of another history; the ledger or the notice of version 0 is missing.
         EngineError: the checkpoint does not hold the published weights, or the engine has other ranks than the run.
     """
     genesis = recording.genesis
-    checkpoint = usable_checkpoint(checkpoints, recording.history.state, at_most=at_most)
-    notice = initial_weights(recording.broker, recording.topics, recording.history.state)
+    history = recording.history
+    on_the_way = [each for each in checkpoints if history.continued_as(each.version) == each.version]
+    checkpoint = usable_checkpoint(on_the_way, history.state, at_most=at_most)
+    notice = initial_weights(recording.broker, recording.topics, history.state)
     engine.start(recording.settings.model_path, recording.store.fetch(notice, recording.downloads))
     here = engine.describe()
     if here.world_size != genesis.world_size:
@@ -112,12 +116,15 @@ def redo_steps(
 ) -> Iterator[RedoneStep]:
     """Train the recorded steps to `versions` on an engine that stands at the version before them.
 
-    `overrides` are settings by dotted key that win over the recorded ones.
+    `overrides` are settings by dotted key that win over the recorded ones. A version that a rebase made is passed over:
+    nothing was trained for it.
     """
     history = recording.history
     world_size = engine.describe().world_size
     with recording.broker.consumer(client_id="trainer-redo") as consumer:
         for version in versions:
+            if version in history.rebases:
+                continue
             recorded = history.step(version)
             settings = amended(recording.settings_of_step(version), overrides or {})
             groups = recorded_groups(history.steps[version], consumer, recording.topics.samples)
@@ -188,5 +195,6 @@ def not_reproduced(
     return (
         f"{what} gives weights {sha256[:16]} for version {version}, published were {expected[:16]}; the run began "
         f"{f'elsewhere: {named}' if named else 'on this machine type and these versions'}: "
-        "resume on the same machine type and versions"
+        "resume on the same machine type and versions, or let the run go on from other weights with "
+        "trainer.allow_rebase = true"
     )

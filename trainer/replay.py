@@ -12,36 +12,22 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-import torch
-from safetensors import SafetensorError
-from safetensors.torch import load, load_file
-
 from rollog.errors import ConfigError, WeightsError
 from rollog.logs import get_logger
+from trainer.distances import weights_distance
 from trainer.recorded import read_notices
 from trainer.redo import redo_steps
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
     from schemas import WeightVersion
+    from trainer.distances import WeightsDistance
     from trainer.engines.ports import TrainingEngine
     from trainer.recorded import History
     from trainer.redo import Recording, RedoneStep
 
 log = get_logger("replay")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WeightsDistance:
-    """How far weights are from published ones, over all floating-point tensors.
-
-    `max_absolute` is the largest |a - b|, `relative` the norm of a - b by the norm of b, b the published ones.
-    """
-
-    max_absolute: float
-    relative: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,33 +100,13 @@ def recorded_span(history: History, begin: int, end: int | None) -> tuple[int, i
     """The versions between which recorded steps are wanted, the last one without `end`. Raises ConfigError."""
     newest = history.state.version
     last = newest if end is None else end
-    if not 0 <= begin < last <= newest:
+    is_within = 0 <= begin < last <= newest
+    if not is_within or not history.steps.keys() & set(range(begin + 1, last + 1)):
         raise ConfigError(
             f"versions {begin} to {last}: there is no recorded step between them; the run has versions 0 to {newest}, "
             "and the first is to be smaller than the second"
         )
     return begin, last
-
-
-def weights_distance(weights: bytes, published: Path) -> WeightsDistance:
-    """How far a weights file is from a published one. Raises WeightsError where names or shapes differ."""
-    try:
-        here, there = load(weights), load_file(published)
-    except SafetensorError as error:
-        raise WeightsError(f"weights file {published} cannot be compared: {error}") from error
-    if {name: tensor.shape for name, tensor in here.items()} != {
-        name: tensor.shape for name, tensor in there.items()
-    }:
-        raise WeightsError(f"weights file {published} has other tensors than the model trained here")
-    largest, squares, norm = 0.0, 0.0, 0.0
-    for name, tensor in there.items():
-        if not tensor.is_floating_point() or tensor.numel() == 0:
-            continue
-        difference = here[name].to(torch.float64) - tensor.to(torch.float64)
-        largest = max(largest, difference.abs().max().item())
-        squares += difference.square().sum().item()
-        norm += tensor.to(torch.float64).square().sum().item()
-    return WeightsDistance(max_absolute=largest, relative=(squares / norm) ** 0.5 if norm > 0 else 0.0)
 
 
 def largest_difference(here: Sequence[float], there: Sequence[float]) -> float | None:

@@ -20,8 +20,9 @@ from rollog.weights import weights_name
 from schemas import LedgerRecord, Step
 from trainer.checkpoints import CheckpointStore
 from trainer.counterfactual import Question, check_question, train_counterfactual
+from trainer.distances import weights_distance
 from trainer.redo import environment_differences, restore
-from trainer.replay import recorded_span, weights_distance
+from trainer.replay import recorded_span
 from trainer.revisions import amended
 from trainer.role import training_engine
 

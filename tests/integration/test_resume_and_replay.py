@@ -10,55 +10,44 @@ from terminal import Terminal, toml_of
 from whole_run import small_settings
 
 from consumers.ledger import read_ledger
-from rollog.broker.embedded import EmbeddedKafka
-from rollog.broker.kafka import KafkaBroker
-from rollog.broker.topics import RunTopics
 from schemas import Amend, LedgerKind, Step
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from schemas import LedgerRecord
+    from rollog.broker.kafka import KafkaBroker
+    from rollog.broker.topics import RunTopics
 
 pytestmark = [pytest.mark.broker, pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.fixture
-def terminal(tmp_path: Path, cache_directory: Path, embedded_kafka: EmbeddedKafka) -> Iterator[Terminal]:
-    del embedded_kafka  # whose start has fetched the jars
+def terminal(tmp_path: Path, cache_directory: Path) -> Iterator[Terminal]:
     made = Terminal(tmp_path, cache_directory)
     yield made
     made.close()
 
 
-def ledger_of(terminal: Terminal, cache_directory: Path, run: str) -> list[LedgerRecord]:
-    with EmbeddedKafka(terminal.home / "kafka", cache_directory) as kafka:
-        broker = KafkaBroker(kafka.address)
-        return [entry.record for entry in read_ledger(broker, RunTopics("rollog-test", run))]
-
-
 def test_a_stopped_run_goes_on_with_other_settings_and_every_step_can_be_replayed(
-    terminal: Terminal, tmp_path: Path, cache_directory: Path
+    terminal: Terminal, tmp_path: Path, kafka_broker: KafkaBroker, run_topics: RunTopics
 ) -> None:
-    (tmp_path / "run.toml").write_text(toml_of(small_settings(tmp_path, "twice", run={"num_steps": 2000})))
-    terminal.up("--run", "twice", "--config", "run.toml")
+    name = run_topics.run
+    on_kafka = ("--broker", kafka_broker.address)
+    (tmp_path / "run.toml").write_text(toml_of(small_settings(tmp_path, name, run={"num_steps": 2000})))
+    terminal.up("--run", name, "--config", "run.toml", *on_kafka)
     terminal.wait_for("step 3/2000")
     terminal.press_ctrl_c()
     assert terminal.status() == 130
 
-    place = ("twice", "--set", "run.prefix=rollog-test")
-    terminal.start("resume", *place, "--plain", "--set", "groups.group_size=2")
-    assert terminal.status() == 2
-    assert "groups.group_size cannot change: run twice keeps it" in terminal.told()
-
-    made = json.loads((terminal.home / "runs" / "twice" / "summary.json").read_text())["steps"]
+    place = (name, "--set", f"run.prefix={run_topics.prefix}", *on_kafka)
+    made = json.loads((terminal.home / "runs" / name / "summary.json").read_text())["steps"]
     changed = ("--set", f"run.num_steps={made + 2}", "--set", "optimizer.learning_rate=0.01")
     terminal.start("resume", *place, "--plain", *changed)
     assert terminal.status() == 0, terminal.told()
     assert f"step {made + 2}/{made + 2}" in terminal.told()
 
-    ledger = ledger_of(terminal, cache_directory, "twice")
+    ledger = [entry.record for entry in read_ledger(kafka_broker, run_topics)]
     amendments = [record.body for record in ledger if isinstance(record.body, Amend)]
     assert [json.loads(body.changes_json) for body in amendments] == [
         {"optimizer.learning_rate": 0.01, "run.num_steps": made + 2}
