@@ -19,7 +19,7 @@ from schemas import Disposition, Genesis, Rebase, Sample, Step, Verdict, WeightV
 from schemas.codec import SchemaError, decode_as
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from rollog.broker.ports import Broker, Consumer
     from rollog.broker.topics import RunTopics
@@ -76,23 +76,25 @@ def read_history(broker: Broker, topics: RunTopics) -> History:
 
 def read_notices(broker: Broker, topics: RunTopics, ledger: LedgerState) -> dict[int, WeightVersion]:
     """The committed notices of the weights that the ledger names, by version."""
-    found: dict[int, WeightVersion] = {}
-    with broker.consumer(client_id="trainer-weights") as consumer:
-        for record in read_to_end(consumer, topics.weights, 0):
-            notice = decode_as(WeightVersion, record.value or b"")
-            if ledger.weights.get(notice.version) == notice.sha256:
-                found[notice.version] = notice
-    return found
+    return {notice.version: notice for notice in _notices(broker, topics, ledger)}
 
 
 def initial_weights(broker: Broker, topics: RunTopics, ledger: LedgerState) -> WeightVersion:
     """The committed notice of version 0. Raises LedgerError when it is missing."""
-    notice = read_notices(broker, topics, ledger).get(0)
-    if notice is None:
-        raise LedgerError(
-            f"{topics.weights} holds no notice of version 0 with sha256 {ledger.weights[0]}; restore the topic"
-        )
-    return notice
+    for notice in _notices(broker, topics, ledger):
+        if notice.version == 0:
+            return notice
+    raise LedgerError(
+        f"{topics.weights} holds no notice of version 0 with sha256 {ledger.weights[0]}; restore the topic"
+    )
+
+
+def _notices(broker: Broker, topics: RunTopics, ledger: LedgerState) -> Iterator[WeightVersion]:
+    with broker.consumer(client_id="trainer-weights") as consumer:
+        for record in read_to_end(consumer, topics.weights, 0):
+            notice = decode_as(WeightVersion, record.value or b"")
+            if ledger.weights.get(notice.version) == notice.sha256:
+                yield notice
 
 
 def recorded_groups(entry: LedgerEntry, consumer: Consumer, samples_topic: str) -> list[list[Sample]]:
