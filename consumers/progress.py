@@ -58,6 +58,8 @@ class ProgressView:
     ledger_head: str
     alpha_history: tuple[float, ...] = ()
     """The alpha in force at each step."""
+    changed_settings: dict[str, object] = field(default_factory=dict)
+    """Settings changed on resume, by dotted key."""
     wall_seconds: float
     """From genesis to the newest ledger record, which is the close once there is one."""
     generating_seconds: float
@@ -210,6 +212,7 @@ class ProgressFold:
             versions=dict(self.versions),
             step_timings=tuple(self.timings),
             alpha_history=tuple(self.alphas),
+            changed_settings=self.ledger.changed_settings(),
             is_closed=self.ledger.is_closed,
             close_reason=self.close.reason if self.close else "",
             ledger_head=self.ledger.head.hex(),

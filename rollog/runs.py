@@ -46,7 +46,8 @@ def name_taken(broker: Broker, run: str) -> RunExists:
     """The error for a name that is taken, with both ways on."""
     return RunExists(
         f"run {run!r} exists already at {broker.address}; names are never reused: choose another with --run, or go on "
-        f"with it: `rollog dispatch`, `rollog rollout` and `rollog train` with --run {run} do what is left of it, "
+        f"with it: `rollog resume {run}` does what is left of it on this machine, with changed settings, too; "
+        f"`rollog dispatch`, `rollog rollout` and `rollog train` with --run {run} do so one by one, "
         f"`rollog watch --run {run}` shows it and writes its summary (the embedded broker is `rollog broker`)"
     )
 

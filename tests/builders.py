@@ -9,6 +9,7 @@ from rollog.config import FreshnessConfig, GroupConfig
 from rollog.rules.headers import SampleHeader
 from rollog.rules.ledger_state import LedgerState, record_hash
 from schemas import (
+    Amend,
     Close,
     Genesis,
     Kind,
@@ -168,6 +169,25 @@ class LedgerBuilder:
         self.state.apply(record, record_hash(encode(record)))
         return record
 
+    def amend(self, changes_json: str, revision: int | None = None) -> LedgerRecord:
+        """Settings that change, by dotted key; the next revision without another."""
+        number = self.state.revision + 1 if revision is None else revision
+        return self.bare(LedgerKind.AMEND, Amend(revision=number, changes_json=changes_json))
+
+    def bare(self, kind: LedgerKind, body: Amend | Close) -> LedgerRecord:
+        """A record without verdicts that makes no version."""
+        return self.add(
+            LedgerRecord(
+                kind=kind,
+                sequence=self.state.next_sequence,
+                version=self.state.version,
+                alpha=self.state.alpha,
+                previous_hash=self.state.head,
+                low_water_marks=self.state.low_water_marks,
+                body=body,
+            )
+        )
+
     def step(
         self,
         verdicts: Sequence[Verdict] = (),
@@ -231,17 +251,7 @@ class LedgerBuilder:
 
     def close(self) -> LedgerRecord:
         marks = self.state.low_water_marks
-        return self.add(
-            LedgerRecord(
-                kind=LedgerKind.CLOSE,
-                sequence=self.state.next_sequence,
-                version=self.state.version,
-                alpha=self.state.alpha,
-                previous_hash=self.state.head,
-                low_water_marks=marks,
-                body=Close(end_offsets=marks, reason="done"),
-            )
-        )
+        return self.bare(LedgerKind.CLOSE, Close(end_offsets=marks, reason="done"))
 
     def publish(self, window: SampleWindow, batch: Sequence[ReadyGroup] = ()) -> LedgerRecord:
         """Commit what the window has to say: a step where there is a batch, verdicts otherwise."""

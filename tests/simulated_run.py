@@ -148,7 +148,7 @@ class SimulatedRun:
         self.auditor.look()
         self.num_looks += 1
         if self.num_looks % looks_between_audits == 0:
-            self.auditor.audit_live(WeightsStore(self._trainer_settings.weights_uri))
+            self.auditor.audit_live(WeightsStore(self.trainer_settings.weights_uri))
         if self.dispatcher_producer is None or not self.dispatcher_producer.num_on_their_way:
             self.auditor.check_issues()
         for worker in self.workers:
@@ -211,7 +211,7 @@ class SimulatedRun:
             self.overtaken_trainers.append(self.trainer)
         self.broker.cut = None
         trainer = Trainer(
-            self._trainer_settings, self.broker, self._metrics, HashTrainingEngine(), clock=lambda: self.now
+            self.trainer_settings, self.broker, self._metrics, HashTrainingEngine(), clock=lambda: self.now
         )
         trainer.__enter__()
         self.trainer = trainer
@@ -329,7 +329,7 @@ class SimulatedRun:
     def finish(self) -> None:
         """Nothing bad happens any more: the run must come to its end, and nothing is found off in it."""
         self.come_to_the_end()
-        self.auditor.conclude(WeightsStore(self._trainer_settings.weights_uri))
+        self.auditor.conclude(WeightsStore(self.trainer_settings.weights_uri))
 
     def come_to_the_end(self) -> None:
         """Nothing bad happens any more: the run must come to its end."""
@@ -439,7 +439,7 @@ class SimulatedRun:
         )
 
     @property
-    def _trainer_settings(self) -> TrainerSettings:
+    def trainer_settings(self) -> TrainerSettings:
         return TrainerSettings(
             run=self.topics.run,
             prefix=self.topics.prefix,

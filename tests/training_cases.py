@@ -42,7 +42,13 @@ from schemas import (
 from schemas.codec import decode_as, encode
 from schemas.headers import headers_of
 from trainer.config import AlgorithmConfig, OptimizerConfig, TrainerConfig
-from trainer.engines.ports import EngineDescription, StepResult, TrainingBatch, TrainingSample
+from trainer.engines.ports import (
+    EngineDescription,
+    StepResult,
+    StepSettings,
+    TrainingBatch,
+    TrainingSample,
+)
 from trainer.learning_rates import learning_rate
 from trainer.planning import plan_step
 from trainer.policy import load_weights
@@ -161,6 +167,15 @@ class NaiveEngine:
             weight_decay=self._config.weight_decay,
         )
         self._steps_taken = 0
+
+    def change_settings(self, settings: StepSettings) -> None:
+        self._algorithm = settings.algorithm
+        self._config = settings.optimizer
+        self._num_optimizer_steps = settings.num_optimizer_steps
+        for group in self._optimizer.param_groups:
+            group.update(
+                betas=self._config.betas, eps=self._config.epsilon, weight_decay=self._config.weight_decay
+            )
 
     def train_step(self, batch: TrainingBatch) -> StepResult:
         outcomes = [

@@ -53,9 +53,8 @@ class Checkpoint:
 class CheckpointStore:
     """Writes, lists and thins out the checkpoints of one run."""
 
-    def __init__(self, directory: Path, *, keep: int) -> None:
+    def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._keep = keep
 
     def complete(self) -> list[Checkpoint]:
         """All complete checkpoints, newest first."""
@@ -68,8 +67,10 @@ class CheckpointStore:
             reverse=True,
         )
 
-    def save(self, version: int, weights_sha256: str, write: Callable[[Path], None]) -> Checkpoint:
-        """Let `write` fill a directory, complete it, and remove all but the newest ones."""
+    def save(
+        self, version: int, weights_sha256: str, write: Callable[[Path], None], *, keep: int
+    ) -> Checkpoint:
+        """Let `write` fill a directory, complete it, and remove all but the newest `keep`."""
         directory = self._directory / f"step-{version:06d}"
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir(parents=True)
@@ -81,11 +82,11 @@ class CheckpointStore:
         }
         reach(CrashPoint.CHECKPOINT_HALF_WRITTEN)
         _write_manifest(directory, {"version": version, "weights_sha256": weights_sha256, "files": files})
-        self._thin_out()
+        self._thin_out(keep)
         return Checkpoint(version=version, weights_sha256=weights_sha256, directory=directory, files=files)
 
-    def _thin_out(self) -> None:
-        kept = {checkpoint.directory for checkpoint in self.complete()[: self._keep]}
+    def _thin_out(self, keep: int) -> None:
+        kept = {checkpoint.directory for checkpoint in self.complete()[:keep]}
         for path in self._directory.glob("step-*"):
             if path not in kept:
                 shutil.rmtree(path, ignore_errors=True)

@@ -60,6 +60,9 @@ class TrainerConfig(Section):
     """Training steps between checkpoints."""
     keep_checkpoints: Annotated[int, Field(ge=1)] = 2
     """Newest complete checkpoints to keep."""
+    allow_rebase: bool = False
+    """Whether a trainer that cannot redo the newest version bit for bit goes on from the weights that it has, under a
+    new version and a `rebase` record, instead of stopping. The new version counts towards `run.num_steps`."""
     verdicts_interval_seconds: Annotated[float, Field(ge=0)] = 0.05
     """Shortest time between two `verdicts` records."""
     transaction_timeout_seconds: Annotated[float, Field(gt=0)] = 15.0

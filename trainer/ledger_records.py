@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import platform
 from collections import Counter
 from dataclasses import dataclass
@@ -13,11 +14,13 @@ import numpy as np
 import rollog
 from rollog.rules.alpha_control import TakenStep, alpha_of_step
 from schemas import (
+    Amend,
     Close,
     ClosedGroup,
     Genesis,
     LedgerKind,
     LedgerRecord,
+    Rebase,
     Step,
     StepTimings,
     Verdict,
@@ -127,6 +130,44 @@ def verdicts_record(
 ) -> LedgerRecord:
     """Dispositions and closed groups without a step."""
     return _following(ledger, LedgerKind.VERDICTS, judgement, low_water_marks)
+
+
+def amend_record(
+    ledger: LedgerState, changes: Mapping[str, object], freshness: FreshnessConfig
+) -> LedgerRecord:
+    """Settings that change from here on, by dotted key; `freshness` is what decides alpha with them."""
+    return _following(
+        ledger,
+        LedgerKind.AMEND,
+        ((), ()),
+        ledger.low_water_marks,
+        body=Amend(
+            revision=ledger.revision + 1, changes_json=json.dumps(changes, sort_keys=True, allow_nan=False)
+        ),
+        alpha=alpha_of_step(ledger.version + 1, ledger.taken_steps, freshness),
+    )
+
+
+def rebase_record(
+    ledger: LedgerState, weights_sha256: str, max_difference: float, reason: str, freshness: FreshnessConfig
+) -> LedgerRecord:
+    """A new version, whose weights take over from those of the newest, which could not be reproduced."""
+    version = ledger.version + 1
+    return _following(
+        ledger,
+        LedgerKind.REBASE,
+        ((), ()),
+        ledger.low_water_marks,
+        body=Rebase(
+            version_not_reproduced=ledger.version,
+            weights_sha256=weights_sha256,
+            expected_sha256=ledger.weights[ledger.version],
+            max_difference=max_difference,
+            reason=reason,
+        ),
+        version=version,
+        alpha=alpha_of_step(version + 1, ledger.taken_steps, freshness),
+    )
 
 
 def close_record(

@@ -22,7 +22,7 @@ from consumers.sample_stream import SampleStream
 from rollog.broker.topics import RunTopics
 from rollog.config import LastBatch
 from rollog.crash_points import CrashPoint, reach
-from rollog.errors import ConfigError, EngineError, LedgerError
+from rollog.errors import LedgerError
 from rollog.logs import get_logger
 from rollog.rules.alpha_control import alpha_of_step
 from rollog.rules.window import SampleWindow
@@ -30,16 +30,28 @@ from rollog.weights import WeightsStore
 from schemas import Step, StepTimings
 from trainer.checkpoints import CheckpointStore
 from trainer.control import ControlReader
-from trainer.ledger_records import TrainedStep, close_record, genesis_record, step_record, verdicts_record
+from trainer.distances import weights_distance
+from trainer.ledger_records import (
+    TrainedStep,
+    amend_record,
+    close_record,
+    genesis_record,
+    rebase_record,
+    step_record,
+    verdicts_record,
+)
 from trainer.ledger_writer import LedgerWriter
 from trainer.planning import step_seed
 from trainer.progress import check_progress
-from trainer.recovery import read_history, restore_engine
+from trainer.recorded import read_history, read_notices
+from trainer.recovery import restore_engine
+from trainer.redo import Recording, environment_differences
 from trainer.reporting import Reporter
-from trainer.training import plan_groups, training_batch
+from trainer.revisions import amended, new_changes, settings_at
+from trainer.training import check_finite, plan_groups, training_batch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from threading import Event
     from types import TracebackType
 
@@ -49,7 +61,9 @@ if TYPE_CHECKING:
     from rollog.rules.ledger_state import LedgerState
     from rollog.rules.window import ReadyGroup
     from schemas import LedgerRecord, WeightVersion
-    from trainer.engines.ports import StepResult, TrainingEngine
+    from trainer.engines.ports import TrainingEngine
+    from trainer.recorded import History
+    from trainer.redo import RedoneStep
     from trainer.settings import TrainerSettings
 
 log = get_logger("trainer")
@@ -89,16 +103,19 @@ class Trainer:
         metrics: Metrics,
         engine: TrainingEngine,
         *,
+        amendment: Mapping[str, object] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`settings` are those of the manifest; `amendment` changes some, by dotted key, before the next step."""
         self._settings = settings
+        self._amendment = amendment or {}
         self._broker = broker
         self._reporter = Reporter(metrics, settings.groups)
         self._engine = engine
         self._clock = clock
         self._topics = RunTopics(settings.prefix, settings.run)
         self._store = WeightsStore(settings.weights_uri)
-        self._checkpoints = CheckpointStore(settings.checkpoints, keep=settings.trainer.keep_checkpoints)
+        self._checkpoints = CheckpointStore(settings.checkpoints)
         self._open_parts = ExitStack()
         self._headers: dict[tuple[int, int], SampleHeader] = {}
         self._clocks = _Clocks(idle_since=clock(), tick=clock(), verdicts=-math.inf)
@@ -174,23 +191,82 @@ class Trainer:
         self._ledger = history.state
         if self._ledger.is_closed:
             return
-        if self._ledger.has_genesis:
-            self._check_partitions()
-            checkpoint = restore_engine(
-                self._engine,
-                history,
-                model_path=_model_path(settings),
-                broker=self._broker,
-                topics=topics,
-                store=self._store,
-                downloads=settings.downloads,
-                checkpoints=self._checkpoints,
-                algorithm=settings.algorithm,
-                temperature=settings.sampling_temperature,
-            )
-            self._checkpointed = None if checkpoint is None else checkpoint.version
-        else:
+        is_new = not self._ledger.has_genesis
+        if is_new:
             self._begin()
+        self._check_partitions()
+        self._settings = settings_at(settings, self._ledger, self._ledger.revision)
+        self._amend()
+        if not is_new:
+            self._restore(settings, history)
+        self._engine.change_settings(self._settings.step_settings)
+        self._start_reading(open_parts)
+        log.info(
+            "trainer ready",
+            run=settings.run,
+            version=self._ledger.version,
+            alpha=self._ledger.alpha,
+            sequence=self._ledger.next_sequence,
+        )
+
+    def _restore(self, manifested: TrainerSettings, history: History) -> None:
+        """Bring the engine to the last committed version; `manifested` are the settings of the manifest."""
+        recording = Recording(
+            broker=self._broker,
+            topics=self._topics,
+            store=self._store,
+            downloads=manifested.downloads,
+            settings=manifested,
+            history=history,
+        )
+        restored = restore_engine(
+            self._engine,
+            recording,
+            self._checkpoints.complete(),
+            allow_rebase=self._settings.trainer.allow_rebase,
+        )
+        self._checkpointed = None if restored.checkpoint is None else restored.checkpoint.version
+        if restored.other_weights is not None:
+            self._rebase(recording, restored.other_weights)
+
+    def _rebase(self, recording: Recording, step: RedoneStep) -> None:
+        """Go on from the weights that redo gave: publish them under a new version, say how far they are, checkpoint."""
+        ledger = self._ledger
+        published = read_notices(self._broker, self._topics, ledger)[ledger.version]
+        distance = weights_distance(step.weights, self._store.fetch(published, recording.downloads))
+        differences = environment_differences(recording.genesis, self._engine.describe())
+        reason = "; ".join(f"{name} was {then}, is {now}" for name, (then, now) in differences.items())
+        notice = self._store.publish(ledger.version + 1, step.weights)
+        record = rebase_record(
+            ledger,
+            notice.sha256,
+            distance.max_absolute,
+            reason or "no difference of machine type and versions is known",
+            self._settings.freshness,
+        )
+        ledger.apply(record, self._writer.commit(record, weights=notice))
+        log.warning("rebased", version=ledger.version, max_difference=distance.max_absolute, reason=reason)
+        self._save_checkpoint()
+
+    def _amend(self) -> None:
+        """Commit the settings that change from here on, if any do: a trainer started again finds them in force."""
+        changes = new_changes(self._ledger, self._settings, self._amendment)
+        if not changes:
+            return
+        after = amended(self._settings, changes)
+        record = amend_record(self._ledger, changes, after.freshness)
+        self._ledger.apply(record, self._writer.commit(record))
+        self._settings = after
+        log.info(
+            "settings changed",
+            revision=self._ledger.revision,
+            version=self._ledger.version,
+            **{key.replace(".", "_"): value for key, value in changes.items()},
+        )
+
+    def _start_reading(self, open_parts: ExitStack) -> None:
+        """Judge samples from the low-water marks on, by the settings in force."""
+        settings, topics = self._settings, self._topics
         self._window = SampleWindow(self._ledger, settings.groups, settings.freshness)
         self._stream = open_parts.enter_context(
             SampleStream(
@@ -205,17 +281,10 @@ class Trainer:
         self._control = open_parts.enter_context(ControlReader(self._broker, topics.control))
         self._reporter.ready(self._ledger.version, self._ledger.alpha)
         self._clocks.idle_since = self._clocks.tick = self._clock()
-        log.info(
-            "trainer ready",
-            run=settings.run,
-            version=self._ledger.version,
-            alpha=self._ledger.alpha,
-            sequence=self._ledger.next_sequence,
-        )
 
     def _begin(self) -> None:
         """Publish version 0 and commit genesis."""
-        self._engine.start(_model_path(self._settings))
+        self._engine.start(self._settings.model_path)
         notice = self._store.publish(0, self._engine.export_weights())
         with self._broker.admin() as admin:
             versions = {"kafka": admin.broker_version()}
@@ -279,7 +348,7 @@ class Trainer:
         result = self._engine.train_step(
             training_batch(groups, plan, settings.algorithm, settings.sampling_temperature)
         )
-        _check_finite(result, version)
+        check_finite(result, version)
         trained = self._clock()
         notice = self._store.publish(version, self._engine.export_weights())
         reach(CrashPoint.WEIGHTS_WRITTEN)
@@ -369,23 +438,11 @@ class Trainer:
             return
         started = self._clock()
         checkpoint = self._checkpoints.save(
-            version, self._ledger.weights[version], self._engine.save_checkpoint
+            version,
+            self._ledger.weights[version],
+            self._engine.save_checkpoint,
+            keep=self._settings.trainer.keep_checkpoints,
         )
         self._checkpointed = version
         self._clocks.checkpoint_seconds = self._clock() - started
         self._reporter.checkpointed(checkpoint.name, self._clocks.checkpoint_seconds)
-
-
-def _model_path(settings: TrainerSettings) -> str:
-    if settings.model.path is None:
-        raise ConfigError("model.path is not set; name a directory or a Hugging Face causal language model")
-    return settings.model.path
-
-
-def _check_finite(result: StepResult, version: int) -> None:
-    """Never publish weights that came from a gradient that is no number."""
-    if not all(math.isfinite(value) for value in (*result.losses, *result.gradient_norms)):
-        raise EngineError(
-            f"the step to version {version} gave losses {list(result.losses)} and gradient norms "
-            f"{list(result.gradient_norms)}; nothing was published: lower optimizer.learning_rate or check the model"
-        )

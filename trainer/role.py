@@ -10,6 +10,7 @@ from trainer.engines.deepspeed import DeepSpeedEngine
 from trainer.loop import Trainer
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from threading import Event
 
     from rollog.broker.ports import Broker
@@ -18,8 +19,15 @@ if TYPE_CHECKING:
     from trainer.settings import TrainerSettings
 
 
-def run_trainer(settings: TrainerSettings, broker: Broker, metrics: Metrics, stop: Event) -> None:
-    """Train until the run is closed or `stop` is set.
+def run_trainer(
+    settings: TrainerSettings,
+    broker: Broker,
+    metrics: Metrics,
+    stop: Event,
+    *,
+    amendment: Mapping[str, object] | None = None,
+) -> None:
+    """Train until the run is closed or `stop` is set; `amendment` are settings to change first, by dotted key.
 
     Raises ProducerFenced when another trainer takes over, BrokerTimeout when an outcome is unknown, DataError,
     WeightsError, LedgerError or EngineError when the run cannot go on, ConfigError under a launcher of several ranks.
@@ -29,17 +37,15 @@ def run_trainer(settings: TrainerSettings, broker: Broker, metrics: Metrics, sto
         raise ConfigError(
             f"WORLD_SIZE = {num_ranks}: the trainer is one process; start it without a launcher, or unset WORLD_SIZE"
         )
-    with Trainer(settings, broker, metrics, training_engine(settings)) as trainer:
+    with Trainer(settings, broker, metrics, training_engine(settings), amendment=amendment or {}) as trainer:
         trainer.run(stop)
 
 
 def training_engine(settings: TrainerSettings) -> TrainingEngine:
     """The configured engine, not yet started."""
     return DeepSpeedEngine(
-        algorithm=settings.algorithm,
-        optimizer=settings.optimizer,
+        settings=settings.step_settings,
         trainer=settings.trainer,
         temperature=settings.sampling_temperature,
         dtype=settings.model.dtype,
-        num_steps=settings.run_config.num_steps,
     )

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rollog.errors import ConfigError
+from trainer.engines.ports import StepSettings
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -34,6 +37,24 @@ class TrainerSettings:
     trainer: TrainerConfig
     weights_uri: str
     manifest_json: str
+
+    @property
+    def model_path(self) -> str:
+        """Where the model's structure is. Raises ConfigError where it is not set."""
+        if self.model.path is None:
+            raise ConfigError(
+                "model.path is not set; name a directory or a Hugging Face causal language model"
+            )
+        return self.model.path
+
+    @property
+    def step_settings(self) -> StepSettings:
+        """What the training engine needs of them for a step."""
+        return StepSettings(
+            algorithm=self.algorithm,
+            optimizer=self.optimizer,
+            num_optimizer_steps=self.run_config.num_steps * self.trainer.num_minibatches,
+        )
 
     @property
     def checkpoints(self) -> Path:

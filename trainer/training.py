@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rollog.errors import DataError
+from rollog.errors import DataError, EngineError
 from schemas.arrays import uint8_array
 from trainer.advantages import group_advantages
 from trainer.engines.ports import TrainingBatch, TrainingSample
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from schemas import MicroBatch, Sample
     from trainer.config import AlgorithmConfig, TrainerConfig
+    from trainer.engines.ports import StepResult
 
 
 def training_batch(
@@ -56,6 +57,15 @@ def plan_groups(
         micro_batch_tokens=trainer.micro_batch_tokens,
         seed=seed,
     )
+
+
+def check_finite(result: StepResult, version: int) -> None:
+    """Raise EngineError for a loss or gradient norm that is no number: weights made by it are never published."""
+    if not all(math.isfinite(value) for value in (*result.losses, *result.gradient_norms)):
+        raise EngineError(
+            f"the step to version {version} gave losses {list(result.losses)} and gradient norms "
+            f"{list(result.gradient_norms)}; nothing was published: lower optimizer.learning_rate or check the model"
+        )
 
 
 def _training_sample(sample: Sample, advantage: float) -> TrainingSample:

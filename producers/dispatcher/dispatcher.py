@@ -165,7 +165,8 @@ class Dispatcher:
 
     def _is_trained(self) -> bool:
         """Whether the trainer takes no further step."""
-        if self.state.ledger.version >= self._settings.run_config.num_steps:
+        ledger = self.state.ledger
+        if ledger.version >= ledger.num_steps(self._settings.run_config.num_steps):
             return True
         return self.state.last_group_id is not None and self.state.groups.all_closed()
 

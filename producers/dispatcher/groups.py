@@ -217,7 +217,7 @@ class GroupBook:
         bound = max_open_groups(
             alpha=self._ledger.alpha,
             groups_per_batch=self._groups.groups_per_batch,
-            steps_left=self._num_steps - self._ledger.version,
+            steps_left=self._ledger.num_steps(self._num_steps) - self._ledger.version,
             redundant_groups=self._groups.redundant_groups,
             num_early_filtered=self.num_early_filtered,
         )

@@ -14,7 +14,7 @@ from trainer.engines.ports import EngineDescription, StepResult
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from trainer.engines.ports import TrainingBatch
+    from trainer.engines.ports import StepSettings, TrainingBatch
 
 _on_policy = {"first_effective_sample_size": 1.0, "first_divergence": 0.0}
 
@@ -49,6 +49,10 @@ class HashTrainingEngine:
         return StepResult(
             losses=(0.0,), gradient_norms=(0.0,), learning_rates=(0.0,), statistics=dict(_on_policy)
         )
+
+    def change_settings(self, settings: StepSettings) -> None:
+        """There are none."""
+        del settings
 
     def export_weights(self) -> bytes:
         """The digest as a safetensors file."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import time
 from typing import TYPE_CHECKING
 
 from rollog import __version__
 from rollog.broker.topics import RunTopics, check_topics, ensure_topics, topic_specs
 from rollog.cli.names import made_up_name
-from rollog.cli.settings import check_files, config_sha256, with_absolute_paths
+from rollog.cli.settings import by_key, check_files, config_sha256, with_absolute_paths
 from rollog.errors import ConfigError, RunExists
 from rollog.runs import find_run, name_taken, read_runs, register_run
 from schemas import RunManifest
@@ -101,7 +100,7 @@ def manifest_of(settings: Settings) -> RunManifest:
 def _refuse_differences(existing: RunManifest, wanted: RunManifest, address: str) -> None:
     if existing.config_sha256 == wanted.config_sha256:
         return
-    there, here = _keys(existing.config_json), _keys(wanted.config_json)
+    there, here = by_key(existing.config_json), by_key(wanted.config_json)
     differences = [
         f"{key} = {there.get(key, _absent)!r} there, {here.get(key, _absent)!r} here"
         for key in sorted(there.keys() | here.keys())
@@ -111,12 +110,6 @@ def _refuse_differences(existing: RunManifest, wanted: RunManifest, address: str
         f"run {wanted.run!r} exists at {address} with another configuration: {'; '.join(differences)}. "
         "A run keeps the configuration it began with: give these keys their old values, or name a new run with --run"
     )
-
-
-def _keys(config_json: str) -> dict[str, object]:
-    """A configuration by dotted key."""
-    sections: dict[str, dict[str, object]] = json.loads(config_json)
-    return {f"{section}.{key}": value for section, keys in sections.items() for key, value in keys.items()}
 
 
 def _with_demo_files(settings: Settings, cache: Path, on_progress: Callable[[str, float], None]) -> Settings:

@@ -61,6 +61,17 @@ def is_local(path: Sequence[str]) -> bool:
     return path[0] in _local_sections or tuple(path[:2]) in _local_keys
 
 
+def belongs_to_the_run(path: Sequence[str]) -> bool:
+    """Whether a setting is one of the manifest's that all roles share."""
+    return not is_local(path) and tuple(path[:2]) not in _named_by_flags
+
+
+def shared_out(assignments: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """`section.key=value` assignments of this machine (or that name the run), and those of the run."""
+    of_the_run = tuple(each for each in assignments if belongs_to_the_run(split_assignment(each)[0]))
+    return tuple(each for each in assignments if each not in of_the_run), of_the_run
+
+
 def dispatcher_settings(settings: Settings) -> DispatcherSettings:
     """What the dispatcher needs."""
     return DispatcherSettings(

@@ -21,6 +21,8 @@ from rollog.cli.doctor import doctor
 from rollog.cli.export import export
 from rollog.cli.lineage import lineage
 from rollog.cli.plan import plan
+from rollog.cli.replay import replay
+from rollog.cli.resume import resume
 from rollog.cli.roles import dispatch, rollout, train
 from rollog.cli.signals import exit_on_sigterm
 from rollog.cli.topics import topics
@@ -50,9 +52,11 @@ def cli(context: click.Context, debug: bool) -> None:
 
 for command in (
     up,
+    resume,
     watch,
     plan,
     audit,
+    replay,
     topics,
     dispatch,
     rollout,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -62,6 +62,15 @@ def home_option(function: Command) -> Command:
 
 plain_option = click.option("--plain", is_flag=True, help="One line per step instead of the live picture.")
 
+workers_option = click.option(
+    "--workers",
+    "num_workers",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Rollout worker processes to run here.",
+)
+
 wait_option = click.option(
     "--wait",
     "wait_seconds",
@@ -92,6 +101,19 @@ def common_options(function: Command) -> Command:
     decorated: Command = command
     for decorate in reversed(_decorators()):
         decorated = decorate(decorated)
+    return decorated
+
+
+def recorded_run(function: Command) -> Command:
+    """Add the argument RUN, the run's name, below `common_options`; --run says the same."""
+
+    @wraps(function)
+    def command(options: CommonOptions, run_name: str | None, **others: Any) -> Any:
+        if run_name is not None and options.run not in {None, run_name}:
+            raise click.UsageError(f"RUN is {run_name} and --run is {options.run}: name one run")
+        return function(options=replace(options, run=run_name or options.run), **others)
+
+    decorated: Command = click.argument("run_name", metavar="RUN", required=False)(command)
     return decorated
 
 

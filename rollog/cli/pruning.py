@@ -9,7 +9,7 @@ from rollog.broker.ports import TopicPartition
 from rollog.rules.ledger_state import LedgerState
 from rollog.rules.retention import plan_prune
 from trainer.checkpoints import CheckpointStore
-from trainer.recovery import usable_checkpoint
+from trainer.redo import usable_checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,7 +43,8 @@ def prune_samples(run: RunSource, home: Path, *, keep_steps: int, is_dry_run: bo
 def _first_step_redone(run: RunSource, home: Path, ledger: LedgerState) -> int:
     """The step from which a trainer that starts in `home` would train again."""
     directory = home / "runs" / run.topics.run / "checkpoints"
-    checkpoint = usable_checkpoint(CheckpointStore(directory, keep=1), ledger)
+    complete = CheckpointStore(directory).complete()
+    checkpoint = usable_checkpoint(complete, ledger, at_most=ledger.version)
     return 1 if checkpoint is None else checkpoint.version + 1
 
 

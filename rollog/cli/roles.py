@@ -6,6 +6,7 @@ import os
 import socket
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -76,18 +77,31 @@ def rollout(options: CommonOptions, name: str | None, metrics_port: int | None, 
 
 
 @click.command()
+@click.option(
+    "--amend",
+    "amendments",
+    multiple=True,
+    metavar="SECTION.KEY=VALUE",
+    help="Change a setting of the run from the next step on; it is recorded in the ledger.",
+)
 @_metrics_port
 @wait_option
 @common_options
-def train(options: CommonOptions, metrics_port: int | None, wait_seconds: float) -> int:
+def train(
+    options: CommonOptions, amendments: tuple[str, ...], metrics_port: int | None, wait_seconds: float
+) -> int:
     """Run the trainer: learns from the samples and publishes weights.
 
-    The settings are the manifest's, but for what belongs to this machine: [metrics], addresses and paths.
+    The settings are the manifest's with what the ledger says was changed since, but for what belongs to this machine:
+    [metrics], addresses and paths.
 
     Consumes samples and control; produces steps (the ledger) and weights, in one transaction per step. Waits for
     complete groups. If it dies, the next one recovers from ledger and checkpoint.
     """
-    return _run("trainer", _trainer, options, metrics_port, wait_seconds)
+    from rollog.cli.sources import assigned  # noqa: PLC0415
+
+    run_role = partial(_trainer, amendment=assigned(amendments, "--amend"))
+    return _run("trainer", run_role, options, metrics_port, wait_seconds)
 
 
 def _run(
@@ -132,8 +146,11 @@ def _rollout(part: Part, broker: Broker, metrics: Metrics, stop: Event) -> None:
     run_rollout(rollout_settings(part.settings, part.manifest, part.home, part.name), broker, metrics, stop)
 
 
-def _trainer(part: Part, broker: Broker, metrics: Metrics, stop: Event) -> None:
+def _trainer(
+    part: Part, broker: Broker, metrics: Metrics, stop: Event, *, amendment: dict[str, object]
+) -> None:
     from rollog.cli.local import trainer_settings  # noqa: PLC0415
     from trainer.role import run_trainer  # noqa: PLC0415
 
-    run_trainer(trainer_settings(part.settings, part.manifest, part.home), broker, metrics, stop)
+    settings = trainer_settings(part.settings, part.manifest, part.home)
+    run_trainer(settings, broker, metrics, stop, amendment=amendment)

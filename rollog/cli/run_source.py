@@ -98,9 +98,14 @@ def open_run(source: SourceOptions) -> RunSource:
 
 def _recorded_run(source: SourceOptions) -> RunSource:
     from rollog.broker.topics import RunTopics  # noqa: PLC0415  # help needs no Kafka
+    from rollog.cli.connection import data_directory, embedded_unless_named  # noqa: PLC0415
     from rollog.cli.joining import find_run_of  # noqa: PLC0415
     from rollog.weights import WeightsStore  # noqa: PLC0415
 
+    if data_directory(source.common.home).is_dir():
+        # Where the local broker does not run, it does so until the command has ended.
+        broker = embedded_unless_named(source.common.settings().broker, source.common.home)
+        click.get_current_context().with_resource(broker)
     found = find_run_of(source.common, wait_seconds=0.0)
     return RunSource(
         broker=found.broker,

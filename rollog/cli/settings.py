@@ -9,7 +9,7 @@ import hashlib
 import json
 import re
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit, urlunsplit
 
 from pydantic import Field, ValidationError, model_validator
@@ -35,6 +35,9 @@ from rollog.config import (
 )
 from rollog.errors import ConfigError
 from trainer.config import AlgorithmConfig, OptimizerConfig, TrainerConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _secret_key = re.compile(r"(password|passwd|secret|token|credential|api_?key|private_?key)$", re.IGNORECASE)
 
@@ -96,6 +99,21 @@ class Settings(Section):
                 f"the configuration in the run's manifest does not fit this version of rollog ({error}); "
                 "use the version that started the run"
             ) from error
+
+
+def by_key(manifest_json: str) -> dict[str, object]:
+    """A configuration by dotted key."""
+    sections: dict[str, dict[str, object]] = json.loads(manifest_json)
+    return {f"{section}.{key}": value for section, keys in sections.items() for key, value in keys.items()}
+
+
+def by_section(changes: Mapping[str, object]) -> dict[str, dict[str, object]]:
+    """The opposite: values by dotted key as `Settings.changed` takes them."""
+    sections: dict[str, dict[str, object]] = {}
+    for dotted, value in changes.items():
+        section, _, key = dotted.partition(".")
+        sections.setdefault(section, {})[key] = value
+    return sections
 
 
 def config_sha256(manifest_json: str) -> str:

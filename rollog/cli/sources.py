@@ -77,6 +77,10 @@ class Layers:
                 kept.put(path, self._value(path), origin)
         return kept
 
+    def by_key(self) -> dict[str, Any]:
+        """All values by dotted key."""
+        return {_dotted(path): self._value(path) for path in self.origins}
+
     def put_text(self, path: KeyPath, text: str, origin: str) -> None:
         """Put one value given as text, read as its key's type."""
         self.put(path, _typed(path, text, origin), origin)
@@ -152,6 +156,15 @@ def split_assignment(assignment: str) -> tuple[KeyPath, str]:
     if not separator or len(path) < _section_and_key or not all(path):
         raise ConfigError(f"--set {assignment!r} is not of the form section.key=value")
     return path, text.strip()
+
+
+def assigned(assignments: Iterable[str], flag: str = "--set") -> dict[str, Any]:
+    """Values of `section.key=value` assignments by dotted key. Raises ConfigError for unknown keys and wrong types."""
+    layers = Layers()
+    for assignment in assignments:
+        path, text = split_assignment(assignment)
+        layers.put_text(path, text, f"{flag} {assignment}")
+    return layers.by_key()
 
 
 def demo_settings() -> Settings:

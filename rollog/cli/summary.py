@@ -59,6 +59,7 @@ def summarize(
         "kafka_version": kafka_version,
         "versions": view.versions,
         "seed": settings.run.seed,
+        "settings_changed": view.changed_settings,
         "ledger_head": view.ledger_head,
     }
 

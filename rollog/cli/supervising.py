@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import sys
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+import click
+
 from rollog.cli.signals import StopSignals
-from rollog.cli.watching import Outcome, tick_seconds, watcher_of
+from rollog.cli.watching import Outcome, logging_beside, tick_seconds, watcher_of
 from rollog.errors import ChildFailed
 from rollog.logs import get_logger
 from rollog.processes import exists
@@ -26,7 +29,23 @@ log = get_logger("up")
 _seconds_to_end = 60.0
 
 
-def role_specs(settings: Settings, address: str, home: Path, logs: Path, num_workers: int) -> list[RoleSpec]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoleFlags:
+    """What the roles are told besides their run: all of them, and the trainer alone."""
+
+    common: tuple[str, ...] = ()
+    trainer: tuple[str, ...] = ()
+
+
+def role_specs(
+    settings: Settings,
+    address: str,
+    home: Path,
+    logs: Path,
+    num_workers: int,
+    *,
+    flags: RoleFlags = RoleFlags(),
+) -> list[RoleSpec]:
     """Dispatcher, rollout workers and trainer of a run, in the order in which they are stopped."""
     workers = [(f"rollout-{number}", "rollout", 2 + number) for number in range(num_workers)]
     return [
@@ -37,7 +56,9 @@ def role_specs(settings: Settings, address: str, home: Path, logs: Path, num_wor
                 *(sys.executable, "-m", "rollog.cli.main", kind),
                 *("--run", settings.run_name, "--broker", address, "--home", str(home)),
                 *("--set", f"run.prefix={settings.run.prefix}"),
+                *flags.common,
                 *(("--name", name) if kind == "rollout" else ()),
+                *(flags.trainer if kind == "train" else ()),
                 *_metrics_port(settings.metrics.port, index),
             ),
             log_path=logs / f"{name}.log",
@@ -46,26 +67,35 @@ def role_specs(settings: Settings, address: str, home: Path, logs: Path, num_wor
     ]
 
 
-def supervise(
+def run_here(
     settings: Settings,
     broker: Broker,
     kafka: Restartable | None,
     *,
     home: Path,
-    directory: Path,
     num_workers: int,
     is_terminal: bool,
+    flags: RoleFlags = RoleFlags(),
 ) -> Outcome:
-    """Run everything to its end. Raises ChildFailed when a role that is needed was given up."""
-    specs = role_specs(settings, broker.address, home, directory / "logs", num_workers)
+    """Run every role of a run on this machine to its end. Raises ChildFailed when one that is needed was given up."""
+    directory = run_directory(settings, home)
+    directory.mkdir(parents=True, exist_ok=True)
+    click.echo(f"run {settings.run_name} on Apache Kafka at {broker.address}; logs in {directory / 'logs'}")
+    specs = role_specs(settings, broker.address, home, directory / "logs", num_workers, flags=flags)
     policy = RestartPolicy(**settings.supervision.model_dump())
     supervisor = Supervisor(specs, policy=policy)
     with (
+        logging_beside(directory / "up.log", is_terminal=is_terminal),
         StopSignals(patience=3) as signals,
         supervisor,
         watcher_of(settings, broker, home=home, is_terminal=is_terminal, roles=supervisor.roles) as watcher,
     ):
         return Supervision(supervisor, watcher, signals, BrokerKeeper(kafka, policy)).run()
+
+
+def run_directory(settings: Settings, home: Path) -> Path:
+    """Where a run keeps its logs, checkpoints and summary."""
+    return (home / "runs" / settings.run_name).resolve()
 
 
 class Supervision:

@@ -7,18 +7,11 @@ import time
 
 import click
 
-from rollog.cli.options import CommonOptions, common_options, plain_option
+from rollog.cli.options import CommonOptions, common_options, plain_option, workers_option
 
 
 @click.command()
-@click.option(
-    "--workers",
-    "num_workers",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    help="Rollout worker processes to run here.",
-)
+@workers_option
 @plain_option
 @common_options
 def up(options: CommonOptions, num_workers: int, plain: bool) -> int:
@@ -28,15 +21,15 @@ def up(options: CommonOptions, num_workers: int, plain: bool) -> int:
     trainer as child processes, and restarts those that die. Without --config it makes a small model and trains it
     on a small verifiable task, offline, in a few minutes.
 
-    Ctrl-C stops everything gracefully; a second one at once. The log, the weights and summary.json stay in --home.
+    Ctrl-C stops everything gracefully; a second one at once. The log, the weights and summary.json stay in --home,
+    and `rollog resume RUN` goes on with them.
     """
     from rollog.cli.conclusion import conclude, version_of  # noqa: PLC0415  # help needs no Kafka
     from rollog.cli.connection import connect, embedded_unless_named  # noqa: PLC0415
     from rollog.cli.creation import complete, create_run, refuse_taken_name  # noqa: PLC0415
     from rollog.cli.preparation import report_preparation  # noqa: PLC0415
     from rollog.cli.settings import check_files  # noqa: PLC0415
-    from rollog.cli.supervising import supervise  # noqa: PLC0415
-    from rollog.cli.watching import logging_beside  # noqa: PLC0415
+    from rollog.cli.supervising import run_directory, run_here  # noqa: PLC0415
 
     begin = time.monotonic()
     is_terminal = sys.stdout.isatty() and not plain
@@ -46,23 +39,12 @@ def up(options: CommonOptions, num_workers: int, plain: bool) -> int:
         broker = connect(settings.broker, options.home)
         refuse_taken_name(broker, settings)
         settings = complete(settings, options.home, report_preparation())
-        directory = (options.home / "runs" / settings.run_name).resolve()
         create_run(broker, settings)
-        directory.mkdir(parents=True, exist_ok=True)
-        click.echo(
-            f"run {settings.run_name} on Apache Kafka at {broker.address}; logs in {directory / 'logs'}"
+        outcome = run_here(
+            settings, broker, kafka, home=options.home, num_workers=num_workers, is_terminal=is_terminal
         )
-        with logging_beside(directory / "up.log", is_terminal=is_terminal):
-            outcome = supervise(
-                settings,
-                broker,
-                kafka,
-                home=options.home,
-                directory=directory,
-                num_workers=num_workers,
-                is_terminal=is_terminal,
-            )
         version = version_of(broker, kafka)
     up_seconds = time.monotonic() - begin
+    directory = run_directory(settings, options.home)
     conclude(outcome.view, settings, directory, kafka_version=version, up_seconds=up_seconds)
     return outcome.exit_status

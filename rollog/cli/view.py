@@ -33,7 +33,7 @@ _state_styles = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts:
-    """What does not change while a run goes on."""
+    """A run as it began."""
 
     run: str
     num_steps: int
@@ -55,7 +55,7 @@ def step_line(facts: RunFacts, view: ProgressView, step: int) -> str:
     """One finished step as a line of text."""
     timings = view.step_timings[step - 1]
     parts = [
-        f"step {step}/{facts.num_steps}",
+        f"step {step}/{_num_steps(facts, view)}",
         f"reward {view.reward_history[step - 1]:.3f}",
         f"max lag {view.lag_max}",
         f"waited {timings.wait_seconds:.2f} s",
@@ -73,6 +73,11 @@ def evaluation_line(name: str, version: int, accuracy: float, num_prompts: int) 
     return f"held-out accuracy ({name}) at version {version}: {accuracy:.3f} of {num_prompts} prompts"
 
 
+def _num_steps(facts: RunFacts, view: ProgressView) -> object:
+    """Training steps the run is to make, as they are in force."""
+    return view.changed_settings.get("run.num_steps", facts.num_steps)
+
+
 def _stages(facts: RunFacts, view: ProgressView) -> RenderableType:
     in_flight = (
         f"{sum(w.num_running for w in view.workers)}/{sum(w.capacity for w in view.workers)} in flight"
@@ -83,7 +88,11 @@ def _stages(facts: RunFacts, view: ProgressView) -> RenderableType:
         ("dataset", "prompts", ""),
         ("dispatcher", f"{view.num_open_tasks} open tasks", f"alpha {view.alpha:g}"),
         (f"{len(view.workers)} worker(s)", in_flight, served),
-        ("trainer", f"step {max(view.version, 0)}/{facts.num_steps}", f"{view.samples_produced} samples"),
+        (
+            "trainer",
+            f"step {max(view.version, 0)}/{_num_steps(facts, view)}",
+            f"{view.samples_produced} samples",
+        ),
         ("weights", f"version {view.version}" if view.version >= 0 else "none yet", ""),
     ]
     parts: list[RenderableType] = []
@@ -101,7 +110,7 @@ def _figures(facts: RunFacts, view: ProgressView) -> RenderableType:
         table.add_column()
     step = max(view.version, 0)
     reward = "-" if view.reward_mean is None else f"{view.reward_mean:.3f}  {sparkline(view.reward_history)}"
-    table.add_row("step", f"{step}/{facts.num_steps}", "reward", reward)
+    table.add_row("step", f"{step}/{_num_steps(facts, view)}", "reward", reward)
     table.add_row("held-out", _accuracy(view), "tokens/s", f"{view.tokens_per_second:.0f}")
     table.add_row("lag", _lags(view), "samples", _dispositions(view))
     return table

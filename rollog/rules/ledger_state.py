@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -27,6 +28,7 @@ class LedgerState:
     `tallies` and `stale_versions` hold open groups only. `closed_groups` maps a group to its outcome, `trained` to
     the replicas that were trained, `stale_versions` to (replica, version) of each stale verdict that counts for
     protection. `alpha` is in force for the next step; `taken_steps` are the newest ones, from which it is controlled.
+    `amendments` maps a revision to the settings that changed with it, by dotted key.
     `untrained_in_a_row` counts, by outcome, the groups that were closed since a group was trained last, and
     `filtered_in_a_row`, by reason, those of them that were filtered.
     """
@@ -37,6 +39,7 @@ class LedgerState:
     next_sequence: int = 0
     head: bytes = no_hash
     revision: int = 0
+    amendments: dict[int, dict[str, object]] = field(default_factory=dict)
     is_closed: bool = False
     low_water_marks: tuple[int, ...] = ()
     weights: dict[int, str] = field(default_factory=dict)
@@ -64,6 +67,18 @@ class LedgerState:
     def knows_weights(self, version: int, digest: str) -> bool:
         """Whether a segment's (version, digest) pair was committed."""
         return self.weights.get(version, "")[: len(digest)] == digest and bool(digest)
+
+    def changed_settings(self, revision: int | None = None) -> dict[str, object]:
+        """Everything changed since genesis, as it was in force at `revision` (the newest without one)."""
+        last = self.revision if revision is None else revision
+        changed: dict[str, object] = {}
+        for number in range(1, last + 1):
+            changed |= self.amendments[number]
+        return changed
+
+    def num_steps(self, configured: int) -> int:
+        """Training steps after which the run ends: `run.num_steps` of the manifest, or of the newest revision."""
+        return int(str(self.changed_settings().get("run.num_steps", configured)))
 
     def apply(self, record: LedgerRecord, digest: bytes) -> None:
         """Fold one more record, whose value has the sha256 `digest`. Raises LedgerError when it does not follow."""
@@ -108,12 +123,33 @@ class LedgerState:
             case Genesis() | Rebase() | Step() as body:
                 self.weights[record.version] = body.weights_sha256
                 if isinstance(body, Step):
+                    self._check_revision(body.revision, record.sequence)
                     taken = TakenStep.recorded(record.version, body)
                     self.taken_steps = (*self.taken_steps, taken)[-num_remembered:]
-            case Amend(revision=revision):
-                self.revision = revision
+            case Amend() as body:
+                self._amend(body, record.sequence)
         if record.kind is LedgerKind.CLOSE:
             self.is_closed = True
+
+    def _check_revision(self, revision: int, sequence: int) -> None:
+        if revision != self.revision:
+            raise LedgerError(
+                f"ledger record {sequence} (step) names revision {revision} of the settings, in force is "
+                f"{self.revision}"
+            )
+
+    def _amend(self, body: Amend, sequence: int) -> None:
+        place = f"ledger record {sequence} (amend)"
+        if body.revision != self.revision + 1:
+            raise LedgerError(f"{place} begins revision {body.revision}, expected {self.revision + 1}")
+        try:
+            changes = json.loads(body.changes_json)
+        except ValueError as error:
+            raise LedgerError(f"{place} holds changes that are no JSON: {error}") from error
+        if not isinstance(changes, dict):
+            raise LedgerError(f"{place} holds changes that are no JSON object: {body.changes_json[:100]}")
+        self.revision = body.revision
+        self.amendments[body.revision] = changes
 
     def _apply_verdict(self, verdict: Verdict, version: int) -> None:
         if self.is_disposed(verdict.partition, verdict.offset):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ from rollog.errors import EngineError
 from schemas import MicroBatch
 from trainer.config import AlgorithmConfig, OptimizerConfig, TrainerConfig
 from trainer.engines.deepspeed import DeepSpeedEngine
-from trainer.engines.ports import TrainingBatch, TrainingEngine
+from trainer.engines.ports import StepSettings, TrainingBatch, TrainingEngine
 from trainer.policy import load_model, untied_tensors
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ optimizer = OptimizerConfig(learning_rate=1e-2, warmup_steps=2, weight_decay=0.1
 algorithm = AlgorithmConfig()
 temperature = 0.8
 num_steps = 50
+started = StepSettings(algorithm=algorithm, optimizer=optimizer, num_optimizer_steps=2 * num_steps)
 
 
 def naive() -> TrainingEngine:
@@ -36,12 +37,10 @@ def naive() -> TrainingEngine:
 
 def deepspeed(zero_stage: int, dtype: str = "float32") -> DeepSpeedEngine:
     return DeepSpeedEngine(
-        algorithm=algorithm,
-        optimizer=optimizer,
+        settings=StepSettings(algorithm=algorithm, optimizer=optimizer, num_optimizer_steps=2 * num_steps),
         trainer=TrainerConfig(zero_stage=zero_stage, num_minibatches=2),
         temperature=temperature,
         dtype=dtype,
-        num_steps=num_steps,
     )
 
 
@@ -116,6 +115,67 @@ def test_a_checkpoint_goes_on_where_it_was_saved_bit_for_bit(
     assert engine.export_weights() == saved
     assert engine.train_step(a_batch(1)) == result
     assert engine.export_weights() == after
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"learning_rate": 1e-3},
+        {"betas": (0.5, 0.6)},
+        {"epsilon": 1e-3},
+        {"weight_decay": 0.5},
+        {"max_gradient_norm": 0.01},
+    ],
+    ids=lambda changed: next(iter(changed)),
+)
+def test_changed_settings_give_what_an_engine_gives_that_has_them(
+    engine: TrainingEngine, model_path: str, tmp_path: Path, changed: dict[str, Any]
+) -> None:
+    other = StepSettings(
+        algorithm=algorithm, optimizer=optimizer.model_copy(update=changed), num_optimizer_steps=2 * num_steps
+    )
+    engine.start(model_path)
+    engine.train_step(a_batch(0))
+    engine.save_checkpoint(tmp_path)
+    engine.train_step(a_batch(1))
+    unchanged = engine.export_weights()
+
+    exports = []
+    for goes_by_checkpoint in (False, True):
+        engine.start(model_path)
+        engine.change_settings(started)
+        if goes_by_checkpoint:
+            engine.change_settings(other)
+            engine.load_checkpoint(tmp_path)
+        else:
+            engine.train_step(a_batch(0))
+        engine.change_settings(other)
+        engine.train_step(a_batch(1))
+        exports.append(engine.export_weights())
+    assert exports[0] == exports[1]
+    assert exports[0] != unchanged
+
+
+def test_changed_settings_are_those_of_the_formulas(engine: TrainingEngine, model_path: str) -> None:
+    other = StepSettings(
+        algorithm=AlgorithmConfig(clip_low=0.1, clip_high=0.1, aggregation="sequence_mean"),
+        optimizer=OptimizerConfig(
+            learning_rate=1e-3, betas=(0.5, 0.6), epsilon=1e-4, weight_decay=0.2, max_gradient_norm=0.05
+        ),
+        num_optimizer_steps=7,
+    )
+    reference = naive()
+    for made in (reference, engine):
+        made.start(model_path)
+        made.train_step(a_batch(0))
+        made.change_settings(other)
+    expected, result = reference.train_step(a_batch(1)), engine.train_step(a_batch(1))
+    assert result.losses == pytest.approx(expected.losses, abs=1e-5)
+    assert result.learning_rates == expected.learning_rates
+    expected_weights = load(reference.export_weights())
+    weights = load(engine.export_weights())
+    for name, tensor in expected_weights.items():
+        torch.testing.assert_close(weights[name], tensor, atol=2e-5, rtol=1e-3)
 
 
 def test_weights_from_a_file_are_those_that_are_trained(

@@ -4,24 +4,32 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-from training_cases import FakeRun, NaiveEngine, a_group, make_model, trainer_settings, turn_until_version
+from training_cases import (
+    FakeRun,
+    NaiveEngine,
+    a_group,
+    make_model,
+    notices,
+    trainer_settings,
+    turn_until_version,
+)
 
 from rollog.broker.memory import MemoryBroker
 from rollog.broker.topics import RunTopics
 from rollog.errors import EngineError, LedgerError, WeightsError
 from rollog.metrics import Metrics
 from rollog.weights import WeightsStore
-from schemas import Disposition, Step
+from schemas import Disposition, Rebase, Step
 from trainer.config import TrainerConfig
 from trainer.loop import Trainer
 from trainer.role import training_engine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from rollog.broker.memory_producers import MemoryTransactionalProducer
     from rollog.broker.ports import Broker
@@ -225,6 +233,55 @@ def test_weights_that_cannot_be_reproduced_stop_recovery_and_name_both_sides(
         train(run, trainer, 1)
     changed = replace(settings, optimizer=settings.optimizer.model_copy(update={"learning_rate": 0.5}))
     with pytest.raises(EngineError, match="redoing the step of version 1"), a_trainer(changed, run.broker):
+        pass
+
+
+def elsewhere(settings: TrainerSettings, **trainer: Any) -> TrainerSettings:
+    """As if on a machine that rounds differently: the same steps give other weights there."""
+    return replace(
+        settings,
+        optimizer=settings.optimizer.model_copy(update={"epsilon": 1e-6}),
+        trainer=settings.trainer.model_copy(update=trainer),
+    )
+
+
+def test_where_it_is_allowed_other_weights_take_over_under_a_new_version(
+    run: FakeRun, settings: TrainerSettings
+) -> None:
+    settings = replace(settings, trainer=settings.trainer.model_copy(update={"checkpoint_every_steps": 10}))
+    settings = replace(settings, run_config=settings.run_config.model_copy(update={"num_steps": 6}))
+    with a_trainer(settings, run.broker) as trainer:
+        train(run, trainer, 1, 2)
+    there = elsewhere(settings, allow_rebase=True)
+    with a_trainer(there, run.broker) as trainer:
+        assert trainer.ledger.version == 3
+        train(run, trainer, 4)
+    record = next(record for record in run.ledger() if isinstance(record.body, Rebase))
+    assert isinstance(record.body, Rebase)
+    assert (record.version, record.body.version_not_reproduced) == (3, 2)
+    assert record.body.expected_sha256 == published(run)[2] != record.body.weights_sha256
+    assert 0 < record.body.max_difference < 1
+    newest = notices(run.broker, run.topics)
+    assert [notice.version for notice in newest] == [0, 1, 2, 3, 4]
+    assert newest[3].sha256 == record.body.weights_sha256
+    assert (Path(settings.weights_uri) / newest[3].name).is_file()
+
+    for remove_checkpoints in (False, True):
+        if remove_checkpoints:
+            shutil.rmtree(settings.checkpoints)
+        with a_trainer(elsewhere(settings), run.broker) as trainer:
+            assert trainer.ledger.version == 4
+    assert sum(isinstance(record.body, Rebase) for record in run.ledger()) == 1
+
+
+def test_after_a_rebase_the_first_machine_does_not_go_on_from_its_own_checkpoint(
+    run: FakeRun, settings: TrainerSettings, tmp_path: Path
+) -> None:
+    with a_trainer(settings, run.broker) as trainer:
+        train(run, trainer, 1, 2)
+    with a_trainer(replace(elsewhere(settings, allow_rebase=True), home=tmp_path / "elsewhere"), run.broker):
+        pass
+    with pytest.raises(EngineError, match="redoing the step of version 2"), a_trainer(settings, run.broker):
         pass
 
 

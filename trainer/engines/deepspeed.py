@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedModel
 
-    from trainer.config import AlgorithmConfig, OptimizerConfig, TrainerConfig
+    from trainer.config import OptimizerConfig, TrainerConfig
+    from trainer.engines.ports import StepSettings
 
 checkpoint_tag = "engine"
 
@@ -45,19 +46,15 @@ class DeepSpeedEngine:
     def __init__(
         self,
         *,
-        algorithm: AlgorithmConfig,
-        optimizer: OptimizerConfig,
+        settings: StepSettings,
         trainer: TrainerConfig,
         temperature: float,
         dtype: str,
-        num_steps: int,
     ) -> None:
-        self._algorithm = algorithm
-        self._optimizer = optimizer
+        self._settings = settings
         self._trainer = trainer
         self._temperature = temperature
         self._dtype = dtype
-        self._num_optimizer_steps = num_steps * trainer.num_minibatches
         self._steps_taken = 0
         self._model: PreTrainedModel | None = None
         self._engine: Any = None
@@ -74,10 +71,8 @@ class DeepSpeedEngine:
         policy = Policy(model, self._temperature)
         optimizer = torch.optim.AdamW(
             policy.parameters(),
-            lr=self._optimizer.learning_rate,
-            betas=self._optimizer.betas,
-            eps=self._optimizer.epsilon,
-            weight_decay=self._optimizer.weight_decay,
+            lr=self._settings.optimizer.learning_rate,
+            **_adamw_settings(self._settings.optimizer),
             fused=True,
         )
         if self._clips_itself:
@@ -96,7 +91,9 @@ class DeepSpeedEngine:
         engine = self._started()
         work = minibatches(batch, torch.distributed.get_rank())
         rates = tuple(
-            learning_rate(self._steps_taken + index, self._num_optimizer_steps, self._optimizer)
+            learning_rate(
+                self._steps_taken + index, self._settings.num_optimizer_steps, self._settings.optimizer
+            )
             for index in range(len(work))
         )
         engine.train()
@@ -111,6 +108,15 @@ class DeepSpeedEngine:
                 [sum((sums for _, sums in ranks), start=RatioSums()) for ranks in shares]
             ),
         )
+
+    def change_settings(self, settings: StepSettings) -> None:
+        """Put the new settings into optimizer and clipping."""
+        engine = self._started()
+        self._settings = settings
+        for group in engine.optimizer.param_groups:
+            group.update(_adamw_settings(settings.optimizer))
+        if not self._clips_itself:
+            engine.optimizer.clip_grad = settings.optimizer.max_gradient_norm
 
     def export_weights(self) -> bytes:
         """All weights as safetensors, gathered from their partitions at stage 3."""
@@ -176,7 +182,7 @@ class DeepSpeedEngine:
             engine,
             engine.backward,
             minibatch,
-            self._algorithm,
+            self._settings.algorithm,
             device=engine.device,
             scale=float(torch.distributed.get_world_size()),
         )
@@ -191,7 +197,7 @@ class DeepSpeedEngine:
 
     def _clip(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        self._norm = nn.utils.clip_grad_norm_(parameters, self._optimizer.max_gradient_norm).item()
+        self._norm = nn.utils.clip_grad_norm_(parameters, self._settings.optimizer.max_gradient_norm).item()
 
     def _gathered(self, tensor: Tensor) -> AbstractContextManager[Any]:
         if self._trainer.zero_stage < 3 or not isinstance(tensor, nn.Parameter):  # noqa: PLR2004 - ZeRO's number
@@ -208,13 +214,22 @@ class DeepSpeedEngine:
         return {
             "train_micro_batch_size_per_gpu": 1,
             "managed_gradient_accumulation": False,
-            "gradient_clipping": 0.0 if self._clips_itself else self._optimizer.max_gradient_norm,
+            "gradient_clipping": 0.0 if self._clips_itself else self._settings.optimizer.max_gradient_norm,
             "zero_optimization": {"stage": self._trainer.zero_stage, "overlap_comm": False},
             "zero_allow_untested_optimizer": True,
             "zero_force_ds_cpu_optimizer": False,
             "bf16": {"enabled": self._dtype == "bfloat16"},
             "steps_per_print": 2**31,
         }
+
+
+def _adamw_settings(optimizer: OptimizerConfig) -> dict[str, Any]:
+    """What AdamW is told besides the learning rate, which every optimizer step sets."""
+    return {
+        "betas": optimizer.betas,
+        "eps": optimizer.epsilon,
+        "weight_decay": optimizer.weight_decay,
+    }
 
 
 def _import_deepspeed() -> Any:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from schemas import MicroBatch
     from schemas.arrays import Float32Array, Int32Array, UInt8Array
+    from trainer.config import AlgorithmConfig, OptimizerConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -56,6 +57,18 @@ class StepResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StepSettings:
+    """What an engine's steps depend on and may change between two of them.
+
+    `num_optimizer_steps` is the length of the learning-rate schedule.
+    """
+
+    algorithm: AlgorithmConfig
+    optimizer: OptimizerConfig
+    num_optimizer_steps: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineDescription:
     """What genesis says about the engine: whoever has the same can reproduce the run."""
 
@@ -80,6 +93,13 @@ class TrainingEngine(Protocol):
 
     def train_step(self, batch: TrainingBatch) -> StepResult:
         """Run the plan: one optimizer step per minibatch, its micro-batches accumulated."""
+        ...
+
+    def change_settings(self, settings: StepSettings) -> None:
+        """Train the next steps under these settings, with weights, optimizer state and step count as they are.
+
+        What a checkpoint holds of the optimizer's settings gives way, too.
+        """
         ...
 
     def export_weights(self) -> bytes:

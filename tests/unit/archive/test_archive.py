@@ -31,9 +31,9 @@ from rollog.runs import find_run, read_runs, register_run
 from rollog.weights import WeightsStore
 from schemas import RunManifest, WeightVersion
 from schemas.codec import decode_as
-from trainer.checkpoints import CheckpointStore
-from trainer.config import AlgorithmConfig
-from trainer.recovery import read_history, restore_engine
+from trainer.recorded import read_history
+from trainer.recovery import restore_engine
+from trainer.redo import Recording
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -142,18 +142,15 @@ def test_every_step_can_be_trained_again_from_an_archive_with_the_first_weights_
         archive = ArchiveBroker(path)
         history = read_history(archive, run.topics)
         engine = HashTrainingEngine()
-        restore_engine(
-            engine,
-            history,
-            model_path="simulated",
+        recording = Recording(
             broker=archive,
             topics=run.topics,
             store=archived_weights(archive.file),
             downloads=tmp_path / "downloads",
-            checkpoints=CheckpointStore(tmp_path / "none", keep=1),
-            algorithm=AlgorithmConfig(),
-            temperature=1.0,
+            settings=run.trainer_settings,
+            history=history,
         )
+        restore_engine(engine, recording, [])
         assert sha256(engine.export_weights()).hexdigest() == history.state.weights[run.plan.num_steps]
 
 

@@ -56,6 +56,15 @@ def test_no_more_groups_are_opened_than_the_run_still_needs() -> None:
     assert book.num_open == 2
 
 
+def test_how_many_steps_the_run_still_makes_is_read_in_the_ledger() -> None:
+    ledger = LedgerBuilder(alpha=4.0)
+    book = a_book(ledger, num_steps=1)
+    ledger.amend('{"run.num_steps": 3}')
+    while book.may_open():
+        issue_group(book, book.next_group_id)
+    assert book.num_open == 6
+
+
 @pytest.mark.parametrize(
     ("filters", "members"),
     [

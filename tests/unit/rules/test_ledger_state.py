@@ -34,6 +34,37 @@ def test_the_fold_knows_version_alpha_weights_and_head() -> None:
     assert ledger.state.head == record_hash(encode(record))
 
 
+def test_amended_settings_are_known_by_revision() -> None:
+    ledger = LedgerBuilder()
+    ledger.amend('{"optimizer.learning_rate": 0.5, "run.num_steps": 7}')
+    ledger.amend('{"optimizer.learning_rate": 0.25}')
+    assert ledger.state.changed_settings(0) == {}
+    assert ledger.state.changed_settings(1) == {"optimizer.learning_rate": 0.5, "run.num_steps": 7}
+    assert ledger.state.changed_settings() == {"optimizer.learning_rate": 0.25, "run.num_steps": 7}
+    assert ledger.state.num_steps(3) == 7
+    assert LedgerBuilder().state.num_steps(3) == 3
+
+
+@pytest.mark.parametrize(
+    ("revision", "changes", "message"),
+    [
+        (2, "{}", "revision 2 of|begins revision 2, expected 1"),
+        (1, "{", "no JSON"),
+        (1, "[1]", "no JSON object"),
+    ],
+)
+def test_an_amend_record_that_does_not_follow_is_refused(revision: int, changes: str, message: str) -> None:
+    ledger = LedgerBuilder()
+    with pytest.raises(LedgerError, match=message):
+        ledger.amend(changes, revision)
+
+
+def test_a_step_under_another_revision_than_the_one_in_force_is_refused() -> None:
+    ledger = LedgerBuilder()
+    with pytest.raises(LedgerError, match="names revision 1 of the settings, in force is 0"):
+        ledger.step(revision=1)
+
+
 def test_a_record_with_another_predecessor_is_refused() -> None:
     ledger = LedgerBuilder()
     record = replace(close_record(ledger.state), previous_hash=bytes(32))

@@ -18,8 +18,8 @@ def write_state(directory: Path) -> None:
 
 
 def test_a_complete_checkpoint_names_every_file(tmp_path: Path) -> None:
-    store = CheckpointStore(tmp_path, keep=2)
-    saved = store.save(7, "ab" * 32, write_state)
+    store = CheckpointStore(tmp_path)
+    saved = store.save(7, "ab" * 32, write_state, keep=2)
     assert store.complete() == [saved]
     assert list(saved.files) == ["engine/state.pt"]
     assert saved.name == "step-000007"
@@ -27,29 +27,29 @@ def test_a_complete_checkpoint_names_every_file(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_without_manifest_does_not_exist_and_its_place_is_used_again(tmp_path: Path) -> None:
-    store = CheckpointStore(tmp_path, keep=2)
+    store = CheckpointStore(tmp_path)
 
     def fail(directory: Path) -> None:
         write_state(directory)
         raise OSError("disk full")
 
     with pytest.raises(OSError, match="disk full"):
-        store.save(1, "ab" * 32, fail)
+        store.save(1, "ab" * 32, fail, keep=2)
     assert store.complete() == []
-    assert store.save(1, "ab" * 32, write_state).damage() is None
+    assert store.save(1, "ab" * 32, write_state, keep=2).damage() is None
 
 
 def test_only_the_newest_are_kept_and_remains_are_removed(tmp_path: Path) -> None:
-    store = CheckpointStore(tmp_path, keep=2)
+    store = CheckpointStore(tmp_path)
     (tmp_path / "step-000002").mkdir()
     for version in (1, 3, 4):
-        store.save(version, "ab" * 32, write_state)
+        store.save(version, "ab" * 32, write_state, keep=2)
     assert [checkpoint.version for checkpoint in store.complete()] == [4, 3]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-000003", "step-000004"]
 
 
 def test_damage_is_named(tmp_path: Path) -> None:
-    saved = CheckpointStore(tmp_path, keep=1).save(1, "ab" * 32, write_state)
+    saved = CheckpointStore(tmp_path).save(1, "ab" * 32, write_state, keep=2)
     state = saved.directory / "engine" / "state.pt"
     state.write_bytes(b"stale")
     assert saved.damage() == "engine/state.pt does not have the sha256 that its manifest names"
@@ -58,11 +58,11 @@ def test_damage_is_named(tmp_path: Path) -> None:
 
 
 def test_an_unreadable_manifest_is_no_checkpoint(tmp_path: Path) -> None:
-    store = CheckpointStore(tmp_path, keep=1)
-    saved = store.save(1, "ab" * 32, write_state)
+    store = CheckpointStore(tmp_path)
+    saved = store.save(1, "ab" * 32, write_state, keep=2)
     (saved.directory / manifest_name).write_text("[1, 2")
     assert store.complete() == []
 
 
 def test_a_run_without_checkpoints_has_none(tmp_path: Path) -> None:
-    assert CheckpointStore(tmp_path / "missing", keep=1).complete() == []
+    assert CheckpointStore(tmp_path / "missing").complete() == []
