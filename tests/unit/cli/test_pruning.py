@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from simulated_run import SimulatedRun
 
     from rollog.broker.ports import Record
-    from schemas import Sample
+    from rollog.weights import WeightsStore
+from schemas import Sample
 
 
 def prune(run: SimulatedRun, keep_steps: int, *, is_dry_run: bool = False) -> list[str]:
@@ -65,7 +66,8 @@ def test_a_pruned_run_is_recovered_by_every_role_and_comes_to_its_end() -> None:
         assert "steps 1 to" in lines[2]
         run.kill_trainer()
         run.kill_dispatcher()
-        run.finish()
+        run.come_to_the_end()
+        run.auditor.audit_live(WeightsStore(run.trainer_settings.weights_uri))
         assert read_ledger(run.broker, run.topics)[-1].record.version == 6
         with pytest.raises(LedgerError, match="no longer in the topic"):
             list(trained_samples(run.broker, run.topics, advantages=no_advantages))
