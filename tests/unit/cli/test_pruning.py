@@ -15,6 +15,7 @@ from rollog.cli.pruning import prune_samples
 from rollog.cli.run_source import RunSource
 from rollog.cli.settings import Settings
 from rollog.errors import ConfigError, LedgerError
+from rollog.weights import WeightsStore
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,8 +23,7 @@ if TYPE_CHECKING:
     from simulated_run import SimulatedRun
 
     from rollog.broker.ports import Record
-    from rollog.weights import WeightsStore
-from schemas import Sample
+    from schemas import Sample
 
 
 def prune(run: SimulatedRun, keep_steps: int, *, is_dry_run: bool = False) -> list[str]:
