@@ -15,15 +15,17 @@ from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from rollog.bench.figures import Figure
 from rollog.bench.kills import Role, kill_role, plan_kills
 from rollog.crash_points import CrashPoint, directory_variable
 from rollog.errors import ChildFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-    from pathlib import Path
 
     from rollog.bench.kills import Kill
 
@@ -36,6 +38,14 @@ _restart_at_once = (
     "supervision.first_delay_seconds=0.1",
     "supervision.longest_delay_seconds=0.5",
 )
+
+_demo = (
+    "run.num_steps=60",
+    "evaluation.every_steps=0",
+    "groups.groups_per_batch=4",
+    "trainer.checkpoint_every_steps=3",
+)
+_kills_of_a_run = 25
 
 Target = Role | CrashPoint
 
@@ -140,6 +150,77 @@ def chaos_run(
     if status:
         raise _failed(f"run {name} ended with exit status {status}", home)
     return ChaosRun(name=name, home=home, kills=dict(chaos.kills), missed=tuple(chaos.missed))
+
+
+def measure_chaos(
+    *, num_kills: int, seed: int, engine: str, cache: Path, on_progress: Callable[[str], None]
+) -> list[Figure]:
+    """Runs of the demo with all targets until so many deaths took place. Raises ChildFailed as the parts do."""
+    targets = [target for target in (*Role, *CrashPoint) if engine == "vllm" or target is not Role.ENGINE]
+    options = [word for setting in (*_demo, f"rollout.engine={engine}") for word in ("--set", setting)]
+    kills: Counter[Target] = Counter()
+    num_runs = num_missed = 0
+    cache.mkdir(parents=True, exist_ok=True)
+    while kills.total() < num_kills:
+        with TemporaryDirectory(prefix="rollog-chaos-") as directory:
+            home = Path(directory) / "home"
+            home.mkdir()
+            (home / "cache").symlink_to(cache.resolve())
+            run = chaos_run(
+                f"chaos-{num_runs}",
+                home,
+                options,
+                num_kills=min(_kills_of_a_run, num_kills - kills.total()),
+                seed=seed + num_runs,
+                targets=targets,
+                on_kill=on_progress,
+            )
+            for line in verify(run):
+                on_progress(line)
+        kills.update(run.kills)
+        num_runs += 1
+        num_missed += len(run.missed)
+    return _figures(kills, num_runs, num_missed)
+
+
+def _figures(kills: Counter[Target], num_runs: int, num_missed: int) -> list[Figure]:
+    """What took place; that nothing was off is said by there being figures."""
+    return [
+        Figure(
+            name="chaos.kills", value=kills.total(), unit="deaths, every run audited clean and replayed equal"
+        ),
+        Figure(name="chaos.runs", value=num_runs, unit="runs"),
+        Figure(
+            name="chaos.missed",
+            value=num_missed,
+            unit="planned deaths that found nobody",
+            higher_is_better=False,
+        ),
+        *(
+            Figure(name=f"chaos.kills.{target}", value=number, unit="deaths")
+            for target, number in sorted(kills.items())
+        ),
+    ]
+
+
+def verify(run: ChaosRun) -> tuple[str, ...]:
+    """Audit the closed run and train it again from version 0, by the commands that anybody would use.
+
+    Returns the lines of the audit. Raises ChildFailed, with what they said, when something is off or a step differs.
+    """
+    said = [_told(run, "audit"), _told(run, "replay")]
+    return tuple(said[0].splitlines())
+
+
+def _told(run: ChaosRun, command: str) -> str:
+    words = [sys.executable, "-m", "rollog.cli.main", command, run.name, "--home", str(run.home)]
+    ended = subprocess.run(words, check=False, capture_output=True, text=True)  # noqa: S603  # our own command
+    if ended.returncode:
+        raise ChildFailed(
+            f"rollog {command} {run.name} ended with exit status {ended.returncode} after {run.num_kills} kills:\n"
+            f"{ended.stdout[-3000:]}{ended.stderr[-2000:]}"
+        )
+    return ended.stdout
 
 
 @contextmanager

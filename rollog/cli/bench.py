@@ -214,6 +214,46 @@ def accuracy(
     return 0
 
 
+@bench.command()
+@click.option(
+    "--kills",
+    "num_kills",
+    type=click.IntRange(min=1),
+    default=50,
+    show_default=True,
+    help="Deaths to bring about, over as many runs as that takes.",
+)
+@click.option(
+    "--engine",
+    type=click.Choice(["vllm", "transformers"]),
+    default="vllm",
+    show_default=True,
+    help="Inference engine of the workers.",
+)
+@bench_options
+def chaos(
+    *, num_kills: int, engine: str, home: Path, seed: int, json_path: Path | None, results_path: Path | None
+) -> int:
+    """Kill the parts of real runs at random moments and at every named window, and check what is left.
+
+    Dispatcher, worker, vLLM's process, trainer and broker get SIGKILL while the demo is trained; the run's own
+    supervisor restarts them. Each closed run is audited and trained again from version 0; exit status 1 with what
+    they said when something is off.
+    """
+    from rollog.bench.chaos import measure_chaos  # noqa: PLC0415  # help needs none of it
+
+    figures = measure_chaos(
+        num_kills=num_kills,
+        seed=seed,
+        engine=engine,
+        cache=home / "cache",
+        on_progress=lambda line: click.echo(line, err=True),
+    )
+    command = f"rollog bench chaos --kills {num_kills} --engine {engine} --seed {seed}"
+    _report(figures, command, json_path, results_path)
+    return 0
+
+
 def _report(
     figures: Sequence[Figure], command: str, json_path: Path | None, results_path: Path | None
 ) -> None:

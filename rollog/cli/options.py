@@ -104,14 +104,19 @@ def common_options(function: Command) -> Command:
     return decorated
 
 
+def one_run(argument: str | None, option: str | None) -> str | None:
+    """The run that RUN or `--run` names. Raises UsageError where they name two."""
+    if argument is not None and option not in {None, argument}:
+        raise click.UsageError(f"RUN is {argument} and --run is {option}: name one run")
+    return argument or option
+
+
 def recorded_run(function: Command) -> Command:
     """Add the argument RUN, the run's name, below `common_options`; --run says the same."""
 
     @wraps(function)
     def command(options: CommonOptions, run_name: str | None, **others: Any) -> Any:
-        if run_name is not None and options.run not in {None, run_name}:
-            raise click.UsageError(f"RUN is {run_name} and --run is {options.run}: name one run")
-        return function(options=replace(options, run=run_name or options.run), **others)
+        return function(options=replace(options, run=one_run(run_name, options.run)), **others)
 
     decorated: Command = click.argument("run_name", metavar="RUN", required=False)(command)
     return decorated

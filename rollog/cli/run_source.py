@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rollog.cli.options import CommonOptions, home_option
+from rollog.cli.options import CommonOptions, home_option, one_run
 
 if TYPE_CHECKING:
     from rollog.broker.ports import Broker
@@ -44,10 +44,12 @@ class RunSource:
 
 
 def run_source_options(function: Command) -> Command:
-    """Add RUN, `--archive`, `--broker`, `--home` and `--set`; the command receives them as its argument `source`."""
+    """Add RUN (or `--run`), `--archive`, `--broker`, `--home` and `--set`; the command receives them as `source`."""
 
     @wraps(function)
     def command(
+        *,
+        run_name: str | None,
         run: str | None,
         archive: Path | None,
         broker: str | None,
@@ -55,6 +57,7 @@ def run_source_options(function: Command) -> Command:
         assignments: tuple[str, ...],
         **others: Any,
     ) -> Any:
+        run = one_run(run_name, run)
         common = CommonOptions(
             config=None, home=home.expanduser(), assignments=assignments, run=run, broker=broker
         )
@@ -68,7 +71,8 @@ def run_source_options(function: Command) -> Command:
 
 def _decorators() -> list[Callable[[Command], Command]]:
     return [
-        click.argument("run", required=False),
+        click.argument("run_name", metavar="[RUN]", required=False),
+        click.option("--run", metavar="NAME", help="The same as RUN."),
         click.option(
             "--archive",
             type=click.Path(dir_okay=False, path_type=Path),

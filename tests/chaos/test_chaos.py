@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from whole_run import settings_file, small_settings
 
-from rollog.bench.chaos import chaos_run
+from rollog.bench.chaos import chaos_run, verify
 from rollog.bench.kills import Role
 from rollog.crash_points import CrashPoint
 
@@ -39,3 +39,6 @@ def test_whatever_is_killed_nothing_is_lost_and_nothing_is_done_twice(
         on_kill=print,
     )
     assert run.num_kills >= 12
+    assert {Role.DISPATCHER, Role.WORKER, Role.TRAINER, Role.BROKER} <= run.kills.keys()
+    lines = verify(run)
+    assert all("OFF" not in line for line in lines), lines
