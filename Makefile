@@ -22,7 +22,8 @@ PYTEST := $(CPU) $(BIN)/python -m pytest
 COVERAGE := --cov --cov-report=term:skip-covered
 # A file's tests stay in one process: they share an engine or a broker that takes long to start.
 TEST_PROCESSES ?= 2
-PARALLEL := -n $(TEST_PROCESSES) --dist loadfile
+# The longest file comes first by its name, tests/chaos; by the number of tests it would come last.
+PARALLEL := -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo check test test-slow test-docker bench lock clean

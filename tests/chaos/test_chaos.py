@@ -28,12 +28,12 @@ def test_whatever_is_killed_nothing_is_lost_and_nothing_is_done_twice(
     home = tmp_path / "home"
     (home / "cache").mkdir(parents=True)
     (home / "cache" / "maven").symlink_to(cache_directory.resolve() / "maven")
-    settings = small_settings(tmp_path, "chaos", run={"num_steps": 40})
+    settings = small_settings(tmp_path, "chaos", run={"num_steps": 30})
     run = chaos_run(
         "chaos",
         home,
         ["--config", str(settings_file(tmp_path / "run.toml", settings))],
-        num_kills=14,
+        num_kills=12,
         seed=0,
         targets=[role for role in Role if role is not Role.ENGINE] + list(CrashPoint),
         on_kill=print,
