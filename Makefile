@@ -22,7 +22,7 @@ PYTEST := $(CPU) $(BIN)/python -m pytest
 COVERAGE := --cov --cov-report=term:skip-covered
 # A file's tests stay in one process: they share an engine or a broker that takes long to start.
 TEST_PROCESSES ?= 2
-# The longest file comes first by its name, tests/chaos; by the number of tests it would come last.
+# In the order of names the files with engines and brokers come first; by the number of tests they would come last.
 PARALLEL := -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-pytestmark = [pytest.mark.broker, pytest.mark.engine, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.broker, pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 @pytest.mark.usefixtures("embedded_kafka")  # whose start has fetched the jars
@@ -28,7 +28,7 @@ def test_whatever_is_killed_nothing_is_lost_and_nothing_is_done_twice(
     home = tmp_path / "home"
     (home / "cache").mkdir(parents=True)
     (home / "cache" / "maven").symlink_to(cache_directory.resolve() / "maven")
-    settings = small_settings(tmp_path, "chaos", run={"num_steps": 30})
+    settings = small_settings(tmp_path, "chaos", run={"num_steps": 150, "prefix": "rollog"})
     run = chaos_run(
         "chaos",
         home,
