@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from rollog.bench.kills import Kill
 
-window_seconds = 20.0
+window_seconds = 45.0
 """How long a planted window may take to be reached before it is given up."""
 closing_seconds = 600.0
 _tick_seconds = 0.02

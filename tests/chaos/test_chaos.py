@@ -33,7 +33,7 @@ def test_whatever_is_killed_nothing_is_lost_and_nothing_is_done_twice(
         "chaos",
         home,
         ["--config", str(settings_file(tmp_path / "run.toml", settings))],
-        num_kills=12,
+        num_kills=16,
         seed=0,
         targets=[role for role in Role if role is not Role.ENGINE] + list(CrashPoint),
         on_kill=print,
