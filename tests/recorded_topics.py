@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
-from typing import TYPE_CHECKING, NoReturn, Self
+from typing import TYPE_CHECKING, NoReturn
 
+from rollog.broker.closing import Closing
 from rollog.broker.ports import TopicPartition, TopicSpec
 from rollog.broker.reading import read_until
 from schemas import LedgerRecord
@@ -129,21 +130,11 @@ class RecordedTopics:
         raise AssertionError("an auditor writes nothing")
 
 
-class _Closing:
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Nothing to do."""
-
-
-class RecordedConsumer(_Closing):
+class RecordedConsumer(Closing):
     """Reads the copy, a few records at a time."""
 
     def __init__(self, recorded: RecordedTopics) -> None:
+        super().__init__()
         self._recorded = recorded
         self._positions: dict[TopicPartition, int] = {}
 
@@ -173,10 +164,11 @@ class RecordedConsumer(_Closing):
         raise AssertionError(f"an auditor commits nothing: {offsets}")
 
 
-class RecordedAdmin(_Closing):
+class RecordedAdmin(Closing):
     """Says which topics there are."""
 
     def __init__(self, recorded: RecordedTopics) -> None:
+        super().__init__()
         self._recorded = recorded
 
     def describe_topics(self, names: Sequence[str]) -> dict[str, TopicSpec]:

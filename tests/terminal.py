@@ -7,11 +7,26 @@ import signal
 import subprocess
 import sys
 import uuid
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from waiting import wait_until
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 patience_seconds = 120.0
+
+
+@contextmanager
+def sigint_heeded() -> Iterator[None]:
+    """As in a terminal: what is started in the background of a script inherits that Ctrl-C is to be ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 class Terminal:
@@ -31,7 +46,7 @@ class Terminal:
 
     def start(self, *words: str) -> None:
         """Start a command; what earlier ones said is forgotten."""
-        with self._output.open("wb") as output:
+        with self._output.open("wb") as output, sigint_heeded():
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "rollog.cli.main", *words, "--home", str(self.home)],
                 stdout=output,

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, Self
+from typing import TYPE_CHECKING, NoReturn
 
 from rollog.broker.archive_blocks import PartitionBlocks
 from rollog.broker.archive_format import ArchiveFile, topic_member
+from rollog.broker.closing import Closing
 from rollog.broker.ports import TopicPartition, TopicSpec
 from rollog.broker.topics import RunTopics, broker_defaults
 from rollog.errors import ArchiveError, BrokerError, TopicMismatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-    from types import TracebackType
 
     from rollog.broker.archive_format import ArchivedPartition, ArchiveManifest, Member
     from rollog.broker.ports import Producer, Record, TransactionalProducer
@@ -104,30 +104,6 @@ def _partitions(manifest: ArchiveManifest) -> dict[TopicPartition, ArchivedParti
     }
 
 
-class _Client:
-    """A client of an archive that can be closed."""
-
-    def __init__(self, broker: ArchiveBroker) -> None:
-        self._broker = broker
-        self._is_closed = False
-
-    def close(self) -> None:
-        """Nothing more may be asked afterwards."""
-        self._is_closed = True
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def _require_open(self) -> None:
-        if self._is_closed:
-            raise ValueError("this client is closed")
-
-
 @dataclass(slots=True)
 class _Reading:
     """How far one partition has been read: the next offset, the next block, and what is left of the one before."""
@@ -137,11 +113,12 @@ class _Reading:
     records: tuple[Record, ...] = ()
 
 
-class ArchiveConsumer(_Client):
+class ArchiveConsumer(Closing):
     """Reads assigned partitions from given offsets."""
 
     def __init__(self, broker: ArchiveBroker) -> None:
-        super().__init__(broker)
+        super().__init__()
+        self._broker = broker
         self._readings: dict[TopicPartition, _Reading] = {}
         self._file = broker.file.open()
 
@@ -243,8 +220,12 @@ class ArchiveConsumer(_Client):
         return self._broker.file.member(self._file, topic_member(place.topic, place.partition))
 
 
-class ArchiveAdmin(_Client):
+class ArchiveAdmin(Closing):
     """Topics of an archive."""
+
+    def __init__(self, broker: ArchiveBroker) -> None:
+        super().__init__()
+        self._broker = broker
 
     def create_topics(self, specs: Sequence[TopicSpec]) -> list[str]:
         """Raises ArchiveError."""

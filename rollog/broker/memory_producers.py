@@ -6,8 +6,8 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING
 
+from rollog.broker.closing import Closing
 from rollog.broker.limits import record_bytes
-from rollog.broker.memory_readers import Closing
 from rollog.errors import BrokerError, BrokerTimeout, ProducerFenced, RecordTooLarge
 
 if TYPE_CHECKING:

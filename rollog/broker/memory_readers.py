@@ -2,43 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
+from rollog.broker.closing import Closing
 from rollog.broker.ports import TopicSpec
 from rollog.broker.topics import broker_defaults
 from rollog.errors import BrokerError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-    from types import TracebackType
 
     from rollog.broker.memory import MemoryBroker
     from rollog.broker.ports import Record, TopicPartition
 
 _default_max_records = 2000
-
-
-class Closing:
-    """A client that can be closed."""
-
-    def __init__(self) -> None:
-        self._is_closed = False
-
-    def close(self) -> None:
-        """Nothing more may be asked afterwards."""
-        self._is_closed = True
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def _require_open(self) -> None:
-        if self._is_closed:
-            raise ValueError("this client is closed")
 
 
 class MemoryConsumer(Closing):

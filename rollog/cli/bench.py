@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
+from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from rollog.bench.items import Item, measured_by_default, summaries
 from rollog.cli.options import home_option
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from rollog.bench.figures import Figure
 
@@ -60,6 +61,19 @@ def _items(context: click.Context, parameter: click.Parameter, value: str) -> tu
     if unknown:
         raise click.BadParameter(f"{', '.join(unknown)} is not known; give some of {','.join(known)}")
     return tuple(sorted({known[word] for word in words}))
+
+
+@contextmanager
+def own_broker(home: Path) -> Iterator[tuple[Path, str]]:
+    """A directory that is removed afterwards, and the address of an embedded Kafka with its data there."""
+    from rollog.broker.embedded import EmbeddedKafka  # noqa: PLC0415  # help needs none of it
+    from rollog.cli.connection import cache_directory  # noqa: PLC0415
+
+    with (
+        tempfile.TemporaryDirectory(prefix="rollog-bench-") as directory,
+        EmbeddedKafka(Path(directory) / "kafka", cache_directory(home)) as kafka,
+    ):
+        yield Path(directory), kafka.address
 
 
 @bench.command()
@@ -112,21 +126,16 @@ def scheduling(
     and for the ideal that each ratio stands beside. Exit status 1 if runs failed; their draws are left out.
     """
     from rollog.bench.scheduling import measure_scheduling  # noqa: PLC0415  # help needs none of it
-    from rollog.broker.embedded import EmbeddedKafka  # noqa: PLC0415
-    from rollog.cli.connection import cache_directory  # noqa: PLC0415
 
-    with (
-        tempfile.TemporaryDirectory(prefix="rollog-bench-") as directory,
-        EmbeddedKafka(Path(directory) / "kafka", cache_directory(home)) as kafka,
-    ):
+    with own_broker(home) as (directory, address):
         figures, num_failed = measure_scheduling(
             items=items,
             num_draws=num_draws,
             seed=seed,
             speed=speed,
             num_lanes=num_lanes,
-            address=kafka.address,
-            home=Path(directory) / "runs",
+            address=address,
+            home=directory / "runs",
             on_progress=lambda line: click.echo(line, err=True),
         )
     chosen = ",".join(map(str, items))
@@ -191,21 +200,16 @@ def accuracy(
     is the trainer's time from its first step on, without the start of the engines.
     """
     from rollog.bench.accuracy import measure_accuracy  # noqa: PLC0415  # help needs none of it
-    from rollog.broker.embedded import EmbeddedKafka  # noqa: PLC0415
     from rollog.broker.kafka import KafkaBroker  # noqa: PLC0415
-    from rollog.cli.connection import cache_directory  # noqa: PLC0415
 
-    with (
-        tempfile.TemporaryDirectory(prefix="rollog-bench-") as directory,
-        EmbeddedKafka(Path(directory) / "kafka", cache_directory(home)) as kafka,
-    ):
+    with own_broker(home) as (directory, address):
         figures = measure_accuracy(
             alphas=alphas,
             seeds=range(seed, seed + num_seeds),
             target=target,
-            broker=KafkaBroker(kafka.address),
-            address=kafka.address,
-            home=Path(directory) / "home",
+            broker=KafkaBroker(address),
+            address=address,
+            home=directory / "home",
             on_progress=lambda line: click.echo(line, err=True),
         )
     chosen = ",".join(f"{alpha:g}" for alpha in alphas)

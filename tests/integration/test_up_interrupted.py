@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from typing import TYPE_CHECKING
 
 import pytest
@@ -26,16 +25,7 @@ pytestmark = [
     pytest.mark.broker,
     pytest.mark.engine,
     pytest.mark.timeout(300),
-    pytest.mark.usefixtures("sigint_is_heeded"),
 ]
-
-
-@pytest.fixture
-def sigint_is_heeded() -> Iterator[None]:
-    """As in a terminal: what is started in the background of a script inherits that Ctrl-C is to be ignored."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture
