@@ -7,20 +7,21 @@ again by the run's own supervisor, never from here. When the run has closed, its
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 import subprocess
 import sys
 import time
 from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from rollog.bench.figures import Figure
-from rollog.bench.kills import Role, kill_role, plan_kills
+from rollog.bench.kills import Role, kill_role, plan_rounds
 from rollog.crash_points import CrashPoint, directory_variable
 from rollog.errors import ChildFailed
 
@@ -33,19 +34,20 @@ window_seconds = 45.0
 """How long a planted window may take to be reached before it is given up."""
 closing_seconds = 600.0
 _tick_seconds = 0.02
-_restart_at_once = (
+_steps_after_kills = 2
+_settings = (
+    "run.num_steps=1000000",
     "supervision.max_restarts=1000000",
     "supervision.first_delay_seconds=0.1",
     "supervision.longest_delay_seconds=0.5",
 )
 
 _demo = (
-    "run.num_steps=60",
     "evaluation.every_steps=0",
     "groups.groups_per_batch=4",
     "trainer.checkpoint_every_steps=3",
 )
-_kills_of_a_run = 25
+_kills_of_a_run = 50
 
 Target = Role | CrashPoint
 
@@ -77,32 +79,29 @@ class Chaos:
     kills: Counter[Target] = field(default_factory=Counter)
     missed: list[Target] = field(default_factory=list)
 
-    def carry_out(self, kill: Kill) -> None:
-        """One planned kill, as long as the run goes on."""
-        self._sleep(kill.pause_seconds)
-        if isinstance(kill.target, Role):
-            self._count(kill.target, happened=kill_role(self.up.pid, kill.target))
-            return
-        (self.points / kill.target).touch()
-        if kill.provoked_by is not None:
-            self._count(kill.provoked_by, happened=kill_role(self.up.pid, kill.provoked_by))
-        self._count(kill.target, happened=self._is_reached(kill.target))
+    def carry_out(self, kills: Sequence[Kill]) -> None:
+        """One round: kills roles, plants windows, and waits for those to be reached, as long as the run goes on."""
+        planted: list[CrashPoint] = []
+        for kill in kills:
+            self._wait(lambda: False, kill.pause_seconds)
+            if isinstance(kill.target, CrashPoint):
+                (self.points / kill.target).touch()
+                planted.append(kill.target)
+            role = kill.provoked_by or kill.target
+            if isinstance(role, Role):
+                self._kill(role)
+        self._wait(lambda: not any((self.points / point).exists() for point in planted), window_seconds)
+        for point in planted:
+            self._count(point, happened=not _taken_away(self.points / point))
 
     @property
     def is_over(self) -> bool:
         """Whether the run has ended."""
         return self.up.poll() is not None
 
-    def _is_reached(self, point: CrashPoint) -> bool:
-        mark = self.points / point
-        deadline = time.monotonic() + window_seconds
-        while mark.exists() and time.monotonic() < deadline and not self.is_over:
-            time.sleep(_tick_seconds)
-        try:
-            mark.unlink()
-        except FileNotFoundError:
-            return True
-        return False
+    def _kill(self, role: Role) -> None:
+        """Kill a role as soon as it is there: it may be on its way back from the death before."""
+        self._count(role, happened=self._wait(lambda: kill_role(self.up.pid, role), window_seconds))
 
     def _count(self, target: Target, *, happened: bool) -> None:
         if happened:
@@ -111,10 +110,23 @@ class Chaos:
         else:
             self.missed.append(target)
 
-    def _sleep(self, seconds: float) -> None:
+    def _wait(self, is_done: Callable[[], bool], seconds: float) -> bool:
+        """Whether that came to be before the time was up or the run over."""
         deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline and not self.is_over:
+        while not is_done():
+            if self.is_over or time.monotonic() > deadline:
+                return False
             time.sleep(_tick_seconds)
+        return True
+
+
+def _taken_away(mark: Path) -> bool:
+    """Whether the mark was still there."""
+    try:
+        mark.unlink()
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def chaos_run(
@@ -127,29 +139,39 @@ def chaos_run(
     targets: Sequence[Target],
     on_kill: Callable[[str], None],
 ) -> ChaosRun:
-    """A `rollog up` with these options from its start to its end, with at most `num_kills` planned kills in between.
+    """A `rollog up` with these options, put through rounds of kills until so many took place, and then closed.
 
-    Raises ChildFailed when the command ends with another exit status than 0, or not in `closing_seconds` after the
-    last kill; its output lies in `home / "chaos.log"`.
+    The run would go on without end. After the kills it is stopped, and `rollog resume` lets it end a few steps later.
+
+    Raises ChildFailed when a command ends otherwise than it should, or not in `closing_seconds`; what `rollog up` said
+    lies in `home / "chaos.log"`.
     """
     points = home / "crash-points"
     points.mkdir(parents=True)
     with _up(name, home, points, options) as up:
         chaos = Chaos(up, points, on_kill)
         _wait_for_first_step(up, home / "chaos.log")
-        for kill in islice(plan_kills(seed, targets), num_kills):
+        for kills in plan_rounds(seed, targets):
+            chaos.carry_out(kills)
             if chaos.is_over:
+                raise _failed(f"run {name} ended by itself with exit status {up.returncode}", home)
+            if chaos.kills.total() >= num_kills:
                 break
-            chaos.carry_out(kill)
-        try:
-            status = up.wait(closing_seconds)
-        except subprocess.TimeoutExpired:
-            raise _failed(
-                f"run {name} did not end in {closing_seconds:.0f} s after the last kill", home
-            ) from None
-    if status:
-        raise _failed(f"run {name} ended with exit status {status}", home)
-    return ChaosRun(name=name, home=home, kills=dict(chaos.kills), missed=tuple(chaos.missed))
+        _stop(up, name, home)
+    run = ChaosRun(name=name, home=home, kills=dict(chaos.kills), missed=tuple(chaos.missed))
+    summary = json.loads((home / "runs" / name / "summary.json").read_text())
+    _told(run, "resume", "--plain", "--set", f"run.num_steps={summary['steps'] + _steps_after_kills}")
+    return run
+
+
+def _stop(up: subprocess.Popen[bytes], name: str, home: Path) -> None:
+    up.terminate()
+    try:
+        status = up.wait(closing_seconds)
+    except subprocess.TimeoutExpired:
+        raise _failed(f"run {name} did not stop in {closing_seconds:.0f} s", home) from None
+    if status != 128 + signal.SIGTERM:
+        raise _failed(f"run {name} stopped with exit status {status}", home)
 
 
 def measure_chaos(
@@ -212,8 +234,8 @@ def verify(run: ChaosRun) -> tuple[str, ...]:
     return tuple(said[0].splitlines())
 
 
-def _told(run: ChaosRun, command: str) -> str:
-    words = [sys.executable, "-m", "rollog.cli.main", command, run.name, "--home", str(run.home)]
+def _told(run: ChaosRun, command: str, *options: str) -> str:
+    words = [sys.executable, "-m", "rollog.cli.main", command, run.name, "--home", str(run.home), *options]
     ended = subprocess.run(words, check=False, capture_output=True, text=True)  # noqa: S603  # our own command
     if ended.returncode:
         raise ChildFailed(
@@ -226,7 +248,7 @@ def _told(run: ChaosRun, command: str) -> str:
 @contextmanager
 def _up(name: str, home: Path, points: Path, options: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
     command = [sys.executable, "-m", "rollog.cli.main", "up", "--plain", "--home", str(home), "--run", name]
-    command += [*options, *(word for setting in _restart_at_once for word in ("--set", setting))]
+    command += [*options, *(word for setting in _settings for word in ("--set", setting))]
     with (home / "chaos.log").open("wb") as output:
         process = subprocess.Popen(  # noqa: S603  # our own command
             command,

@@ -15,7 +15,7 @@ from rollog.crash_points import CrashPoint
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-shortest_pause_seconds, longest_pause_seconds = 0.5, 6.0
+shortest_pause_seconds, longest_pause_seconds = 0.2, 5.0
 
 
 class Role(StrEnum):
@@ -53,12 +53,14 @@ class Kill:
         return _provoked_by.get(self.target) if isinstance(self.target, CrashPoint) else None
 
 
-def plan_kills(seed: int, targets: Sequence[Role | CrashPoint]) -> Iterator[Kill]:
-    """Kills without end: every target once in each round, in an order and with pauses drawn from the seed."""
+def plan_rounds(seed: int, targets: Sequence[Role | CrashPoint]) -> Iterator[list[Kill]]:
+    """Rounds without end: every target once in each, in an order and with pauses drawn from the seed."""
     draw = random.Random(seed)  # noqa: S311  # a plan that can be repeated
     while True:
-        for target in draw.sample(list(targets), len(targets)):
-            yield Kill(draw.uniform(shortest_pause_seconds, longest_pause_seconds), target)
+        yield [
+            Kill(draw.uniform(shortest_pause_seconds, longest_pause_seconds), target)
+            for target in draw.sample(list(targets), len(targets))
+        ]
 
 
 def kill_role(ancestor: int, role: Role) -> bool:

@@ -28,17 +28,17 @@ def test_whatever_is_killed_nothing_is_lost_and_nothing_is_done_twice(
     home = tmp_path / "home"
     (home / "cache").mkdir(parents=True)
     (home / "cache" / "maven").symlink_to(cache_directory.resolve() / "maven")
-    settings = small_settings(tmp_path, "chaos", run={"num_steps": 150, "prefix": "rollog"})
+    settings = small_settings(tmp_path, "chaos", run={"prefix": "rollog"})
     run = chaos_run(
         "chaos",
         home,
         ["--config", str(settings_file(tmp_path / "run.toml", settings))],
-        num_kills=16,
+        num_kills=12,
         seed=0,
         targets=[role for role in Role if role is not Role.ENGINE] + list(CrashPoint),
         on_kill=print,
     )
     assert run.num_kills >= 12
-    assert {Role.DISPATCHER, Role.WORKER, Role.TRAINER, Role.BROKER} <= run.kills.keys()
+    assert run.kills.keys() >= set(Role) - {Role.ENGINE} | set(CrashPoint), run.missed
     lines = verify(run)
     assert all("OFF" not in line for line in lines), lines
