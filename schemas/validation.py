@@ -32,6 +32,15 @@ _bodies: dict[LedgerKind, type[Any] | None] = {
 
 def check_sample(sample: Sample) -> None:
     """A finished sample is complete: arrays of one length, segments that cover it, finite numbers."""
+    if sample.wasted_tokens < 0:
+        raise SchemaError(
+            f"sample {sample.sample_id}: wasted_tokens is {sample.wasted_tokens}, not a number of tokens"
+        )
+    for segment in sample.segments:
+        if segment.version < 0:
+            raise SchemaError(
+                f"sample {sample.sample_id}: a segment of version {segment.version}, versions begin at 0"
+            )
     if sample.status is not Status.FINISHED:
         return
     num_tokens = len(sample.token_ids)
@@ -77,13 +86,20 @@ def _check_logprobs(sample: Sample) -> None:
 
 
 def check_rollout_task(task: RolloutTask) -> None:
-    """A prompt is given in one form, and at least one rollout is ordered."""
+    """A prompt is given in one form, at least one rollout is ordered, and nothing that counts is negative."""
     if (task.prompt.text is None) == (task.prompt.messages_json is None):
         raise SchemaError(
             f"task {task.task_id}: prompt {task.prompt.prompt_id} needs exactly one of text and messages_json"
         )
     if task.num_replicas < 1:
         raise SchemaError(f"task {task.task_id}: num_replicas is {task.num_replicas}, at least 1 is needed")
+    for name in ("group_id", "replica", "attempt", "sample_partition", "min_version"):
+        if getattr(task, name) < 0:
+            raise SchemaError(f"task {task.task_id}: {name} is {getattr(task, name)}, at least 0 is needed")
+    if not task.timeout_seconds > 0:
+        raise SchemaError(
+            f"task {task.task_id}: timeout_seconds is {task.timeout_seconds}, more than 0 is needed"
+        )
 
 
 def check_weight_version(notice: WeightVersion) -> None:

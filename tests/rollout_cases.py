@@ -99,6 +99,7 @@ class Stage:
             reward=RewardConfig(function=reward_function, num_processes=0),
             rollout=RolloutConfig(**config),
             weights_uri=self.store.uri,
+            num_replicas=8,
         )
 
     def send(self, topic: str, record: Record, partition: int = 0) -> int:

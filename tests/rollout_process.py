@@ -41,6 +41,7 @@ def process_settings(run: str, home: Path, model: Path, engine: str, *extension:
             }
         ),
         weights_uri=str(home / "weights"),
+        num_replicas=8,
     )
 
 

@@ -20,6 +20,7 @@ from simulated_worker import SimulatedWorker
 from producers.config import DataConfig, DispatchConfig, EvaluationConfig, RewardConfig, SamplingConfig
 from producers.dispatcher.dispatcher import Dispatcher
 from producers.dispatcher.settings import DispatcherSettings
+from producers.rollout.tasks import TaskLimits
 from rollog.bench.training_engine import HashTrainingEngine
 from rollog.broker.ports import TopicPartition
 from rollog.broker.topics import RunTopics, ensure_topics, topic_specs
@@ -255,6 +256,9 @@ class SimulatedRun:
                 f"worker-{self.num_workers_started}",
                 capacity=capacity,
                 reward_function=reward_function,
+                limits=TaskLimits(
+                    num_sample_partitions=num_partitions, num_replicas=self.plan.groups.num_replicas
+                ),
                 clock=lambda: self.now,
             )
         )
@@ -340,7 +344,7 @@ class SimulatedRun:
         if self.dispatcher_producer is not None:
             self.dispatcher_producer.is_slow = False
         for _ in range(calm_rounds):
-            self._calm_round()
+            self.calm_round()
             if self._is_over:
                 break
         assert self._is_over, self._where_it_stands()
@@ -365,7 +369,8 @@ class SimulatedRun:
             and not self.workers
         )
 
-    def _calm_round(self) -> None:
+    def calm_round(self) -> None:
+        """Everybody does what there is to do, and a moment passes."""
         self.now += round_seconds
         if self.dispatcher is None:
             self.start_dispatcher()

@@ -29,6 +29,7 @@ from schemas.headers import headers_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from producers.rollout.tasks import TaskLimits
     from rollog.broker.ports import Broker, Record
     from rollog.broker.topics import RunTopics
     from schemas import RolloutTask
@@ -55,8 +56,10 @@ class SimulatedWorker:
         *,
         capacity: int,
         reward_function: str,
+        limits: TaskLimits,
         clock: Callable[[], float],
     ) -> None:
+        self._limits = limits
         self._topics = topics
         self._capacity = capacity
         self._control = TopicPartition(topics.control, 0)
@@ -177,7 +180,7 @@ class SimulatedWorker:
         if grant is None or record.partition != grant.partition or record.offset < grant.start_offset:
             return
         try:
-            decoded = decode(record.value or b"")
+            decoded = self._limits.decoded(record.value)
         except SchemaError:
             self.session.on_undecodable_task(record.offset)
             return

@@ -182,6 +182,12 @@ def task_id_of(epoch: int, sequence: int) -> str:
     return f"{epoch}.{sequence}"
 
 
+def is_task_id(task_id: str, epoch: int) -> bool:
+    """Whether that is how a dispatcher of this epoch names its tasks."""
+    head, _, sequence = task_id.partition(".")
+    return head == str(epoch) and sequence.isdecimal() and sequence.isascii()
+
+
 def _sequence(task_id: str) -> tuple[int, int]:
     epoch, _, sequence = task_id.partition(".")
     return (int(epoch), int(sequence))

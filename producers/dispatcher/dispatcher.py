@@ -25,10 +25,11 @@ from producers.dispatcher.startup import (
     take_epoch,
 )
 from producers.dispatcher.state import DispatcherState
+from producers.dispatcher.tasks import is_issued_by_a_dispatcher
 from rollog.broker.ports import TopicPartition
 from rollog.broker.reading import read_until
 from rollog.logs import get_logger
-from schemas import DatasetEnd, RunClosed, Stopped
+from schemas import DatasetEnd, RolloutTask, RunClosed, Stopped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -235,10 +236,16 @@ class Dispatcher:
     def _read_history(self, ends: Mapping[TopicPartition, int]) -> History:
         """Everything but samples and evaluations, which are folded as they are read."""
         first = {place: end for place, end in ends.items() if place.topic not in self._result_topics}
-        history = History()
+        history = History(self.epoch, self._is_issued)
         for record in read_until(self._consumer, self._consumer.beginning_offsets(first), first):
             history.add(record, self._topics)
         return history
+
+    def _is_issued(self, task: RolloutTask) -> bool:
+        settings = self._settings
+        return is_issued_by_a_dispatcher(
+            task, settings.run_config.seed, num_replicas=settings.groups.num_replicas
+        )
 
     def _report(self) -> None:
         workers = self.state.workers

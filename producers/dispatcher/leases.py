@@ -115,6 +115,9 @@ class LeaseKeeper:
                 for open_task in map(self._state.credits.get, missing):
                     if open_task is not None:
                         self.lose(open_task)
+                if worker.status is not None and not worker.status.open_tasks:
+                    # A record that voids what follows it may stand in its partition: a new grant begins behind it.
+                    self._let_go(worker_id, "takes none of its tasks")
 
     def give_grants(self) -> None:
         """Give every worker that waits for one a partition of its own."""

@@ -18,6 +18,8 @@ from schemas.codec import SchemaError, decode, decode_as, encode
 from schemas.headers import headers_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from producers.dispatcher.outbox import Outbox
     from producers.dispatcher.state import DispatcherState
     from rollog.broker.ports import Broker, Record
@@ -54,13 +56,20 @@ def fence_partitions(outbox: Outbox, topics: RunTopics, num_partitions: int) -> 
 
 @dataclass(slots=True)
 class History:
-    """What a take-over reads of the log before samples: small records, and tasks that no fence before them voids."""
+    """What a take-over reads of the log before samples: small records, and tasks that no fence before them voids.
 
+    `epoch` is that of the dispatcher that takes over; a fence of a higher one is nobody's and voids nothing. Tasks that
+    `is_issued` does not recognize, or whose id was read before, are nobody's either.
+    """
+
+    epoch: int
+    is_issued: Callable[[RolloutTask], bool]
     control: list[Record] = field(default_factory=list)
     steps: list[Record] = field(default_factory=list)
     tasks: list[tuple[RolloutTask, int]] = field(default_factory=list)
     workers: dict[bytes | None, Record] = field(default_factory=dict)
     lettered: set[tuple[str, int, int]] = field(default_factory=set)
+    _task_ids: set[str] = field(default_factory=set)
     _fences: defaultdict[int, int] = field(default_factory=lambda: defaultdict(int))
 
     def add(self, record: Record, topics: RunTopics) -> None:
@@ -89,10 +98,12 @@ class History:
         except SchemaError:
             return  # the worker that reads it sets it aside
         match decoded:
-            case Fence(epoch=epoch):
+            case Fence(epoch=epoch) if epoch <= self.epoch:
                 self._fences[record.partition] = max(self._fences[record.partition], epoch)
             case RolloutTask() as task if task.epoch >= self._fences[record.partition]:
-                self.tasks.append((task, record.offset))
+                if task.task_id not in self._task_ids and self.is_issued(task):
+                    self._task_ids.add(task.task_id)
+                    self.tasks.append((task, record.offset))
 
 
 def rebuild(state: DispatcherState, history: History, now: float) -> dict[str, Grant]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from producers.dispatcher.credits import task_id_of
+from producers.dispatcher.credits import is_task_id, task_id_of
 from producers.dispatcher.evaluations import greedy
 from producers.seeds import derived_seed
 from rollog.rules.freshness import min_version
@@ -26,6 +26,29 @@ class IssuePosition:
     alpha: float
     ledger_position: int
     samples_positions: tuple[int, ...]
+
+
+def is_issued_by_a_dispatcher(task: RolloutTask, run_seed: int, *, num_replicas: int) -> bool:
+    """Whether identity and seed of a task found in the log fit each other, as those of every task of the run do.
+
+    `num_replicas` are those of a group. Others may be able to write to `tasks`; what they wrote is no task to wait for.
+    """
+    if not is_task_id(task.task_id, task.epoch):
+        return False
+    if task.kind is Kind.EVALUATION:
+        return task.seed == _evaluation_seed(
+            run_seed, task.evaluation or "", task.pinned_version or 0, task.group_id, task.attempt
+        )
+    fits = task.replica + task.num_replicas <= num_replicas
+    return fits and task.seed == _training_seed(run_seed, task.group_id, task.replica, task.attempt)
+
+
+def _training_seed(run_seed: int, group_id: int, replica: int, attempt: int) -> int:
+    return derived_seed(run_seed, group_id, replica, attempt)
+
+
+def _evaluation_seed(run_seed: int, name: str, version: int, prompt_index: int, attempt: int) -> int:
+    return derived_seed(run_seed, name, version, prompt_index, attempt)
 
 
 class TaskWriter:
@@ -59,7 +82,7 @@ class TaskWriter:
             group_id=wanted.group_id,
             replica=wanted.replica,
             attempt=wanted.attempt,
-            seed=derived_seed(run_seed, wanted.group_id, wanted.replica, wanted.attempt),
+            seed=_training_seed(run_seed, wanted.group_id, wanted.replica, wanted.attempt),
             prompt=prompt,
             sampling=self._sampling(self._settings.sampling.temperature),
             sample_partition=wanted.group_id % self._settings.broker.samples_partitions,
@@ -88,7 +111,7 @@ class TaskWriter:
             group_id=wanted.prompt_index,
             replica=0,
             attempt=wanted.attempt,
-            seed=derived_seed(
+            seed=_evaluation_seed(
                 self._settings.run_config.seed, key.name, key.version, wanted.prompt_index, wanted.attempt
             ),
             prompt=prompt,

@@ -152,9 +152,10 @@ def undecodable_task_sample(
 
 def _number(header: bytes | None, default: int) -> int:
     try:
-        return default if header is None else int(header)
+        number = default if header is None else int(header)
     except ValueError:
         return default
+    return number if -(1 << 63) <= number < 1 << 63 else default
 
 
 def _segments(spans: Sequence[VersionSpan], digest_of: Callable[[int], str]) -> tuple[Segment, ...]:

@@ -31,3 +31,5 @@ class RolloutSettings:
     reward: RewardConfig
     rollout: RolloutConfig
     weights_uri: str
+    num_replicas: int
+    """Most rollouts that one task of this run orders."""

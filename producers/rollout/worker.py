@@ -29,6 +29,7 @@ from producers.rollout.publishing import RecordWriter
 from producers.rollout.reporting import WorkerReport
 from producers.rollout.rollouts import RolloutMaker
 from producers.rollout.session import WorkerSession
+from producers.rollout.tasks import TaskLimits
 from rollog.broker.topics import RunTopics
 from rollog.errors import EngineDied, EngineError, WeightsError
 from rollog.logs import get_logger
@@ -116,6 +117,9 @@ class RolloutWorker:
         self._rollouts: set[asyncio.Task[None]] = set()
         self._last_heartbeat: Outgoing | None = None
         self._dead_letters = DeadLetterLimit(settings.broker.max_dead_letters_in_a_row)
+        self._task_limits = TaskLimits(
+            num_sample_partitions=settings.broker.samples_partitions, num_replicas=settings.num_replicas
+        )
 
     async def run(self) -> None:
         """Work until the run is closed or `stop` is set.
@@ -235,7 +239,7 @@ class RolloutWorker:
         if grant is None or record.partition != grant.partition or record.offset < grant.start_offset:
             return
         try:
-            decoded = decode(record.value or b"")
+            decoded = self._task_limits.decoded(record.value)
         except SchemaError as error:
             self._session.on_undecodable_task(record.offset)
             self._refuse_task(record, error, grant.grant_id)

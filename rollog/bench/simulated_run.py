@@ -190,6 +190,7 @@ class SimulatedRun:
             reward=sections.reward,
             rollout=sections.rollout,
             weights_uri=self._store.uri,
+            num_replicas=sections.groups.num_replicas,
         )
         rewards = make_rewards(sections.reward.function or "", sections.reward)
         parts = WorkerParts(

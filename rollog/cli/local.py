@@ -103,6 +103,7 @@ def rollout_settings(settings: Settings, manifest: RunManifest, home: Path, name
         reward=settings.reward,
         rollout=settings.rollout,
         weights_uri=settings.weights.uri or manifest.weights_uri,
+        num_replicas=settings.groups.num_replicas,
     )
 
 

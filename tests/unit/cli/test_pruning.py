@@ -44,7 +44,7 @@ def samples(run: SimulatedRun) -> list[Record]:
 
 def reach(run: SimulatedRun, version: int) -> None:
     for _ in range(200):
-        run._calm_round()
+        run.calm_round()
         if read_ledger(run.broker, run.topics)[-1].record.version >= version:
             return
     raise AssertionError(f"version {version} was not reached")

@@ -33,7 +33,7 @@ def set_aside(
 
 def a_first_sample(run: SimulatedRun) -> Record:
     for _ in range(50):
-        run._calm_round()
+        run.calm_round()
         found = read_to_end(run.broker, run.topics.samples, range(2))
         if len(found) > 1:
             return next(record for record in found if record.value != b"no sample")

@@ -7,6 +7,7 @@ from builders import a_header, a_task, groups_config
 from dispatcher_bench import Bench, num_partitions
 
 from producers.config import DataConfig, DispatchConfig, EvaluationConfig
+from producers.seeds import derived_seed
 from rollog.config import BrokerConfig, RunConfig
 from rollog.errors import Superseded
 from rollog.rules.verdicts import verdict_of
@@ -352,7 +353,7 @@ def test_the_end_of_the_dataset_is_announced_and_ends_the_run_when_every_group_i
 
 def test_tasks_whose_grant_never_reached_the_log_are_lost_and_issued_again() -> None:
     bench = started_bench()
-    orphan = a_task(0, 0, grant_id="0.9", task_id="0.1", epoch=0)
+    orphan = a_task(0, 0, grant_id="0.9", task_id="0.1", epoch=0, seed=derived_seed(0, 0, 0, 0))
     bench.producer.send(bench.topics.tasks, 0, encode(orphan)).offset(1.0)
     dispatcher = bench.dispatcher()
     bench.turn(dispatcher)

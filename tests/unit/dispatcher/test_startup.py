@@ -18,7 +18,7 @@ def on_tasks(value: RolloutTask | Fence, offset: int, partition: int = 0) -> Rec
 
 
 def test_a_task_behind_the_fence_of_a_later_epoch_is_void_on_its_own_partition_only() -> None:
-    history = History()
+    history = History(epoch=9, is_issued=lambda task: task.task_id != "2.2")
     for record in (
         on_tasks(a_task(0, 0, task_id="1.0", epoch=1), 0),
         on_tasks(Fence(epoch=2), 1),
