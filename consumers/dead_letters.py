@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from rollog.broker.ports import Broker, Consumer, TransactionalProducer
     from rollog.broker.topics import RunTopics
+    from rollog.rules.headers import SampleLimits
 
 letter_header = "dead_letter"
 """Header of a record that was written again: the offset of its letter in `dead-letters`."""
@@ -62,7 +63,7 @@ def read_letters(broker: Broker, topics: RunTopics) -> list[StoredLetter]:
 
 
 def reinject(
-    broker: Broker, topics: RunTopics, *, num_replicas: int, chosen: Iterable[int] | None = None
+    broker: Broker, topics: RunTopics, *, limits: SampleLimits, chosen: Iterable[int] | None = None
 ) -> list[Reinjection]:
     """Write again what can be used now, of the letters with these ids or of all; says so for each letter.
 
@@ -74,10 +75,9 @@ def reinject(
         wanted = _wanted(letters, chosen)
         _require_open(broker, topics)
         done = _places_done(broker, topics, letters)
-        partitions = _num_partitions(broker, topics)
         outcomes = []
         for letter in wanted:
-            reason = _obstacle(letter, topics, done, partitions, num_replicas)
+            reason = _obstacle(letter, topics, done, limits)
             outcomes.append(Reinjection(letter_id=letter.letter_id, is_done=not reason, reason=reason))
             if not reason:
                 done.add(letter.place)
@@ -158,8 +158,7 @@ def _obstacle(
     stored: StoredLetter,
     topics: RunTopics,
     done: set[Place],
-    partitions: dict[str, int],
-    num_replicas: int,
+    limits: SampleLimits,
 ) -> str:
     """Why a letter cannot be written again; nothing, if it can."""
     letter = stored.letter
@@ -167,7 +166,7 @@ def _obstacle(
         return "was written again already"
     if letter.topic == topics.tasks:
         return "tasks are void once their lease has ended: the dispatcher issues another attempt"
-    if letter.topic not in partitions:
+    if letter.topic not in (topics.samples, topics.evaluations):
         return f"records of {letter.topic.rsplit('.', 1)[-1]} are only written by their owner"
     if letter.topic == topics.evaluations:
         return _obstacle_of_evaluation(letter)
@@ -178,7 +177,7 @@ def _obstacle(
         value=letter.value,
         headers=list(letter.headers.items()),
     )
-    defect = read_sample(record, partitions[letter.topic], num_replicas)[0].defect
+    defect = read_sample(record, limits)[0].defect
     return "" if defect is None else f"still cannot be used: {defect}"
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from rollog.broker.ports import Broker, Record
-    from rollog.rules.headers import SampleHeader
+    from rollog.rules.headers import SampleHeader, SampleLimits
     from schemas import DeadLetter, Sample
 
 Place = tuple[int, int]
@@ -36,9 +36,9 @@ class ConsumedSample:
     dead_letter: DeadLetter | None = None
 
 
-def consume(record: Record, num_partitions: int, num_replicas: int) -> ConsumedSample:
+def consume(record: Record, limits: SampleLimits) -> ConsumedSample:
     """Decode and validate one record; what is wrong with it is in the header's `defect`."""
-    header, sample = read_sample(record, num_partitions, num_replicas)
+    header, sample = read_sample(record, limits)
     letter = None if header.defect is None else _letter(record, header)
     return ConsumedSample(header=header, sample=sample, dead_letter=letter)
 
@@ -53,12 +53,12 @@ class SampleStream:
         low_water_marks: Sequence[int],
         *,
         group_id: str,
-        num_replicas: int,
+        limits: SampleLimits,
         max_dead_letters_in_a_row: int,
     ) -> None:
         self._topic = topic
         self._limit = DeadLetterLimit(max_dead_letters_in_a_row)
-        self._num_replicas = num_replicas
+        self._limits = limits
         self._partitions = [TopicPartition(topic, number) for number in range(len(low_water_marks))]
         self._consumer = broker.consumer(client_id="trainer-samples", group_id=group_id)
         self._held: dict[Place, ConsumedSample] = {}
@@ -88,7 +88,7 @@ class SampleStream:
         return [self._take(record) for record in self._consumer.poll(timeout_seconds)]
 
     def _take(self, record: Record) -> ConsumedSample:
-        item = consume(record, len(self._partitions), self._num_replicas)
+        item = consume(record, self._limits)
         if item.header.defect is None:
             self._limit.good(record.topic)
         else:

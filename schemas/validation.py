@@ -30,12 +30,18 @@ _bodies: dict[LedgerKind, type[Any] | None] = {
 }
 
 
+most_attempts = 1 << 31
+"""More than any rollout is ordered."""
+
+
 def check_sample(sample: Sample) -> None:
     """A finished sample is complete: arrays of one length, segments that cover it, finite numbers."""
     if sample.wasted_tokens < 0:
         raise SchemaError(
             f"sample {sample.sample_id}: wasted_tokens is {sample.wasted_tokens}, not a number of tokens"
         )
+    if not -1 <= sample.attempt < most_attempts:
+        raise SchemaError(f"sample {sample.sample_id}: attempt is {sample.attempt}, not a number of attempts")
     for segment in sample.segments:
         if segment.version < 0:
             raise SchemaError(
@@ -96,6 +102,8 @@ def check_rollout_task(task: RolloutTask) -> None:
     for name in ("group_id", "replica", "attempt", "sample_partition", "min_version"):
         if getattr(task, name) < 0:
             raise SchemaError(f"task {task.task_id}: {name} is {getattr(task, name)}, at least 0 is needed")
+    if task.attempt >= most_attempts:
+        raise SchemaError(f"task {task.task_id}: attempt is {task.attempt}, not a number of attempts")
     if not task.timeout_seconds > 0:
         raise SchemaError(
             f"task {task.task_id}: timeout_seconds is {task.timeout_seconds}, more than 0 is needed"

@@ -205,7 +205,8 @@ class RunAuditor:
             return 0
         window = math.floor((1 + Fraction(str(self.freshness.alpha))) * batch)
         num_filtered = sum(self._will_be_filtered(group, task, num_known) for group in open_groups)
-        return min(window, needed) + self.groups.redundant_groups + num_filtered
+        in_queue = min(window, needed) + self.groups.redundant_groups
+        return in_queue + min(num_filtered, in_queue)
 
     def _will_be_filtered(self, group: int, task: RolloutTask, num_known: int) -> bool:
         first: dict[int, Sample] = {}
@@ -228,7 +229,7 @@ class RunAuditor:
         shortest, longest = map(Fraction, groups.response_tokens_mean_bounds or every)
         most_truncated = Fraction(1 if groups.max_truncated_share is None else groups.max_truncated_share)
         refused = {
-            "zero_signal": len(set(rewards)) == 1,
+            "zero_signal": self.groups.filter_zero_signal and len(set(rewards)) == 1,
             "too_hard": num_passed < hardest * size,
             "too_easy": num_passed > easiest * size,
             "too_short": num_tokens < shortest * size,

@@ -371,11 +371,17 @@ class SimulatedRun:
 
     def calm_round(self) -> None:
         """Everybody does what there is to do, and a moment passes."""
+        if self.trainer is None:
+            self.start_trainer()
+        self.producers_round()
+        self.turn_trainer()
+        self.look()
+
+    def producers_round(self) -> None:
+        """Workers and dispatcher do what there is to do, and a moment passes."""
         self.now += round_seconds
         if self.dispatcher is None:
             self.start_dispatcher()
-        if self.trainer is None:
-            self.start_trainer()
         if not self.workers and not self.auditor.end_offsets:
             self.start_worker()
         for worker in list(self.workers):
@@ -389,8 +395,6 @@ class SimulatedRun:
         assert self.dispatcher_producer is not None
         self.dispatcher_producer.flush(0.0)
         self.turn_dispatcher()
-        self.turn_trainer()
-        self.look()
 
     def _where_it_stands(self) -> str:
         assert self.dispatcher is not None
@@ -464,5 +468,11 @@ class SimulatedRun:
                 checkpoint_every_steps=self.plan.checkpoint_every_steps,
             ),
             weights_uri=f"memory://{self.topics.run}",
-            manifest_json=json.dumps({"run": {"seed": 0}, "groups": self.plan.groups.model_dump()}),
+            manifest_json=json.dumps(
+                {
+                    "run": {"seed": 0},
+                    "groups": self.plan.groups.model_dump(),
+                    "sampling": {"temperature": 1.0},
+                }
+            ),
         )

@@ -219,7 +219,7 @@ class SimulatedWorker:
             )
         assert reward is not None
         draw = np.random.default_rng([replica.task.group_id, replica.number, replica.task.attempt])
-        max_tokens = replica.task.sampling.max_tokens
+        max_tokens = min(max(1, replica.task.sampling.max_tokens), 1000)
         length = max(len(versions), int(draw.integers(1, max_tokens + 1)))
         versions = versions + versions[-1:] * (length - len(versions))
         return finished_sample(

@@ -26,6 +26,7 @@ from rollog.cli.local import dispatcher_settings, rollout_settings, trainer_sett
 from rollog.cli.settings import Settings
 from rollog.demo.model import new_model, save_tokenizer
 from rollog.metrics import Metrics
+from rollog.rules.headers import SampleLimits
 from schemas import Sample
 from schemas.codec import decode_as
 from trainer.role import run_trainer
@@ -176,8 +177,12 @@ class WholeRun:
 
     def samples(self) -> list[SampleHeader]:
         """Headers of everything in `samples`, by place."""
-        num_partitions = self.settings.broker.samples_partitions
-        headers = [consume(record, num_partitions, 99).header for record in self._sample_records()]
+        limits = SampleLimits(
+            num_partitions=self.settings.broker.samples_partitions,
+            num_replicas=99,
+            temperature=self.settings.sampling.temperature,
+        )
+        headers = [consume(record, limits).header for record in self._sample_records()]
         return sorted(headers, key=lambda header: header.place)
 
     def read_samples(self) -> list[Sample]:

@@ -25,6 +25,7 @@ from rollog.crash_points import CrashPoint, reach
 from rollog.errors import LedgerError
 from rollog.logs import get_logger
 from rollog.rules.alpha_control import alpha_of_step
+from rollog.rules.headers import SampleLimits
 from rollog.rules.window import SampleWindow
 from rollog.weights import WeightsStore
 from schemas import Step, StepTimings
@@ -274,7 +275,11 @@ class Trainer:
                 topics.samples,
                 self._ledger.low_water_marks,
                 group_id=topics.trainer_group,
-                num_replicas=settings.groups.num_replicas,
+                limits=SampleLimits(
+                    num_partitions=settings.broker.samples_partitions,
+                    num_replicas=settings.groups.num_replicas,
+                    temperature=settings.sampling_temperature,
+                ),
                 max_dead_letters_in_a_row=settings.broker.max_dead_letters_in_a_row,
             )
         )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rollog.errors import DataError, EngineError
+from rollog.rules.headers import is_drawn_at
 from schemas.arrays import uint8_array
 from trainer.advantages import group_advantages
 from trainer.engines.ports import TrainingBatch, TrainingSample
@@ -88,7 +89,7 @@ def _reward(sample: Sample) -> float:
 
 
 def _check_temperature(sample: Sample, temperature: float) -> None:
-    if not math.isclose(sample.temperature, temperature, rel_tol=1e-5):
+    if not is_drawn_at(sample, temperature):
         raise DataError(
             f"sample {sample.sample_id} was drawn at temperature {sample.temperature}, the trainer divides logits "
             f"by {temperature}; every role must use the manifest's sampling.temperature"

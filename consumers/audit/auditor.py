@@ -176,6 +176,11 @@ class _Audit:
                 f"{self._reissues.num_foreign} task(s) have a seed that does not follow from run, group, replica and "
                 "attempt: no dispatcher of this run issued them"
             )
+        if self._reissues.disputed:
+            yield (
+                f"{len(self._reissues.disputed)} attempt(s) are ordered by several tasks that differ: somebody else "
+                "than a dispatcher wrote to tasks, and these reissues are not checked"
+            )
         strange = self._weights.strange
         if strange:
             shown = "; ".join(strange[:_shown_strange])

@@ -15,6 +15,7 @@ class AuditConfig:
     groups_per_batch: int | None = None
     group_size: int | None = None
     redundant_replicas: int | None = None
+    temperature: float | None = None
 
     @property
     def num_replicas(self) -> int | None:
@@ -29,6 +30,7 @@ _keys = {
     "groups_per_batch": ("groups", "groups_per_batch"),
     "group_size": ("groups", "group_size"),
     "redundant_replicas": ("groups", "redundant_replicas"),
+    "temperature": ("sampling", "temperature"),
 }
 
 
@@ -47,9 +49,9 @@ def config_of(settings_json: str, before: AuditConfig | None = None) -> AuditCon
     )
 
 
-def _number(settings: Any, section: str, key: str) -> int | None:
+def _number(settings: Any, section: str, key: str) -> Any:
     if not isinstance(settings, dict):
         return None
     keys = settings.get(section)
     value = keys.get(key) if isinstance(keys, dict) else settings.get(f"{section}.{key}")
-    return value if isinstance(value, int) else None
+    return value if isinstance(value, int | float) else None

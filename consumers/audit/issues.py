@@ -12,6 +12,8 @@ from schemas import Disposition, Fence, Kind, RolloutTask
 from schemas.codec import SchemaError, decode
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from consumers.audit.book import Book, Judged
     from consumers.audit.samples import RecordedSample
     from rollog.broker.ports import Record
@@ -26,6 +28,7 @@ class Reissue:
     place: Place
     task_id: str
     attempt: int
+    digest: bytes
     ledger_position: int
     samples_position: int
 
@@ -36,7 +39,8 @@ class Reissues:
 
     A task is void behind a fence of a higher epoch. In a partition whose beginning is gone, nothing before the first
     fence is judged, because the fences that would void it may be gone, too. One whose seed does not follow from run,
-    group, replica and attempt was not issued by a dispatcher of the run.
+    group, replica and attempt was not issued by a dispatcher of the run. A dispatcher orders an attempt once: where
+    records that differ order the same one, somebody else wrote too, and it cannot be told which of them counts.
     """
 
     book: Book
@@ -45,6 +49,8 @@ class Reissues:
     by_rollout: dict[tuple[int, int], list[Reissue]] = field(default_factory=lambda: defaultdict(list))
     num_unreadable: int = 0
     num_foreign: int = 0
+    disputed: set[tuple[int, int, int]] = field(default_factory=set)
+    """Attempts that records which differ order."""
     _fences: dict[int, int] = field(default_factory=dict)
 
     def add(self, record: Record) -> None:
@@ -59,13 +65,14 @@ class Reissues:
         if not isinstance(decoded, RolloutTask) or decoded.kind is not Kind.TRAINING or decoded.attempt == 0:
             return
         if decoded.epoch >= self._fences.get(record.partition, 0):
-            self._add_task(decoded, Place(record.topic, record.partition, record.offset))
+            digest = sha256(record.value or b"").digest()
+            self._add_task(decoded, digest, Place(record.topic, record.partition, record.offset))
 
     def finished(self, recorded: RecordedSample, judged: Judged | None) -> None:
         """A finished rollout that can be trained: nobody may have ordered it again before it was judged."""
         sample = recorded.sample
         assert sample is not None
-        for task in self.by_rollout.get((sample.group_id, sample.replica), ()):
+        for task in self._told_apart(sample.group_id, sample.replica):
             if recorded.offset >= task.samples_position or self._was_given_up(judged, task):
                 continue
             if judged is None and not self.book.is_complete:
@@ -81,7 +88,15 @@ class Reissues:
                 found=verdict,
             )
 
-    def _add_task(self, task: RolloutTask, place: Place) -> None:
+    def _told_apart(self, group_id: int, replica: int) -> Iterator[Reissue]:
+        tasks = self.by_rollout.get((group_id, replica), [])
+        for task in tasks:
+            if any(other.attempt == task.attempt and other.digest != task.digest for other in tasks):
+                self.disputed.add((group_id, replica, task.attempt))
+            else:
+                yield task
+
+    def _add_task(self, task: RolloutTask, digest: bytes, place: Place) -> None:
         check = self.book.checks.issues
         may_be_void = place.partition in self.cut_partitions and place.partition not in self._fences
         has_positions = 0 <= task.sample_partition < len(task.samples_positions)
@@ -96,6 +111,7 @@ class Reissues:
             place=place,
             task_id=task.task_id,
             attempt=task.attempt,
+            digest=digest,
             ledger_position=task.ledger_position,
             samples_position=task.samples_positions[task.sample_partition],
         )

@@ -50,7 +50,7 @@ def recorded_sample(record: Record, num_partitions: int, config: AuditConfig) ->
     sample: Sample | None = None
     try:
         sample = decode_as(Sample, value)
-        defect = _defect(sample, record.partition, num_partitions, config.num_replicas)
+        defect = _defect(sample, record.partition, num_partitions, config)
     except SchemaError as error:
         defect = f"not a sample: {error}"
     return RecordedSample(
@@ -149,9 +149,9 @@ def _has_known_weights(sample: Sample, version: int, book: Book) -> bool:
     )
 
 
-def _defect(sample: Sample, partition: int, num_partitions: int, num_replicas: int | None) -> str | None:
+def _defect(sample: Sample, partition: int, num_partitions: int, config: AuditConfig) -> str | None:
     """Why a record that could be decoded does not belong where it is, or is not what it says."""
-    is_finished = sample.status is Status.FINISHED
+    is_finished, num_replicas = sample.status is Status.FINISHED, config.num_replicas
     faults = {
         f"kind {sample.kind}": sample.kind is not Kind.TRAINING,
         f"group {sample.group_id}, replica {sample.replica}": min(sample.group_id, sample.replica) < 0,
@@ -160,6 +160,9 @@ def _defect(sample: Sample, partition: int, num_partitions: int, num_replicas: i
         f"group {sample.group_id} on partition {partition}": sample.group_id % num_partitions != partition,
         f"reward {sample.reward}": is_finished
         and not math.isfinite(math.nan if sample.reward is None else sample.reward),
+        f"temperature {sample.temperature}": is_finished
+        and config.temperature is not None
+        and not math.isclose(sample.temperature, config.temperature, rel_tol=1e-5),
         "no segment": is_finished and not sample.segments,
     }
     return next((fault for fault, is_so in faults.items() if is_so), None)

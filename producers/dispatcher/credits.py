@@ -132,6 +132,11 @@ class FreeSlots:
         self._candidates = {each.worker_id: each for each in candidates if each.num_slots > 0}
         self._ascending = sorted((each.num_slots, each.worker_id) for each in self._candidates.values())
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether every slot is taken."""
+        return not self._candidates
+
     def choose(self, *, num_slots: int, min_version: int, excluded: Container[str] = ()) -> str | None:
         """The worker with the most free slots among those that serve the version, or None: the task waits.
 

@@ -29,6 +29,7 @@ from producers.dispatcher.tasks import is_issued_by_a_dispatcher
 from rollog.broker.ports import TopicPartition
 from rollog.broker.reading import read_until
 from rollog.logs import get_logger
+from rollog.rules.headers import SampleLimits
 from schemas import DatasetEnd, RolloutTask, RunClosed, Stopped
 
 if TYPE_CHECKING:
@@ -106,8 +107,11 @@ class Dispatcher:
             self._topics,
             outbox=self._outbox,
             metrics=self._metrics,
-            num_samples_partitions=num_partitions,
-            num_replicas=self._settings.groups.num_replicas,
+            limits=SampleLimits(
+                num_partitions=num_partitions,
+                num_replicas=self._settings.groups.num_replicas,
+                temperature=self._settings.sampling.temperature,
+            ),
             lettered=history.lettered,
             max_dead_letters_in_a_row=self._settings.broker.max_dead_letters_in_a_row,
         )

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from rollog.broker.ports import Record, TopicPartition
     from rollog.broker.topics import RunTopics
     from rollog.metrics import Metrics
+    from rollog.rules.headers import SampleLimits
 
 log = get_logger("dispatcher")
 
@@ -37,8 +38,7 @@ class Intake:
         *,
         outbox: Outbox,
         metrics: Metrics,
-        num_samples_partitions: int,
-        num_replicas: int,
+        limits: SampleLimits,
         lettered: set[tuple[str, int, int]],
         max_dead_letters_in_a_row: int,
     ) -> None:
@@ -46,8 +46,7 @@ class Intake:
         self._state = state
         self._outbox = outbox
         self._metrics = metrics
-        self._num_samples_partitions = num_samples_partitions
-        self._num_replicas = num_replicas
+        self._limits = limits
         self._lettered = lettered
         self._samples_topic = topics.samples
         self._steps_topic = topics.steps
@@ -59,7 +58,7 @@ class Intake:
             topics.workers: self._take_in_worker,
         }
         self.ledger_position = 0
-        self.samples_positions = [0] * num_samples_partitions
+        self.samples_positions = [0] * limits.num_partitions
 
     def begin_at(self, positions: Mapping[TopicPartition, int]) -> None:
         """Everything before these positions has been folded already."""
@@ -86,7 +85,7 @@ class Intake:
         self.ledger_position = record.offset + 1
 
     def _take_in_sample(self, record: Record, _now: float) -> None:
-        header, sample = read_sample(record, self._num_samples_partitions, self._num_replicas)
+        header, sample = read_sample(record, self._limits)
         self.samples_positions[record.partition] = record.offset + 1
         self._state.on_sample(header)
         status = "dead" if sample is None else sample.status.value

@@ -121,20 +121,29 @@ class Issuer:
         return is_newest or self._state.workers.num_reloading_from_before(version) > 0
 
     def issue_training(self) -> None:
-        """Send what open groups lack, oldest first, then open new groups; in rounds where that is configured."""
+        """Send what open groups lack, oldest first, then open new groups; in rounds where that is configured.
+
+        An attempt that no worker can take now, for the version it needs or for what workers hold of its group, waits
+        and has the first choice next time; what comes after it may take the slots that it cannot use.
+        """
         if self._scheduling == "batch" and not self._round_is_issued():
             return
         self._able = self._state.workers.able(self._state.credits)
         self._free = FreeSlots(self._able)
         for group in sorted(self._lacking):
-            for wanted in list(self._state.groups.wanted(group)):
-                if not self._issue_attempt(wanted, 1):
-                    return
-            self._lacking.discard(group)
+            if all(self._issue_attempt(wanted, 1) for wanted in list(self._state.groups.wanted(group))):
+                self._lacking.discard(group)
+            elif not self._has_slots:
+                return
         while self._may_open() and not self.at_dataset_end:
             if not self._open_group(self._state.groups.next_group_id):
                 return
-        self._round.complete()
+        if not self._lacking:
+            self._round.complete()
+
+    @property
+    def _has_slots(self) -> bool:
+        return self._scheduling != "static" and not self._free.is_empty
 
     def _round_is_issued(self) -> bool:
         """Whether a round is on its way out: the one that was, or the next if nothing is under way any more."""
@@ -185,7 +194,7 @@ class Issuer:
         if self._groups.redundant_replicas:
             full = full_of_group(
                 self._state.credits.num_of_group(group),
-                num_workers=len(self._able),
+                num_workers=sum(each.served_version >= min_version for each in self._able),
                 num_replicas=self._groups.num_replicas,
                 num_redundant=self._groups.redundant_replicas,
             )

@@ -155,7 +155,7 @@ def _number(header: bytes | None, default: int) -> int:
         number = default if header is None else int(header)
     except ValueError:
         return default
-    return number if -(1 << 63) <= number < 1 << 63 else default
+    return number if -1 <= number < 1 << 31 else default
 
 
 def _segments(spans: Sequence[VersionSpan], digest_of: Callable[[int], str]) -> tuple[Segment, ...]:

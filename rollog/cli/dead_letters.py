@@ -35,6 +35,7 @@ def dead_letters(source: SourceOptions, reinject: bool, chosen: tuple[int, ...],
     """
     from consumers import dead_letters as letters  # noqa: PLC0415  # help needs no Kafka
     from rollog.errors import ConfigError  # noqa: PLC0415
+    from rollog.rules.headers import SampleLimits  # noqa: PLC0415
 
     run = open_run(source)
     if reinject:
@@ -45,7 +46,11 @@ def dead_letters(source: SourceOptions, reinject: bool, chosen: tuple[int, ...],
         outcomes = letters.reinject(
             run.broker,
             run.topics,
-            num_replicas=run.settings.groups.num_replicas,
+            limits=SampleLimits(
+                num_partitions=run.settings.broker.samples_partitions,
+                num_replicas=run.settings.groups.num_replicas,
+                temperature=run.settings.sampling.temperature,
+            ),
             chosen=chosen or None,
         )
         _print(outcome_lines(outcomes), [_outcome(each) for each in outcomes], as_json=as_json)

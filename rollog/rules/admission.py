@@ -17,8 +17,10 @@ def max_open_groups(
 ) -> int:
     """The bound on groups issued and not closed in the ledger, the new one included.
 
-    The queue holds at most floor((1 + alpha) B) groups and never more than the run still needs; redundant
-    groups, and groups that are known to be filtered though the ledger has not closed them yet, come on top.
+    The queue holds at most floor((1 + alpha) B) groups and never more than the run still needs; redundant groups come
+    on top, and groups that are known to be filtered though the ledger has not closed them yet. Of these no more
+    than all the others count: while the ledger stands still, what is open stays bounded, however much is filtered.
     """
     window = min(math.floor((1 + exact(alpha)) * groups_per_batch), steps_left * groups_per_batch)
-    return window + redundant_groups + num_early_filtered if steps_left > 0 else 0
+    in_queue = window + redundant_groups
+    return in_queue + min(num_early_filtered, in_queue) if steps_left > 0 else 0

@@ -23,6 +23,19 @@ def record_digest(value: bytes | None) -> bytes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SampleLimits:
+    """What the run's settings say of every training sample; one that says otherwise is dead.
+
+    `num_replicas` is how many a group has, the redundant ones included; `temperature` that of sampling, by which the
+    trainer divides logits.
+    """
+
+    num_partitions: int
+    num_replicas: int
+    temperature: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SampleHeader:
     """One record of `samples` as the rules see it.
 
@@ -61,12 +74,9 @@ class SampleHeader:
 
 
 def header_of(
-    sample: Sample, *, partition: int, offset: int, digest: bytes, num_partitions: int, num_replicas: int
+    sample: Sample, *, partition: int, offset: int, digest: bytes, limits: SampleLimits
 ) -> SampleHeader:
-    """The header of a decoded sample, with the defect it has on this topic, if any.
-
-    `num_replicas` is how many a group has, the redundant ones included.
-    """
+    """The header of a decoded sample, with the defect it has on this topic, if any."""
     return SampleHeader(
         partition=partition,
         offset=offset,
@@ -85,7 +95,7 @@ def header_of(
         num_prompt_tokens=len(sample.prompt_token_ids),
         wasted_tokens=sample.wasted_tokens,
         cancel_reason=sample.cancel_reason,
-        defect=_defect(sample, partition, num_partitions, num_replicas),
+        defect=_defect(sample, partition, limits),
     )
 
 
@@ -106,28 +116,38 @@ def defective_header(
     )
 
 
-def _defect(sample: Sample, partition: int, num_partitions: int, num_replicas: int) -> str | None:
+def _defect(sample: Sample, partition: int, limits: SampleLimits) -> str | None:
     if sample.kind is not Kind.TRAINING:
         return f"a sample of kind {sample.kind} does not belong on this topic"
-    return _defect_of_identity(sample, partition, num_partitions, num_replicas) or _defect_of_ending(sample)
+    return _defect_of_identity(sample, partition, limits) or _defect_of_ending(sample, limits.temperature)
 
 
-def _defect_of_identity(sample: Sample, partition: int, num_partitions: int, num_replicas: int) -> str | None:
+def _defect_of_identity(sample: Sample, partition: int, limits: SampleLimits) -> str | None:
     if sample.group_id < 0 or sample.replica < 0:
         return f"group {sample.group_id}, replica {sample.replica}: negative identity"
-    if sample.replica >= num_replicas:
-        return f"replica {sample.replica} of a group that has {num_replicas}"
-    if sample.group_id % num_partitions != partition:
-        return f"group {sample.group_id} belongs on partition {sample.group_id % num_partitions}, not {partition}"
+    if sample.replica >= limits.num_replicas:
+        return f"replica {sample.replica} of a group that has {limits.num_replicas}"
+    wanted = sample.group_id % limits.num_partitions
+    if wanted != partition:
+        return f"group {sample.group_id} belongs on partition {wanted}, not {partition}"
     return None
 
 
-def _defect_of_ending(sample: Sample) -> str | None:
+def _defect_of_ending(sample: Sample, temperature: float) -> str | None:
     if sample.status is not Status.FINISHED:
         return None
     if sample.reward is None or not math.isfinite(sample.reward):
         return f"a finished sample with reward {sample.reward}"
+    if not is_drawn_at(sample, temperature):
+        return (
+            f"drawn at temperature {sample.temperature}, not {temperature}: sampling.temperature is the run's"
+        )
     return "a finished sample without a segment" if sample.first_version is None else None
+
+
+def is_drawn_at(sample: Sample, temperature: float) -> bool:
+    """Whether its log-probabilities are those of logits divided by this temperature."""
+    return math.isclose(sample.temperature, temperature, rel_tol=1e-5)
 
 
 def _text(value: bytes | None) -> str:

@@ -21,6 +21,10 @@ def record_hash(value: bytes) -> bytes:
     return sha256(value).digest()
 
 
+num_weights_digits = 16
+"""Of the sha256 of a weights file, as segments carry them."""
+
+
 @dataclass(slots=True)
 class LedgerState:
     """The fold of all ledger records so far.
@@ -66,7 +70,7 @@ class LedgerState:
 
     def knows_weights(self, version: int, digest: str) -> bool:
         """Whether a segment's (version, digest) pair was committed."""
-        return self.weights.get(version, "")[: len(digest)] == digest and bool(digest)
+        return version in self.weights and self.weights[version][:num_weights_digits] == digest
 
     def changed_settings(self, revision: int | None = None) -> dict[str, object]:
         """Everything changed since genesis, as it was in force at `revision` (the newest without one)."""

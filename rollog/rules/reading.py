@@ -21,16 +21,14 @@ from schemas.codec import SchemaError, decode, decode_as
 
 if TYPE_CHECKING:
     from rollog.broker.ports import Record
+    from rollog.rules.headers import SampleLimits
 
 ControlRecord = DispatcherEpoch | Grant | Revoke | DatasetEnd | Stopped | RunClosed
 control_types = (DispatcherEpoch, Grant, Revoke, DatasetEnd, Stopped, RunClosed)
 
 
-def read_sample(record: Record, num_partitions: int, num_replicas: int) -> tuple[SampleHeader, Sample | None]:
-    """Decode and validate one record; a defect is named in the header, and there is then no sample.
-
-    `num_replicas` is how many a group has, the redundant ones included.
-    """
+def read_sample(record: Record, limits: SampleLimits) -> tuple[SampleHeader, Sample | None]:
+    """Decode and validate one record; a defect is named in the header, and there is then no sample."""
     try:
         sample = decode_as(Sample, record.value or b"")
     except SchemaError as error:
@@ -47,8 +45,7 @@ def read_sample(record: Record, num_partitions: int, num_replicas: int) -> tuple
         partition=record.partition,
         offset=record.offset,
         digest=record_digest(record.value),
-        num_partitions=num_partitions,
-        num_replicas=num_replicas,
+        limits=limits,
     )
     return header, sample if header.defect is None else None
 

@@ -8,8 +8,10 @@ unknown_weights = "unknown_weights"
 over_lag_bound = "lag"
 over_lag_quota = "quota"
 aged_surplus = "aged_surplus"
-unprotected_reasons = frozenset({over_lag_quota, aged_surplus})
-"""Members of groups that were complete and not needed: going stale does not protect such a group."""
+redundant_group = "redundant_group"
+unprotected_reasons = frozenset({over_lag_quota, aged_surplus, redundant_group})
+"""Members of groups that were not needed, because they were complete or ordered in excess: going stale does not protect
+such a group."""
 
 zero_signal = "zero_signal"
 mean_out_of_bounds = "mean_out_of_bounds"
@@ -29,7 +31,7 @@ cancelled = "cancelled"
 
 named_reasons = frozenset(
     {
-        *(unknown_weights, over_lag_bound, over_lag_quota, aged_surplus),
+        *(unknown_weights, over_lag_bound, over_lag_quota, aged_surplus, redundant_group),
         *(zero_signal, mean_out_of_bounds, too_hard, too_easy, too_short, too_long, truncated),
         *(group_closed, spare, closed_short, last_batch, run_closed, cancelled),
         *(reason.value for reason in CancelReason),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
+from heapq import nlargest
 from typing import TYPE_CHECKING
 
 from rollog.rules.filtering import filter_reason
@@ -16,11 +17,13 @@ from rollog.rules.ledger_state import tally_verdict
 from rollog.rules.limits import ReplicaTally, closes_short
 from rollog.rules.reasons import (
     aged_surplus,
+    cancelled,
     closed_short,
     group_closed,
     last_batch,
     over_lag_bound,
     over_lag_quota,
+    redundant_group,
     run_closed,
     spare,
 )
@@ -36,6 +39,8 @@ if TYPE_CHECKING:
     from schemas import LedgerRecord
 
 Place = tuple[int, int]
+
+_stale_by_age = frozenset({(Disposition.STALE, over_lag_bound), (Disposition.STALE, cancelled)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +89,8 @@ class SampleWindow:
         self._hold = _Hold()
         self._changed: set[int] = set()
         self._surplus: set[int] = set()
+        self._oldest_redundant = (-1, -1)
+        """Number of closed groups when it was worked out, and the id from which on groups are redundant."""
 
     def add(self, header: SampleHeader) -> None:
         """Take in one record; those that already have their disposition are ignored."""
@@ -207,10 +214,26 @@ class SampleWindow:
             self._candidates[group][header.place] = header
         elif standing == (Disposition.STALE, over_lag_bound) and group in self._surplus:
             self._decide(header, Disposition.STALE, aged_surplus)
+        elif standing in _stale_by_age and self._is_redundant(group):
+            self._decide(header, Disposition.STALE, redundant_group)
         else:
             self._decide(header, *standing)
         if group >= 0:
             self._changed.add(group)
+
+    def _is_redundant(self, group: int) -> bool:
+        """Whether a group still is one of those ordered in excess: fewer later ones are closed than were.
+
+        It lost the race that it was ordered for; that says nothing about how long it takes.
+        """
+        num_redundant = self._groups.redundant_groups
+        if not num_redundant:
+            return False
+        if self._oldest_redundant[0] != len(self._ledger.closed_groups):
+            latest = nlargest(num_redundant, self._ledger.closed_groups)
+            oldest = latest[-1] if len(latest) == num_redundant else -1
+            self._oldest_redundant = (len(self._ledger.closed_groups), oldest)
+        return group >= self._oldest_redundant[1]
 
     def _decide(self, header: SampleHeader, disposition: Disposition, reason: str) -> None:
         self._pending.add(verdict_of(header, disposition, version=self._ledger.version, reason=reason))

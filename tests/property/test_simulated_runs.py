@@ -273,3 +273,15 @@ def test_a_run_that_can_train_nothing_is_given_up(
             live_through(run, without_rewards)
         assert set(run.auditor.outcomes.values()) <= {Disposition.FILTERED, Disposition.INCOMPLETE}
         assert not run.auditor.book.trained
+
+
+def test_while_no_trainer_runs_what_is_open_stays_bounded_however_much_is_filtered() -> None:
+    plan = Plan(alpha=1.0, groups_per_batch=2, num_steps=3)
+    with SimulatedRun(plan) as run:
+        run.rewards_vary, run.same_reward = False, 1.0
+        run.calm_round()
+        run.kill_trainer()
+        for _ in range(100):
+            run.producers_round()
+        assert run.dispatcher is not None
+        assert run.dispatcher.state.groups.num_open == 2 * 4

@@ -12,12 +12,16 @@ from consumers.dead_letters import Reinjection, letter_header, read_letters, rei
 from rollog.broker.ports import Record
 from rollog.errors import ConfigError
 from rollog.rules.dead_letters import dead_letter
+from rollog.rules.headers import SampleLimits
 from schemas import Sample
 from schemas.codec import decode_as, encode
 from schemas.headers import headers_of
 
 if TYPE_CHECKING:
     from simulated_run import SimulatedRun
+
+
+limits = SampleLimits(num_partitions=2, num_replicas=2, temperature=1.0)
 
 
 def set_aside(
@@ -41,7 +45,7 @@ def a_first_sample(run: SimulatedRun) -> Record:
 
 
 def outcome(run: SimulatedRun, chosen: list[int] | None = None) -> list[tuple[int, bool, str]]:
-    found: list[Reinjection] = reinject(run.broker, run.topics, num_replicas=2, chosen=chosen)
+    found: list[Reinjection] = reinject(run.broker, run.topics, limits=limits, chosen=chosen)
     return [(each.letter_id, each.is_done, each.reason) for each in found]
 
 

@@ -10,6 +10,7 @@ from builders import a_sample, num_partitions
 from consumers.sample_stream import SampleStream
 from rollog.broker.ports import Record, TopicPartition, TopicSpec
 from rollog.errors import DecodeError, TopicMismatch
+from rollog.rules.headers import SampleLimits
 from rollog.rules.reading import read_sample
 from schemas import Kind, Status
 from schemas.codec import encode
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from schemas import Sample
 
 topic = "samples"
-num_replicas = 8
+limits = SampleLimits(num_partitions=num_partitions, num_replicas=8, temperature=1.0)
 
 
 def a_broker(memory_broker: MemoryBroker) -> MemoryBroker:
@@ -30,9 +31,7 @@ def a_broker(memory_broker: MemoryBroker) -> MemoryBroker:
 
 
 def a_stream(broker: MemoryBroker, marks: tuple[int, ...] = (0,) * num_partitions) -> SampleStream:
-    return SampleStream(
-        broker, topic, marks, group_id="g", num_replicas=num_replicas, max_dead_letters_in_a_row=3
-    )
+    return SampleStream(broker, topic, marks, group_id="g", limits=limits, max_dead_letters_in_a_row=3)
 
 
 def write(broker: MemoryBroker, partition: int, *values: bytes) -> None:
@@ -66,7 +65,7 @@ def test_payloads_are_held_until_their_verdict_is_committed(memory_broker: Memor
 
 
 def test_bytes_that_are_no_sample_become_a_dead_letter_with_the_identity_of_their_headers() -> None:
-    header, sample = read_sample(stored(a_sample(4, 1), value=b"garbage"), num_partitions, num_replicas)
+    header, sample = read_sample(stored(a_sample(4, 1), value=b"garbage"), limits)
     assert sample is None
     assert (header.group_id, header.replica, header.task_id) == (4, 1, "1.401")
     assert header.defect is not None
@@ -81,7 +80,7 @@ def test_headers_that_are_no_numbers_identify_nothing() -> None:
         value=None,
         headers=[("group_id", b"\xff"), ("replica", b"9" * 30)],
     )
-    header, _ = read_sample(record, num_partitions, num_replicas)
+    header, _ = read_sample(record, limits)
     assert (header.group_id, header.replica) == (-1, -1)
 
 
@@ -96,7 +95,7 @@ def test_headers_that_are_no_numbers_identify_nothing() -> None:
     ],
 )
 def test_valid_bytes_in_the_wrong_place_are_dead_too(sample: Sample, partition: int, defect: str) -> None:
-    header, payload = read_sample(stored(sample, partition=partition), num_partitions, num_replicas)
+    header, payload = read_sample(stored(sample, partition=partition), limits)
     assert payload is None
     assert header.defect is not None
     assert defect in header.defect

@@ -44,7 +44,15 @@ def test_rollouts_of_protected_groups_begin_with_the_version_at_issue() -> None:
 
 @pytest.mark.parametrize(
     ("alpha", "steps_left", "redundant", "filtered", "expected"),
-    [(0, 9, 0, 0, 4), (1, 9, 0, 0, 8), (0.5, 9, 0, 0, 6), (2, 1, 0, 0, 4), (1, 9, 3, 2, 13), (1, 0, 3, 2, 0)],
+    [
+        (0, 9, 0, 0, 4),
+        (1, 9, 0, 0, 8),
+        (0.5, 9, 0, 0, 6),
+        (2, 1, 0, 0, 4),
+        (1, 9, 3, 2, 13),
+        (1, 9, 3, 99, 22),
+        (1, 0, 3, 2, 0),
+    ],
 )
 def test_open_groups_are_bounded_by_the_queue_and_by_what_the_run_still_needs(
     alpha: float, steps_left: int, redundant: int, filtered: int, expected: int

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from builders import LedgerBuilder, a_header, a_segment, freshness_config, groups_config
 
 from rollog.rules.window import SampleWindow
@@ -356,3 +357,30 @@ def test_a_complete_group_that_ages_is_not_protected() -> None:
     batch = window.next_batch(0.0)
     assert batch is not None
     assert batch[0].group_id == 2
+
+
+@pytest.mark.parametrize("num_redundant", [1, 2])
+def test_a_redundant_group_is_protected_only_when_as_many_later_ones_have_closed(num_redundant: int) -> None:
+    ledger = LedgerBuilder(alpha=0.0)
+    window = a_window(ledger, groups_per_batch=1, redundant_groups=num_redundant, freshness={"alpha": 0.0})
+    reasons = []
+    while True:
+        version = ledger.state.version
+        window.add(a_header(0, 0, offset=version, version=version))  # a rollout that is never there in time
+        add_group(window, version + 1, offset=10 * version + 10, version=version)
+        batch = window.next_batch(0.0)
+        if batch is None:
+            break
+        ledger.publish(window, batch)
+        reasons += [verdict.reason for verdict in ledger.publish(window).verdicts]
+    assert reasons == ["redundant_group"] * (num_redundant - 1) + ["lag"]
+    assert ledger.state.stale_versions[0] == [(0, num_redundant)]
+
+
+def test_a_rollout_of_a_redundant_group_that_was_cancelled_for_staleness_does_not_protect_it() -> None:
+    ledger = LedgerBuilder(alpha=0.0)
+    window = a_window(ledger, redundant_groups=1)
+    window.add(a_header(0, 0, offset=0, status=Status.CANCELLED, cancel_reason=CancelReason.STALE.value))
+    (verdict,) = ledger.publish(window).verdicts
+    assert (verdict.disposition, verdict.reason) == (Disposition.STALE, "redundant_group")
+    assert not ledger.state.stale_versions

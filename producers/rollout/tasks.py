@@ -1,0 +1,39 @@
+"""Records of the tasks partition: what they say, and whether that is something this run can ask for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from schemas import RolloutTask, SchemaError
+from schemas.codec import decode
+
+if TYPE_CHECKING:
+    from schemas.records import Record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskLimits:
+    """What the run's settings allow: partitions of `samples`, and rollouts that one task orders."""
+
+    num_sample_partitions: int
+    num_replicas: int
+
+    def decoded(self, value: bytes | None) -> Record:
+        """The record in `value`. Raises SchemaError for bytes that hold none, and for a task beyond the limits."""
+        record = decode(value or b"")
+        if isinstance(record, RolloutTask):
+            self._check(record)
+        return record
+
+    def _check(self, task: RolloutTask) -> None:
+        if task.sample_partition >= self.num_sample_partitions:
+            raise SchemaError(
+                f"task {task.task_id} wants its samples in partition {task.sample_partition}, the run has 0 to "
+                f"{self.num_sample_partitions - 1}"
+            )
+        if task.num_replicas > self.num_replicas:
+            raise SchemaError(
+                f"task {task.task_id} orders {task.num_replicas} rollouts, a task of this run at most "
+                f"{self.num_replicas}"
+            )

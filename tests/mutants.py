@@ -1,0 +1,95 @@
+"""Records with something wrong in them, drawn at random: bytes that were damaged, and records with other values."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from schemas.codec import SchemaError, decode, encode
+
+if TYPE_CHECKING:
+    import random
+
+_integers = (-(2**63), -(2**31), -2, -1, 0, 1, 2, 3, 7, 100, 2**31, 2**62, 2**63 - 1)
+_floats = (0.0, -1.0, 1e308, math.nan, math.inf, -math.inf)
+_texts = ("", "\0", "x" * 300, "../../etc", "1.1", "9.9.9", "é\u2028")
+_headers = (b"", b"9", b"-1", b"x\xff", b"9" * 40)
+
+
+@dataclass(frozen=True)
+class Mutants:
+    """Mutants of good records, the same for the same seed."""
+
+    draw: random.Random
+
+    def value(self, value: bytes) -> bytes:
+        """Other bytes in the place of these: about half of them can be decoded."""
+        if self.draw.random() < 0.4:
+            return self.damaged(value)
+        try:
+            return encode(self.altered(decode(value)))
+        except SchemaError:
+            return self.damaged(value)
+
+    def headers(self, headers: list[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
+        """Mostly the same headers."""
+        if self.draw.random() < 0.8:
+            return headers
+        return [(name, self.draw.choice([*_headers, value])) for name, value in headers]
+
+    def damaged(self, value: bytes) -> bytes:
+        """Cut off, flipped, replaced, continued, or random."""
+        data, draw = bytearray(value), self.draw
+        match draw.randrange(5):
+            case 0:
+                return bytes(data[: draw.randrange(len(data))])
+            case 1:
+                for _ in range(draw.randint(1, 4)):
+                    data[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
+            case 2:
+                return draw.randbytes(draw.randrange(200))
+            case 3:
+                data += draw.randbytes(draw.randint(1, 9))
+            case _:
+                begin = draw.randrange(len(data))
+                data[begin : begin + draw.randint(1, 20)] = draw.randbytes(draw.randint(0, 20))
+        return bytes(data)
+
+    def altered(self, record: Any) -> Any:
+        """The record with one to three other values."""
+        names = [field.name for field in dataclasses.fields(record)]
+        chosen = self.draw.sample(names, min(len(names), self.draw.randint(1, 3)))
+        return dataclasses.replace(record, **{name: self._other(getattr(record, name)) for name in chosen})
+
+    def _other(self, value: Any) -> Any:
+        if dataclasses.is_dataclass(value):
+            return self.altered(value)
+        return self.draw.choice(self._others(value))
+
+    def _others(self, value: Any) -> list[Any]:
+        others: list[Any] = [value]
+        match value:
+            case bool():
+                others = [not value]
+            case Enum():
+                others = list(type(value))
+            case int():
+                others = [*_integers, value + 1, value - 1]
+            case float():
+                others = list(_floats)
+            case str():
+                others = [*_texts, value + "x", value[:-1]]
+            case np.ndarray():
+                others = [value[:-1], np.concatenate([value, value]), value[:0], value[::-1].copy()]
+            case dict():
+                others = [{}]
+            case tuple() if value:
+                others = [(), value[:-1], value + value[-1:], value[::-1], tuple(map(self._other, value))]
+            case None:
+                others = [None, 0, 1.0, "x"]
+        return others

@@ -1,0 +1,148 @@
+"""Thousands of mutated records among those of a whole run: no role ends by them, and nothing is off afterwards.
+
+The real dispatcher, worker sessions and trainer in simulated time, killed now and then so that they read the mutants
+again."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, deque
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import pytest
+import simulated_run
+from mutants import Mutants
+from simulated_run import Plan, SimulatedRun, max_workers, num_partitions
+
+from consumers.audit.auditor import audit_run
+from consumers.ledger import read_ledger
+from rollog.broker.ports import TopicPartition
+from rollog.config import BrokerConfig
+from rollog.weights import WeightsStore
+from schemas import Close, Disposition
+
+if TYPE_CHECKING:
+    from run_auditor import RunAuditor
+
+    from rollog.broker.ports import Record
+
+num_mutants = 2_500
+"""Of each of the runs."""
+mutants_of_a_round = 9
+looks_between_reads = 5
+
+
+class Onlooker:
+    """Stands in for the auditor of simulated runs, which takes every record for one of the run's own."""
+
+    def __init__(self, run: SimulatedRun) -> None:
+        self._run = run
+        self._num_looks = 0
+        self.end_offsets: tuple[int, ...] | None = None
+
+    def look(self) -> None:
+        self._num_looks += 1
+        if self._num_looks % looks_between_reads == 0:
+            for entry in read_ledger(self._run.broker, self._run.topics):
+                if isinstance(entry.record.body, Close):
+                    self.end_offsets = entry.record.body.end_offsets
+
+
+class GoodRecords:
+    """The newest records of tasks, samples and workers that are no mutants, by topic."""
+
+    def __init__(self, run: SimulatedRun) -> None:
+        topics = {run.topics.tasks: max_workers, run.topics.samples: num_partitions, run.topics.workers: 1}
+        self.mutants: set[bytes] = set()
+        self.newest: dict[str, deque[Record]] = {topic: deque(maxlen=30) for topic in topics}
+        self.num_places = topics
+        self._consumer = run.broker.consumer(client_id="good")
+        places = [TopicPartition(topic, number) for topic, count in topics.items() for number in range(count)]
+        self._consumer.assign(dict.fromkeys(places, 0))
+
+    def read(self) -> None:
+        for record in self._consumer.poll(0.0):
+            if record.value and record.value not in self.mutants:
+                self.newest[record.topic].append(record)
+
+
+@dataclass
+class MutatedRun(SimulatedRun):
+    """A simulated run that any number of dead letters does not stop."""
+
+    num_sent: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def _broker_config(self) -> BrokerConfig:
+        return BrokerConfig(
+            samples_partitions=num_partitions, max_workers=max_workers, max_dead_letters_in_a_row=num_mutants
+        )
+
+    def _where_it_stands(self) -> str:
+        return "no end in sight"
+
+    def look(self) -> None:
+        """See whether the run is closed; workers may well hold what no dispatcher gave them."""
+        self.auditor.look()
+
+    def send_mutants(self, mutants: Mutants, good: GoodRecords, number: int) -> None:
+        """So many of one of the three topics, each in a place where a good one stands."""
+        good.read()
+        topic = mutants.draw.choice(sorted(good.newest))
+        for _ in range(number if good.newest[topic] else 0):
+            record = mutants.draw.choice(good.newest[topic])
+            value = mutants.value(record.value or b"")
+            good.mutants.add(value)
+            place = mutants.draw.choice(
+                [record.partition] * 3 + [mutants.draw.randrange(good.num_places[topic])]
+            )
+            headers = mutants.headers(list(record.headers))
+            self.hand.send(topic, place, value, key=record.key, headers=headers)
+            self.num_sent[topic] += 1
+
+    def suffer(self, draw: random.Random) -> None:
+        """Now and then a process dies and its successor reads everything anew."""
+        if draw.random() < 0.02:
+            self.kill_dispatcher()
+        if draw.random() < 0.02:
+            self.kill_trainer()
+        if draw.random() < 0.03:
+            self.kill_worker(draw.randrange(9), arrives=draw.random() < 0.5)
+
+    def end_soon(self) -> None:
+        """Dispatcher and trainer come back with a last step that is near."""
+        versions = [entry.record.version for entry in read_ledger(self.broker, self.topics)]
+        self.plan = replace(self.plan, num_steps=versions[-1] + 3)
+        self.kill_dispatcher()
+        self.kill_trainer()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_thousands_of_mutants_stop_nobody_and_are_all_accounted_for(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A stale sample of a group that nobody issued holds training up for as long as patience lasts.
+    monkeypatch.setattr(simulated_run, "calm_rounds", 3000)
+    draw = random.Random(seed)
+    mutants = Mutants(draw)
+    with MutatedRun(Plan(num_steps=100_000)) as run:
+        onlooker: RunAuditor = Onlooker(run)  # type: ignore[assignment]  # what of it such a run needs
+        run.auditor = onlooker
+        good = GoodRecords(run)
+        while run.num_sent.total() < num_mutants:
+            run.calm_round()
+            run.send_mutants(mutants, good, mutants_of_a_round)
+            run.suffer(draw)
+        assert min(run.num_sent.values()) > num_mutants // 5, run.num_sent
+        run.end_soon()
+        run.come_to_the_end()
+        report = audit_run(run.broker, run.topics, WeightsStore(run.trainer_settings.weights_uri))
+    lines = "\n".join(report.lines())
+    assert report.is_clean, lines
+    assert report.is_closed
+    assert report.samples.num_records == (
+        report.samples.num_by_disposition.total() + report.samples.num_after_close
+    ), lines
+    assert report.samples.num_by_disposition[Disposition.DEAD] > num_mutants // 20, lines
+    assert report.version > 3, lines
