@@ -112,6 +112,25 @@ class TrainingModel:
             for replica, version in list(group.finished.items()):
                 if is_stale(self._version, version, self._alpha):
                     self._turn_stale(number, replica)
+        self._take_back()
+
+    def _take_back(self) -> None:
+        """Running rollouts that can only end stale leave their slots at once and are ordered again."""
+        kept = []
+        for entry in self._running:
+            _, _, number, replica, version = entry
+            if number in self._open and self._is_hopeless(number, version):
+                self._open[number].stale_at.append(self._version)
+                heapq.heappush(self._waiting, (number, replica))
+            else:
+                kept.append(entry)
+        heapq.heapify(kept)
+        self._running = kept
+
+    def _is_hopeless(self, number: int, version: int) -> bool:
+        return is_stale(self._version, version, self._alpha) and (
+            self._is_protected(number) or not may_become_fresh(version, self._version, self._run.freshness)
+        )
 
     def _turn_stale(self, number: int, replica: int) -> None:
         del self._open[number].finished[replica]

@@ -40,6 +40,7 @@ class KafkaBroker:
         connect_timeout_seconds: float = 10.0,
         delivery_timeout_seconds: float = 120.0,
         max_record_bytes: int = 16 << 20,
+        offsets_timeout_seconds: float = 30.0,
     ) -> None:
         parse_addresses(bootstrap_servers)
         self._connection = ConnectionSettings(
@@ -47,6 +48,7 @@ class KafkaBroker:
             connect_timeout_seconds=connect_timeout_seconds,
             delivery_timeout_seconds=delivery_timeout_seconds,
             max_record_bytes=max_record_bytes,
+            offsets_timeout_seconds=offsets_timeout_seconds,
         )
         self._directory = TopicDirectory(self.admin, max_record_bytes)
 
@@ -86,7 +88,12 @@ class KafkaBroker:
     def consumer(self, *, client_id: str, group_id: str | None = None) -> KafkaConsumer:
         """A consumer of committed records; `group_id` only names the offsets it commits."""
         raw = self._connected(kafka.KafkaConsumer, consumer_settings(self._connection, client_id, group_id))
-        return KafkaConsumer(raw, self._directory, group_id)
+        return KafkaConsumer(
+            raw,
+            self._directory,
+            group_id,
+            offsets_timeout_seconds=self._connection.offsets_timeout_seconds,
+        )
 
     def admin(self) -> KafkaAdmin:
         """Administration of topics."""

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_offsets_timeout_seconds = 30.0
 _close_timeout_seconds = 1.0
 _metadata_seconds = 0.02
 
@@ -30,11 +29,19 @@ _metadata_seconds = 0.02
 class KafkaConsumer:
     """Reads assigned partitions from given offsets; an outage of the broker is a poll that returns nothing."""
 
-    def __init__(self, raw: Any, directory: TopicDirectory, group_id: str | None) -> None:
+    def __init__(
+        self,
+        raw: Any,
+        directory: TopicDirectory,
+        group_id: str | None,
+        *,
+        offsets_timeout_seconds: float,
+    ) -> None:
         self._raw = raw
         self._directory = directory
         self._group_id = group_id
         self._committed: dict[Any, OffsetAndMetadata] = {}
+        self._offsets_timeout_seconds = offsets_timeout_seconds
         self._is_closed = False
 
     def assign(self, positions: Mapping[TopicPartition, int]) -> None:
@@ -120,7 +127,7 @@ class KafkaConsumer:
         for partition in wanted.values():
             self._directory.require(partition.topic, partition.partition)
         names = ", ".join(sorted({partition.topic for partition in wanted}))
-        deadline = time.monotonic() + _offsets_timeout_seconds
+        deadline = time.monotonic() + self._offsets_timeout_seconds
         while True:
             with translating(f"asking for offsets of {names}"):
                 found = _complete(ask, list(wanted), max(0.0, deadline - time.monotonic()))
@@ -128,7 +135,7 @@ class KafkaConsumer:
                 return {ours: found[foreign] for foreign, ours in wanted.items()}
             if time.monotonic() > deadline:
                 raise BrokerTimeout(
-                    f"no leader known for some partition of {names} within {_offsets_timeout_seconds:g} s: "
+                    f"no leader known for some partition of {names} within {self._offsets_timeout_seconds:g} s: "
                     "check the cluster's health"
                 )
             time.sleep(_metadata_seconds)

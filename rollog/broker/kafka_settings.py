@@ -19,6 +19,8 @@ class ConnectionSettings:
     """How long a new client waits for the first answer."""
     delivery_timeout_seconds: float = 120.0
     """How long a record may stay unacknowledged; longer than any restart of the broker."""
+    offsets_timeout_seconds: float = 30.0
+    """How long a consumer that asks for the ends of topics waits for a broker that is away."""
     max_record_bytes: int = 16 << 20
     """Largest record a producer sends to a topic whose own limit it may not ask for."""
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import click
 
+from rollog.broker.kafka import KafkaBroker
 from rollog.cli.signals import StopSignals
 from rollog.cli.watching import Outcome, logging_beside, tick_seconds, watcher_of
 from rollog.errors import ChildFailed
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 log = get_logger("up")
 
 _seconds_to_end = 60.0
+_watching_seconds = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,12 +85,14 @@ def run_here(
     click.echo(f"run {settings.run_name} on Apache Kafka at {broker.address}; logs in {directory / 'logs'}")
     specs = role_specs(settings, broker.address, home, directory / "logs", num_workers, flags=flags)
     policy = RestartPolicy(**settings.supervision.model_dump())
+    # Whoever waits for a broker that is away does not see meanwhile that it has to be started again.
+    watched = KafkaBroker(broker.address, offsets_timeout_seconds=_watching_seconds)
     supervisor = Supervisor(specs, policy=policy)
     with (
         logging_beside(directory / "up.log", is_terminal=is_terminal),
         StopSignals(patience=3) as signals,
         supervisor,
-        watcher_of(settings, broker, home=home, is_terminal=is_terminal, roles=supervisor.roles) as watcher,
+        watcher_of(settings, watched, home=home, is_terminal=is_terminal, roles=supervisor.roles) as watcher,
     ):
         return Supervision(supervisor, watcher, signals, BrokerKeeper(kafka, policy)).run()
 
