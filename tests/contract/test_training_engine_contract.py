@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
 import torch
@@ -11,9 +13,9 @@ from training_cases import NaiveEngine, a_batch, a_training_sample, make_model
 
 from rollog.errors import EngineError
 from schemas import MicroBatch
-from trainer.config import AlgorithmConfig, OptimizerConfig, TrainerConfig
+from trainer.config import AlgorithmConfig, AlgorithmType, OptimizerConfig, TrainerConfig
 from trainer.engines.deepspeed import DeepSpeedEngine
-from trainer.engines.ports import StepSettings, TrainingBatch, TrainingEngine
+from trainer.engines.ports import StepResult, StepSettings, TrainingBatch, TrainingEngine
 from trainer.policy import load_model, untied_tensors
 
 if TYPE_CHECKING:
@@ -176,6 +178,91 @@ def test_changed_settings_are_those_of_the_formulas(engine: TrainingEngine, mode
     weights = load(engine.export_weights())
     for name, tensor in expected_weights.items():
         torch.testing.assert_close(weights[name], tensor, atol=2e-5, rtol=1e-3)
+
+
+@pytest.mark.parametrize("name", [*get_args(AlgorithmType)])
+def test_every_algorithm_gives_the_weights_of_the_reference_twice_alike(
+    name: AlgorithmType, model_path: str
+) -> None:
+    settings = replace(started, algorithm=AlgorithmConfig(type=name, max_response_tokens=8))
+    results, reference = taken_under(settings, model_path, deepspeed(1), deepspeed(1), naive())
+    (result, weights, exported), (again, _, exported_again) = results
+    assert again == result
+    assert exported_again == exported
+    assert all(math.isfinite(loss) for loss in result.losses)
+    assert all(norm > 0 for norm in result.gradient_norms)
+    agree(weights, result, reference)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"kl_coefficient": 0.3, "entropy_coefficient": 0.1},
+        {"type": "tis", "kl_coefficient": 0.3, "kl_estimator": "k2", "dual_clip": 3.0},
+        {"type": "topr", "mask_ratio_low": 0.5, "mask_ratio_high": 1.5, "mask_level": "sequence"},
+    ],
+    ids=["kl-and-entropy", "tis-kl", "topr-mask"],
+)
+def test_penalties_and_masks_are_those_of_the_formulas(
+    engine: TrainingEngine, model_path: str, changed: dict[str, Any]
+) -> None:
+    settings = replace(started, algorithm=AlgorithmConfig(**changed, max_response_tokens=8))
+    results, reference = taken_under(settings, model_path, engine, naive())
+    result, weights, _ = results[0]
+    agree(weights, result, reference)
+
+
+def test_a_divergence_in_the_reward_moves_the_advantages(model_path: str) -> None:
+    batch = a_batch(0, with_rewards=True)
+    exports = []
+    for coefficient in (0.0, 1e-9, 0.5, 0.5):
+        engine = deepspeed(1)
+        engine.start(model_path)
+        engine.change_settings(
+            replace(
+                started,
+                algorithm=AlgorithmConfig(type="rloo", kl_coefficient=coefficient, max_response_tokens=8),
+            )
+        )
+        exports.append((engine.train_step(batch), engine.export_weights()))
+        engine.close()
+    (_, without), (barely, almost_without), (result, with_divergence), again = exports
+    for name, tensor in load(almost_without).items():
+        torch.testing.assert_close(load(without)[name], tensor, atol=1e-5, rtol=1e-4)
+    assert with_divergence != without
+    assert (result, with_divergence) == again
+    assert result.statistics["reward_divergence"] == barely.statistics["reward_divergence"]
+
+
+def taken_under(
+    settings: StepSettings, model_path: str, *engines: TrainingEngine
+) -> tuple[
+    list[tuple[StepResult, dict[str, torch.Tensor], bytes]], tuple[StepResult, dict[str, torch.Tensor]]
+]:
+    """Two steps on each engine, of different staleness; what the last one, the reference, gave stands apart."""
+    found = []
+    for engine in engines:
+        engine.start(model_path)
+        engine.change_settings(settings)
+        for seed in (0, 1):
+            result = engine.train_step(a_batch(seed, micro_batch_tokens=25))
+        exported = engine.export_weights()
+        found.append((result, load(exported), exported))
+        engine.close()
+    *others, (expected, weights, _) = found
+    return others, (expected, weights)
+
+
+def agree(
+    weights: dict[str, torch.Tensor],
+    result: StepResult,
+    reference: tuple[StepResult, dict[str, torch.Tensor]],
+) -> None:
+    expected, expected_weights = reference
+    assert result.losses == pytest.approx(expected.losses, abs=1e-4)
+    assert result.gradient_norms == pytest.approx(expected.gradient_norms, rel=1e-3)
+    for name, tensor in expected_weights.items():
+        torch.testing.assert_close(weights[name], tensor, atol=2e-4, rtol=1e-3)
 
 
 def test_weights_from_a_file_are_those_that_are_trained(

@@ -16,7 +16,8 @@ import os
 import socket
 import warnings
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any
+from itertools import chain
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import transformers
@@ -24,7 +25,8 @@ from torch import Tensor, nn
 
 from rollog.errors import EngineError
 from trainer.engines.ports import EngineDescription, StepResult, TrainingBatch
-from trainer.gradients import Minibatch, accumulate, minibatches, step_statistics
+from trainer.engines.reference import ReferenceModel
+from trainer.gradients import Anchors, Minibatch, accumulate, step_statistics, step_work
 from trainer.learning_rates import learning_rate
 from trainer.off_policy import RatioSums
 from trainer.policy import Policy, load_model, model_config_json, to_safetensors, untied_tensors
@@ -36,8 +38,11 @@ if TYPE_CHECKING:
 
     from trainer.config import OptimizerConfig, TrainerConfig
     from trainer.engines.ports import StepSettings
+    from trainer.gradients import StepWork
 
 checkpoint_tag = "engine"
+
+_T = TypeVar("_T")
 
 
 class DeepSpeedEngine:
@@ -57,6 +62,7 @@ class DeepSpeedEngine:
         self._dtype = dtype
         self._steps_taken = 0
         self._model: PreTrainedModel | None = None
+        self._reference: ReferenceModel | None = None
         self._engine: Any = None
         self._has_joined = False
         self._norm = 0.0
@@ -84,29 +90,32 @@ class DeepSpeedEngine:
             model=policy, optimizer=optimizer, config=self._deepspeed_config(), dist_init_required=False
         )[0]
         self._model = model
+        self._reference = ReferenceModel(model_path, weights_path, self._temperature, self._dtype)
         self._steps_taken = 0
 
     def train_step(self, batch: TrainingBatch) -> StepResult:
         """One optimizer step per minibatch."""
         engine = self._started()
-        work = minibatches(batch, torch.distributed.get_rank())
+        engine.train()
+        work = self._work(batch)
         rates = tuple(
             learning_rate(
                 self._steps_taken + index, self._settings.num_optimizer_steps, self._settings.optimizer
             )
-            for index in range(len(work))
+            for index in range(len(work.minibatches))
         )
-        engine.train()
-        outcomes = [self._optimizer_step(part, rate) for part, rate in zip(work, rates, strict=True)]
-        self._steps_taken += len(work)
+        outcomes = [
+            self._optimizer_step(part, anchors, rate)
+            for part, anchors, rate in zip(work.minibatches, work.anchors, rates, strict=True)
+        ]
+        self._steps_taken += len(rates)
         shares = _from_all_ranks([(loss, sums) for loss, sums, _ in outcomes])
         return StepResult(
             losses=tuple(sum(loss for loss, _ in ranks) for ranks in shares),
             gradient_norms=tuple(norm for _, _, norm in outcomes),
             learning_rates=rates,
-            statistics=step_statistics(
-                [sum((sums for _, sums in ranks), start=RatioSums()) for ranks in shares]
-            ),
+            statistics=work.statistics
+            | step_statistics([sum((sums for _, sums in ranks), start=RatioSums()) for ranks in shares]),
         )
 
     def change_settings(self, settings: StepSettings) -> None:
@@ -168,13 +177,30 @@ class DeepSpeedEngine:
         """Free the model and leave the process group."""
         if self._engine is not None:
             self._engine.destroy()
-        self._engine = self._model = None
+        self._engine = self._model = self._reference = None
         gc.collect()
         if self._has_joined:
             _leave_process_group()
         self._has_joined = False
 
-    def _optimizer_step(self, minibatch: Minibatch, rate: float) -> tuple[float, RatioSums, float]:
+    def _work(self, batch: TrainingBatch) -> StepWork:
+        algorithm, device = self._settings.algorithm, self._engine.device
+        assert self._reference is not None
+        return step_work(
+            self._engine,
+            self._reference.policy(device) if algorithm.needs_reference else None,
+            batch,
+            algorithm,
+            rank=torch.distributed.get_rank(),
+            device=device,
+            gather=lambda found: dict(
+                chain.from_iterable(entries.items() for entries in _from_all_ranks([found])[0])
+            ),
+        )
+
+    def _optimizer_step(
+        self, minibatch: Minibatch, anchors: list[Anchors], rate: float
+    ) -> tuple[float, RatioSums, float]:
         engine = self._engine
         for group in engine.optimizer.param_groups:
             group["lr"] = rate
@@ -183,6 +209,7 @@ class DeepSpeedEngine:
             engine.backward,
             minibatch,
             self._settings.algorithm,
+            anchors=anchors,
             device=engine.device,
             scale=float(torch.distributed.get_world_size()),
         )
@@ -274,8 +301,8 @@ def _leave_process_group() -> None:
     deepspeed.comm.comm.cdb = None
 
 
-def _from_all_ranks(outcomes: list[tuple[float, RatioSums]]) -> list[tuple[tuple[float, RatioSums], ...]]:
-    """Per optimizer step the outcome on every rank."""
+def _from_all_ranks(outcomes: list[_T]) -> list[tuple[_T, ...]]:
+    """Each entry as every rank has it."""
     world_size = torch.distributed.get_world_size()
     if world_size == 1:
         return [(outcome,) for outcome in outcomes]
