@@ -199,8 +199,8 @@ class OptimizerConfig(Section):
 class TrainerConfig(Section):
     """The training engine."""
 
-    engine: Literal["deepspeed"] = "deepspeed"
-    """Training engine."""
+    engine: Literal["deepspeed", "torch"] = "deepspeed"
+    """Training engine: DeepSpeed, or PyTorch alone (one process)."""
     zero_stage: Annotated[int, Field(ge=0, le=3)] = 1
     """DeepSpeed ZeRO stage."""
     num_minibatches: Annotated[int, Field(ge=1)] = 4

@@ -75,6 +75,13 @@ class Policy(nn.Module):
         return (hidden.flatten(0, 1).index_select(0, self._source_N)[None], *inputs[1:])
 
 
+def compute_deterministically(num_threads: int) -> None:
+    """Have this process compute on so many threads, and give the same bits for the same work."""
+    torch.set_num_threads(num_threads)
+    torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+
+
 def policy_outputs(
     policy: nn.Module, batch: PaddedBatch, *, with_entropy: bool = False
 ) -> tuple[Tensor, Tensor | None]:

@@ -27,16 +27,24 @@ from rollog.errors import EngineError
 from trainer.engines.ports import EngineDescription, StepResult, TrainingBatch
 from trainer.engines.reference import ReferenceModel
 from trainer.gradients import Anchors, Minibatch, accumulate, step_statistics, step_work
-from trainer.learning_rates import learning_rate
+from trainer.learning_rates import next_rates
 from trainer.off_policy import RatioSums
-from trainer.policy import Policy, load_model, model_config_json, to_safetensors, untied_tensors
+from trainer.optimizers import adamw_settings
+from trainer.policy import (
+    Policy,
+    compute_deterministically,
+    load_model,
+    model_config_json,
+    to_safetensors,
+    untied_tensors,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from transformers import PreTrainedModel
 
-    from trainer.config import OptimizerConfig, TrainerConfig
+    from trainer.config import TrainerConfig
     from trainer.engines.ports import StepSettings
     from trainer.gradients import StepWork
 
@@ -70,15 +78,13 @@ class DeepSpeedEngine:
     def start(self, model_path: str, weights_path: Path | None = None) -> None:
         """Build model, optimizer and process group."""
         self.close()
-        torch.set_num_threads(self._trainer.num_threads)
-        torch.use_deterministic_algorithms(True)
-        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+        compute_deterministically(self._trainer.num_threads)
         model = load_model(model_path, weights_path, self._dtype)
         policy = Policy(model, self._temperature)
         optimizer = torch.optim.AdamW(
             policy.parameters(),
             lr=self._settings.optimizer.learning_rate,
-            **_adamw_settings(self._settings.optimizer),
+            **adamw_settings(self._settings.optimizer),
             fused=True,
         )
         if self._clips_itself:
@@ -98,12 +104,7 @@ class DeepSpeedEngine:
         engine = self._started()
         engine.train()
         work = self._work(batch)
-        rates = tuple(
-            learning_rate(
-                self._steps_taken + index, self._settings.num_optimizer_steps, self._settings.optimizer
-            )
-            for index in range(len(work.minibatches))
-        )
+        rates = next_rates(self._steps_taken, len(work.minibatches), self._settings)
         outcomes = [
             self._optimizer_step(part, anchors, rate)
             for part, anchors, rate in zip(work.minibatches, work.anchors, rates, strict=True)
@@ -123,7 +124,7 @@ class DeepSpeedEngine:
         engine = self._started()
         self._settings = settings
         for group in engine.optimizer.param_groups:
-            group.update(_adamw_settings(settings.optimizer))
+            group.update(adamw_settings(settings.optimizer))
         if not self._clips_itself:
             engine.optimizer.clip_grad = settings.optimizer.max_gradient_norm
 
@@ -248,15 +249,6 @@ class DeepSpeedEngine:
             "bf16": {"enabled": self._dtype == "bfloat16"},
             "steps_per_print": 2**31,
         }
-
-
-def _adamw_settings(optimizer: OptimizerConfig) -> dict[str, Any]:
-    """What AdamW is told besides the learning rate, which every optimizer step sets."""
-    return {
-        "betas": optimizer.betas,
-        "eps": optimizer.epsilon,
-        "weight_decay": optimizer.weight_decay,
-    }
 
 
 def _import_deepspeed() -> Any:

@@ -24,7 +24,7 @@ def test_the_defaults_of_every_algorithm_are_those_of_the_code() -> None:
 
 def test_every_setting_of_the_algorithms_is_explained() -> None:
     text = (page.parent / "algorithms.md").read_text(encoding="utf-8")
-    assert [key for key in AlgorithmConfig.model_fields if f"`{key}`" not in text] == []
+    assert [key for key in AlgorithmConfig.model_fields if f"`{key}" not in text] == []
     assert [name for name in get_args(AlgorithmType) if text.count(f"| `{name}` |") != 2] == []
 
 
