@@ -117,46 +117,45 @@ def ratio_sums(
         return RatioSums()
     ratios_N = log_ratios_N.exp()
     divergences_N = ratios_N - 1 - log_ratios_N
-    fresh_N = torch.zeros_like(ratios_N) if lags_BR is None else (lags_BR[mask_BR] == 0).to(ratios_N.dtype)
-    counts = {
-        "num_clipped": clipped_BR[mask_BR],
-        "num_extreme": None if extreme_BR is None else extreme_BR[mask_BR],
-        "num_measured": None if lags_BR is None else lags_BR[mask_BR] >= 0,
-        "num_fresh": fresh_N,
-    }
-    sums = {
+    lags_N = torch.full_like(ratios_N, -1) if lags_BR is None else lags_BR[mask_BR]
+    fresh_N = (lags_N == 0).to(ratios_N.dtype)
+    counts_N = {"num_clipped": clipped_BR[mask_BR], "num_measured": lags_N >= 0, "num_fresh": fresh_N}
+    sums_N = {
         "ratio": ratios_N,
         "ratio_squared": ratios_N.square(),
         "divergence": divergences_N,
         "log_ratio": log_ratios_N,
         "log_ratio_squared": log_ratios_N.square(),
         "fresh_divergence": divergences_N * fresh_N,
-        "entropy": None if entropies_BR is None else entropies_BR[mask_BR],
-        "reference_divergence": None
-        if reference_divergences_BR is None
-        else reference_divergences_BR[mask_BR],
     }
-    figures = {
-        name: values.to(ratios_N.dtype).sum()
-        for name, values in (counts | sums).items()
-        if values is not None
+    if extreme_BR is not None:
+        counts_N["num_extreme"] = extreme_BR[mask_BR]
+    if entropies_BR is not None:
+        sums_N["entropy"] = entropies_BR[mask_BR]
+    if reference_divergences_BR is not None:
+        sums_N["reference_divergence"] = reference_divergences_BR[mask_BR]
+    maxima_N = {
+        "ratio_max": ratios_N,
+        "log_ratio_max": log_ratios_N.abs(),
+        "fresh_log_ratio_max": log_ratios_N.abs() * fresh_N,
     }
-    figures |= {
-        "ratio_max": ratios_N.max(),
-        "log_ratio_max": log_ratios_N.abs().max(),
-        "fresh_log_ratio_max": (log_ratios_N.abs() * fresh_N).max(),
-    }
-    measured = dict(zip(figures, torch.stack(list(figures.values())).tolist(), strict=True))
-    for name in counts.keys() & measured.keys():
-        measured[name] = round(measured[name])
-    for name in ("divergence", "fresh_divergence"):
-        measured[name] = max(measured[name], 0.0)
-    return RatioSums(num_tokens=log_ratios_N.numel(), **measured)
+    measured = _read(
+        {name: values_N.to(ratios_N.dtype).sum() for name, values_N in (counts_N | sums_N).items()}
+        | {name: values_N.max() for name, values_N in maxima_N.items()}
+    )
+    rounded = {name: round(measured[name]) for name in counts_N}
+    not_negative = {name: max(measured[name], 0.0) for name in ("divergence", "fresh_divergence")}
+    return RatioSums(num_tokens=log_ratios_N.numel(), **(measured | rounded | not_negative))
 
 
 def finite(statistics: dict[str, float]) -> dict[str, float]:
     """The entries that are numbers a record may hold."""
     return {name: value for name, value in statistics.items() if math.isfinite(value)}
+
+
+def _read(figures: dict[str, Tensor]) -> dict[str, Any]:
+    """Scalars, read from the device at once."""
+    return dict(zip(figures, torch.stack(list(figures.values())).tolist(), strict=True))
 
 
 def _both(name: str, here: float | None, there: float | None) -> float | None:
