@@ -7,7 +7,7 @@
     return          A_i = r_i
 
 GRPO (arXiv 2402.03300, section 4.1.2) has `group`, Dr. GRPO (arXiv 2503.20783) the same without division; RLOO (arXiv
-2402.14740, equation 8) leave_one_out; REINFORCE++ (arXiv 2501.03262) batch, its variant with baseline group_batch.
+2402.14740) leave_one_out; REINFORCE++ (arXiv 2501.03262) batch, its variant with baseline group_batch.
 Deviations are unbiased (divisor n - 1).
 
 Computed in float64 and rounded to float32 once, so the result does not depend on the order of the group.
@@ -81,7 +81,7 @@ def leave_one_out_advantages(
 ) -> Float32Array:
     """The advantage of each member of one group over the mean of the others; 0 in a group of one.
 
-    r_i - (1 / (G - 1)) sum_(j != i) r_j = G / (G - 1) (r_i - mean(r)) (RLOO, arXiv 2402.14740, equation 8). Arguments
+    r_i - (1 / (G - 1)) sum_(j != i) r_j = G / (G - 1) (r_i - mean(r)) (RLOO, arXiv 2402.14740). Arguments
     and errors are those of `group_advantages`; the deviation is that of the group's rewards.
     """
     centred = _centred(_checked(rewards))

@@ -210,7 +210,7 @@ def less_divergence(
 ) -> TrainingBatch:
     """The batch with `kl_coefficient` times each sample's divergence taken off its reward, and advantages from that.
 
-    The response counts as one action (RLOO, arXiv 2402.14740, equation 2): all its tokens share its divergence.
+    The response counts as one action (RLOO, arXiv 2402.14740): all its tokens share its divergence.
     """
     rewards = [
         sample.reward - algorithm.kl_coefficient * divergence_of[position]

@@ -81,7 +81,7 @@ def clipped_losses(
         clip_low: the ratio is clipped below at 1 - clip_low.
         clip_high: ... and above at 1 + clip_high.
         dual_clip: where A < 0, the objective is at least dual_clip * A: l = -max(min(...), dual_clip A) (dual-clip PPO,
-            arXiv 1912.09729, equation 5); None is no such bound.
+            arXiv 1912.09729); None is no such bound.
         level: whose ratio it is.
     """
     return _clipped(
@@ -107,7 +107,7 @@ def decoupled_losses(
 
         l = -sg([w]_a^b) min(u A, [u]_(1-low)^(1+high) A)       w = proximal / mu, u = pi / proximal
 
-    Decoupled PPO (arXiv 2110.00641, equation 6; for asynchronous training AReaL, arXiv 2505.24298, equation 5) without
+    Decoupled PPO (arXiv 2110.00641; for asynchronous training AReaL, arXiv 2505.24298, equation 5) without
     bounds on w; truncated importance sampling, TIS, with b = C (F. Yao et al., "Your efficient RL framework secretly
     brings you off-policy RL training", 2025).
 
