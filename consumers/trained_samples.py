@@ -7,7 +7,7 @@ text of every prompt. Produces one file, under its final name only when it is wh
 from __future__ import annotations
 
 import json
-from itertools import groupby
+from itertools import chain, groupby
 from typing import IO, TYPE_CHECKING, Any
 
 from consumers.ledger import read_ledger
@@ -20,7 +20,7 @@ from schemas import Disposition, RolloutTask, Step
 from schemas.codec import SchemaError, decode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from consumers.ledger import LedgerEntry
@@ -28,15 +28,16 @@ if TYPE_CHECKING:
     from rollog.broker.topics import RunTopics
     from schemas import Prompt, Sample, Verdict
 
+    Groups = Sequence[Sequence[Sample]]
+    Advantages = Callable[[Groups, Mapping[str, object]], Sequence[Sequence[float | None]]]
+
 Row = dict[str, Any]
 
 _rows_at_once = 1000
 
 
-def trained_samples(
-    broker: Broker, topics: RunTopics, *, advantages: Callable[[Sequence[Sample]], Sequence[float]]
-) -> Iterator[Row]:
-    """The rows; `advantages` are those of one group's samples.
+def trained_samples(broker: Broker, topics: RunTopics, *, advantages: Advantages) -> Iterator[Row]:
+    """The rows; `advantages` gives those of a step's samples from its groups and the settings changed until then.
 
     Raises LedgerError for a broken chain, and for a sample that is gone or is not the one that was trained.
     """
@@ -48,7 +49,14 @@ def trained_samples(
         prompts = _prompts(broker, topics, consumer)
         for entry in entries:
             if isinstance(entry.record.body, Step):
-                yield from _rows(entry, consumer, topics, prompts, advantages)
+                yield from _rows(
+                    entry,
+                    consumer,
+                    topics,
+                    prompts,
+                    advantages=advantages,
+                    changes=ledger.changed_settings(entry.record.body.revision),
+                )
 
 
 def write_samples(rows: Iterable[Row], path: Path) -> int:
@@ -67,22 +75,29 @@ def _rows(
     consumer: Consumer,
     topics: RunTopics,
     prompts: dict[str, Prompt],
-    advantages: Callable[[Sequence[Sample]], Sequence[float]],
+    *,
+    advantages: Advantages,
+    changes: Mapping[str, object],
 ) -> Iterator[Row]:
     """The rows of one step."""
     record = entry.record
     trained = [verdict for verdict in record.verdicts if verdict.disposition is Disposition.TRAINED]
     samples = read_referenced(consumer, topics.samples, trained)
-    for _, members in groupby(trained, key=lambda verdict: verdict.group_id):
-        group = [(verdict, samples[(verdict.partition, verdict.offset)]) for verdict in members]
-        for (verdict, sample), advantage in zip(
-            group, advantages([sample for _, sample in group]), strict=True
-        ):
-            yield {
-                "step": record.version,
-                "advantage": advantage,
-                **_row(verdict, sample, prompts.get(sample.prompt_id)),
-            }
+    groups = [
+        [samples[(verdict.partition, verdict.offset)] for verdict in members]
+        for _, members in groupby(trained, key=lambda verdict: verdict.group_id)
+    ]
+    for verdict, sample, advantage in zip(
+        trained,
+        chain.from_iterable(groups),
+        chain.from_iterable(advantages(groups, changes)),
+        strict=True,
+    ):
+        yield {
+            "step": record.version,
+            "advantage": advantage,
+            **_row(verdict, sample, prompts.get(sample.prompt_id)),
+        }
 
 
 def _row(verdict: Verdict, sample: Sample, prompt: Prompt | None) -> Row:

@@ -214,6 +214,31 @@ class Metrics:
             "rollog_trainer_divergence_nats",
             "KL(behaviour, current) of the newest batch, in nats per token",
         )
+        self._add_distances()
+
+    def _add_distances(self) -> None:
+        """How far the policy is from others, and what the loss made of it."""
+        self.trainer_mismatch_nats = self._gauge(
+            "rollog_trainer_mismatch_nats",
+            "KL(behaviour, current) of the newest batch's tokens that the current version generated, per token: what "
+            "inference engine and trainer differ by, without staleness",
+        )
+        self.trainer_staleness_nats = self._gauge(
+            "rollog_trainer_staleness_nats",
+            "KL(behaviour, current) of the newest batch's tokens that older versions generated, per token",
+        )
+        self.trainer_clipped_ratio = self._gauge(
+            "rollog_trainer_clipped_ratio",
+            "Share of the newest step's tokens whose gradient or weight the loss cut, by its own rule",
+        )
+        self.trainer_entropy_nats = self._gauge(
+            "rollog_trainer_entropy_nats",
+            "Mean entropy of the policy's next-token distributions in the newest step; only with an entropy bonus",
+        )
+        self.trainer_reference_divergence_nats = self._gauge(
+            "rollog_trainer_reference_divergence_nats",
+            "KL(current, reference model) in the newest step, per token; only with a divergence in the loss",
+        )
 
     def _add_selection(self) -> None:
         """What tells trained samples from discarded ones."""

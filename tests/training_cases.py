@@ -5,14 +5,16 @@ The engine here is the independent reference: sample by sample, without padding,
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import math
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from loss_reference import Response, reference_loss
 from safetensors.torch import save
 from torch.nn.functional import log_softmax
 from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
@@ -41,6 +43,7 @@ from schemas import (
 )
 from schemas.codec import decode_as, encode
 from schemas.headers import headers_of
+from trainer.advantages import leave_one_out_advantages
 from trainer.config import AlgorithmConfig, OptimizerConfig, TrainerConfig
 from trainer.engines.ports import (
     EngineDescription,
@@ -111,7 +114,9 @@ def a_batch(
     num_minibatches: int = 2,
     world_size: int = 1,
     micro_batch_tokens: int = 1000,
+    with_rewards: bool = False,
 ) -> TrainingBatch:
+    """Advantages are random numbers, or with rewards those that leave-one-out gives."""
     draw = np.random.default_rng(seed)
     groups = [
         [
@@ -132,7 +137,18 @@ def a_batch(
         micro_batch_tokens=micro_batch_tokens,
         seed=seed,
     )
+    if with_rewards:
+        groups = [rewarded(group, number) for number, group in enumerate(groups)]
     return TrainingBatch(samples=tuple(sample for group in groups for sample in group), plan=plan)
+
+
+def rewarded(group: list[TrainingSample], number: int) -> list[TrainingSample]:
+    """One group with the rewards 0, 1, 2 ..."""
+    advantages = leave_one_out_advantages(range(len(group))).tolist()
+    return [
+        replace(sample, group=number, reward=float(reward), advantage=advantage)
+        for reward, (sample, advantage) in enumerate(zip(group, advantages, strict=True))
+    ]
 
 
 class NaiveEngine:
@@ -152,6 +168,7 @@ class NaiveEngine:
         self._num_optimizer_steps = num_optimizer_steps
         self._steps_taken = 0
         self._model: Any = None
+        self._reference: Any = None
         self._optimizer: Any = None
 
     def start(self, model_path: str, weights_path: Path | None = None) -> None:
@@ -160,6 +177,7 @@ class NaiveEngine:
         self._model = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32)
         if weights_path is not None:
             load_weights(self._model, weights_path)
+        self._reference = copy.deepcopy(self._model)
         self._optimizer = torch.optim.AdamW(
             self._model.parameters(),
             betas=self._config.betas,
@@ -178,26 +196,24 @@ class NaiveEngine:
             )
 
     def train_step(self, batch: TrainingBatch) -> StepResult:
+        with torch.no_grad():
+            proximal = [self.logprobs(sample) for sample in batch.samples]
         outcomes = [
-            self._optimizer_step(batch, [part for part in batch.plan if part.minibatch == number])
+            self._optimizer_step(batch, [part for part in batch.plan if part.minibatch == number], proximal)
             for number in sorted({part.minibatch for part in batch.plan})
         ]
         losses, norms, rates = zip(*outcomes, strict=True)
         return StepResult(losses=losses, gradient_norms=norms, learning_rates=rates)
 
     def _optimizer_step(
-        self, batch: TrainingBatch, parts: Sequence[MicroBatch]
+        self, batch: TrainingBatch, parts: Sequence[MicroBatch], proximal: Sequence[torch.Tensor]
     ) -> tuple[float, float, float]:
-        samples = [batch.samples[position] for part in parts for position in part.positions]
-        kept = [sample for sample in samples if sample.loss_mask.any()]
-        num_tokens = sum(int(sample.loss_mask.sum()) for sample in kept)
-        loss = sum(parameter.sum() for parameter in self._model.parameters()) * 0.0
-        for sample in kept:
-            tokens = self._token_losses(sample)
-            if self._algorithm.aggregation == "token_mean":
-                loss = loss + tokens.sum() / num_tokens
-            else:
-                loss = loss + tokens.mean() / len(kept)
+        positions = [position for part in parts for position in part.positions]
+        nothing = sum(parameter.sum() for parameter in self._model.parameters()) * 0.0
+        loss = nothing + reference_loss(
+            self._algorithm,
+            [self._response(batch.samples[position], proximal[position]) for position in positions],
+        )
         rate = learning_rate(self._steps_taken, self._num_optimizer_steps, self._config)
         for group in self._optimizer.param_groups:
             group["lr"] = rate
@@ -208,22 +224,35 @@ class NaiveEngine:
         self._steps_taken += 1
         return loss.item(), norm.item(), rate
 
-    def _token_losses(self, sample: TrainingSample) -> torch.Tensor:
-        logprobs = self.logprobs(sample)
+    def _response(self, sample: TrainingSample, proximal: torch.Tensor) -> Response:
         kept = torch.from_numpy(np.array(sample.loss_mask)) != 0
-        ratios = (logprobs - torch.from_numpy(np.array(sample.behaviour_logprobs))).exp()[kept]
-        low, high = 1 - self._algorithm.clip_low, 1 + self._algorithm.clip_high
-        return -torch.minimum(ratios * sample.advantage, ratios.clamp(low, high) * sample.advantage)
+        every = self._distributions(self._model, sample)
+        with torch.no_grad():
+            reference = self._of_tokens(self._distributions(self._reference, sample), sample)
+        return Response(
+            logprobs=list(self._of_tokens(every, sample)[kept]),
+            behaviour=sample.behaviour_logprobs[kept.numpy()].tolist(),
+            advantage=sample.advantage,
+            proximal=proximal[kept].tolist(),
+            reference=reference[kept].tolist(),
+            entropies=list(-(every.exp() * every).sum(dim=-1)[kept]),
+        )
 
     def logprobs(self, sample: TrainingSample) -> torch.Tensor:
         """The log-probability of each response token."""
+        return self._of_tokens(self._distributions(self._model, sample), sample)
+
+    def _of_tokens(self, every: torch.Tensor, sample: TrainingSample) -> torch.Tensor:
+        tokens = torch.from_numpy(sample.token_ids.astype(np.int64))
+        return every.gather(1, tokens[:, None])[:, 0]
+
+    def _distributions(self, model: Any, sample: TrainingSample) -> torch.Tensor:
+        """The log-probability of every token, for each response position."""
         tokens = torch.from_numpy(
             np.concatenate([sample.prompt_token_ids, sample.token_ids]).astype(np.int64)
         )
-        logits = self._model(input_ids=tokens[None]).logits[0] / self._temperature
-        start = len(sample.prompt_token_ids)
-        every = log_softmax(logits[start - 1 : -1], dim=-1)
-        return every.gather(1, tokens[start:, None])[:, 0]
+        logits = model(input_ids=tokens[None]).logits[0] / self._temperature
+        return log_softmax(logits[len(sample.prompt_token_ids) - 1 : -1], dim=-1)
 
     def export_weights(self) -> bytes:
         tensors = {name: parameter.detach().clone() for name, parameter in self._model.named_parameters()}
@@ -256,7 +285,7 @@ class NaiveEngine:
         )
 
     def close(self) -> None:
-        self._model = self._optimizer = None
+        self._model = self._reference = self._optimizer = None
 
 
 def trainer_settings(home: Path, topics: RunTopics, model_path: str, **changes: Any) -> TrainerSettings:

@@ -29,6 +29,7 @@ class PaddedBatch:
 
     `source_N` are places in the flattened (B, T) grid whose logits predict trained tokens, `target_N` these
     tokens, `response_N` their places in the flattened (B, R) grid. Tokens whose loss mask is 0 are in none.
+    `lags_BR` is -1 where the lag of a token is not known.
     """
 
     input_ids_BT: Tensor
@@ -38,6 +39,7 @@ class PaddedBatch:
     behaviour_logprobs_BR: Tensor
     mask_BR: Tensor
     advantages_B: Tensor
+    lags_BR: Tensor
 
     def to(self, device: torch.device) -> PaddedBatch:
         """The same micro-batch on `device`."""
@@ -52,6 +54,7 @@ def collate(samples: Sequence[TrainingSample], *, pad_token_id: int = 0) -> Padd
     input_ids_BT = np.full((num_rows, max(width, 1)), pad_token_id, dtype=np.int64)
     behaviour_BR = np.zeros((num_rows, response_width), dtype=np.float32)
     mask_BR = np.zeros((num_rows, response_width), dtype=np.bool_)
+    lags_BR = np.full((num_rows, response_width), -1, dtype=np.int64)
     starts_B = np.zeros(num_rows, dtype=np.int64)
     for row, sample in enumerate(samples):
         start, length = len(sample.prompt_token_ids), len(sample.token_ids)
@@ -59,6 +62,8 @@ def collate(samples: Sequence[TrainingSample], *, pad_token_id: int = 0) -> Padd
         input_ids_BT[row, start : start + length] = sample.token_ids
         behaviour_BR[row, :length] = sample.behaviour_logprobs
         mask_BR[row, :length] = sample.loss_mask != 0
+        if sample.lags is not None:
+            lags_BR[row, :length] = sample.lags
         starts_B[row] = start
     rows_N, columns_N = np.nonzero(mask_BR)
     tokens_N = rows_N * input_ids_BT.shape[1] + starts_B[rows_N] + columns_N
@@ -71,4 +76,5 @@ def collate(samples: Sequence[TrainingSample], *, pad_token_id: int = 0) -> Padd
         behaviour_logprobs_BR=torch.from_numpy(behaviour_BR),
         mask_BR=torch.from_numpy(mask_BR),
         advantages_B=torch.from_numpy(advantages),
+        lags_BR=torch.from_numpy(lags_BR),
     )

@@ -22,7 +22,7 @@ from rollog.errors import ConfigError, RunExists
 from rollog.weights import WeightsStore
 from trainer.off_policy import finite
 from trainer.redo import redo_steps
-from trainer.revisions import amended, refuse_other_keys, training_keys
+from trainer.revisions import changed_by_type, refuse_other_keys, training_keys
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -76,7 +76,7 @@ def check_question(recording: Recording, question: Question) -> None:
             f"{', '.join(for_engine)} makes another engine, which cannot go on from the recorded optimizer state of "
             f"version {question.begin}; begin with version 0"
         )
-    amended(recording.settings, question.changes)
+    changed_by_type(recording.settings, question.changes)
 
 
 def train_counterfactual(

@@ -6,6 +6,15 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from trainer.config import OptimizerConfig
+    from trainer.engines.ports import StepSettings
+
+
+def next_rates(steps_taken: int, num_minibatches: int, settings: StepSettings) -> tuple[float, ...]:
+    """The learning rates of the optimizer steps of the next training step."""
+    return tuple(
+        learning_rate(steps_taken + index, settings.num_optimizer_steps, settings.optimizer)
+        for index in range(num_minibatches)
+    )
 
 
 def learning_rate(step: int, num_steps: int, optimizer: OptimizerConfig) -> float:

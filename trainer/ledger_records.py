@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from rollog.config import FreshnessConfig
+    from rollog.rules.headers import SampleHeader
     from rollog.rules.ledger_state import LedgerState
     from rollog.rules.window import ReadyGroup
     from schemas import LedgerBody, MicroBatch, Sample
@@ -108,7 +109,11 @@ def step_record(
         num_samples=len(headers),
         num_tokens=sum(header.num_tokens for header in headers),
         lags={str(lag): count for lag, count in sorted(lags.items())},
-        statistics=finite(dict(step.result.statistics) | sample_statistics(step.samples)),
+        statistics=finite(
+            dict(step.result.statistics)
+            | sample_statistics(step.samples)
+            | reward_by_lag(headers, ledger.version)
+        ),
         timings=step.timings,
         checkpoint=step.checkpoint,
     )
@@ -193,6 +198,14 @@ def sample_statistics(samples: Sequence[Sample]) -> dict[str, float]:
         "response_tokens_mean": fmean(sample.num_tokens for sample in samples),
         "behaviour_entropy": -sum(logprobs) / max(num_trained, 1),
     }
+
+
+def reward_by_lag(headers: Sequence[SampleHeader], version: int) -> dict[str, float]:
+    """The mean reward of the samples of each lag, as `reward_mean_lag_N`; `version` is the one the step began with."""
+    rewards: defaultdict[int, list[float]] = defaultdict(list)
+    for header in headers:
+        rewards[version - (header.first_version or 0)].append(header.reward or 0.0)
+    return {f"reward_mean_lag_{lag}": fmean(of_lag) for lag, of_lag in sorted(rewards.items())}
 
 
 def own_versions() -> dict[str, str]:

@@ -351,7 +351,7 @@ class Trainer:
         seed = step_seed(settings.seed, version)
         plan = plan_groups(groups, settings.trainer, world_size=self._engine.describe().world_size, seed=seed)
         result = self._engine.train_step(
-            training_batch(groups, plan, settings.algorithm, settings.sampling_temperature)
+            training_batch(groups, plan, settings.algorithm, settings.sampling_temperature, version=version)
         )
         check_finite(result, version)
         trained = self._clock()

@@ -45,18 +45,28 @@ class Policy(nn.Module):
         output_layer.register_forward_pre_hook(self._select_trained)
 
     def forward(
-        self, input_ids_BT: Tensor, source_N: Tensor, target_N: Tensor, response_N: Tensor, mask_BR: Tensor
-    ) -> Tensor:
-        """Gives log pi (B, R) in float32; 0 where nothing is trained."""
+        self,
+        input_ids_BT: Tensor,
+        source_N: Tensor,
+        target_N: Tensor,
+        response_N: Tensor,
+        mask_BR: Tensor,
+        *,
+        with_entropy: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Gives log pi and, where asked for, entropies, both (B, R) in float32; 0 where nothing is trained."""
         self._source_N = source_N
         logits_NV = self.model(input_ids=input_ids_BT, use_cache=False).logits[0].float()
         self._source_N = None
         if self._temperature != 1.0:
             logits_NV = logits_NV / self._temperature
-        logprobs_N = logits_NV.gather(1, target_N[:, None])[:, 0] - logits_NV.logsumexp(dim=1)
-        flat = logprobs_N.new_zeros(mask_BR.numel())
-        logprobs_BR: Tensor = flat.index_copy(0, response_N, logprobs_N).view_as(mask_BR)
-        return logprobs_BR
+        logsums_N = logits_NV.logsumexp(dim=1)
+        logprobs_N = logits_NV.gather(1, target_N[:, None])[:, 0] - logsums_N
+        logprobs_BR = _placed(logprobs_N, response_N, mask_BR)
+        if not with_entropy:
+            return logprobs_BR, None
+        entropies_N = logsums_N - (logits_NV.softmax(dim=1) * logits_NV).sum(dim=1)
+        return logprobs_BR, _placed(entropies_N, response_N, mask_BR)
 
     def _select_trained(self, _layer: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         if self._source_N is None:
@@ -65,12 +75,35 @@ class Policy(nn.Module):
         return (hidden.flatten(0, 1).index_select(0, self._source_N)[None], *inputs[1:])
 
 
-def policy_logprobs(policy: nn.Module, batch: PaddedBatch) -> Tensor:
-    """The log pi (B, R) of one micro-batch; `policy` is a Policy or an engine around one."""
-    logprobs_BR: Tensor = policy(
-        batch.input_ids_BT, batch.source_N, batch.target_N, batch.response_N, batch.mask_BR
+def compute_deterministically(num_threads: int) -> None:
+    """Have this process compute on so many threads, and give the same bits for the same work."""
+    torch.set_num_threads(num_threads)
+    torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+
+
+def policy_outputs(
+    policy: nn.Module, batch: PaddedBatch, *, with_entropy: bool = False
+) -> tuple[Tensor, Tensor | None]:
+    """The log pi (B, R) of one micro-batch and, where asked for, the entropies (B, R) of the distributions, in nats.
+
+    `policy` is a Policy or an engine around one.
+    """
+    outputs: tuple[Tensor, Tensor | None] = policy(
+        batch.input_ids_BT,
+        batch.source_N,
+        batch.target_N,
+        batch.response_N,
+        batch.mask_BR,
+        with_entropy=with_entropy,
     )
-    return logprobs_BR
+    return outputs
+
+
+@torch.no_grad()
+def frozen_logprobs(policy: nn.Module, batch: PaddedBatch) -> Tensor:
+    """The log pi (B, R) of one micro-batch, without gradient."""
+    return policy_outputs(policy, batch)[0]
 
 
 def load_model(model_path: str, weights_path: Path | None, dtype: str) -> PreTrainedModel:
@@ -142,6 +175,12 @@ def model_config_json(model: PreTrainedModel) -> str:
     settings: dict[str, Any] = model.config.to_dict()
     settings.pop("_name_or_path", None)
     return json.dumps(settings, sort_keys=True, default=str)
+
+
+def _placed(values_N: Tensor, response_N: Tensor, mask_BR: Tensor) -> Tensor:
+    """Values of trained tokens at their places, 0 elsewhere."""
+    flat = values_N.new_zeros(mask_BR.numel())
+    return flat.index_copy(0, response_N, values_N).view_as(mask_BR)
 
 
 def _without_dropout(model: nn.Module) -> None:

@@ -17,7 +17,7 @@ from rollog.errors import EngineError, LedgerError
 from rollog.logs import get_logger
 from trainer.ledger_records import machine, own_versions
 from trainer.recorded import initial_weights, recorded_groups
-from trainer.revisions import amended, planning_keys, settings_at
+from trainer.revisions import changed_by_type, planning_keys, settings_at
 from trainer.training import check_finite, plan_groups, training_batch
 
 if TYPE_CHECKING:
@@ -127,14 +127,16 @@ def redo_steps(
             if version in history.rebases:
                 continue
             recorded = history.step(version)
-            settings = amended(recording.settings_of_step(version), overrides or {})
+            settings = changed_by_type(recording.settings_of_step(version), overrides or {})
             groups = recorded_groups(history.steps[version], consumer, recording.topics.samples)
             plan: tuple[MicroBatch, ...] = recorded.plan
             if planning_keys & (overrides or {}).keys():
                 plan = plan_groups(groups, settings.trainer, world_size=world_size, seed=recorded.seed)
             engine.change_settings(settings.step_settings)
             result = engine.train_step(
-                training_batch(groups, plan, settings.algorithm, settings.sampling_temperature)
+                training_batch(
+                    groups, plan, settings.algorithm, settings.sampling_temperature, version=version
+                )
             )
             check_finite(result, version)
             reach(CrashPoint.REDO_RUNNING)

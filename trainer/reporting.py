@@ -112,10 +112,15 @@ class Reporter:
         self._metrics.trainer_sample_rewards.labels(outcome=outcome).observe(reward)
 
     def _measured(self, statistics: Mapping[str, float]) -> None:
-        """How far off policy the step's batch was, where that was measured."""
+        """How far off policy the step was, where that was measured."""
         gauges = {
             "first_effective_sample_size": self._metrics.trainer_effective_sample_size_ratio,
             "first_divergence": self._metrics.trainer_divergence_nats,
+            "mismatch_divergence": self._metrics.trainer_mismatch_nats,
+            "stale_divergence": self._metrics.trainer_staleness_nats,
+            "clip_fraction": self._metrics.trainer_clipped_ratio,
+            "entropy": self._metrics.trainer_entropy_nats,
+            "reference_divergence": self._metrics.trainer_reference_divergence_nats,
         }
         for name, gauge in gauges.items():
             if name in statistics:

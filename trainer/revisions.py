@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from rollog.config import FreshnessConfig, Section
 from rollog.errors import ConfigError, LedgerError
-from trainer.config import AlgorithmConfig, OptimizerConfig, TrainerConfig
+from trainer.config import AlgorithmConfig, OptimizerConfig, TrainerConfig, changes_by_type
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -88,6 +88,14 @@ def amended(settings: TrainerSettings, changes: Mapping[str, object]) -> Trainer
     return replace(settings, **replaced)
 
 
+def changed_by_type(settings: TrainerSettings, changes: Mapping[str, object]) -> TrainerSettings:
+    """The settings with these keys replaced, and with a new `algorithm.type` its defaults.
+
+    For what somebody asks for. What the ledger has recorded is complete: it goes through `amended`. Raises ConfigError.
+    """
+    return amended(settings, _following_type(settings, changes))
+
+
 def settings_at(settings: TrainerSettings, ledger: LedgerState, revision: int) -> TrainerSettings:
     """What the manifest's `settings` became by `revision`. Raises LedgerError where an amend record does not fit."""
     try:
@@ -105,6 +113,7 @@ def new_changes(ledger: LedgerState, settings: TrainerSettings, wanted: Mapping[
     Raises ConfigError, naming every key, for what cannot change, or cannot change any more.
     """
     refuse_other_keys(wanted, amendable_keys, "cannot change after a run has begun")
+    wanted = _following_type(settings, wanted)
     after = amended(settings, wanted)
     changes = {
         key: _value(after, key) for key in sorted(wanted) if _value(after, key) != _value(settings, key)
@@ -112,6 +121,21 @@ def new_changes(ledger: LedgerState, settings: TrainerSettings, wanted: Mapping[
     if "run.num_steps" in changes:
         _check_num_steps(ledger, settings.run_config.num_steps, after.run_config.num_steps)
     return changes
+
+
+def _following_type(settings: TrainerSettings, changes: Mapping[str, object]) -> dict[str, object]:
+    """The changes, and what a new `algorithm.type` brings with it."""
+    section = "algorithm."
+    of_algorithm = {
+        key.removeprefix(section): value for key, value in changes.items() if key.startswith(section)
+    }
+    try:
+        complete = changes_by_type(settings.algorithm, of_algorithm)
+    except ValidationError as error:
+        raise ConfigError(
+            f"algorithm.type = {changes['algorithm.type']!r}: {error.errors()[0]['msg']}"
+        ) from error
+    return dict(changes) | {f"{section}{key}": value for key, value in complete.items()}
 
 
 def _check_num_steps(ledger: LedgerState, planned: int, wanted: int) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from rollog.errors import ConfigError
 from trainer.engines.deepspeed import DeepSpeedEngine
+from trainer.engines.plain import PlainEngine
 from trainer.loop import Trainer
 
 if TYPE_CHECKING:
@@ -43,7 +44,8 @@ def run_trainer(
 
 def training_engine(settings: TrainerSettings) -> TrainingEngine:
     """The configured engine, not yet started."""
-    return DeepSpeedEngine(
+    engine = DeepSpeedEngine if settings.trainer.engine == "deepspeed" else PlainEngine
+    return engine(
         settings=settings.step_settings,
         trainer=settings.trainer,
         temperature=settings.sampling_temperature,

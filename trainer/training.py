@@ -12,8 +12,8 @@ import numpy as np
 
 from rollog.errors import DataError, EngineError
 from rollog.rules.headers import is_drawn_at
-from schemas.arrays import uint8_array
-from trainer.advantages import group_advantages
+from schemas.arrays import int32_array, uint8_array
+from trainer.advantages import advantages_of, overlong_penalty
 from trainer.engines.ports import TrainingBatch, TrainingSample
 from trainer.planning import plan_step
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from schemas import MicroBatch, Sample
+    from schemas.arrays import Int32Array, UInt8Array
     from trainer.config import AlgorithmConfig, TrainerConfig
     from trainer.engines.ports import StepResult
 
@@ -30,21 +31,54 @@ def training_batch(
     plan: Sequence[MicroBatch],
     algorithm: AlgorithmConfig,
     temperature: float,
+    *,
+    version: int | None = None,
 ) -> TrainingBatch:
     """The groups of one step, in training order, with their advantages.
+
+    `version` is the one that the step makes; without it the lags of tokens are not known.
 
     Raises:
         DataError: a sample has no reward, or was drawn at another temperature than the trainer's.
     """
+    rewards = [[shaped_reward(sample, algorithm) for sample in group] for group in groups]
+    advantages = advantages_of(rewards, algorithm)
     samples: list[TrainingSample] = []
-    for group in groups:
-        advantages = group_advantages(
-            [_reward(sample) for sample in group], normalize_std=algorithm.normalize_std
-        )
-        for sample, advantage in zip(group, advantages.tolist(), strict=True):
+    for number, group in enumerate(groups):
+        for sample, reward, advantage in zip(
+            group, rewards[number], advantages[number].tolist(), strict=True
+        ):
             _check_temperature(sample, temperature)
-            samples.append(_training_sample(sample, advantage))
+            samples.append(
+                TrainingSample(
+                    prompt_token_ids=sample.prompt_token_ids,
+                    token_ids=sample.token_ids,
+                    behaviour_logprobs=sample.behaviour_logprobs,
+                    loss_mask=_loss_mask(sample),
+                    advantage=advantage,
+                    group=number,
+                    reward=reward,
+                    lags=None if version is None else _lags(sample, version - 1),
+                )
+            )
     return TrainingBatch(samples=tuple(samples), plan=tuple(plan))
+
+
+def shaped_reward(sample: Sample, algorithm: AlgorithmConfig) -> float:
+    """The reward that advantages are computed from: the sample's, less what it loses for its length.
+
+    Raises DataError for a sample without reward.
+    """
+    if sample.reward is None:
+        raise DataError(f"sample {sample.sample_id} is to be trained but has no reward")
+    if algorithm.overlong_share == 0:
+        return sample.reward
+    return sample.reward - overlong_penalty(
+        sample.num_tokens,
+        max_tokens=algorithm.response_budget,
+        share=algorithm.overlong_share,
+        penalty=algorithm.overlong_penalty,
+    )
 
 
 def plan_groups(
@@ -69,23 +103,19 @@ def check_finite(result: StepResult, version: int) -> None:
         )
 
 
-def _training_sample(sample: Sample, advantage: float) -> TrainingSample:
+def _loss_mask(sample: Sample) -> UInt8Array:
     mask = sample.loss_mask
     if len(sample.prompt_token_ids) == 0 and len(mask):
-        mask = uint8_array(np.concatenate(([0], mask[1:])))  # nothing predicts the first token of all
-    return TrainingSample(
-        prompt_token_ids=sample.prompt_token_ids,
-        token_ids=sample.token_ids,
-        behaviour_logprobs=sample.behaviour_logprobs,
-        loss_mask=mask,
-        advantage=advantage,
-    )
+        return uint8_array(np.concatenate(([0], mask[1:])))  # nothing predicts the first token of all
+    return mask
 
 
-def _reward(sample: Sample) -> float:
-    if sample.reward is None:
-        raise DataError(f"sample {sample.sample_id} is to be trained but has no reward")
-    return sample.reward
+def _lags(sample: Sample, current: int) -> Int32Array:
+    """Versions from the one that generated each token to `current`."""
+    lags = np.full(sample.num_tokens, -1)
+    for segment in sample.segments:
+        lags[segment.start : segment.end] = current - segment.version
+    return int32_array(lags)
 
 
 def _check_temperature(sample: Sample, temperature: float) -> None:

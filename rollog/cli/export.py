@@ -10,7 +10,7 @@ import click
 from rollog.cli.run_source import SourceOptions, run_source_options
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from rollog.broker.archive_format import ArchiveManifest
     from rollog.cli.run_source import RunSource
@@ -91,13 +91,24 @@ def _export_samples(source: SourceOptions, file: Path) -> None:
 
 
 class _Advantages:
-    """The advantages that training gave to the samples of one group: a function of their rewards and the settings."""
+    """The advantages that training gave to the samples of a step: a function of their rewards and the step's settings.
+
+    None where a divergence from the reference model was taken off the rewards: only training computed that.
+    """
 
     def __init__(self, run: RunSource) -> None:
-        self._normalize_std = run.settings.algorithm.normalize_std
+        self._settings = run.settings
 
-    def __call__(self, group: Sequence[Sample]) -> list[float]:
-        from trainer.advantages import group_advantages  # noqa: PLC0415
+    def __call__(
+        self, groups: Sequence[Sequence[Sample]], changes: Mapping[str, object]
+    ) -> Sequence[Sequence[float | None]]:
+        from rollog.cli.settings import by_section  # noqa: PLC0415
+        from trainer.advantages import advantages_of  # noqa: PLC0415
+        from trainer.training import shaped_reward  # noqa: PLC0415
 
-        rewards = [sample.reward for sample in group if sample.reward is not None]
-        return [float(each) for each in group_advantages(rewards, normalize_std=self._normalize_std)]
+        settings = self._settings.changed(**by_section(changes))
+        algorithm = settings.algorithm.with_budget(settings.sampling.max_tokens)
+        if algorithm.needs_reference and algorithm.kl_in == "reward":
+            return [[None] * len(group) for group in groups]
+        rewards = [[shaped_reward(sample, algorithm) for sample in group] for group in groups]
+        return [each.tolist() for each in advantages_of(rewards, algorithm)]

@@ -120,7 +120,7 @@ def trainer_settings(settings: Settings, manifest: RunManifest, home: Path) -> T
         groups=settings.groups,
         freshness=settings.freshness,
         sampling_temperature=settings.sampling.temperature,
-        algorithm=settings.algorithm,
+        algorithm=settings.algorithm.with_budget(settings.sampling.max_tokens),
         optimizer=settings.optimizer,
         trainer=settings.trainer,
         weights_uri=settings.weights.uri or manifest.weights_uri,

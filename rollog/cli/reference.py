@@ -10,12 +10,13 @@ from __future__ import annotations
 import json
 from importlib import resources
 from inspect import getdoc
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
 from rollog.cli.local import is_local
 from rollog.cli.settings import Settings
+from trainer.config import AlgorithmConfig, AlgorithmType
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -79,6 +80,26 @@ def configuration_reference() -> str:
     ]
     demo = resources.files("rollog.demo").joinpath("settings.toml").read_text(encoding="utf-8")
     return "\n".join([_introduction, *sections, f"{_demo_introduction}{demo}```\n"])
+
+
+def algorithm_defaults() -> str:
+    """The defaults of each `algorithm.type` as a Markdown table, for docs/algorithms.md."""
+    shown = ("advantage", "normalize_std", "aggregation", "ratio_level")
+    usual = AlgorithmConfig().model_dump()
+    lines = [
+        f"| `type` | {' | '.join(f'`{key}`' for key in shown)} | other than `grpo` |",
+        "| --- " * 6 + "|",
+    ]
+    for name in get_args(AlgorithmType):
+        values = AlgorithmConfig(type=name).model_dump()
+        others = [
+            f"`{key} = {json.dumps(value)}`"
+            for key, value in values.items()
+            if key not in {"type", *shown} and value != usual[key]
+        ]
+        cells = [name, *(json.dumps(values[key]).strip('"') for key in shown), ", ".join(others) or "-"]
+        lines.append("| " + " | ".join([f"`{cells[0]}`", *cells[1:]]) + " |")
+    return "\n".join(lines) + "\n"
 
 
 def _section(name: str, model: Schema, definitions: Mapping[str, Schema]) -> str:

@@ -84,6 +84,7 @@ def changes_of(
 ) -> dict[str, object]:
     """Those of `wanted` that differ from what is in force, by dotted key; `settings` are the manifest's.
 
+    Beside another algorithm.type all that is said of [algorithm]: the type brings defaults for what is left out.
     Raises ConfigError, naming every key, for what cannot change, does not fit, or comes after the end of the run.
     """
     from pydantic import ValidationError  # noqa: PLC0415
@@ -95,6 +96,8 @@ def changes_of(
     in_force = settings.changed(**by_section(ledger.changed_settings()))
     before = by_key(in_force.to_manifest())
     different = {key for key, value in wanted.items() if before.get(key) != value}
+    of_type = {key for key in wanted if key.startswith("algorithm.") and "algorithm.type" in different}
+    different |= of_type
     refuse_other_keys(
         different, amendable_keys, f"cannot change: run {run} keeps it from its beginning to its end"
     )
@@ -104,7 +107,7 @@ def changes_of(
         problems = "; ".join(detail["msg"].removeprefix("Value error, ") for detail in error.errors())
         raise ConfigError(f"{_shown(wanted)}: {problems}") from error
     after = by_key(resolved.to_manifest())
-    changes = {key: after[key] for key in sorted(different) if after[key] != before[key]}
+    changes = {key: after[key] for key in sorted(different) if key in of_type or after[key] != before[key]}
     if changes and ledger.is_closed:
         raise ConfigError(
             f"run {run} is over: {_shown(changes)} would change nothing; name a new run with --run"
@@ -124,7 +127,8 @@ def _changes(run: JoinedRun, options: CommonOptions, wanted: dict[str, object]) 
     ledger = read_history(run.broker, RunTopics(manifest.prefix, manifest.run)).state
     changes = changes_of(Settings.from_manifest(manifest.config_json), ledger, wanted, run=manifest.run)
     settings = trainer_settings(run.settings, manifest, options.home)
-    return new_changes(ledger, settings_at(settings, ledger, ledger.revision), changes)
+    is_a_change = new_changes(ledger, settings_at(settings, ledger, ledger.revision), changes)
+    return changes if is_a_change else {}
 
 
 def _shared_out(options: CommonOptions) -> tuple[tuple[str, ...], dict[str, object]]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import math
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
 import torch
@@ -11,9 +14,10 @@ from training_cases import NaiveEngine, a_batch, a_training_sample, make_model
 
 from rollog.errors import EngineError
 from schemas import MicroBatch
-from trainer.config import AlgorithmConfig, OptimizerConfig, TrainerConfig
+from trainer.config import AlgorithmConfig, AlgorithmType, OptimizerConfig, TrainerConfig
 from trainer.engines.deepspeed import DeepSpeedEngine
-from trainer.engines.ports import StepSettings, TrainingBatch, TrainingEngine
+from trainer.engines.plain import PlainEngine, checkpoint_file
+from trainer.engines.ports import StepResult, StepSettings, TrainingBatch, TrainingEngine
 from trainer.policy import load_model, untied_tensors
 
 if TYPE_CHECKING:
@@ -44,12 +48,19 @@ def deepspeed(zero_stage: int, dtype: str = "float32") -> DeepSpeedEngine:
     )
 
 
+def plain(dtype: str = "float32") -> PlainEngine:
+    return PlainEngine(
+        settings=started, trainer=TrainerConfig(num_minibatches=2), temperature=temperature, dtype=dtype
+    )
+
+
+zero_stages: list[Callable[[], TrainingEngine]] = [partial(deepspeed, stage) for stage in range(4)]
+zero_names = [f"zero-{stage}" for stage in range(4)]
+
 makers: dict[str, Callable[[], TrainingEngine]] = {
     "naive": naive,
-    "zero-0": lambda: deepspeed(0),
-    "zero-1": lambda: deepspeed(1),
-    "zero-2": lambda: deepspeed(2),
-    "zero-3": lambda: deepspeed(3),
+    "plain": plain,
+    **dict(zip(zero_names, zero_stages, strict=True)),
 }
 
 
@@ -178,6 +189,96 @@ def test_changed_settings_are_those_of_the_formulas(engine: TrainingEngine, mode
         torch.testing.assert_close(weights[name], tensor, atol=2e-5, rtol=1e-3)
 
 
+@pytest.mark.parametrize("name", [*get_args(AlgorithmType)])
+def test_every_algorithm_gives_the_weights_of_the_reference_twice_alike(
+    name: AlgorithmType, model_path: str
+) -> None:
+    settings = replace(started, algorithm=AlgorithmConfig(type=name, max_response_tokens=8))
+    results, reference = taken_under(
+        settings, model_path, deepspeed(1), deepspeed(1), plain(), plain(), naive()
+    )
+    (result, weights, exported), *again, (of_plain, plain_weights, _) = results
+    assert again[0][::2] == (result, exported)
+    assert again[1][::2] == results[-1][::2]
+    assert of_plain.losses == pytest.approx(result.losses, abs=1e-5)
+    for tensor_name, tensor in plain_weights.items():
+        torch.testing.assert_close(tensor, weights[tensor_name], atol=1e-5, rtol=1e-5)
+    assert all(math.isfinite(loss) for loss in result.losses)
+    assert all(norm > 0 for norm in result.gradient_norms)
+    agree(weights, result, reference)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"kl_coefficient": 0.3, "entropy_coefficient": 0.1},
+        {"type": "tis", "kl_coefficient": 0.3, "kl_estimator": "k2", "dual_clip": 3.0},
+        {"type": "topr", "mask_ratio_low": 0.5, "mask_ratio_high": 1.5, "mask_level": "sequence"},
+    ],
+    ids=["kl-and-entropy", "tis-kl", "topr-mask"],
+)
+def test_penalties_and_masks_are_those_of_the_formulas(
+    engine: TrainingEngine, model_path: str, changed: dict[str, Any]
+) -> None:
+    settings = replace(started, algorithm=AlgorithmConfig(**changed, max_response_tokens=8))
+    results, reference = taken_under(settings, model_path, engine, naive())
+    result, weights, _ = results[0]
+    agree(weights, result, reference)
+
+
+def test_a_divergence_in_the_reward_moves_the_advantages(model_path: str) -> None:
+    batch = a_batch(0, with_rewards=True)
+    exports = []
+    for coefficient in (0.0, 1e-9, 0.5, 0.5):
+        engine = deepspeed(1)
+        engine.start(model_path)
+        engine.change_settings(
+            replace(
+                started,
+                algorithm=AlgorithmConfig(type="rloo", kl_coefficient=coefficient, max_response_tokens=8),
+            )
+        )
+        exports.append((engine.train_step(batch), engine.export_weights()))
+        engine.close()
+    (_, without), (barely, almost_without), (result, with_divergence), again = exports
+    for name, tensor in load(almost_without).items():
+        torch.testing.assert_close(load(without)[name], tensor, atol=1e-5, rtol=1e-4)
+    assert with_divergence != without
+    assert (result, with_divergence) == again
+    assert result.statistics["reward_divergence"] == barely.statistics["reward_divergence"]
+
+
+def taken_under(
+    settings: StepSettings, model_path: str, *engines: TrainingEngine
+) -> tuple[
+    list[tuple[StepResult, dict[str, torch.Tensor], bytes]], tuple[StepResult, dict[str, torch.Tensor]]
+]:
+    """Two steps on each engine, of different staleness; what the last one, the reference, gave stands apart."""
+    found = []
+    for engine in engines:
+        engine.start(model_path)
+        engine.change_settings(settings)
+        for seed in (0, 1):
+            result = engine.train_step(a_batch(seed, micro_batch_tokens=25))
+        exported = engine.export_weights()
+        found.append((result, load(exported), exported))
+        engine.close()
+    *others, (expected, weights, _) = found
+    return others, (expected, weights)
+
+
+def agree(
+    weights: dict[str, torch.Tensor],
+    result: StepResult,
+    reference: tuple[StepResult, dict[str, torch.Tensor]],
+) -> None:
+    expected, expected_weights = reference
+    assert result.losses == pytest.approx(expected.losses, abs=1e-4)
+    assert result.gradient_norms == pytest.approx(expected.gradient_norms, rel=1e-3)
+    for name, tensor in expected_weights.items():
+        torch.testing.assert_close(weights[name], tensor, atol=2e-4, rtol=1e-3)
+
+
 def test_weights_from_a_file_are_those_that_are_trained(
     engine: TrainingEngine, model_path: str, tmp_path: Path
 ) -> None:
@@ -202,10 +303,10 @@ def test_a_batch_with_nothing_to_train_is_a_step_without_gradient(
     assert result.gradient_norms == (0.0,)
 
 
-@pytest.mark.parametrize("zero_stage", [0, 1, 2, 3])
-def test_micro_batches_only_cut_up_the_work(zero_stage: int, model_path: str) -> None:
+@pytest.mark.parametrize("maker", [*zero_stages, plain], ids=[*zero_names, "plain"])
+def test_micro_batches_only_cut_up_the_work(maker: Callable[[], TrainingEngine], model_path: str) -> None:
     results = []
-    engine = deepspeed(zero_stage)
+    engine = maker()
     for tokens in (1000, 25, 1):
         engine.start(model_path)
         result = engine.train_step(a_batch(micro_batch_tokens=tokens))
@@ -220,10 +321,13 @@ def test_micro_batches_only_cut_up_the_work(zero_stage: int, model_path: str) ->
             torch.testing.assert_close(other_weights[name], tensor, atol=2e-4, rtol=1e-3)
 
 
+@pytest.mark.parametrize("maker", [lambda: deepspeed(1), plain], ids=["zero-1", "plain"])
 @pytest.mark.parametrize("tied", [True, False])
-def test_an_export_holds_each_tensor_once_and_loads_back(tmp_path: Path, *, tied: bool) -> None:
+def test_an_export_holds_each_tensor_once_and_loads_back(
+    tmp_path: Path, maker: Callable[[], TrainingEngine], *, tied: bool
+) -> None:
     path = make_model(tmp_path / "model", tied=tied)
-    engine = deepspeed(1)
+    engine = maker()
     engine.start(path)
     engine.train_step(a_batch())
     exported = engine.export_weights()
@@ -235,11 +339,11 @@ def test_an_export_holds_each_tensor_once_and_loads_back(tmp_path: Path, *, tied
     assert all(torch.equal(tensor, loaded[name]) for name, tensor in load(exported).items())
 
 
-@pytest.mark.parametrize("zero_stage", [0, 1, 3])
+@pytest.mark.parametrize("zero_stage", [0, 1, 3, None])
 def test_bfloat16_is_exported_as_bfloat16_and_learns(
-    zero_stage: int, model_path: str, tmp_path: Path
+    zero_stage: int | None, model_path: str, tmp_path: Path
 ) -> None:
-    engine = deepspeed(zero_stage, "bfloat16")
+    engine = plain("bfloat16") if zero_stage is None else deepspeed(zero_stage, "bfloat16")
     engine.start(model_path)
     before = engine.export_weights()
     engine.train_step(a_batch(0))
@@ -268,6 +372,41 @@ def test_the_engine_describes_what_a_replay_must_match(model_path: str) -> None:
     assert {"deepspeed", "torch", "transformers"} <= description.versions.keys()
 
 
-def test_an_engine_that_is_not_started_says_so() -> None:
+def test_the_plain_engine_says_what_it_is(model_path: str) -> None:
+    engine = plain()
+    engine.start(model_path)
+    description = engine.describe()
+    engine.close()
+    assert (description.name, description.world_size, description.zero_stage) == ("torch", 1, 0)
+    assert description.versions.keys() == {"torch", "transformers"}
+
+
+@pytest.mark.parametrize("maker", [lambda: deepspeed(1), plain], ids=["zero-1", "plain"])
+def test_an_engine_that_is_not_started_says_so(maker: Callable[[], TrainingEngine]) -> None:
     with pytest.raises(EngineError, match="not started"):
-        deepspeed(1).export_weights()
+        maker().export_weights()
+
+
+@pytest.mark.parametrize("content", [None, b"no checkpoint"])
+def test_a_directory_without_a_checkpoint_of_the_plain_engine_is_named(
+    model_path: str, tmp_path: Path, content: bytes | None
+) -> None:
+    if content is not None:
+        (tmp_path / checkpoint_file).write_bytes(content)
+    engine = plain()
+    engine.start(model_path)
+    with pytest.raises(EngineError, match=str(tmp_path)):
+        engine.load_checkpoint(tmp_path)
+    engine.close()
+
+
+def test_in_bfloat16_the_plain_engine_gives_the_weights_of_deepspeed(model_path: str) -> None:
+    exports = []
+    for engine in (deepspeed(1, "bfloat16"), plain("bfloat16")):
+        engine.start(model_path)
+        for seed in (0, 1):
+            engine.train_step(a_batch(seed))
+        exports.append(load(engine.export_weights()))
+        engine.close()
+    for name, tensor in exports[0].items():
+        torch.testing.assert_close(exports[1][name], tensor, atol=1e-5, rtol=1e-5)

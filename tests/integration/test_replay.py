@@ -105,6 +105,35 @@ def test_every_step_is_reproduced_and_nothing_is_changed(
     assert verdict_line(steps, {}) == f"EQUAL: {len(versions)} step(s) replayed, all as recorded"
 
 
+@pytest.mark.parametrize(
+    ("engine", "algorithm"),
+    [
+        ("deepspeed", {"type": "tis", "kl_coefficient": 0.05, "entropy_coefficient": 0.01}),
+        ("torch", {"type": "rloo", "kl_coefficient": 0.05}),
+    ],
+)
+def test_proximal_and_reference_policies_are_the_same_again_in_a_replay(
+    tmp_path: Path, engine: str, algorithm: dict[str, object]
+) -> None:
+    broker = MemoryBroker()
+    trainer = {"num_minibatches": 2, "checkpoint_every_steps": 2, "engine": engine}
+    settings = small_settings(tmp_path, "anchored", algorithm=algorithm, trainer=trainer)
+    with whole_run(broker, tmp_path, settings) as run:
+        run.dispatcher()
+        run.trainer()
+        run.worker()
+        run.wait_until_closed()
+        recording = recording_of(broker, trainer_settings(settings, run.manifest, tmp_path), tmp_path / "d")
+    for begin, checkpoint in ((0, None), (2, "step-000002")):
+        used, steps = replayed(recording, begin, 3)
+        assert used == checkpoint
+        assert [step.differing for step in steps] == [()] * len(steps)
+    statistics = recording.history.step(2).statistics
+    assert {"mismatch_divergence", "stale_divergence"} & statistics.keys()
+    assert {"reference_divergence", "reward_divergence"} & statistics.keys()
+    assert any(name.startswith("reward_mean_lag_") for name in statistics)
+
+
 def test_a_range_without_a_step_is_refused(recording: Recording) -> None:
     assert recorded_span(recording.history, 1, None) == (1, num_steps)
     for begin, end in ((2, 2), (0, 5), (3, 1)):
@@ -229,8 +258,9 @@ def answer(recording: Recording, question: Question, directory: Path) -> list[Co
         (0, {"optimizer.learning_rate": 1e-2, "algorithm.clip_high": 0.1}),
         (3, {"optimizer.learning_rate": 1e-2}),
         (0, {"trainer.num_minibatches": 1}),
+        (1, {"algorithm.type": "decoupled_ppo", "algorithm.kl_coefficient": 0.1}),
     ],
-    ids=["from-the-start", "from-version-3", "one-minibatch"],
+    ids=["from-the-start", "from-version-3", "one-minibatch", "another-algorithm"],
 )
 def test_other_settings_give_other_weights_and_the_answer_is_marked(
     recording: Recording, tmp_path: Path, begin: int, changes: dict[str, object]
@@ -253,6 +283,17 @@ def test_other_settings_give_other_weights_and_the_answer_is_marked(
     assert (tmp_path / "answer" / "weights" / summary["weights"]).is_file()
     assert len(summary["steps"]) == len(steps)
     assert contents(recording.settings.home) == before
+
+
+def test_another_algorithm_comes_with_its_own_defaults(recording: Recording, tmp_path: Path) -> None:
+    alone = {"algorithm.type": "dr_grpo"}
+    in_full = {**alone, "algorithm.normalize_std": False, "algorithm.aggregation": "sequence_sum"}
+    in_full["algorithm.clip_high"] = 0.2
+    first, second = (
+        answer(recording, Question(name="q", begin=0, end=2, changes=changes), tmp_path / name)
+        for name, changes in (("alone", alone), ("in-full", in_full))
+    )
+    assert [step.weights_sha256 for step in first] == [step.weights_sha256 for step in second]
 
 
 def test_the_question_with_the_recorded_settings_is_answered_by_the_recorded_weights(

@@ -104,7 +104,7 @@ def test_several_revisions_are_redone_bit_for_bit_from_anywhere(
     amendments: list[Mapping[str, object]] = [
         {},
         {"optimizer.learning_rate": 1e-3, "algorithm.clip_high": 0.1},
-        {"optimizer.betas": [0.5, 0.6], "trainer.num_minibatches": 1},
+        {"optimizer.betas": [0.5, 0.6], "trainer.num_minibatches": 1, "algorithm.type": "decoupled_ppo"},
     ]
     with Trainer(settings, run.broker, Metrics(), training_engine(settings)) as trainer:
         train(run, trainer, 1)
@@ -124,6 +124,23 @@ def test_several_revisions_are_redone_bit_for_bit_from_anywhere(
     with Trainer(settings, run.broker, Metrics(), training_engine(settings)) as trainer:
         assert trainer.ledger.revision == 2
     assert read_history(run.broker, run.topics).state.changed_settings(1) == amendments[1]
+
+
+def test_a_new_type_comes_with_its_defaults_but_for_what_is_said_beside_it(
+    run: FakeRun, settings: TrainerSettings
+) -> None:
+    amendment = {"algorithm.type": "gspo", "algorithm.clip_low": 0.2}
+    for _ in range(2):
+        with a_trainer(settings, run, amendment):
+            pass
+    assert amendments_of(run) == [
+        {
+            "algorithm.type": "gspo",
+            "algorithm.aggregation": "sequence_mean",
+            "algorithm.ratio_level": "sequence_mean",
+            "algorithm.clip_high": 4e-4,
+        }
+    ]
 
 
 def test_a_killed_trainer_s_changes_are_in_force_for_the_next(

@@ -16,7 +16,8 @@ import os
 import socket
 import warnings
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any
+from itertools import chain
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import transformers
@@ -24,20 +25,32 @@ from torch import Tensor, nn
 
 from rollog.errors import EngineError
 from trainer.engines.ports import EngineDescription, StepResult, TrainingBatch
-from trainer.gradients import Minibatch, accumulate, minibatches, step_statistics
-from trainer.learning_rates import learning_rate
+from trainer.engines.reference import ReferenceModel
+from trainer.gradients import Anchors, Minibatch, accumulate, step_statistics, step_work
+from trainer.learning_rates import next_rates
 from trainer.off_policy import RatioSums
-from trainer.policy import Policy, load_model, model_config_json, to_safetensors, untied_tensors
+from trainer.optimizers import adamw_settings
+from trainer.policy import (
+    Policy,
+    compute_deterministically,
+    load_model,
+    model_config_json,
+    to_safetensors,
+    untied_tensors,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from transformers import PreTrainedModel
 
-    from trainer.config import OptimizerConfig, TrainerConfig
+    from trainer.config import TrainerConfig
     from trainer.engines.ports import StepSettings
+    from trainer.gradients import StepWork
 
 checkpoint_tag = "engine"
+
+_T = TypeVar("_T")
 
 
 class DeepSpeedEngine:
@@ -57,6 +70,7 @@ class DeepSpeedEngine:
         self._dtype = dtype
         self._steps_taken = 0
         self._model: PreTrainedModel | None = None
+        self._reference: ReferenceModel | None = None
         self._engine: Any = None
         self._has_joined = False
         self._norm = 0.0
@@ -64,15 +78,13 @@ class DeepSpeedEngine:
     def start(self, model_path: str, weights_path: Path | None = None) -> None:
         """Build model, optimizer and process group."""
         self.close()
-        torch.set_num_threads(self._trainer.num_threads)
-        torch.use_deterministic_algorithms(True)
-        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+        compute_deterministically(self._trainer.num_threads)
         model = load_model(model_path, weights_path, self._dtype)
         policy = Policy(model, self._temperature)
         optimizer = torch.optim.AdamW(
             policy.parameters(),
             lr=self._settings.optimizer.learning_rate,
-            **_adamw_settings(self._settings.optimizer),
+            **adamw_settings(self._settings.optimizer),
             fused=True,
         )
         if self._clips_itself:
@@ -84,29 +96,27 @@ class DeepSpeedEngine:
             model=policy, optimizer=optimizer, config=self._deepspeed_config(), dist_init_required=False
         )[0]
         self._model = model
+        self._reference = ReferenceModel(model_path, weights_path, self._temperature, self._dtype)
         self._steps_taken = 0
 
     def train_step(self, batch: TrainingBatch) -> StepResult:
         """One optimizer step per minibatch."""
         engine = self._started()
-        work = minibatches(batch, torch.distributed.get_rank())
-        rates = tuple(
-            learning_rate(
-                self._steps_taken + index, self._settings.num_optimizer_steps, self._settings.optimizer
-            )
-            for index in range(len(work))
-        )
         engine.train()
-        outcomes = [self._optimizer_step(part, rate) for part, rate in zip(work, rates, strict=True)]
-        self._steps_taken += len(work)
+        work = self._work(batch)
+        rates = next_rates(self._steps_taken, len(work.minibatches), self._settings)
+        outcomes = [
+            self._optimizer_step(part, anchors, rate)
+            for part, anchors, rate in zip(work.minibatches, work.anchors, rates, strict=True)
+        ]
+        self._steps_taken += len(rates)
         shares = _from_all_ranks([(loss, sums) for loss, sums, _ in outcomes])
         return StepResult(
             losses=tuple(sum(loss for loss, _ in ranks) for ranks in shares),
             gradient_norms=tuple(norm for _, _, norm in outcomes),
             learning_rates=rates,
-            statistics=step_statistics(
-                [sum((sums for _, sums in ranks), start=RatioSums()) for ranks in shares]
-            ),
+            statistics=work.statistics
+            | step_statistics([sum((sums for _, sums in ranks), start=RatioSums()) for ranks in shares]),
         )
 
     def change_settings(self, settings: StepSettings) -> None:
@@ -114,7 +124,7 @@ class DeepSpeedEngine:
         engine = self._started()
         self._settings = settings
         for group in engine.optimizer.param_groups:
-            group.update(_adamw_settings(settings.optimizer))
+            group.update(adamw_settings(settings.optimizer))
         if not self._clips_itself:
             engine.optimizer.clip_grad = settings.optimizer.max_gradient_norm
 
@@ -168,13 +178,30 @@ class DeepSpeedEngine:
         """Free the model and leave the process group."""
         if self._engine is not None:
             self._engine.destroy()
-        self._engine = self._model = None
+        self._engine = self._model = self._reference = None
         gc.collect()
         if self._has_joined:
             _leave_process_group()
         self._has_joined = False
 
-    def _optimizer_step(self, minibatch: Minibatch, rate: float) -> tuple[float, RatioSums, float]:
+    def _work(self, batch: TrainingBatch) -> StepWork:
+        algorithm, device = self._settings.algorithm, self._engine.device
+        assert self._reference is not None
+        return step_work(
+            self._engine,
+            self._reference.policy(device) if algorithm.needs_reference else None,
+            batch,
+            algorithm,
+            rank=torch.distributed.get_rank(),
+            device=device,
+            gather=lambda found: dict(
+                chain.from_iterable(entries.items() for entries in _from_all_ranks([found])[0])
+            ),
+        )
+
+    def _optimizer_step(
+        self, minibatch: Minibatch, anchors: list[Anchors], rate: float
+    ) -> tuple[float, RatioSums, float]:
         engine = self._engine
         for group in engine.optimizer.param_groups:
             group["lr"] = rate
@@ -183,6 +210,7 @@ class DeepSpeedEngine:
             engine.backward,
             minibatch,
             self._settings.algorithm,
+            anchors=anchors,
             device=engine.device,
             scale=float(torch.distributed.get_world_size()),
         )
@@ -221,15 +249,6 @@ class DeepSpeedEngine:
             "bf16": {"enabled": self._dtype == "bfloat16"},
             "steps_per_print": 2**31,
         }
-
-
-def _adamw_settings(optimizer: OptimizerConfig) -> dict[str, Any]:
-    """What AdamW is told besides the learning rate, which every optimizer step sets."""
-    return {
-        "betas": optimizer.betas,
-        "eps": optimizer.epsilon,
-        "weight_decay": optimizer.weight_decay,
-    }
 
 
 def _import_deepspeed() -> Any:
@@ -274,8 +293,8 @@ def _leave_process_group() -> None:
     deepspeed.comm.comm.cdb = None
 
 
-def _from_all_ranks(outcomes: list[tuple[float, RatioSums]]) -> list[tuple[tuple[float, RatioSums], ...]]:
-    """Per optimizer step the outcome on every rank."""
+def _from_all_ranks(outcomes: list[_T]) -> list[tuple[_T, ...]]:
+    """Each entry as every rank has it."""
     world_size = torch.distributed.get_world_size()
     if world_size == 1:
         return [(outcome,) for outcome in outcomes]

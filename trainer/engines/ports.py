@@ -21,13 +21,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TrainingSample:
-    """What is learnt from one sample. The three response arrays have one entry per response token."""
+    """What is learnt from one sample. Response arrays have one entry per response token.
+
+    `group` is the number of its group in the batch and `reward` what its advantage was computed from, for engines that
+    take a divergence off the reward. `lags` counts, per token, the versions from the one that generated it to the one
+    that the step begins with; None where that is not known.
+    """
 
     prompt_token_ids: Int32Array
     token_ids: Int32Array
     behaviour_logprobs: Float32Array
     loss_mask: UInt8Array
     advantage: float
+    group: int = 0
+    reward: float = 0.0
+    lags: Int32Array | None = None
 
     @property
     def num_tokens(self) -> int:

@@ -18,7 +18,7 @@ from rollog.errors import ConfigError, LedgerError
 from rollog.weights import WeightsStore
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from simulated_run import SimulatedRun
 
@@ -50,8 +50,10 @@ def reach(run: SimulatedRun, version: int) -> None:
     raise AssertionError(f"version {version} was not reached")
 
 
-def no_advantages(group: Sequence[Sample]) -> list[float]:
-    return [0.0] * len(group)
+def no_advantages(
+    groups: Sequence[Sequence[Sample]], _changes: Mapping[str, object]
+) -> list[list[float | None]]:
+    return [[None] * len(group) for group in groups]
 
 
 def test_a_pruned_run_is_recovered_by_every_role_and_comes_to_its_end() -> None:

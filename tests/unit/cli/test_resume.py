@@ -33,6 +33,19 @@ def test_only_what_differs_from_what_is_in_force_is_a_change() -> None:
     assert changes(ledger, optimizer__learning_rate=3e-4) == {"optimizer.learning_rate": 3e-4}
 
 
+def test_beside_another_algorithm_everything_that_is_said_of_it_counts() -> None:
+    ledger = LedgerBuilder()
+    told = changes(ledger, algorithm__type="gspo", algorithm__clip_low=0.2, optimizer__learning_rate=3e-4)
+    assert told == {"algorithm.type": "gspo", "algorithm.clip_low": 0.2}
+    assert changes(ledger, algorithm__type="grpo", algorithm__clip_low=0.2) == {}
+
+
+def test_a_setting_can_be_taken_back_to_none() -> None:
+    ledger = LedgerBuilder()
+    ledger.amend('{"algorithm.weight_high": 2.0}')
+    assert changes(ledger, **assigned(["algorithm.weight_high=null"])) == {"algorithm.weight_high": None}
+
+
 def test_everything_that_cannot_change_is_named() -> None:
     with pytest.raises(ConfigError, match=r"groups\.group_size, model\.dtype cannot change: run first keeps"):
         changes(LedgerBuilder(), groups__group_size=2, model__dtype="bfloat16", optimizer__learning_rate=1e-4)

@@ -11,7 +11,14 @@ from training_cases import NaiveEngine, a_training_sample, make_model
 
 from rollog.errors import DataError, WeightsError
 from trainer.collation import collate
-from trainer.policy import Policy, load_model, policy_logprobs, to_safetensors, untied_tensors
+from trainer.policy import (
+    Policy,
+    frozen_logprobs,
+    load_model,
+    policy_outputs,
+    to_safetensors,
+    untied_tensors,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -61,7 +68,7 @@ def test_padded_logprobs_are_those_of_each_sample_alone(
     policy = Policy(load_model(path, None, "float32"), temperature)
     samples = samples_of_many_shapes()
     batch = collate(samples)
-    logprobs_BR = policy_logprobs(policy, batch)
+    logprobs_BR = frozen_logprobs(policy, batch)
     for row, sample in enumerate(samples):
         kept = np.flatnonzero(sample.loss_mask)
         torch.testing.assert_close(logprobs_BR[row, kept], naive.logprobs(sample)[kept], atol=1e-5, rtol=1e-5)
@@ -72,8 +79,21 @@ def test_padded_logprobs_are_those_of_each_sample_alone(
 def test_the_padding_token_has_no_influence(tmp_path: Path) -> None:
     policy = Policy(load_model(make_model(tmp_path), None, "float32"), 1.0)
     samples = samples_of_many_shapes()
-    first, second = (policy_logprobs(policy, collate(samples, pad_token_id=token)) for token in (0, 7))
+    first, second = (frozen_logprobs(policy, collate(samples, pad_token_id=token)) for token in (0, 7))
     assert torch.equal(first, second)
+
+
+@pytest.mark.engine
+def test_entropies_are_those_of_the_distributions_at_the_sampling_temperature(tmp_path: Path) -> None:
+    model = load_model(make_model(tmp_path), None, "float32")
+    policy = Policy(model, 0.7)
+    batch = collate([a_training_sample(3, mask=[1, 0, 1, 1])])
+    logprobs, entropies = policy_outputs(policy, batch, with_entropy=True)
+    assert entropies is not None
+    assert torch.equal(logprobs, frozen_logprobs(policy, batch))
+    every = (model(input_ids=batch.input_ids_BT).logits[0] / 0.7).log_softmax(dim=-1)[2:-1]
+    expected = -(every.exp() * every).sum(dim=-1) * torch.tensor([1, 0, 1, 1])
+    torch.testing.assert_close(entropies[0], expected, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.engine
@@ -81,7 +101,7 @@ def test_dropout_is_off_in_training(tmp_path: Path) -> None:
     policy = Policy(load_model(make_model(tmp_path, dropout=0.5), None, "float32"), 1.0)
     policy.train()
     batch = collate(samples_of_many_shapes())
-    assert torch.equal(policy_logprobs(policy, batch), policy_logprobs(policy, batch))
+    assert torch.equal(frozen_logprobs(policy, batch), frozen_logprobs(policy, batch))
 
 
 @pytest.mark.engine

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import get_args
 
 import pytest
 import torch
 from torch import Tensor
 
-from trainer.losses import Denominators, aggregate, clipped_policy_losses, log_ratios, max_log_ratio
+from trainer.config import Aggregation
+from trainer.losses.aggregation import Denominators, aggregate
+from trainer.losses.policy import Tokens, clipped_losses
+from trainer.losses.ratios import max_log_ratio
 
-Aggregation = Literal["token_mean", "sequence_mean"]
-aggregations: list[Aggregation] = ["token_mean", "sequence_mean"]
+aggregations: list[Aggregation] = [*get_args(Aggregation)]
 
 
 def denominators_of(mask_BR: Tensor) -> Denominators:
-    return Denominators(num_tokens=int(mask_BR.sum()), num_sequences=int(mask_BR.any(dim=1).sum()))
+    return Denominators(
+        num_tokens=int(mask_BR.sum()),
+        num_sequences=int(mask_BR.any(dim=1).sum()),
+        tokens_per_sequence=int(mask_BR.shape[1]),
+    )
 
 
 def loss_of(  # noqa: PLR0917 - a case is four tensors
@@ -27,8 +33,13 @@ def loss_of(  # noqa: PLR0917 - a case is four tensors
     aggregation: Aggregation = "token_mean",
     denominators: Denominators | None = None,
 ) -> Tensor:
-    ratios_BR = log_ratios(logprobs_BR, behaviour_BR, mask_BR)
-    losses_BR = clipped_policy_losses(ratios_BR, advantages_B, mask_BR, clip_low=0.2, clip_high=0.28)
+    tokens = Tokens(
+        logprobs_BR=logprobs_BR,
+        behaviour_logprobs_BR=behaviour_BR,
+        advantages_B=advantages_B,
+        mask_BR=mask_BR,
+    )
+    losses_BR = clipped_losses(tokens, clip_low=0.2, clip_high=0.28).losses_BR
     return aggregate(losses_BR, mask_BR, aggregation, denominators or denominators_of(mask_BR))
 
 
@@ -72,6 +83,13 @@ def test_token_mean_weighs_tokens_and_sequence_mean_weighs_samples() -> None:
     mask = torch.tensor([[True, True, True], [True, False, False]])
     assert aggregate(losses, mask, "token_mean", denominators_of(mask)).item() == pytest.approx(2.0)
     assert aggregate(losses, mask, "sequence_mean", denominators_of(mask)).item() == pytest.approx(3.0)
+
+
+def test_sequence_sum_divides_each_sum_by_a_constant_however_long_the_sample_is() -> None:
+    losses = torch.tensor([[1.0, 1.0, 1.0], [5.0, 0.0, 0.0]])
+    mask = torch.tensor([[True, True, True], [True, False, False]])
+    of_ten = Denominators(num_tokens=4, num_sequences=2, tokens_per_sequence=10)
+    assert aggregate(losses, mask, "sequence_sum", of_ten).item() == pytest.approx((3 / 10 + 5 / 10) / 2)
 
 
 def a_case(seed: int = 0, rows: int = 6, width: int = 5) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -156,6 +174,7 @@ def test_more_padding_changes_nothing(aggregation: Aggregation) -> None:
         advantages,
         torch.cat([mask, torch.zeros_like(padding, dtype=torch.bool)], dim=1),
         aggregation,
+        denominators_of(mask),
     )
     assert wider.item() == pytest.approx(loss_of(logprobs, behaviour, advantages, mask, aggregation).item())
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from builders import a_sample
 
-from rollog.errors import DataError
-from schemas import int32_array
+from rollog.errors import ConfigError, DataError
+from schemas import Segment, float32_array, int32_array, uint8_array
 from trainer.config import AlgorithmConfig, TrainerConfig
 from trainer.training import plan_groups, training_batch
 
@@ -41,3 +43,47 @@ def test_a_sample_without_reward_is_refused() -> None:
 def test_the_first_token_of_all_is_not_trained_because_nothing_predicts_it() -> None:
     batch = training_batch([[a_sample(prompt_token_ids=int32_array())]], (), AlgorithmConfig(), 1.0)
     assert batch.samples[0].loss_mask.tolist() == [0, 1, 1]
+
+
+def test_a_baseline_of_the_batch_compares_over_groups() -> None:
+    groups = [[a_sample(0, 0, reward=1.0), a_sample(0, 1, reward=1.0)], [a_sample(1, 0, reward=0.0)]]
+    batch = training_batch(groups, (), AlgorithmConfig(type="ppo", normalize_std=False), 1.0)
+    assert [sample.advantage for sample in batch.samples] == pytest.approx([1 / 3, 1 / 3, -2 / 3])
+    assert [sample.group for sample in batch.samples] == [0, 0, 1]
+    assert [sample.reward for sample in batch.samples] == [1.0, 1.0, 0.0]
+
+
+def test_over_long_responses_lose_reward_before_advantages_are_computed() -> None:
+    groups = [[a_sample(0, 0, reward=1.0), a_sample(0, 1, reward=1.0, **of_length(9))]]
+    algorithm = AlgorithmConfig(
+        type="dapo", normalize_std=False, max_response_tokens=10, overlong_share=0.2, overlong_penalty=0.8
+    )
+    batch = training_batch(groups, (), algorithm, 1.0)
+    assert [sample.reward for sample in batch.samples] == pytest.approx([1.0, 0.6])
+    assert [sample.advantage for sample in batch.samples] == pytest.approx([0.2, -0.2])
+
+
+def test_without_the_length_of_the_longest_response_nothing_can_be_over_long() -> None:
+    with pytest.raises(ConfigError, match="max_response_tokens"):
+        training_batch([[a_sample()]], (), AlgorithmConfig(type="dapo"), 1.0)
+
+
+def test_each_token_has_the_lag_of_its_segment() -> None:
+    segments = (
+        Segment(version=3, weights_digest="a" * 16, start=0, end=1),
+        Segment(version=5, weights_digest="b" * 16, start=1, end=3),
+    )
+    groups = [[a_sample(segments=segments)]]
+    lags = training_batch(groups, (), AlgorithmConfig(), 1.0, version=6).samples[0].lags
+    assert lags is not None
+    assert lags.tolist() == [2, 0, 0]
+    assert training_batch(groups, (), AlgorithmConfig(), 1.0).samples[0].lags is None
+
+
+def of_length(num_tokens: int) -> dict[str, Any]:
+    return {
+        "token_ids": int32_array([1] * num_tokens),
+        "behaviour_logprobs": float32_array([-1.0] * num_tokens),
+        "loss_mask": uint8_array([1] * num_tokens),
+        "segments": (Segment(version=0, weights_digest="a" * 16, start=0, end=num_tokens),),
+    }
