@@ -47,9 +47,9 @@ def test_asynchronous_steps_take_the_longer_of_the_two() -> None:
 
 
 def test_a_group_that_went_stale_is_made_again_and_waited_for() -> None:
-    # Group 0, begun under version 0, ends at 5 under version 2 and is made again until 10; version 3 may still be made
-    # at 6, version 4 waits for it.
-    assert step_ends(1.0, 5.0, num_slots=2, train_seconds=1.0, num_steps=4) == [2.0, 4.0, 6.0, 11.0]
+    # Group 0, begun under version 0, can only end stale from version 2 on: it is taken back at 4 and made again until
+    # 9. Version 3 may still be made at 6, version 4 waits for it.
+    assert step_ends(1.0, 5.0, num_slots=2, train_seconds=1.0, num_steps=4) == [2.0, 4.0, 6.0, 10.0]
 
 
 def test_alpha_under_control_rises_while_steps_wait() -> None:
