@@ -16,6 +16,7 @@ import time
 from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from rollog.bench.kills import Kill
 
 window_seconds = 45.0
-"""How long a planted window may take to be reached before it is given up."""
+"""How long it may take until the next of the planted windows is reached before they are given up."""
 closing_seconds = 600.0
 _tick_seconds = 0.02
 _steps_after_kills = 2
@@ -81,18 +82,36 @@ class Chaos:
 
     def carry_out(self, kills: Sequence[Kill]) -> None:
         """One round: kills roles, plants windows, and waits for those to be reached, as long as the run goes on."""
-        planted: list[CrashPoint] = []
+        planted: list[Kill] = []
         for kill in kills:
             self._wait(lambda: False, kill.pause_seconds)
-            if isinstance(kill.target, CrashPoint):
+            if isinstance(kill.target, Role):
+                self._kill(kill.target)
+            else:
                 (self.points / kill.target).touch()
-                planted.append(kill.target)
-            role = kill.provoked_by or kill.target
-            if isinstance(role, Role):
-                self._kill(role)
-        self._wait(lambda: not any((self.points / point).exists() for point in planted), window_seconds)
-        for point in planted:
-            self._count(point, happened=not _taken_away(self.points / point))
+                planted.append(kill)
+                self._provoke([kill])
+        self._wait_for_windows()
+        # Who came back with nothing to do again, say, did not come by a window; another time it may.
+        self._provoke([kill for kill in planted if kill.target in self._unreached()])
+        self._wait_for_windows()
+        for kill in planted:
+            self._count(kill.target, happened=not _taken_away(self.points / kill.target))
+
+    def _provoke(self, kills: Sequence[Kill]) -> None:
+        for role in {kill.provoked_by for kill in kills if kill.provoked_by is not None}:
+            self._kill(role)
+
+    def _unreached(self) -> list[str]:
+        return sorted(mark.name for mark in self.points.iterdir())
+
+    def _is_changed(self, before: list[str]) -> bool:
+        return self._unreached() != before
+
+    def _wait_for_windows(self) -> None:
+        """Until all are reached, or none was for a while."""
+        while (left := self._unreached()) and self._wait(partial(self._is_changed, left), window_seconds):
+            pass
 
     @property
     def is_over(self) -> bool:

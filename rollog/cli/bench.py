@@ -258,6 +258,37 @@ def chaos(
     return 0
 
 
+@bench.command()
+@click.option(
+    "--rounds",
+    "num_rounds",
+    type=click.IntRange(min=1),
+    default=5,
+    show_default=True,
+    help="How often each of the two is timed, in turns.",
+)
+@bench_options
+def recovery(
+    *, num_rounds: int, home: Path, seed: int, json_path: Path | None, results_path: Path | None
+) -> int:
+    """Time the recovery of a killed trainer against loading its checkpoint and training the missing steps again."""
+    from rollog.bench.recovery import measure_recovery  # noqa: PLC0415  # help needs none of it
+    from rollog.broker.kafka import KafkaBroker  # noqa: PLC0415
+
+    with own_broker(home) as (directory, address):
+        figures = measure_recovery(
+            num_rounds=num_rounds,
+            seed=seed,
+            broker=KafkaBroker(address),
+            address=address,
+            home=directory / "home",
+            on_progress=lambda line: click.echo(line, err=True),
+        )
+    command = f"rollog bench recovery --rounds {num_rounds} --seed {seed}"
+    _report(figures, command, json_path, results_path)
+    return 0
+
+
 def _report(
     figures: Sequence[Figure], command: str, json_path: Path | None, results_path: Path | None
 ) -> None:
