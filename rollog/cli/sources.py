@@ -212,6 +212,9 @@ def _unknown(shown: str, name: str, known: Iterable[str], origin: str) -> str:
     return f"{shown} ({origin}) is not known; {remedy}"
 
 
+_nothing = ("null", "none")
+
+
 def _typed(path: KeyPath, text: str, origin: str) -> Any:
     """`text` as a value of its key's type: as it stands if that fits, else as a TOML value."""
     declared = _field_of(path, text, origin)
@@ -222,7 +225,8 @@ def _typed(path: KeyPath, text: str, origin: str) -> Any:
         text = parsed
     annotation: Any = declared.annotation
     adapter: TypeAdapter[Any] = TypeAdapter(annotation)
-    for candidate in (text, parsed):
+    # What is no TOML value stands for nothing only where it says so.
+    for candidate in (text,) if parsed is None and text not in _nothing else (text, parsed):
         try:
             return adapter.dump_python(adapter.validate_python(candidate), mode="json")
         except ValidationError:

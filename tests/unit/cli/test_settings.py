@@ -101,6 +101,12 @@ def test_single_engine_arguments_can_be_set(tmp_path: Path) -> None:
         ("", {"ROLLOG_GROUPS__GROUP_SIZE": "x"}, (), r"groups\.group_size = 'x' \(environment variable"),
         ("", {"ROLLOG_GROUPS__": "x"}, (), r"not of the form ROLLOG_SECTION__KEY"),
         ("", {}, ("groups.group_size=x",), r"groups\.group_size = 'x' \(--set groups\.group_size=x\)"),
+        (
+            "",
+            {},
+            ("algorithm.dual_clip=abc",),
+            r"algorithm\.dual_clip = 'abc' \(--set algorithm\.dual_clip=abc\)",
+        ),
         ("", {}, ("group_size=4",), r"--set 'group_size=4' is not of the form section\.key=value"),
         ("", {}, ("groups.group_size",), r"is not of the form section\.key=value"),
         ("", {}, ("run.seed=-1",), r"run\.seed = -1 \(--set run\.seed=-1\).*greater than or equal to 0"),
