@@ -114,6 +114,12 @@ class GroupConfig(Section):
     max_truncated_share: Annotated[float, Field(ge=0, lt=1)] | None = None
     """Groups of whose responses a larger share was cut off by `sampling.max_tokens` or the end of the context are
     filtered; 0 filters a group for a single one; left out, none is."""
+    batch_order: Literal["oldest", "freshest"] = "oldest"
+    """Which complete groups go into a batch first, behind protected ones: those of the largest lag, so that little is
+    wasted, or those of the smallest, so that training stays nearer to the policy and more turns stale."""
+    timeout_seconds: Annotated[float, Field(gt=0)] | None = None
+    """How long a group may stay incomplete after the trainer has read its first sample; then it is closed as
+    incomplete. For hangs only: rollouts have `dispatch.task_timeout_seconds`. Left out, groups have all the time."""
     max_attempts: Annotated[int, Field(ge=1)] = 3
     """Failed or dead attempts after which a replica is given up."""
     max_lost: Annotated[int, Field(ge=1)] = 10

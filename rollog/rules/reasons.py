@@ -25,6 +25,7 @@ truncated = "truncated"
 group_closed = "group_closed"
 spare = "spare"
 closed_short = "short"
+timed_out = "timed_out"
 last_batch = "last_batch"
 run_closed = "run_closed"
 cancelled = "cancelled"
@@ -33,7 +34,7 @@ named_reasons = frozenset(
     {
         *(unknown_weights, over_lag_bound, over_lag_quota, aged_surplus, redundant_group),
         *(zero_signal, mean_out_of_bounds, too_hard, too_easy, too_short, too_long, truncated),
-        *(group_closed, spare, closed_short, last_batch, run_closed, cancelled),
+        *(group_closed, spare, closed_short, timed_out, last_batch, run_closed, cancelled),
         *(reason.value for reason in CancelReason),
     }
 )

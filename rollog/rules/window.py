@@ -26,6 +26,7 @@ from rollog.rules.reasons import (
     redundant_group,
     run_closed,
     spare,
+    timed_out,
 )
 from rollog.rules.verdicts import standing_verdict, verdict_of
 from schemas import ClosedGroup, Disposition, Verdict
@@ -89,6 +90,7 @@ class SampleWindow:
         self._hold = _Hold()
         self._changed: set[int] = set()
         self._surplus: set[int] = set()
+        self._begun: dict[int, float] = {}
         self._oldest_redundant = (-1, -1)
         """Number of closed groups when it was worked out, and the id from which on groups are redundant."""
 
@@ -126,6 +128,7 @@ class SampleWindow:
         protected group holds training up.
         """
         self._close_changed_groups()
+        self._close_overdue(now_seconds)
         ordered = self._in_training_order()
         batch = self._within_quota(ordered)
         if len(batch) < self._groups.groups_per_batch:
@@ -253,6 +256,20 @@ class SampleWindow:
             ):
                 self._end_group(group, Disposition.INCOMPLETE, {}, closed_short)
 
+    def _close_overdue(self, now_seconds: float) -> None:
+        """End groups that stay incomplete for longer than they may."""
+        timeout = self._groups.timeout_seconds
+        if timeout is None:
+            return
+        closed = self._ledger.closed_groups.keys() | self._pending.closed.keys()
+        begun = (
+            {*self._candidates, *self._pending.tallies, *self._ledger.tallies} - closed - self._ready.keys()
+        )
+        self._begun = {group: self._begun.get(group, now_seconds) for group in begun if group >= 0}
+        for group, since in self._begun.items():
+            if now_seconds - since >= timeout:
+                self._end_group(group, Disposition.INCOMPLETE, {}, timed_out)
+
     def _drop_ready(self) -> None:
         """Close the complete groups that are too few for a batch."""
         for group in list(self._ready):
@@ -306,9 +323,10 @@ class SampleWindow:
         return len(self._ledger.stale_versions.get(group, ())) >= self._freshness.protect_after
 
     def _in_training_order(self) -> list[ReadyGroup]:
+        sign = -1 if self._groups.batch_order == "oldest" else 1
         return sorted(
             self._ready.values(),
-            key=lambda group: (not self._is_protected(group.group_id), -group.lag, group.group_id),
+            key=lambda group: (not self._is_protected(group.group_id), sign * group.lag, group.group_id),
         )
 
     def _within_quota(self, ordered: list[ReadyGroup]) -> list[ReadyGroup]:

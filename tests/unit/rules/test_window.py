@@ -384,3 +384,35 @@ def test_a_rollout_of_a_redundant_group_that_was_cancelled_for_staleness_does_no
     (verdict,) = ledger.publish(window).verdicts
     assert (verdict.disposition, verdict.reason) == (Disposition.STALE, "redundant_group")
     assert not ledger.state.stale_versions
+
+
+def test_the_freshest_groups_may_go_first() -> None:
+    ledger = LedgerBuilder(alpha=1.0)
+    ledger.step()
+    window = a_window(ledger, groups_per_batch=1, batch_order="freshest")
+    add_group(window, 0, version=0)
+    add_group(window, 1, offset=10, version=1)
+    batch = window.next_batch(0.0)
+    assert batch is not None
+    assert batch[0].group_id == 1
+
+
+def test_a_group_that_stays_incomplete_for_too_long_is_closed() -> None:
+    ledger = LedgerBuilder()
+    window = a_window(ledger, groups_per_batch=2, timeout_seconds=5.0)
+    window.add(a_header(0, 0, offset=0))
+    add_group(window, 1, offset=10)
+    assert window.next_batch(100.0) is None
+    assert window.next_batch(104.9) is None
+    assert not window.has_pending
+    assert window.next_batch(105.0) is None
+    record = ledger.publish(window)
+    assert [(group.group_id, group.outcome) for group in record.closed_groups] == [
+        (0, Disposition.INCOMPLETE)
+    ]
+    assert [(verdict.disposition, verdict.reason) for verdict in record.verdicts] == [
+        (Disposition.INCOMPLETE, "timed_out")
+    ]
+    assert window.num_ready == 1, "a complete group waits for its batch as long as it must"
+    window.add(a_header(0, 1, offset=1))
+    assert ledger.publish(window).verdicts[0].disposition is Disposition.REDUNDANT
