@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 Command = Callable[..., Any]
 
+_of_an_archive = frozenset({"model.path", "model.tokenizer"})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
@@ -124,12 +126,19 @@ def _recorded_run(source: SourceOptions) -> RunSource:
 def _archived_run(source: SourceOptions, path: Path) -> RunSource:
     from rollog.archived_weights import archived_weights  # noqa: PLC0415  # help needs no Avro
     from rollog.broker.archive import ArchiveBroker  # noqa: PLC0415
-    from rollog.cli.settings import Settings  # noqa: PLC0415
+    from rollog.cli.settings import Settings, by_section  # noqa: PLC0415
+    from rollog.cli.sources import assigned  # noqa: PLC0415
     from rollog.errors import ConfigError  # noqa: PLC0415
     from rollog.runs import find_run  # noqa: PLC0415
 
-    if source.common.broker is not None or source.common.assignments:
-        raise ConfigError(f"--archive {path} stands in place of a broker: leave out --broker and --set")
+    if source.common.broker is not None:
+        raise ConfigError(f"--archive {path} stands in place of a broker: leave out --broker")
+    changes = assigned(source.common.assignments)
+    if others := sorted(changes.keys() - _of_an_archive):
+        raise ConfigError(
+            f"--set {others[0]}: an archive holds everything but the model's directory; only "
+            f"{' and '.join(sorted(_of_an_archive))} can be set"
+        )
     broker = ArchiveBroker(path)
     topics = broker.topics
     if source.run not in (None, topics.run):
@@ -139,7 +148,7 @@ def _archived_run(source: SourceOptions, path: Path) -> RunSource:
         broker=broker,
         topics=topics,
         store=archived_weights(broker.file),
-        settings=Settings.from_manifest(manifest.config_json),
+        settings=Settings.from_manifest(manifest.config_json).changed(**by_section(changes)),
         manifest=manifest,
         is_archive=True,
     )
