@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,12 +32,27 @@ def bench() -> None:
     """
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchOptions:
+    """What every benchmark is told: where caches lie, the seed of its draws, and where its figures go."""
+
+    home: Path
+    seed: int
+    json_path: Path | None
+    results_path: Path | None
+
+
 def bench_options(function: Command) -> Command:
-    """Add the options that every benchmark has."""
+    """Add the options that every benchmark has; the command receives them as `options`."""
 
     @wraps(function)
-    def command(home: Path, **others: Any) -> Any:
-        return function(home=home.expanduser(), **others)
+    def command(
+        home: Path, seed: int, json_path: Path | None, results_path: Path | None, **others: Any
+    ) -> Any:
+        options = BenchOptions(
+            home=home.expanduser(), seed=seed, json_path=json_path, results_path=results_path
+        )
+        return function(options=options, **others)
 
     decorated: Command = click.option(
         "--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write the figures here."
@@ -114,10 +130,7 @@ def scheduling(
     num_draws: int,
     speed: float,
     num_lanes: int,
-    home: Path,
-    seed: int,
-    json_path: Path | None,
-    results_path: Path | None,
+    options: BenchOptions,
 ) -> int:
     """Measure scheduling: the time to a full batch, of a training step, and what the dispatcher takes.
 
@@ -127,11 +140,11 @@ def scheduling(
     """
     from rollog.bench.scheduling import measure_scheduling  # noqa: PLC0415  # help needs none of it
 
-    with own_broker(home) as (directory, address):
+    with own_broker(options.home) as (directory, address):
         figures, num_failed = measure_scheduling(
             items=items,
             num_draws=num_draws,
-            seed=seed,
+            seed=options.seed,
             speed=speed,
             num_lanes=num_lanes,
             address=address,
@@ -141,9 +154,9 @@ def scheduling(
     chosen = ",".join(map(str, items))
     command = (
         f"rollog bench scheduling --items {chosen} --draws {num_draws} --speed {speed:g} --lanes {num_lanes} "
-        f"--seed {seed}"
+        f"--seed {options.seed}"
     )
-    _report(figures, command, json_path, results_path)
+    _report(figures, command, options)
     return 1 if num_failed else 0
 
 
@@ -189,10 +202,7 @@ def accuracy(
     alphas: tuple[float, ...],
     num_seeds: int,
     target: float,
-    home: Path,
-    seed: int,
-    json_path: Path | None,
-    results_path: Path | None,
+    options: BenchOptions,
 ) -> int:
     """Measure the time to the demo's target accuracy: alpha 0 against others, with vLLM and DeepSpeed.
 
@@ -202,10 +212,10 @@ def accuracy(
     from rollog.bench.accuracy import measure_accuracy  # noqa: PLC0415  # help needs none of it
     from rollog.broker.kafka import KafkaBroker  # noqa: PLC0415
 
-    with own_broker(home) as (directory, address):
+    with own_broker(options.home) as (directory, address):
         figures = measure_accuracy(
             alphas=alphas,
-            seeds=range(seed, seed + num_seeds),
+            seeds=range(options.seed, options.seed + num_seeds),
             target=target,
             broker=KafkaBroker(address),
             address=address,
@@ -213,8 +223,8 @@ def accuracy(
             on_progress=lambda line: click.echo(line, err=True),
         )
     chosen = ",".join(f"{alpha:g}" for alpha in alphas)
-    command = f"rollog bench accuracy --alphas {chosen} --seeds {num_seeds} --target {target:g} --seed {seed}"
-    _report(figures, command, json_path, results_path)
+    command = f"rollog bench accuracy --alphas {chosen} --seeds {num_seeds} --target {target:g} --seed {options.seed}"
+    _report(figures, command, options)
     return 0
 
 
@@ -235,9 +245,7 @@ def accuracy(
     help="Inference engine of the workers.",
 )
 @bench_options
-def chaos(
-    *, num_kills: int, engine: str, home: Path, seed: int, json_path: Path | None, results_path: Path | None
-) -> int:
+def chaos(*, num_kills: int, engine: str, options: BenchOptions) -> int:
     """Kill the parts of real runs at random moments and at every named window, and check what is left.
 
     Dispatcher, worker, vLLM's process, trainer and broker get SIGKILL while the demo is trained; the run's own
@@ -248,13 +256,13 @@ def chaos(
 
     figures = measure_chaos(
         num_kills=num_kills,
-        seed=seed,
+        seed=options.seed,
         engine=engine,
-        cache=home / "cache",
+        cache=options.home / "cache",
         on_progress=lambda line: click.echo(line, err=True),
     )
-    command = f"rollog bench chaos --kills {num_kills} --engine {engine} --seed {seed}"
-    _report(figures, command, json_path, results_path)
+    command = f"rollog bench chaos --kills {num_kills} --engine {engine} --seed {options.seed}"
+    _report(figures, command, options)
     return 0
 
 
@@ -268,36 +276,32 @@ def chaos(
     help="How often each of the two is timed, in turns.",
 )
 @bench_options
-def recovery(
-    *, num_rounds: int, home: Path, seed: int, json_path: Path | None, results_path: Path | None
-) -> int:
+def recovery(*, num_rounds: int, options: BenchOptions) -> int:
     """Time the recovery of a killed trainer against loading its checkpoint and training the missing steps again."""
     from rollog.bench.recovery import measure_recovery  # noqa: PLC0415  # help needs none of it
     from rollog.broker.kafka import KafkaBroker  # noqa: PLC0415
 
-    with own_broker(home) as (directory, address):
+    with own_broker(options.home) as (directory, address):
         figures = measure_recovery(
             num_rounds=num_rounds,
-            seed=seed,
+            seed=options.seed,
             broker=KafkaBroker(address),
             address=address,
             home=directory / "home",
             on_progress=lambda line: click.echo(line, err=True),
         )
-    command = f"rollog bench recovery --rounds {num_rounds} --seed {seed}"
-    _report(figures, command, json_path, results_path)
+    command = f"rollog bench recovery --rounds {num_rounds} --seed {options.seed}"
+    _report(figures, command, options)
     return 0
 
 
-def _report(
-    figures: Sequence[Figure], command: str, json_path: Path | None, results_path: Path | None
-) -> None:
+def _report(figures: Sequence[Figure], command: str, options: BenchOptions) -> None:
     from rollog.bench.figures import write_figures, write_results  # noqa: PLC0415  # help needs none of it
     from rollog.broker.embedded_jars import kafka_version  # noqa: PLC0415
 
     for figure in figures:
         click.echo(figure.line())
-    if json_path is not None:
-        write_figures(figures, json_path)
-    if results_path is not None:
-        write_results(figures, results_path, command=command, kafka_version=kafka_version)
+    if options.json_path is not None:
+        write_figures(figures, options.json_path)
+    if options.results_path is not None:
+        write_results(figures, options.results_path, command=command, kafka_version=kafka_version)
