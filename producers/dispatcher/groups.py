@@ -10,6 +10,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from rollog.config import FreshnessConfig
 from rollog.rules.admission import max_open_groups
 from rollog.rules.alpha_control import may_become_fresh
 from rollog.rules.filtering import filter_reason
@@ -20,7 +21,7 @@ from schemas import CancelReason, Disposition, IssueReason, Status
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from rollog.config import FreshnessConfig, GroupConfig
+    from rollog.config import GroupConfig
     from rollog.rules.headers import SampleHeader
     from rollog.rules.ledger_state import LedgerState
     from schemas import LedgerRecord, RolloutTask
@@ -76,6 +77,7 @@ class GroupBook:
         self._ledger = ledger
         self._groups = groups
         self._freshness = freshness
+        self._amended = (0, freshness)
         self._num_steps = num_steps
         self._progress: defaultdict[int, GroupProgress] = defaultdict(GroupProgress)
         self._open: list[int] = []
@@ -172,8 +174,21 @@ class GroupBook:
         if not is_stale(ledger.version, first_version, ledger.alpha):
             return False
         return self._is_protected(group) or not may_become_fresh(
-            first_version, ledger.version, self._freshness
+            first_version, ledger.version, self._freshness_in_force()
         )
+
+    def _freshness_in_force(self) -> FreshnessConfig:
+        """The manifest's, with what amendments of the run have changed since."""
+        if self._amended[0] != self._ledger.revision:
+            prefix = "freshness."
+            changes = {
+                key.removeprefix(prefix): value
+                for key, value in self._ledger.changed_settings().items()
+                if key.startswith(prefix)
+            }
+            merged = self._freshness.model_dump(mode="json") | changes
+            self._amended = (self._ledger.revision, FreshnessConfig.model_validate(merged))
+        return self._amended[1]
 
     def take_changed(self) -> list[int]:
         """Open groups something happened to since the last call, oldest first, with early filtering applied."""

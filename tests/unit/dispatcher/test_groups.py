@@ -260,6 +260,16 @@ def test_what_is_over_a_constant_alpha_is_hopeless() -> None:
     assert not book.is_hopeless(0, first_version=1)
 
 
+def test_what_an_amendment_makes_fresh_again_is_not_hopeless() -> None:
+    ledger = LedgerBuilder(alpha=0.0)
+    book = a_book(ledger)
+    issue_group(book, 0)
+    ledger.step()
+    assert book.is_hopeless(0, first_version=0)
+    ledger.amend('{"freshness.alpha": [[0, 0.0], [2, 2.0]]}')
+    assert not book.is_hopeless(0, first_version=0)
+
+
 def test_at_a_barrier_a_rollout_is_hopeless_only_if_training_waits_for_its_group() -> None:
     ledger = LedgerBuilder(alpha=2.0)
     book = a_book(ledger, freshness={"alpha": 2.0, "barrier_every_steps": 3})
