@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
+import pytest
 from builders import a_task
 
 from producers.dispatcher.startup import History
+from producers.dispatcher.tasks import is_issued_by_a_dispatcher
+from producers.seeds import derived_seed
 from rollog.broker.ports import Record
 from rollog.broker.topics import RunTopics
 from schemas import Fence, RolloutTask
@@ -29,3 +35,37 @@ def test_a_task_behind_the_fence_of_a_later_epoch_is_void_on_its_own_partition_o
     ):
         history.add(record, topics)
     assert [(task.task_id, offset) for task, offset in history.tasks] == [("1.0", 0), ("2.1", 4), ("1.2", 0)]
+
+
+def test_what_nobody_of_the_run_can_have_issued_is_passed_over() -> None:
+    history = History(epoch=2, is_issued=lambda task: task.seed == 7)
+    records: list[RolloutTask | Fence] = [
+        a_task(0, 0, task_id="1.1", seed=7),
+        a_task(0, 1, task_id="1.1", seed=7),
+        a_task(5, 0, task_id="1.2", seed=8),
+        Fence(epoch=2**40),
+        a_task(1, 0, task_id="1.3", seed=7),
+    ]
+    for offset, record in enumerate(records):
+        history.add(on_tasks(record, offset), topics)
+    assert [task.task_id for task, _ in history.tasks] == ["1.1", "1.3"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_issued"),
+    [
+        ({}, True),
+        ({"task_id": "2.1"}, False),
+        ({"task_id": "1.-1"}, False),
+        ({"task_id": "1"}, False),
+        ({"seed": 1}, False),
+        ({"attempt": 1}, False),
+        ({"group_id": 2**62}, False),
+        ({"replica": 4, "seed": derived_seed(0, 3, 4, 0)}, False),
+    ],
+)
+def test_a_task_of_the_run_has_an_id_of_its_epoch_and_the_seed_of_its_rollout(
+    changes: dict[str, Any], is_issued: bool
+) -> None:
+    task = replace(a_task(3, 1, task_id="1.1", epoch=1, seed=derived_seed(0, 3, 1, 0)), **changes)
+    assert is_issued_by_a_dispatcher(task, 0, num_replicas=4) == is_issued

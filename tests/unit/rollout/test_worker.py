@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -349,6 +349,28 @@ def test_a_task_that_cannot_be_decoded_is_dead_lettered_and_fails_if_its_header_
     assert letters
     assert (letters[0].value, letters[0].offset, letters[0].owner) == (b"garbage", 0, "worker-1")
     assert letters[0].headers["task_id"] == b"1.77"
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"sample_partition": 99}, "task 1.77 wants its samples in partition 99, the run has 0 to"),
+        ({"num_replicas": 2**40}, "task 1.77 orders 1099511627776 rollouts, a task of this run at most 8"),
+    ],
+)
+def test_a_task_beyond_what_the_run_allows_is_dead_lettered_and_fails(
+    stage: Stage, changes: dict[str, Any], reason: str
+) -> None:
+    with running(stage):
+        stage.give_grant()
+        stage.wait_until_serving(0)
+        stage.order(replace(stage.task(1), task_id="1.77", **changes))
+        stage.order(stage.task(2))
+        bad, good = stage.samples(2)
+        letters = wait_until(stage.dead_letters)
+    assert (bad.status, bad.task_id) == (Status.FAILED, "1.77")
+    assert reason in letters[0].reason
+    assert good.status is Status.FINISHED
 
 
 def test_a_flood_of_undecodable_tasks_ends_the_worker_with_a_clear_message(stage: Stage) -> None:
