@@ -208,7 +208,7 @@ half_a_group_twice = [
 
 
 @pytest.mark.timeout(600)
-@settings(common, derandomize=True, max_examples=300)
+@settings(common, derandomize=True, max_examples=200)
 @example(plan=Plan(groups_per_batch=1), history=half_a_group_twice)
 @given(plan=plans, history=histories())
 def test_whatever_happens_the_invariants_hold_and_the_run_ends(
