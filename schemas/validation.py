@@ -35,7 +35,16 @@ most_attempts = 1 << 31
 
 
 def check_sample(sample: Sample) -> None:
-    """A finished sample is complete: arrays of one length, segments that cover it, finite numbers."""
+    """Attempts, versions and tokens count from 0, or say that they are unknown. A finished sample is complete.
+
+    Complete: arrays of one length, segments that cover it, finite numbers.
+    """
+    _check_counts(sample)
+    if sample.status is Status.FINISHED:
+        _check_finished(sample)
+
+
+def _check_counts(sample: Sample) -> None:
     if sample.wasted_tokens < 0:
         raise SchemaError(
             f"sample {sample.sample_id}: wasted_tokens is {sample.wasted_tokens}, not a number of tokens"
@@ -47,8 +56,9 @@ def check_sample(sample: Sample) -> None:
             raise SchemaError(
                 f"sample {sample.sample_id}: a segment of version {segment.version}, versions begin at 0"
             )
-    if sample.status is not Status.FINISHED:
-        return
+
+
+def _check_finished(sample: Sample) -> None:
     num_tokens = len(sample.token_ids)
     if len(sample.behaviour_logprobs) != num_tokens or len(sample.loss_mask) != num_tokens:
         raise SchemaError(

@@ -96,7 +96,7 @@ class Chaos:
         self._provoke([kill for kill in planted if kill.target in self._unreached()])
         self._wait_for_windows()
         for kill in planted:
-            self._count(kill.target, happened=not _taken_away(self.points / kill.target))
+            self._count(kill.target, happened=not _withdrawn(self.points / kill.target))
 
     def _provoke(self, kills: Sequence[Kill]) -> None:
         for role in {kill.provoked_by for kill in kills if kill.provoked_by is not None}:
@@ -139,8 +139,8 @@ class Chaos:
         return True
 
 
-def _taken_away(mark: Path) -> bool:
-    """Whether the mark was still there."""
+def _withdrawn(mark: Path) -> bool:
+    """Take back the mark of a window; whether nobody had reached it."""
     try:
         mark.unlink()
     except FileNotFoundError:
