@@ -46,7 +46,7 @@ def test_offsets_of_a_transaction_are_visible_once_it_is_committed(
         producer.send(topic, 0, b"x")
         producer.send_offsets({partition: 7}, group_id)
         producer.commit(20)
-        assert committed(group_id) == {partition: 7}
+        wait_until(lambda: committed(group_id) == {partition: 7}, message="committed offsets")
         producer.begin()
         producer.send_offsets({partition: 9}, group_id)
         producer.abort()
