@@ -8,10 +8,10 @@ Readers trust a file only after its length and sha256 agree with the notice that
 from __future__ import annotations
 
 import hashlib
-import io
 import os
 import re
 import secrets
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -51,20 +51,13 @@ class WeightsStore:
 
         Publishing the same bytes again under the same version changes nothing.
         """
-        notice = _notice(version, data)
         try:
-            if self._fs.exists(self._path(notice.name)):
-                self._verify(self._path(notice.name), notice)
-            elif self._is_local:
-                self._write_and_rename(data, notice)
-            else:
-                self._upload(data, notice)
+            return self._write(version, data) if self._is_local else self._upload(version, data)
         except OSError as error:
             raise WeightsError(
-                f"weights {notice.name} could not be written to {self.uri}: {error}; "
+                f"weights of version {version} could not be written to {self.uri}: {error}; "
                 "check that the store exists, is writable and has room"
             ) from error
-        return notice
 
     def fetch(self, notice: WeightVersion, directory: Path) -> Path:
         """Local path of a file with exactly the bytes that `notice` names.
@@ -126,24 +119,31 @@ class WeightsStore:
         except FileNotFoundError:
             return []
 
-    def _write_and_rename(self, data: bytes | Path, notice: WeightVersion) -> None:
+    def _write(self, version: int, data: bytes | Path) -> WeightVersion:
         root = Path(self._root)
         root.mkdir(parents=True, exist_ok=True)
         with _partial_file(root) as partial:
-            with partial.open("wb") as target, _open_source(data) as source:
-                _copy(source, target, notice)
-                target.flush()
-                os.fsync(target.fileno())
-            partial.replace(root / notice.name)
+            notice = _write_durably(version, data, partial)
+            if (root / notice.name).exists():
+                self._verify(self._path(notice.name), notice)
+            else:
+                partial.replace(root / notice.name)
         _sync_directory(root)
+        return notice
 
-    def _upload(self, data: bytes | Path, notice: WeightVersion) -> None:
+    def _upload(self, version: int, data: bytes | Path) -> WeightVersion:
+        notice = _notice(version, data)
+        path = self._path(notice.name)
+        if self._fs.exists(path):
+            self._verify(path, notice)
+            return notice
         self._fs.makedirs(self._root, exist_ok=True)
         if isinstance(data, bytes):
-            self._fs.pipe_file(self._path(notice.name), data)
+            self._fs.pipe_file(path, data)
         else:
-            self._fs.put_file(str(data), self._path(notice.name))
+            self._fs.put_file(str(data), path)
         self._fs.invalidate_cache()
+        return notice
 
     def _download(self, path: str, notice: WeightVersion, directory: Path) -> Path:
         directory.mkdir(parents=True, exist_ok=True)
@@ -224,8 +224,21 @@ def _digest_of(source: IO[bytes]) -> tuple[str, int]:
     return digest.hexdigest(), num_bytes
 
 
-def _open_source(data: bytes | Path) -> IO[bytes]:
-    return io.BytesIO(data) if isinstance(data, bytes) else data.open("rb")
+def _write_durably(version: int, data: bytes | Path, path: Path) -> WeightVersion:
+    """Write and sync a file. The digest of bytes is taken meanwhile: each takes a second for a billion of them."""
+    with path.open("wb") as target, ThreadPoolExecutor(1, thread_name_prefix="digest") as other:
+        if isinstance(data, bytes):
+            noticed = other.submit(_notice, version, data)
+            target.write(data)
+            target.flush()
+            os.fsync(target.fileno())
+            return noticed.result()
+        notice = _notice(version, data)
+        with data.open("rb") as source:
+            _copy(source, target, notice)
+        target.flush()
+        os.fsync(target.fileno())
+        return notice
 
 
 def _copy(source: IO[bytes], target: IO[bytes] | None, notice: WeightVersion) -> None:

@@ -9,6 +9,7 @@ vocabularies decides how much memory a step takes.
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -76,7 +77,11 @@ class Policy(nn.Module):
 
 
 def compute_deterministically(num_threads: int) -> None:
-    """Have this process compute on so many threads, and give the same bits for the same work."""
+    """Have this process compute on so many threads, and give the same bits for the same work.
+
+    Call it before anything is computed on a GPU: cuBLAS reads its variable once.
+    """
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.set_num_threads(num_threads)
     torch.use_deterministic_algorithms(True)
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]

@@ -160,12 +160,16 @@ def scheduling(
     return 1 if num_failed else 0
 
 
-def _alphas(context: click.Context, parameter: click.Parameter, value: str) -> tuple[float, ...]:
+def _any_alphas(context: click.Context, parameter: click.Parameter, value: str) -> tuple[float, ...]:
     del context, parameter
     try:
-        alphas = tuple(sorted({float(word) for word in value.split(",")}))
+        return tuple(sorted({float(word) for word in value.split(",")}))
     except ValueError:
         raise click.BadParameter(f"{value!r} is not a list of numbers such as 0,1,2") from None
+
+
+def _alphas(context: click.Context, parameter: click.Parameter, value: str) -> tuple[float, ...]:
+    alphas = _any_alphas(context, parameter, value)
     if alphas[0] != 0 or len(alphas) == 1:
         raise click.BadParameter(
             f"{value!r}: give 0, which the others are compared with, and at least one more"
@@ -291,6 +295,77 @@ def recovery(*, num_rounds: int, options: BenchOptions) -> int:
             on_progress=lambda line: click.echo(line, err=True),
         )
     command = f"rollog bench recovery --rounds {num_rounds} --seed {options.seed}"
+    _report(figures, command, options)
+    return 0
+
+
+@bench.command()
+@click.option(
+    "--model",
+    "shape",
+    type=click.Choice(["tiny", "0.5b", "1.5b"]),
+    default="0.5b",
+    show_default=True,
+    help="Size of the randomly initialised model.",
+)
+@click.option(
+    "--config",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    default=Path("examples/one_gpu.toml"),
+    show_default=True,
+    help="Settings of the runs, but for model, data, reward, alpha and length.",
+)
+@click.option(
+    "--alphas", callback=_any_alphas, default="0,1", show_default=True, help="Values of freshness.alpha."
+)
+@click.option(
+    "--steps", "num_steps", type=click.IntRange(min=2), default=10, show_default=True, help="Of each run."
+)
+@click.option("--dtype", default="bfloat16", show_default=True, help="Of weights and activations.")
+@click.option("--context", type=click.IntRange(min=1), default=1024, show_default=True, help="Most tokens.")
+@click.option("--set", "assignments", multiple=True, metavar="SECTION.KEY=VALUE", help="Change a setting.")
+@bench_options
+def accelerator(
+    *,
+    shape: str,
+    config: Path,
+    alphas: tuple[float, ...],
+    num_steps: int,
+    dtype: str,
+    context: int,
+    assignments: tuple[str, ...],
+    options: BenchOptions,
+) -> int:
+    """Measure the whole loop on this machine's device: tokens generated and trained, reloads, and time in between.
+
+    vLLM and DeepSpeed share one GPU, or this machine's processors where there is none; the model is random.
+    """
+    from rollog.bench.accelerator import Workload, measure_accelerator  # noqa: PLC0415  # help needs none of it
+    from rollog.broker.kafka import KafkaBroker  # noqa: PLC0415
+
+    workload = Workload(
+        shape=shape,
+        config=config,
+        dtype=dtype,
+        max_context_tokens=context,
+        num_steps=num_steps,
+        seed=options.seed,
+        assignments=assignments,
+    )
+    with own_broker(options.home) as (directory, address):
+        figures = measure_accelerator(
+            workload=workload,
+            alphas=alphas,
+            broker=KafkaBroker(address),
+            address=address,
+            home=directory / "home",
+            on_progress=lambda line: click.echo(line, err=True),
+        )
+    words = "".join(f" --set {assignment}" for assignment in assignments)
+    command = (
+        f"rollog bench accelerator --model {shape} --config {config} --alphas {','.join(f'{a:g}' for a in alphas)} "
+        f"--steps {num_steps} --dtype {dtype} --context {context} --seed {options.seed}{words}"
+    )
     _report(figures, command, options)
     return 0
 

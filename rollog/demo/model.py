@@ -20,6 +20,7 @@ from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 from rollog.demo.countdown import again, largest_value, marks, operators
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 pad_token, eos_token, unknown_token = "<pad>", "<eos>", "<unk>"
@@ -38,11 +39,11 @@ pad_token_id, eos_token_id, unknown_token_id = range(3)
 max_context_tokens = 64
 
 
-def save_tokenizer(directory: Path) -> None:
+def save_tokenizer(
+    directory: Path, known: Sequence[str] = vocabulary, max_tokens: int = max_context_tokens
+) -> None:
     """Write tokenizer.json and tokenizer_config.json; the latter names the class to load it with."""
-    words = Tokenizer(
-        WordLevel({word: index for index, word in enumerate(vocabulary)}, unk_token=unknown_token)
-    )
+    words = Tokenizer(WordLevel({word: index for index, word in enumerate(known)}, unk_token=unknown_token))
     words.pre_tokenizer = WhitespaceSplit()
     words.add_special_tokens([pad_token, eos_token, unknown_token])
     settings = {
@@ -50,7 +51,7 @@ def save_tokenizer(directory: Path) -> None:
         "pad_token": pad_token,
         "eos_token": eos_token,
         "unk_token": unknown_token,
-        "model_max_length": max_context_tokens,
+        "model_max_length": max_tokens,
         "padding_side": "left",
         "clean_up_tokenization_spaces": False,
     }

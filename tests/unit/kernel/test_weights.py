@@ -11,6 +11,7 @@ from uuid import uuid4
 
 import pytest
 
+from rollog import weights
 from rollog.errors import ConfigError, WeightsError
 from rollog.weights import WeightsStore, weights_name
 from schemas.weights import WeightVersion
@@ -181,12 +182,23 @@ def test_a_writer_that_dies_before_the_rename_leaves_no_final_name(tmp_path: Pat
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_failed_write_leaves_neither_a_final_nor_a_partial_file(tmp_path: Path) -> None:
-    store = WeightsStore(str(tmp_path / "store"))
-    notice = replace(a_notice(weights_name(1, "0" * 64)), sha256="0" * 64)
+def test_a_file_that_changes_while_it_is_published_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "source"
+    source.write_bytes(content)
+    read_before = replace(a_notice(weights_name(1, "0" * 64)), sha256="0" * 64)
+    monkeypatch.setattr(weights, "_notice", lambda *_: read_before)
 
-    with pytest.raises(WeightsError):
-        store._write_and_rename(content, notice)
+    with pytest.raises(WeightsError, match="altered"):
+        WeightsStore(str(tmp_path / "store")).publish(1, source)
+
+    assert list((tmp_path / "store").iterdir()) == []
+
+
+def test_bytes_that_cannot_be_named_leave_nothing(tmp_path: Path) -> None:
+    with pytest.raises(WeightsError, match="no name of a weights file"):
+        WeightsStore(str(tmp_path / "store")).publish(-1, content)
 
     assert list((tmp_path / "store").iterdir()) == []
 
