@@ -6,10 +6,22 @@
 # Statuses 0 (the run is over), 2 (settings or data that cannot be used) and 78 (another dispatcher or trainer has
 # taken over) are final, and so is any end after SIGTERM or SIGINT, which are passed on. After anything else the
 # command starts again: 1 s later, then with doubled pauses up to 15 s, at most 10 times; the count begins anew when it
-# had worked for 5 minutes. The exit status is the command's last one. Docker's own restart policies know only zero and
-# not zero; they would start a dispatcher that was superseded again and again, each time against its successor.
+# had worked for 5 minutes. The exit status is the command's last one.
+#
+# Docker's restart policies know only zero and not zero: they bring back a container that was killed, but would also start
+# a superseded dispatcher again and again, each time against its successor. So a final status of 2 or 78 is remembered
+# for 20 s in the file that KEEP_RUNNING_FINAL names; whoever is started in that time ends with it at once, and Docker
+# gives up. A later `docker compose up` tries again.
 
 set -u
+final=${KEEP_RUNNING_FINAL:-/tmp/keep-running.final}
+if [ -f "$final" ]; then
+    read -r status ended < "$final"
+    if [ $(($(date +%s) - ended)) -lt 20 ]; then
+        echo "keep-running: status $status was final" >&2
+        exit "$status"
+    fi
+fi
 child=
 stopped=
 restarts=0
@@ -37,7 +49,13 @@ while :; do
     [ -z "$stopped" ] || kill -TERM "$child" 2>/dev/null
     wait_for_child
     child=
-    case $status in 0 | 2 | 78) exit "$status" ;; esac
+    case $status in
+        0) exit 0 ;;
+        2 | 78)
+            echo "$status $(date +%s)" > "$final"
+            exit "$status"
+            ;;
+    esac
     [ -z "$stopped" ] || exit "$status"
     if [ $(($(date +%s) - began)) -ge 300 ]; then
         restarts=0

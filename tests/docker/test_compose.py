@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import uuid
 from contextlib import suppress
@@ -67,6 +68,41 @@ class Composition:
             found.setdefault(one["Service"], []).append((one["State"], one["ExitCode"]))
         return found
 
+    def take_down(self) -> None:
+        """What `down` does, and leaves no anonymous volume behind; the named ones stay."""
+        self.call("rm", "--stop", "--force", "--volumes")
+
+    def wait_for_step(self, version: int) -> None:
+        """Wait until the trainer's container has committed that version or a later one."""
+
+        def is_committed() -> bool:
+            shown = self.call("logs", "--no-color", "trainer")
+            return any(int(found) >= version for found in re.findall(r"step committed version=(\d+)", shown))
+
+        wait_until(is_committed, run_seconds, f"step {version}")
+
+    def kill_container(self, service: str) -> None:
+        """SIGKILL for the first process of a container, as when its machine runs out of memory."""
+        container = self.call("ps", "-q", service).split()[0]
+        shown = subprocess.run(
+            ["docker", "inspect", "--format", "{{.State.Pid}}", container],
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        os.kill(int(shown.stdout), signal.SIGKILL)
+
+    def num_restarts(self, service: str) -> int:
+        """How often Docker has brought the service's first container back."""
+        container = self.call("ps", "-a", "-q", service).split()[0]
+        shown = subprocess.run(
+            ["docker", "inspect", "--format", "{{.RestartCount}}", container],
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        return int(shown.stdout)
+
     def wait_until_over(self) -> None:
         """Wait until everything but Kafka has ended; fails as soon as something ended with an error."""
         wait_until(self._is_over, run_seconds, "every role to end")
@@ -107,11 +143,16 @@ class Composition:
 
 @pytest.fixture(scope="module")
 def composed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Composition]:
-    """A run in containers that is over."""
+    """A run in containers that is over. It was brought down on the way, and its trainer's container was killed."""
     require_engine()
     composition = Composition(tmp_path_factory.mktemp("compose"))
     try:
         composition.up()
+        composition.wait_for_step(2)
+        composition.take_down()
+        composition.up()
+        composition.wait_for_step(4)
+        composition.kill_container("trainer")
         composition.wait_until_over()
         yield composition
     finally:
@@ -151,6 +192,14 @@ def test_the_demo_learns_and_every_sample_is_accounted_for(composed: Composition
     assert sum(summary["samples_by_disposition"].values()) == summary["samples_produced"]
     assert summary["samples_trained"] == 12 * 256
     assert summary["wall_seconds"] > 0
+
+
+def test_a_killed_container_came_back_and_no_step_was_trained_twice(composed: Composition) -> None:
+    assert composed.num_restarts("trainer") == 1
+    assert composed.num_restarts("dispatcher") == 0
+    shown = composed.call("run", "--rm", "--no-deps", "topics", "audit", topics.run)
+    assert "nothing is off" in shown
+    assert composed.summary()["steps"] == 12
 
 
 def test_every_role_ends_by_itself_and_kafka_stays(composed: Composition) -> None:
@@ -194,7 +243,7 @@ def test_kafka_get_offsets_counts_the_samples(composed: Composition) -> None:
 
 def test_a_run_that_is_over_ends_by_itself_when_it_is_brought_up_again(composed: Composition) -> None:
     before = composed.summary()
-    composed.call("rm", "--stop", "--force", "--volumes")  # as `down`, and leaves no anonymous volume behind
+    composed.take_down()
 
     composed.up()
     composed.wait_until_over()

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 from waiting import wait_until
 
 script = Path(__file__).parents[2] / "infra" / "keep-running.sh"
+
+
+@pytest.fixture(autouse=True)
+def final(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where a final status is remembered."""
+    path = tmp_path / "final"
+    monkeypatch.setenv("KEEP_RUNNING_FINAL", str(path))
+    return path
 
 
 def kept(shell_text: str) -> subprocess.Popen[bytes]:
@@ -26,6 +35,30 @@ def test_a_final_status_is_passed_on_without_another_try(status: int, tmp_path: 
     assert process.returncode == status
     assert tries.read_text() == "try\n"
     assert told == b""
+
+
+@pytest.mark.parametrize("status", [2, 78])
+def test_a_final_status_holds_for_who_starts_it_again_at_once(status: int, tmp_path: Path) -> None:
+    tries = tmp_path / "tries"
+    kept(f"echo try >> {tries}; exit {status}").communicate(timeout=30)
+
+    again = kept(f"echo try >> {tries}")
+    _, told = again.communicate(timeout=30)
+
+    assert again.returncode == status
+    assert tries.read_text() == "try\n"
+    assert b"was final" in told
+
+
+def test_a_final_status_is_forgotten_after_a_while(tmp_path: Path, final: Path) -> None:
+    tries = tmp_path / "tries"
+    final.write_text(f"78 {int(time.time()) - 21}\n")
+
+    process = kept(f"echo try >> {tries}")
+    process.communicate(timeout=30)
+
+    assert process.returncode == 0
+    assert tries.read_text() == "try\n"
 
 
 def test_what_failed_starts_again(tmp_path: Path) -> None:
