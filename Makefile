@@ -19,14 +19,14 @@ CANDIDATES := $(PYTHON) python3.12 python3.11 python3 python /usr/bin/python3.12
 CPU := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1 \
 	HF_HUB_DISABLE_TELEMETRY=1 VLLM_NO_USAGE_STATS=1 DO_NOT_TRACK=1
 PYTEST := $(CPU) $(BIN)/python -m pytest
-COVERAGE := --cov --cov-report=term:skip-covered
+ORDINARY := -m "not docker and not gpu and not slow"
 # A file's tests stay in one process: they share an engine or a broker that takes long to start.
 TEST_PROCESSES ?= 2
 # In the order of names the files with engines and brokers come first; by the number of tests they would come last.
 PARALLEL := -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check test test-slow test-docker bench lock clean
+.PHONY: help setup demo check test coverage test-slow test-docker bench lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do \
@@ -46,7 +46,10 @@ check: setup ## lint, format, types, layers, schemas
 	$(BIN)/python -m schemas.compatibility
 
 test: setup ## run the tests that need no container engine, no accelerator and no patience
-	$(PYTEST) -m "not docker and not gpu and not slow" $(PARALLEL) $(COVERAGE) --durations=15
+	$(PYTEST) $(ORDINARY) $(PARALLEL) --durations=15
+
+coverage: setup ## the same under branch coverage, which makes them a third slower
+	$(PYTEST) $(ORDINARY) $(PARALLEL) --cov --cov-report=term:skip-covered
 
 test-slow: setup ## run the tests that take longer
 	$(PYTEST) -m "slow and not docker and not gpu"

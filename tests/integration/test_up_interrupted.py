@@ -70,6 +70,7 @@ def test_while_the_demo_is_prepared(terminal: Terminal) -> None:
     assert [path.suffix for path in (terminal.home / "cache" / "demo").iterdir()] == [".lock"]
 
 
+@pytest.mark.slow
 def test_while_the_roles_start(terminal: Terminal, small_run: list[str], cache_directory: Path) -> None:
     terminal.up(*small_run)
     terminal.wait_for("role started role=trainer")
