@@ -201,6 +201,13 @@ class TrainerConfig(Section):
 
     engine: Literal["deepspeed", "torch"] = "deepspeed"
     """Training engine: DeepSpeed, or PyTorch alone (one process)."""
+    num_ranks: Annotated[int, Field(ge=1)] = 1
+    """Processes that train together, one per device, with DeepSpeed. A trainer that no launcher started starts the
+    others itself, on its machine; under torchrun or deepspeed the launcher's number counts instead. A run keeps the
+    number it began with."""
+    rank_timeout_seconds: Annotated[float, Field(gt=0)] = 300.0
+    """Longest time that ranks wait for each other inside a step; then the trainer ends. A rank that dies is noticed
+    at once."""
     zero_stage: Annotated[int, Field(ge=0, le=3)] = 1
     """DeepSpeed ZeRO stage."""
     num_minibatches: Annotated[int, Field(ge=1)] = 4

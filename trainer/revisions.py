@@ -35,7 +35,9 @@ _bound_to_the_run = frozenset(
     {
         "trainer.engine",
         "trainer.zero_stage",
+        "trainer.num_ranks",
         "trainer.num_threads",
+        "trainer.rank_timeout_seconds",
         "trainer.transaction_timeout_seconds",
         "freshness.action",
         "freshness.protect_after",

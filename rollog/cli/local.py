@@ -30,6 +30,7 @@ _local_keys = frozenset(
         ("model", "path"),
         ("model", "tokenizer"),
         ("trainer", "num_threads"),
+        ("trainer", "rank_timeout_seconds"),
         ("weights", "uri"),
     }
 )

@@ -1,8 +1,9 @@
 """The DeepSpeed engine: ZeRO stages 0 to 3, on CPU (gloo) and on GPU (nccl).
 
-Consumes training batches, produces weights. Without a launcher it is one rank that opens no port. Gradients are
-accumulated by DeepSpeed until `step`, which reduces, clips and applies them; its own schedulers, timers and
-random-number helpers are not used, so that a step is a function of weights, optimizer state and batch alone.
+Consumes training batches, produces weights. Alone it is one rank that opens no port; among several, every rank has such
+an engine and all make the same calls (`leading.py`, `following.py`). Gradients are accumulated by DeepSpeed until
+`step`, which reduces, clips and applies them; its own schedulers, timers and random-number helpers are not used, so
+that a step is a function of weights, optimizer state and batch alone.
 
 On crash: nothing is kept outside the process but checkpoints; the caller rebuilds the engine from one of these or
 from version 0. DeepSpeed's checkpoints are pickles: only directories that the run itself wrote are loaded.
@@ -16,6 +17,7 @@ import os
 import socket
 import warnings
 from contextlib import AbstractContextManager, nullcontext
+from datetime import timedelta
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
 
     from trainer.config import TrainerConfig
     from trainer.engines.ports import StepSettings
+    from trainer.engines.ranks import RankGroup
     from trainer.gradients import StepWork
 
 checkpoint_tag = "engine"
@@ -63,7 +66,10 @@ class DeepSpeedEngine:
         trainer: TrainerConfig,
         temperature: float,
         dtype: str,
+        ranks: RankGroup | None = None,
     ) -> None:
+        """`ranks` are those that train together; without them this one is alone."""
+        self._ranks = ranks
         self._settings = settings
         self._trainer = trainer
         self._temperature = temperature
@@ -90,7 +96,7 @@ class DeepSpeedEngine:
         if self._clips_itself:
             optimizer.register_step_pre_hook(self._clip)
         deepspeed = _import_deepspeed()
-        _join_process_group(deepspeed)
+        _join_process_group(deepspeed, self._ranks, self._trainer.rank_timeout_seconds)
         self._has_joined = True
         self._engine = deepspeed.initialize(
             model=policy, optimizer=optimizer, config=self._deepspeed_config(), dist_init_required=False
@@ -129,14 +135,16 @@ class DeepSpeedEngine:
             engine.optimizer.clip_grad = settings.optimizer.max_gradient_norm
 
     def export_weights(self) -> bytes:
-        """All weights as safetensors, gathered from their partitions at stage 3."""
+        """All weights as safetensors, gathered from their partitions at stage 3; on other ranks than 0 nothing."""
         self._started()
         assert self._model is not None
+        is_first = torch.distributed.get_rank() == 0
         copies = {}
         for name, tensor in untied_tensors(self._model):
             with self._gathered(tensor):
-                copies[name] = tensor.detach().to("cpu", copy=True)
-        return to_safetensors(copies, self._dtype)
+                if is_first:
+                    copies[name] = tensor.detach().to("cpu", copy=True)
+        return to_safetensors(copies, self._dtype) if is_first else b""
 
     def save_checkpoint(self, directory: Path) -> None:
         """Write DeepSpeed's own checkpoint below `directory`."""
@@ -263,17 +271,19 @@ def _import_deepspeed() -> Any:
     return deepspeed
 
 
-def _join_process_group(deepspeed: Any) -> None:
-    """Join the launcher's group, or be a group of one that needs no address."""
+def _join_process_group(deepspeed: Any, ranks: RankGroup | None, timeout_seconds: float) -> None:
+    """Join the group of these ranks, or be a group of one that needs no address."""
     os.environ.setdefault("LOCAL_RANK", "0")
+    if ranks is None or ranks.is_on_this_machine:
+        _prefer_loopback()
     if not torch.distributed.is_initialized():
-        backend = "nccl" if torch.cuda.is_available() else "gloo"
-        if "RANK" in os.environ:
-            torch.distributed.init_process_group(backend)
-        else:
-            _prefer_loopback()
-            store = torch.distributed.HashStore()  # type: ignore[attr-defined]
-            torch.distributed.init_process_group(backend, store=store, rank=0, world_size=1)
+        torch.distributed.init_process_group(
+            "nccl" if torch.cuda.is_available() else "gloo",
+            store=torch.distributed.HashStore() if ranks is None else ranks.fresh_store(),  # type: ignore[attr-defined]
+            rank=0 if ranks is None else ranks.rank,
+            world_size=1 if ranks is None else ranks.world_size,
+            timeout=timedelta(seconds=timeout_seconds),
+        )
     deepspeed.comm.comm.cdb = None
     deepspeed.init_distributed(dist_init_required=False, auto_mpi_discovery=False, verbose=False)
 
