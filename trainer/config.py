@@ -214,6 +214,10 @@ class TrainerConfig(Section):
     """Optimizer steps per training step."""
     micro_batch_tokens: Annotated[int, Field(ge=1)] = 16384
     """Most tokens (padding included) in one forward pass."""
+    packing: bool = False
+    """Whether several samples share a row of a forward pass, each attending to itself alone, instead of being padded to
+    the longest. Faster where lengths differ; for models whose attention heeds restarting positions, which is
+    tested when training begins. A run keeps what it began with."""
     num_threads: Annotated[int, Field(ge=1)] = 1
     """CPU threads of the trainer."""
     checkpoint_every_steps: Annotated[int, Field(ge=1)] = 10

@@ -100,6 +100,38 @@ def test_steps_give_the_weights_of_the_reference(engine: TrainingEngine, model_p
         torch.testing.assert_close(weights[name], tensor, atol=2e-4, rtol=1e-3)
 
 
+@pytest.mark.parametrize(
+    "packing",
+    [
+        DeepSpeedEngine(
+            settings=started,
+            trainer=TrainerConfig(zero_stage=3, num_minibatches=2, packing=True),
+            temperature=temperature,
+            dtype="float32",
+        ),
+        PlainEngine(
+            settings=started,
+            trainer=TrainerConfig(num_minibatches=2, packing=True),
+            temperature=temperature,
+            dtype="float32",
+        ),
+    ],
+    ids=["zero-3", "plain"],
+)
+def test_packed_steps_give_the_weights_of_the_reference(packing: TrainingEngine, model_path: str) -> None:
+    settings = replace(started, algorithm=AlgorithmConfig(type="tis", kl_coefficient=0.1))
+    found = []
+    for engine in (naive(), packing):
+        engine.start(model_path)
+        engine.change_settings(settings)
+        for seed in range(3):
+            result = engine.train_step(a_batch(seed, micro_batch_tokens=40, packing=True))
+        found.append((result, load(engine.export_weights())))
+        engine.close()
+    (result, weights) = found[1]
+    agree(weights, result, found[0])
+
+
 def test_the_same_batches_give_the_same_bytes(engine: TrainingEngine, model_path: str) -> None:
     exports = []
     for _ in range(2):

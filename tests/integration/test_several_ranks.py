@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -9,13 +10,16 @@ import sys
 import threading
 import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+import two_ranks_process
 from recordings import recording_of
 from safetensors.torch import load
-from training_cases import FakeRun, a_batch, a_group, dispositions, make_model, trainer_settings
+from training_cases import FakeRun, a_group, dispositions, make_model, trainer_settings
+from two_ranks_process import one_sample, step_settings, temperature, trained, with_divergence
 from waiting import wait_until
 
 from rollog.broker.memory import MemoryBroker
@@ -26,165 +30,154 @@ from rollog.metrics import Metrics
 from rollog.processes import ChildProcess, exists
 from schemas import Disposition, Genesis, Step
 from trainer.checkpoints import CheckpointStore
-from trainer.config import AlgorithmConfig, OptimizerConfig, TrainerConfig
+from trainer.config import TrainerConfig
 from trainer.engines.deepspeed import DeepSpeedEngine
-from trainer.engines.leading import Followers, LeadingEngine
-from trainer.engines.ports import StepSettings
+from trainer.engines.leading import Followers
 from trainer.engines.ranks import own_group
 from trainer.redo import restore
 from trainer.replay import replay_steps
 from trainer.role import engine_of_ranks, run_trainer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     from trainer.engines.ports import StepResult
-    from trainer.engines.ranks import LaunchedRank, RankGroup
+    from trainer.engines.ranks import LaunchedRank
     from trainer.redo import Recording
     from trainer.replay import ReplayedStep
     from trainer.settings import TrainerSettings
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
-patience_seconds = 90.0
-num_steps = 5
-settings = StepSettings(
-    algorithm=AlgorithmConfig(),
-    optimizer=OptimizerConfig(
-        learning_rate=3e-3, warmup_steps=2, weight_decay=0.1, max_gradient_norm=0.3, epsilon=1e-6
-    ),
-    num_optimizer_steps=2 * num_steps,
-)
+patience_seconds = 240.0
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
-    """Rank 0, which is this process, and the other one."""
+class Answers:
+    """What two ranks gave, in processes that have done nothing else: DeepSpeed counts over the life of a process."""
 
-    group: RankGroup
-    followers: Followers
-    child: ChildProcess
+    directory: Path
     model_path: str
 
-    def engine(self, zero_stage: int, dtype: str = "float32") -> LeadingEngine:
-        trainer = TrainerConfig(zero_stage=zero_stage, num_minibatches=2)
-        own = DeepSpeedEngine(
-            settings=settings, trainer=trainer, temperature=0.8, dtype=dtype, ranks=self.group
-        )
-        return LeadingEngine(
-            own, self.followers, settings=settings, trainer=trainer, temperature=0.8, dtype=dtype
-        )
+    def weights(self, name: str) -> bytes:
+        return (self.directory / f"{name}.safetensors").read_bytes()
+
+    def results(self, name: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = json.loads((self.directory / f"{name}.json").read_text())
+        return found
+
+
+@pytest.fixture(scope="module")
+def few(tmp_path_factory: pytest.TempPathFactory) -> Answers:
+    return answers(tmp_path_factory.mktemp("few"), "few")
+
+
+@pytest.fixture(scope="module")
+def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Answers:
+    return answers(tmp_path_factory.mktemp("all"), "all")
+
+
+def answers(directory: Path, which: str) -> Answers:
+    model_path = make_model(directory / "model")
+    leader = ChildProcess.start(
+        [sys.executable, str(Path(two_ranks_process.__file__)), model_path, str(directory), which],
+        log_path=directory / "rank-0.log",
+        environment=environment(),
+    )
+    wait_until(lambda: leader.poll() is not None, patience_seconds, "end of rank 0")
+    assert leader.poll() == 0, "\n".join(leader.last_lines(40))
+    return Answers(directory, model_path)
+
+
+@pytest.fixture(scope="module")
+def one_rank(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[StepResult], bytes]:
+    model_path = make_model(tmp_path_factory.mktemp("one-rank"))
+    return trained(one_rank_engine(), model_path, world_size=1)
+
+
+def environment() -> dict[str, str]:
+    return {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path), "OMP_NUM_THREADS": "1"}
 
 
 def follower(place: LaunchedRank, directory: Path) -> ChildProcess:
     return ChildProcess.start(
         [sys.executable, "-m", "trainer.engines.following"],
         log_path=directory / f"rank-{place.rank}.log",
-        environment=place.environment()
-        | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path), "OMP_NUM_THREADS": "1"},
+        environment=place.environment() | environment(),
     )
 
 
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    directory = tmp_path_factory.mktemp("pair")
-    group, (place,) = own_group(2)
-    child = follower(place, directory)
-    followers = Followers(group, children=[child], timeout_seconds=60.0)
-    yield Pair(group, followers, child, make_model(directory / "model"))
-    followers.close()
-    assert child.poll() == 0, child.last_lines()
-
-
-def one_rank() -> DeepSpeedEngine:
+def one_rank_engine() -> DeepSpeedEngine:
     return DeepSpeedEngine(
-        settings=settings,
+        settings=step_settings,
         trainer=TrainerConfig(num_minibatches=2),
-        temperature=0.8,
+        temperature=temperature,
         dtype="float32",
     )
-
-
-def trained(
-    engine: LeadingEngine | DeepSpeedEngine, model_path: str, world_size: int, other: StepSettings = settings
-) -> tuple[list[StepResult], bytes]:
-    engine.start(model_path)
-    engine.change_settings(other)
-    results = [
-        engine.train_step(a_batch(seed, world_size=world_size, micro_batch_tokens=25, with_rewards=True))
-        for seed in range(num_steps)
-    ]
-    weights = engine.export_weights()
-    engine.close()
-    return results, weights
 
 
 def distance(one: bytes, other: bytes) -> float:
     return max(float((tensor - load(other)[name]).abs().max()) for name, tensor in load(one).items())
 
 
-@pytest.fixture(scope="module")
-def of_one_rank(pair: Pair) -> tuple[list[StepResult], bytes]:
-    return trained(one_rank(), pair.model_path, 1)
-
-
-@pytest.mark.parametrize(
-    "zero_stage", [pytest.param(0, marks=pytest.mark.slow), 1, pytest.param(2, marks=pytest.mark.slow), 3]
-)
+@pytest.mark.parametrize("name", ["zero-1-padded", "zero-3-packed"])
 def test_two_ranks_give_the_weights_of_one(
-    pair: Pair, of_one_rank: tuple[list[StepResult], bytes], zero_stage: int
+    few: Answers, one_rank: tuple[list[StepResult], bytes], name: str
 ) -> None:
-    expected, expected_weights = of_one_rank
-    results, weights = trained(pair.engine(zero_stage), pair.model_path, 2)
-    assert distance(weights, expected_weights) < 1e-5
-    for result, reference in zip(results, expected, strict=True):
-        assert result.losses == pytest.approx(reference.losses, abs=1e-5)
-        assert result.gradient_norms == pytest.approx(reference.gradient_norms, rel=1e-4)
-        assert result.learning_rates == reference.learning_rates
-        assert result.statistics == pytest.approx(reference.statistics, rel=1e-3, abs=1e-4)
+    check_against_one_rank(few, one_rank, name)
 
 
-def test_two_ranks_give_the_same_bytes_again(pair: Pair) -> None:
-    assert trained(pair.engine(1), pair.model_path, 2) == trained(pair.engine(1), pair.model_path, 2)
+@pytest.mark.slow
+@pytest.mark.parametrize("zero_stage", [0, 1, 2, 3])
+@pytest.mark.parametrize("layout", ["padded", "packed"])
+def test_two_ranks_give_the_weights_of_one_at_every_stage(
+    two_ranks: Answers, one_rank: tuple[list[StepResult], bytes], zero_stage: int, layout: str
+) -> None:
+    check_against_one_rank(two_ranks, one_rank, f"zero-{zero_stage}-{layout}")
 
 
+def check_against_one_rank(two_ranks: Answers, one_rank: tuple[list[StepResult], bytes], name: str) -> None:
+    expected, expected_weights = one_rank
+    assert distance(two_ranks.weights(name), expected_weights) < 1e-5
+    for result, reference in zip(two_ranks.results(name), expected, strict=True):
+        assert result["losses"] == pytest.approx(reference.losses, abs=1e-5)
+        assert result["gradient_norms"] == pytest.approx(reference.gradient_norms, rel=1e-4)
+        assert result["learning_rates"] == list(reference.learning_rates)
+        assert result["statistics"] == pytest.approx(dict(reference.statistics), rel=1e-3, abs=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["zero-1-padded", "bfloat16"])
+def test_two_ranks_give_the_same_bytes_again(two_ranks: Answers, name: str) -> None:
+    assert two_ranks.weights(name) == two_ranks.weights(f"{name}-again")
+    assert two_ranks.results(name) == two_ranks.results(f"{name}-again")
+
+
+@pytest.mark.slow
+def test_ranks_of_bfloat16_export_bfloat16(two_ranks: Answers) -> None:
+    assert {tensor.dtype for tensor in load(two_ranks.weights("bfloat16")).values()} == {torch.bfloat16}
+
+
+@pytest.mark.slow
 def test_a_divergence_in_the_reward_is_that_of_all_ranks(
-    pair: Pair, of_one_rank: tuple[list[StepResult], bytes]
+    two_ranks: Answers, one_rank: tuple[list[StepResult], bytes]
 ) -> None:
-    algorithm = AlgorithmConfig(type="rloo", kl_coefficient=0.5, max_response_tokens=8)
-    other = replace(settings, algorithm=algorithm)
-    _, expected = trained(one_rank(), pair.model_path, 1, other)
-    _, weights = trained(pair.engine(1), pair.model_path, 2, other)
-    assert distance(weights, expected) < 1e-5 < distance(weights, of_one_rank[1])
+    _, expected = trained(one_rank_engine(), two_ranks.model_path, world_size=1, settings=with_divergence)
+    weights = two_ranks.weights("divergence-in-reward")
+    assert distance(weights, expected) < 1e-5 < distance(weights, one_rank[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("zero_stage", [1, 3])
-def test_a_checkpoint_of_two_ranks_goes_on_bit_for_bit(pair: Pair, tmp_path: Path, zero_stage: int) -> None:
-    engine = pair.engine(zero_stage)
-    engine.start(pair.model_path)
-    engine.train_step(a_batch(0, world_size=2))
-    engine.save_checkpoint(tmp_path)
-    result = engine.train_step(a_batch(1, world_size=2))
-    after = engine.export_weights()
-    engine.start(pair.model_path)
-    engine.load_checkpoint(tmp_path)
-    assert engine.train_step(a_batch(1, world_size=2)) == result
-    assert engine.export_weights() == after
-    engine.close()
+def test_a_checkpoint_of_two_ranks_goes_on_bit_for_bit(two_ranks: Answers, zero_stage: int) -> None:
+    name = f"checkpoint-{zero_stage}"
+    assert two_ranks.weights(name) == two_ranks.weights(f"{name}-redone")
+    assert two_ranks.results(name) == two_ranks.results(f"{name}-redone")
 
 
-def test_a_rank_without_a_sample_takes_part(pair: Pair) -> None:
-    batch = a_batch(0, num_groups=1, group_size=1, num_minibatches=1, world_size=2)
-    engine = pair.engine(1)
-    engine.start(pair.model_path)
-    engine.train_step(batch)
-    weights = engine.export_weights()
-    engine.close()
-    alone = one_rank()
-    alone.start(pair.model_path)
-    alone.train_step(a_batch(0, num_groups=1, group_size=1, num_minibatches=1))
-    assert distance(weights, alone.export_weights()) < 1e-5
+def test_a_rank_without_a_sample_takes_part(few: Answers) -> None:
+    alone = one_rank_engine()
+    alone.start(few.model_path)
+    alone.train_step(one_sample(1))
+    assert distance(few.weights("one-sample"), alone.export_weights()) < 1e-5
     alone.close()
 
 
@@ -346,15 +339,3 @@ def test_a_replay_on_other_ranks_tells_distances_and_calls_nothing_equal(
         pytest.raises(EngineError, match=r"trained on 2 rank\(s\), here are 1"),
     ):
         restore(engine, recording, [], at_most=0)
-
-
-def test_ranks_of_bfloat16_agree(pair: Pair) -> None:
-    exports = []
-    for _ in range(2):
-        engine = pair.engine(1, "bfloat16")
-        engine.start(pair.model_path)
-        engine.train_step(a_batch(0, world_size=2))
-        exports.append(engine.export_weights())
-        engine.close()
-    assert exports[0] == exports[1]
-    assert {tensor.dtype for tensor in load(exports[0]).values()} == {torch.bfloat16}

@@ -26,6 +26,7 @@ import transformers
 from torch import Tensor, nn
 
 from rollog.errors import EngineError
+from trainer.engines.packing_probe import check_packing
 from trainer.engines.ports import EngineDescription, StepResult, TrainingBatch
 from trainer.engines.reference import ReferenceModel
 from trainer.gradients import Anchors, Minibatch, accumulate, step_statistics, step_work
@@ -52,6 +53,9 @@ if TYPE_CHECKING:
     from trainer.gradients import StepWork
 
 checkpoint_tag = "engine"
+_linear = nn.functional.linear
+"""PyTorch's own. Stage 3 puts another in its place, for the whole process; gradients would then arrive in another order
+than on a rank that has not, and stage 2 adds up what arrives."""
 
 _T = TypeVar("_T")
 
@@ -78,7 +82,7 @@ class DeepSpeedEngine:
         self._model: PreTrainedModel | None = None
         self._reference: ReferenceModel | None = None
         self._engine: Any = None
-        self._has_joined = False
+        self._owns_group = False
         self._norm = 0.0
 
     def start(self, model_path: str, weights_path: Path | None = None) -> None:
@@ -87,6 +91,8 @@ class DeepSpeedEngine:
         compute_deterministically(self._trainer.num_threads)
         model = load_model(model_path, weights_path, self._dtype)
         policy = Policy(model, self._temperature)
+        if self._trainer.packing:
+            check_packing(policy)
         optimizer = torch.optim.AdamW(
             policy.parameters(),
             lr=self._settings.optimizer.learning_rate,
@@ -96,8 +102,7 @@ class DeepSpeedEngine:
         if self._clips_itself:
             optimizer.register_step_pre_hook(self._clip)
         deepspeed = _import_deepspeed()
-        _join_process_group(deepspeed, self._ranks, self._trainer.rank_timeout_seconds)
-        self._has_joined = True
+        self._owns_group = _join_process_group(deepspeed, self._ranks, self._trainer.rank_timeout_seconds)
         self._engine = deepspeed.initialize(
             model=policy, optimizer=optimizer, config=self._deepspeed_config(), dist_init_required=False
         )[0]
@@ -188,9 +193,10 @@ class DeepSpeedEngine:
             self._engine.destroy()
         self._engine = self._model = self._reference = None
         gc.collect()
-        if self._has_joined:
+        nn.functional.linear = _linear
+        if self._owns_group:
             _leave_process_group()
-        self._has_joined = False
+        self._owns_group = False
 
     def _work(self, batch: TrainingBatch) -> StepWork:
         algorithm, device = self._settings.algorithm, self._engine.device
@@ -202,6 +208,7 @@ class DeepSpeedEngine:
             algorithm,
             rank=torch.distributed.get_rank(),
             device=device,
+            packing=self._trainer.packing,
             gather=lambda found: dict(
                 chain.from_iterable(entries.items() for entries in _from_all_ranks([found])[0])
             ),
@@ -271,12 +278,16 @@ def _import_deepspeed() -> Any:
     return deepspeed
 
 
-def _join_process_group(deepspeed: Any, ranks: RankGroup | None, timeout_seconds: float) -> None:
-    """Join the group of these ranks, or be a group of one that needs no address."""
+def _join_process_group(deepspeed: Any, ranks: RankGroup | None, timeout_seconds: float) -> bool:
+    """Join the group of these ranks, or be a group of one that needs no address.
+
+    Returns whether it was made for this: an engine beside another one shares its group.
+    """
     os.environ.setdefault("LOCAL_RANK", "0")
     if ranks is None or ranks.is_on_this_machine:
         _prefer_loopback()
-    if not torch.distributed.is_initialized():
+    is_new = not torch.distributed.is_initialized()
+    if is_new:
         torch.distributed.init_process_group(
             "nccl" if torch.cuda.is_available() else "gloo",
             store=torch.distributed.HashStore() if ranks is None else ranks.fresh_store(),  # type: ignore[attr-defined]
@@ -286,6 +297,7 @@ def _join_process_group(deepspeed: Any, ranks: RankGroup | None, timeout_seconds
         )
     deepspeed.comm.comm.cdb = None
     deepspeed.init_distributed(dist_init_required=False, auto_mpi_discovery=False, verbose=False)
+    return is_new
 
 
 def _prefer_loopback() -> None:

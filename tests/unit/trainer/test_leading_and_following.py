@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -239,9 +240,10 @@ def test_rank_0_gives_itself_up_where_it_hangs_without_the_others(job: Job) -> N
     job.own = RecordingEngine(in_step=hang_without_rank_2)
     job.engine._engine = job.own
     engine = job.begin()
-    with pytest.raises(EngineError, match="rank 2"):  # in this call, or where rank 2 had made it already, in the next
-        for _ in range(2):
-            engine.train_step(a_batch(0, world_size=3))
+    with suppress(EngineError):  # rank 2 may have made the call already
+        engine.train_step(a_batch(0, world_size=3))
+    with pytest.raises(EngineError, match="rank 2"):
+        job.followers.check()
     assert job.abandoned.is_set()
 
 
