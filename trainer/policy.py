@@ -139,6 +139,16 @@ def load_model(model_path: str, weights_path: Path | None, dtype: str) -> PreTra
     return model
 
 
+def checkpoint_activations(model: PreTrainedModel) -> None:
+    """Have the model compute the activations of each layer again in the backward pass. Raises DataError."""
+    if not model.supports_gradient_checkpointing:
+        raise DataError(
+            f"trainer.activation_checkpointing = true: {type(model).__name__} cannot compute its layers twice; "
+            "set it to false"
+        )
+    model.gradient_checkpointing_enable({"use_reentrant": False, "preserve_rng_state": False})
+
+
 def load_weights(model: nn.Module, path: Path) -> None:
     """Replace all weights of `model` by those of a safetensors file in which tied tensors appear once."""
     try:

@@ -38,6 +38,7 @@ _bound_to_the_run = frozenset(
         "trainer.num_ranks",
         "trainer.packing",
         "trainer.num_threads",
+        "trainer.activation_checkpointing",
         "trainer.rank_timeout_seconds",
         "trainer.transaction_timeout_seconds",
         "freshness.action",

@@ -35,6 +35,7 @@ from trainer.off_policy import RatioSums
 from trainer.optimizers import adamw_settings
 from trainer.policy import (
     Policy,
+    checkpoint_activations,
     compute_deterministically,
     load_model,
     model_config_json,
@@ -91,6 +92,8 @@ class DeepSpeedEngine:
         compute_deterministically(self._trainer.num_threads)
         model = load_model(model_path, weights_path, self._dtype)
         policy = Policy(model, self._temperature)
+        if self._trainer.activation_checkpointing:
+            checkpoint_activations(model)
         if self._trainer.packing:
             check_packing(policy)
         optimizer = torch.optim.AdamW(

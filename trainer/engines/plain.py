@@ -26,6 +26,7 @@ from trainer.learning_rates import next_rates
 from trainer.optimizers import adamw_settings
 from trainer.policy import (
     Policy,
+    checkpoint_activations,
     compute_deterministically,
     dtypes,
     load_model,
@@ -79,6 +80,8 @@ class PlainEngine:
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         model = load_model(model_path, weights_path, self._dtype)
         policy = Policy(model, self._temperature).to(device).train()
+        if self._trainer.activation_checkpointing:
+            checkpoint_activations(model)
         if self._trainer.packing:
             check_packing(policy)
         is_float32 = dtypes[self._dtype] is torch.float32

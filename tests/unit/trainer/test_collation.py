@@ -13,6 +13,7 @@ from rollog.errors import DataError, WeightsError
 from trainer.collation import collate
 from trainer.policy import (
     Policy,
+    checkpoint_activations,
     frozen_logprobs,
     load_model,
     policy_outputs,
@@ -102,6 +103,14 @@ def test_dropout_is_off_in_training(tmp_path: Path) -> None:
     policy.train()
     batch = collate(samples_of_many_shapes())
     assert torch.equal(frozen_logprobs(policy, batch), frozen_logprobs(policy, batch))
+
+
+@pytest.mark.engine
+def test_a_model_that_cannot_compute_its_layers_twice_is_refused(tmp_path: Path) -> None:
+    model = load_model(make_model(tmp_path), None, "float32")
+    model.supports_gradient_checkpointing = False
+    with pytest.raises(DataError, match=r"activation_checkpointing = true: Qwen2ForCausalLM cannot"):
+        checkpoint_activations(model)
 
 
 @pytest.mark.engine
