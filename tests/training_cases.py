@@ -115,6 +115,7 @@ def a_batch(
     world_size: int = 1,
     micro_batch_tokens: int = 1000,
     with_rewards: bool = False,
+    packing: bool = False,
 ) -> TrainingBatch:
     """Advantages are random numbers, or with rewards those that leave-one-out gives."""
     draw = np.random.default_rng(seed)
@@ -136,6 +137,7 @@ def a_batch(
         world_size=world_size,
         micro_batch_tokens=micro_batch_tokens,
         seed=seed,
+        packing=packing,
     )
     if with_rewards:
         groups = [rewarded(group, number) for number, group in enumerate(groups)]

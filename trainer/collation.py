@@ -1,8 +1,9 @@
-"""From samples to padded tensors.
+"""From samples to tensors.
 
-Shapes: B samples of a micro-batch, T sequence positions (prompt and response), R response positions, N trained
-tokens. Sequences are padded on the right, so positions count from 0 without gaps and a causal model needs no
-attention mask: nothing real ever looks at padding.
+Shapes: B samples of a micro-batch, S rows of a forward pass, T positions of a row, R response positions, N trained
+tokens. Padded, every sample has a row and is padded on the right, so positions count from 0 without gaps and a causal
+model needs no attention mask: nothing real ever looks at padding. Packed, samples share rows; positions restart at 0
+with each sample, which is how a model knows to keep them apart, and with the padding at the end of a row.
 """
 # ruff: noqa: N815 - fields that are tensors carry shape suffixes
 
@@ -16,23 +17,27 @@ import torch
 from torch import Tensor
 
 from schemas.arrays import float32_array
+from trainer.packing import pack_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import numpy.typing as npt
 
     from trainer.engines.ports import TrainingSample
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class PaddedBatch:
+class CollatedBatch:
     """One micro-batch.
 
-    `source_N` are places in the flattened (B, T) grid whose logits predict trained tokens, `target_N` these
+    `source_N` are places in the flattened (S, T) grid whose logits predict trained tokens, `target_N` these
     tokens, `response_N` their places in the flattened (B, R) grid. Tokens whose loss mask is 0 are in none.
-    `lags_BR` is -1 where the lag of a token is not known.
+    `lags_BR` is -1 where the lag of a token is not known. `position_ids_ST` is None where positions simply count.
     """
 
-    input_ids_BT: Tensor
+    input_ids_ST: Tensor
+    position_ids_ST: Tensor | None
     source_N: Tensor
     target_N: Tensor
     response_N: Tensor
@@ -41,40 +46,68 @@ class PaddedBatch:
     advantages_B: Tensor
     lags_BR: Tensor
 
-    def to(self, device: torch.device) -> PaddedBatch:
+    def to(self, device: torch.device) -> CollatedBatch:
         """The same micro-batch on `device`."""
-        return PaddedBatch(**{name: getattr(self, name).to(device) for name in self.__slots__})
+        positions = self.position_ids_ST
+        others: dict[str, Tensor] = {
+            name: getattr(self, name).to(device) for name in self.__slots__ if name != "position_ids_ST"
+        }
+        return CollatedBatch(**others, position_ids_ST=None if positions is None else positions.to(device))
 
 
-def collate(samples: Sequence[TrainingSample], *, pad_token_id: int = 0) -> PaddedBatch:
-    """Pad samples to a micro-batch; without samples, one sequence of padding that trains nothing."""
-    num_rows = max(len(samples), 1)
-    width = max((sample.num_tokens for sample in samples), default=1)
+def collate(
+    samples: Sequence[TrainingSample], *, packing: bool = False, pad_token_id: int = 0
+) -> CollatedBatch:
+    """Pad or pack samples to a micro-batch; without samples, one sequence of padding that trains nothing."""
+    num_samples = max(len(samples), 1)
     response_width = max((len(sample.token_ids) for sample in samples), default=1) or 1
-    input_ids_BT = np.full((num_rows, max(width, 1)), pad_token_id, dtype=np.int64)
-    behaviour_BR = np.zeros((num_rows, response_width), dtype=np.float32)
-    mask_BR = np.zeros((num_rows, response_width), dtype=np.bool_)
-    lags_BR = np.full((num_rows, response_width), -1, dtype=np.int64)
-    starts_B = np.zeros(num_rows, dtype=np.int64)
-    for row, sample in enumerate(samples):
-        start, length = len(sample.prompt_token_ids), len(sample.token_ids)
-        input_ids_BT[row, :start] = sample.prompt_token_ids
-        input_ids_BT[row, start : start + length] = sample.token_ids
-        behaviour_BR[row, :length] = sample.behaviour_logprobs
-        mask_BR[row, :length] = sample.loss_mask != 0
+    input_ids_ST, position_ids_ST, begins_B = _rows(samples, packing=packing, pad_token_id=pad_token_id)
+    behaviour_BR = np.zeros((num_samples, response_width), dtype=np.float32)
+    mask_BR = np.zeros((num_samples, response_width), dtype=np.bool_)
+    lags_BR = np.full((num_samples, response_width), -1, dtype=np.int64)
+    starts_B = np.zeros(num_samples, dtype=np.int64)
+    for number, sample in enumerate(samples):
+        length = len(sample.token_ids)
+        behaviour_BR[number, :length] = sample.behaviour_logprobs
+        mask_BR[number, :length] = sample.loss_mask != 0
         if sample.lags is not None:
-            lags_BR[row, :length] = sample.lags
-        starts_B[row] = start
-    rows_N, columns_N = np.nonzero(mask_BR)
-    tokens_N = rows_N * input_ids_BT.shape[1] + starts_B[rows_N] + columns_N
+            lags_BR[number, :length] = sample.lags
+        starts_B[number] = begins_B[number] + len(sample.prompt_token_ids)
+    samples_N, columns_N = np.nonzero(mask_BR)
+    tokens_N = starts_B[samples_N] + columns_N
     advantages = float32_array([sample.advantage for sample in samples] or [0.0])
-    return PaddedBatch(
-        input_ids_BT=torch.from_numpy(input_ids_BT),
+    return CollatedBatch(
+        input_ids_ST=torch.from_numpy(input_ids_ST),
+        position_ids_ST=None if position_ids_ST is None else torch.from_numpy(position_ids_ST),
         source_N=torch.from_numpy(tokens_N - 1),
-        target_N=torch.from_numpy(input_ids_BT.reshape(-1)[tokens_N]),
-        response_N=torch.from_numpy(rows_N * response_width + columns_N),
+        target_N=torch.from_numpy(input_ids_ST.reshape(-1)[tokens_N]),
+        response_N=torch.from_numpy(samples_N * response_width + columns_N),
         behaviour_logprobs_BR=torch.from_numpy(behaviour_BR),
         mask_BR=torch.from_numpy(mask_BR),
         advantages_B=torch.from_numpy(advantages),
         lags_BR=torch.from_numpy(lags_BR),
     )
+
+
+def _rows(
+    samples: Sequence[TrainingSample], *, packing: bool, pad_token_id: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64] | None, list[int]]:
+    """Token ids (S, T), packed also positions (S, T), and the place of each sample in the flattened grid."""
+    lengths = [sample.num_tokens for sample in samples]
+    width = max(max(lengths, default=1), 1)
+    rows = pack_rows(lengths, width) if packing else [[number] for number in range(len(samples))]
+    input_ids_ST = np.full((max(len(rows), 1), width), pad_token_id, dtype=np.int64)
+    position_ids_ST = np.zeros_like(input_ids_ST)
+    begins_B = [0] * len(samples)
+    for row, members in enumerate(rows):
+        column = 0
+        for number in members:
+            sample, end = samples[number], column + lengths[number]
+            prompt_end = column + len(sample.prompt_token_ids)
+            input_ids_ST[row, column:prompt_end] = sample.prompt_token_ids
+            input_ids_ST[row, prompt_end:end] = sample.token_ids
+            position_ids_ST[row, column:end] = np.arange(end - column)
+            begins_B[number] = row * width + column
+            column = end
+        position_ids_ST[row, column:] = np.arange(width - column)
+    return input_ids_ST, position_ids_ST if packing else None, begins_B

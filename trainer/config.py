@@ -201,14 +201,28 @@ class TrainerConfig(Section):
 
     engine: Literal["deepspeed", "torch"] = "deepspeed"
     """Training engine: DeepSpeed, or PyTorch alone (one process)."""
+    num_ranks: Annotated[int, Field(ge=1)] = 1
+    """Processes that train together, one per device, with DeepSpeed. A trainer that no launcher started starts the
+    others itself, on its machine; under torchrun or deepspeed the launcher's number counts instead. A run keeps the
+    number it began with."""
+    rank_timeout_seconds: Annotated[float, Field(gt=0)] = 300.0
+    """Longest time that ranks wait for each other inside a step; then the trainer ends. A rank that dies is noticed
+    at once."""
     zero_stage: Annotated[int, Field(ge=0, le=3)] = 1
     """DeepSpeed ZeRO stage."""
     num_minibatches: Annotated[int, Field(ge=1)] = 4
     """Optimizer steps per training step."""
     micro_batch_tokens: Annotated[int, Field(ge=1)] = 16384
     """Most tokens (padding included) in one forward pass."""
+    packing: bool = False
+    """Whether several samples share a row of a forward pass, each attending to itself alone, instead of being padded to
+    the longest. Faster where lengths differ; for models whose attention heeds restarting positions, which is
+    tested when training begins. A run keeps what it began with."""
     num_threads: Annotated[int, Field(ge=1)] = 1
     """CPU threads of the trainer."""
+    activation_checkpointing: bool = False
+    """Whether activations inside a layer are computed again in the backward pass instead of being kept: less memory,
+    about a third more computation, the same weights."""
     checkpoint_every_steps: Annotated[int, Field(ge=1)] = 10
     """Training steps between checkpoints."""
     keep_checkpoints: Annotated[int, Field(ge=1)] = 2
@@ -220,6 +234,14 @@ class TrainerConfig(Section):
     """Shortest time between two `verdicts` records."""
     transaction_timeout_seconds: Annotated[float, Field(gt=0)] = 15.0
     """After this the broker aborts an open transaction."""
+
+    @model_validator(mode="after")
+    def _check_ranks(self) -> Self:
+        if self.num_ranks > 1 and self.engine != "deepspeed":
+            raise ValueError(
+                f'num_ranks = {self.num_ranks} needs engine = "deepspeed": "{self.engine}" is one process'
+            )
+        return self
 
 
 def changes_by_type(before: AlgorithmConfig, changes: Mapping[str, object]) -> dict[str, object]:

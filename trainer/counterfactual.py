@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from trainer.redo import Recording
 
 kind = "counterfactual"
-_needs_version_0 = frozenset({"trainer.engine", "trainer.zero_stage"})
+_needs_version_0 = frozenset({"trainer.engine", "trainer.packing", "trainer.zero_stage"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from trainer.collation import PaddedBatch
+    from trainer.collation import CollatedBatch
     from trainer.config import AlgorithmConfig
     from trainer.engines.ports import TrainingBatch, TrainingSample
 
@@ -36,10 +36,11 @@ _off_policy = ("effective_sample_size", "divergence")
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Minibatch:
-    """One optimizer step's work: all its samples, and the micro-batches of one rank."""
+    """One optimizer step's work: all its samples, and the micro-batches of one rank, padded or packed."""
 
     micro_batches: tuple[tuple[TrainingSample, ...], ...]
     denominators: Denominators
+    packing: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -71,6 +72,7 @@ def step_work(
     rank: int,
     device: torch.device,
     gather: Callable[[dict[int, float]], dict[int, float]],
+    packing: bool = False,
 ) -> StepWork:
     """Everything of a training step that is computed before its first minibatch.
 
@@ -82,20 +84,25 @@ def step_work(
         rank: whose work it is.
         device: where the models are.
         gather: puts the entries of all ranks together.
+        packing: whether samples share rows of a forward pass.
     """
     statistics: dict[str, float] = {}
     if reference is not None and algorithm.kl_in == "reward":
-        divergence_of = gather(behaviour_divergences(reference, batch, rank, algorithm, device=device))
+        divergence_of = gather(
+            behaviour_divergences(reference, batch, rank, algorithm, device=device, packing=packing)
+        )
         batch = less_divergence(batch, divergence_of, algorithm)
         statistics["reward_divergence"] = sum(
             divergence_of[position] for position in sorted(divergence_of)
         ) / max(len(divergence_of), 1)
-    work = minibatches(batch, rank, algorithm)
+    work = minibatches(batch, rank, algorithm, packing=packing)
     anchors = anchors_of(policy, reference, work, algorithm, device=device)
     return StepWork(minibatches=work, anchors=anchors, statistics=statistics)
 
 
-def minibatches(batch: TrainingBatch, rank: int, algorithm: AlgorithmConfig) -> list[Minibatch]:
+def minibatches(
+    batch: TrainingBatch, rank: int, algorithm: AlgorithmConfig, *, packing: bool = False
+) -> list[Minibatch]:
     """A batch as `rank` trains it, in the order of its plan."""
     tokens_per_sequence = algorithm.response_budget if algorithm.aggregation == "sequence_sum" else 1
     found = []
@@ -107,7 +114,8 @@ def minibatches(batch: TrainingBatch, rank: int, algorithm: AlgorithmConfig) -> 
             for part in parts
             if part.rank == rank
         )
-        found.append(Minibatch(micro_batches=own, denominators=_denominators(everyone, tokens_per_sequence)))
+        denominators = _denominators(everyone, tokens_per_sequence)
+        found.append(Minibatch(micro_batches=own, denominators=denominators, packing=packing))
     return found
 
 
@@ -130,18 +138,21 @@ def anchors_of(
     """
     in_loss = reference if algorithm.kl_in == "loss" else None
 
-    def anchors(samples: Sequence[TrainingSample], *, is_first: bool) -> Anchors:
+    def anchors(samples: Sequence[TrainingSample], *, is_first: bool, packing: bool) -> Anchors:
         needs_proximal = algorithm.needs_proximal and not is_first
         if not needs_proximal and in_loss is None:
             return Anchors()
-        batch = collate(samples).to(device)
+        batch = collate(samples, packing=packing).to(device)
         return Anchors(
             proximal_BR=frozen_logprobs(policy, batch) if needs_proximal else None,
             reference_BR=None if in_loss is None else frozen_logprobs(in_loss, batch),
         )
 
     return [
-        [anchors(samples, is_first=number == 0) for samples in minibatch.micro_batches]
+        [
+            anchors(samples, is_first=number == 0, packing=minibatch.packing)
+            for samples in minibatch.micro_batches
+        ]
         for number, minibatch in enumerate(work)
     ]
 
@@ -169,7 +180,7 @@ def accumulate(
     """
     loss, sums = 0.0, RatioSums()
     for samples, anchor in zip(minibatch.micro_batches, anchors, strict=True):
-        batch = collate(samples).to(device)
+        batch = collate(samples, packing=minibatch.packing).to(device)
         losses_BR, measured = _micro_batch_losses(policy, batch, algorithm, anchor)
         share = aggregate(losses_BR, batch.mask_BR, algorithm.aggregation, minibatch.denominators)
         backward(share * scale if scale != 1.0 else share)
@@ -185,6 +196,7 @@ def behaviour_divergences(
     algorithm: AlgorithmConfig,
     *,
     device: torch.device,
+    packing: bool = False,
 ) -> dict[int, float]:
     """How far the behaviour policy's responses are from the reference model: a sum over tokens for each position.
 
@@ -194,11 +206,12 @@ def behaviour_divergences(
     for part in batch.plan:
         if part.rank != rank:
             continue
-        padded = collate([batch.samples[position] for position in part.positions]).to(device)
+        samples = [batch.samples[position] for position in part.positions]
+        collated = collate(samples, packing=packing).to(device)
         sums_B = divergences(
-            padded.behaviour_logprobs_BR,
-            frozen_logprobs(reference, padded),
-            padded.mask_BR,
+            collated.behaviour_logprobs_BR,
+            frozen_logprobs(reference, collated),
+            collated.mask_BR,
             algorithm.kl_estimator,
         ).sum(dim=1)
         found.update(zip(part.positions, sums_B.tolist(), strict=False))
@@ -242,7 +255,7 @@ def step_statistics(sums: Sequence[RatioSums]) -> dict[str, float]:
 
 
 def _micro_batch_losses(
-    policy: torch.nn.Module, batch: PaddedBatch, algorithm: AlgorithmConfig, anchor: Anchors
+    policy: torch.nn.Module, batch: CollatedBatch, algorithm: AlgorithmConfig, anchor: Anchors
 ) -> tuple[Tensor, RatioSums]:
     """The loss of every token, and statistics."""
     with_entropy = algorithm.entropy_coefficient > 0

@@ -5,7 +5,7 @@ number generator. A plan names every position of the training order exactly once
 
     batch of groups -> minibatches (whole groups, one optimizer step each)
                     -> ranks (balanced in tokens)
-                    -> micro-batches (samples of similar length, padded size bounded)
+                    -> micro-batches (samples of similar length, or packed into rows; padded size bounded)
 
 Every rank gets the same number of micro-batches per minibatch, empty ones where it has too few samples, because
 ranks meet in collective operations.
@@ -18,6 +18,7 @@ from itertools import chain, pairwise
 from typing import TYPE_CHECKING
 
 from schemas import MicroBatch
+from trainer.packing import num_padded_tokens, pack_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,6 +37,7 @@ def plan_step(
     world_size: int,
     micro_batch_tokens: int,
     seed: int,
+    packing: bool = False,
 ) -> tuple[MicroBatch, ...]:
     """The micro-batches of one training step, in the order in which each rank runs them.
 
@@ -45,6 +47,7 @@ def plan_step(
         world_size: number of ranks.
         micro_batch_tokens: most tokens of one forward pass, padding included; a single longer sample is alone.
         seed: decides which groups share a minibatch.
+        packing: samples share rows, so a micro-batch takes more of them.
     """
     positions = _positions_by_group(group_lengths)
     lengths = list(chain.from_iterable(group_lengths))
@@ -52,17 +55,19 @@ def plan_step(
     for minibatch, groups in enumerate(_deal_groups(len(group_lengths), num_minibatches, seed)):
         members = [position for group in groups for position in positions[group]]
         shares = _balance(members, lengths, world_size)
-        for rank, micro_batches in enumerate(_cut_equally(shares, lengths, micro_batch_tokens)):
+        cut = _cut_packed if packing else _cut
+        cuts = [cut(share, lengths, micro_batch_tokens) for share in shares]
+        for rank, micro_batches in enumerate(_equally_many(cuts)):
             plan.extend(
                 MicroBatch(minibatch=minibatch, rank=rank, positions=tuple(part)) for part in micro_batches
             )
     return tuple(plan)
 
 
-def padding_share(plan: Sequence[MicroBatch], lengths: Sequence[int]) -> float:
+def padding_share(plan: Sequence[MicroBatch], lengths: Sequence[int], *, packing: bool = False) -> float:
     """The share of a plan's forward tokens that is padding."""
     parts = [[lengths[position] for position in part.positions] for part in plan if part.positions]
-    padded = sum(max(part) * len(part) for part in parts)
+    padded = sum(num_padded_tokens(part, packing=packing) for part in parts)
     return 1.0 - sum(map(sum, parts)) / padded if padded else 0.0
 
 
@@ -93,11 +98,8 @@ def _balance(members: Sequence[int], lengths: Sequence[int], world_size: int) ->
     return shares
 
 
-def _cut_equally(
-    shares: Sequence[list[int]], lengths: Sequence[int], micro_batch_tokens: int
-) -> list[list[list[int]]]:
+def _equally_many(cuts: Sequence[list[list[int]]]) -> list[list[list[int]]]:
     """Micro-batches per rank, equally many for all, the shortest ranks filled up with empty ones."""
-    cuts = [_cut(share, lengths, micro_batch_tokens) for share in shares]
     num_parts = max(map(len, cuts))
     return [parts + [[]] * (num_parts - len(parts)) for parts in (_split_up(cut, num_parts) for cut in cuts)]
 
@@ -111,6 +113,20 @@ def _cut(share: Sequence[int], lengths: Sequence[int], micro_batch_tokens: int) 
             parts[-1].append(position)
         else:
             parts.append([position])
+    return parts
+
+
+def _cut_packed(share: Sequence[int], lengths: Sequence[int], micro_batch_tokens: int) -> list[list[int]]:
+    """Parts of a longest-first list whose rows stay within the bound: each takes what finds room in them."""
+    parts: list[list[int]] = []
+    rest = list(share)
+    while rest:
+        widest = lengths[rest[0]]
+        max_rows = max(micro_batch_tokens // widest, 1) if widest else len(rest)
+        rows = pack_rows([lengths[position] for position in rest], widest, max_rows=max_rows)
+        taken = set(chain.from_iterable(rows))
+        parts.append([position for index, position in enumerate(rest) if index in taken])
+        rest = [position for index, position in enumerate(rest) if index not in taken]
     return parts
 
 

@@ -1,8 +1,9 @@
 """The policy: a Hugging Face causal language model that answers with log-probabilities of response tokens.
 
-Shapes: B samples of a micro-batch, T sequence positions, R response positions, N trained tokens, V vocabulary.
+Shapes: B samples of a micro-batch, S rows of a forward pass, T positions of a row, R response positions, N trained
+tokens, V vocabulary.
 
-The output layer runs only where a trained token is predicted: N rows instead of B * T, which for large
+The output layer runs only where a trained token is predicted: N rows instead of S * T, which for large
 vocabularies decides how much memory a step takes.
 """
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedModel
 
-    from trainer.collation import PaddedBatch
+    from trainer.collation import CollatedBatch
 
 dtypes: dict[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -47,17 +48,19 @@ class Policy(nn.Module):
 
     def forward(
         self,
-        input_ids_BT: Tensor,
+        input_ids_ST: Tensor,
         source_N: Tensor,
         target_N: Tensor,
         response_N: Tensor,
         mask_BR: Tensor,
         *,
+        position_ids_ST: Tensor | None = None,
         with_entropy: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
         """Gives log pi and, where asked for, entropies, both (B, R) in float32; 0 where nothing is trained."""
         self._source_N = source_N
-        logits_NV = self.model(input_ids=input_ids_BT, use_cache=False).logits[0].float()
+        packed = {} if position_ids_ST is None else {"position_ids": position_ids_ST}
+        logits_NV = self.model(input_ids=input_ids_ST, use_cache=False, **packed).logits[0].float()
         self._source_N = None
         if self._temperature != 1.0:
             logits_NV = logits_NV / self._temperature
@@ -88,25 +91,26 @@ def compute_deterministically(num_threads: int) -> None:
 
 
 def policy_outputs(
-    policy: nn.Module, batch: PaddedBatch, *, with_entropy: bool = False
+    policy: nn.Module, batch: CollatedBatch, *, with_entropy: bool = False
 ) -> tuple[Tensor, Tensor | None]:
     """The log pi (B, R) of one micro-batch and, where asked for, the entropies (B, R) of the distributions, in nats.
 
     `policy` is a Policy or an engine around one.
     """
     outputs: tuple[Tensor, Tensor | None] = policy(
-        batch.input_ids_BT,
+        batch.input_ids_ST,
         batch.source_N,
         batch.target_N,
         batch.response_N,
         batch.mask_BR,
+        position_ids_ST=batch.position_ids_ST,
         with_entropy=with_entropy,
     )
     return outputs
 
 
 @torch.no_grad()
-def frozen_logprobs(policy: nn.Module, batch: PaddedBatch) -> Tensor:
+def frozen_logprobs(policy: nn.Module, batch: CollatedBatch) -> Tensor:
     """The log pi (B, R) of one micro-batch, without gradient."""
     return policy_outputs(policy, batch)[0]
 
@@ -138,6 +142,16 @@ def load_model(model_path: str, weights_path: Path | None, dtype: str) -> PreTra
         load_weights(model, weights_path)
     _without_dropout(model)
     return model
+
+
+def checkpoint_activations(model: PreTrainedModel) -> None:
+    """Have the model compute the activations of each layer again in the backward pass. Raises DataError."""
+    if not model.supports_gradient_checkpointing:
+        raise DataError(
+            f"trainer.activation_checkpointing = true: {type(model).__name__} cannot compute its layers twice; "
+            "set it to false"
+        )
+    model.gradient_checkpointing_enable({"use_reentrant": False, "preserve_rng_state": False})
 
 
 def load_weights(model: nn.Module, path: Path) -> None:

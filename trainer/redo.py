@@ -79,11 +79,17 @@ class RedoneStep:
 
 
 def restore(
-    engine: TrainingEngine, recording: Recording, checkpoints: Sequence[Checkpoint], *, at_most: int
+    engine: TrainingEngine,
+    recording: Recording,
+    checkpoints: Sequence[Checkpoint],
+    *,
+    at_most: int,
+    may_have_other_ranks: bool = False,
 ) -> Checkpoint | None:
     """Start `engine` at the newest usable checkpoint up to version `at_most`, None for version 0 from the store.
 
-    A checkpoint whose weights a rebase replaced is passed over.
+    A checkpoint whose weights a rebase replaced is passed over. An engine on other ranks than the run's begins with
+    version 0, where it is allowed at all: a checkpoint has a part for each rank.
 
     Raises:
         LedgerError: a checkpoint is of another history; the ledger or the notice of version 0 is missing.
@@ -97,10 +103,12 @@ def restore(
     engine.start(recording.settings.model_path, recording.store.fetch(notice, recording.downloads))
     here = engine.describe()
     if here.world_size != genesis.world_size:
-        raise EngineError(
-            f"the run was trained on {genesis.world_size} rank(s), here are {here.world_size}: the recorded plans "
-            "share samples among ranks; use as many"
-        )
+        if not may_have_other_ranks:
+            raise EngineError(
+                f"the run was trained on {genesis.world_size} rank(s), here are {here.world_size}: the recorded plans "
+                "share samples among ranks; use as many"
+            )
+        checkpoint = None
     if checkpoint is not None:
         engine.load_checkpoint(checkpoint.directory)
         sha256 = hashlib.sha256(engine.export_weights()).hexdigest()
@@ -117,11 +125,13 @@ def redo_steps(
 ) -> Iterator[RedoneStep]:
     """Train the recorded steps to `versions` on an engine that stands at the version before them.
 
-    `overrides` are settings by dotted key that win over the recorded ones. A version that a rebase made is passed over:
-    nothing was trained for it.
+    `overrides` are settings by dotted key that win over the recorded ones. Where they, or another number of ranks, do
+    not fit the recorded plan, the batch is planned anew with the recorded seed. A version that a rebase made is passed
+    over: nothing was trained for it.
     """
     history = recording.history
     world_size = engine.describe().world_size
+    plans_anew = world_size != recording.genesis.world_size or planning_keys & (overrides or {}).keys()
     with recording.broker.consumer(client_id="trainer-redo") as consumer:
         for version in versions:
             if version in history.rebases:
@@ -130,7 +140,7 @@ def redo_steps(
             settings = changed_by_type(recording.settings_of_step(version), overrides or {})
             groups = recorded_groups(history.steps[version], consumer, recording.topics.samples)
             plan: tuple[MicroBatch, ...] = recorded.plan
-            if planning_keys & (overrides or {}).keys():
+            if plans_anew:
                 plan = plan_groups(groups, settings.trainer, world_size=world_size, seed=recorded.seed)
             engine.change_settings(settings.step_settings)
             result = engine.train_step(

@@ -4,7 +4,8 @@ Consumes a recorded run and, to begin with, one of its checkpoints; needs no rol
 nothing else: no transactional id is taken, no offset committed, no record or file of the run written. On a crash it
 is done again.
 
-Equal means equal bytes: the same sha256. Distances are measured where it differs, and never make a step equal.
+Equal means equal bytes: the same sha256, on as many ranks. Distances are measured where it differs, and never make a
+step equal; nor is one ever equal that was trained on another number of ranks.
 """
 
 from __future__ import annotations
@@ -32,7 +33,10 @@ log = get_logger("replay")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayedStep:
-    """One step replayed beside the recorded one. `distance` is None where weights agree or no file is left."""
+    """One step replayed beside the recorded one. `distance` is None where weights agree or no file is left.
+
+    `ranks` are those it was trained on when it was recorded, and here.
+    """
 
     version: int
     weights_sha256: str
@@ -42,11 +46,13 @@ class ReplayedStep:
     gradient_norms: tuple[float, ...]
     recorded_gradient_norms: tuple[float, ...]
     distance: WeightsDistance | None = None
+    ranks: tuple[int, int] = (1, 1)
 
     @property
     def differing(self) -> tuple[str, ...]:
-        """What is not as it was recorded, of weights, loss and gradient norm."""
-        pairs = {
+        """What is not as it was recorded, of the number of ranks, weights, loss and gradient norm."""
+        pairs: dict[str, tuple[object, object]] = {
+            "ranks": self.ranks,
             "weights": (self.weights_sha256, self.recorded_sha256),
             "loss": (self.losses, self.recorded_losses),
             "gradient norm": (self.gradient_norms, self.recorded_gradient_norms),
@@ -80,6 +86,7 @@ def replay_steps(engine: TrainingEngine, recording: Recording, versions: range) 
     optimizer state is not recorded: differences add up.
     """
     ledger = recording.history.state
+    ranks = (recording.genesis.world_size, engine.describe().world_size)
     notices = read_notices(recording.broker, recording.topics, ledger)
     for step in redo_steps(engine, recording, versions):
         expected = ledger.weights[step.version]
@@ -93,6 +100,7 @@ def replay_steps(engine: TrainingEngine, recording: Recording, versions: range) 
             gradient_norms=step.result.gradient_norms,
             recorded_gradient_norms=step.recorded.gradient_norms,
             distance=None if sha256 == expected else _distance(recording, step, notices.get(step.version)),
+            ranks=ranks,
         )
 
 

@@ -35,7 +35,11 @@ _bound_to_the_run = frozenset(
     {
         "trainer.engine",
         "trainer.zero_stage",
+        "trainer.num_ranks",
+        "trainer.packing",
         "trainer.num_threads",
+        "trainer.activation_checkpointing",
+        "trainer.rank_timeout_seconds",
         "trainer.transaction_timeout_seconds",
         "freshness.action",
         "freshness.protect_after",
@@ -51,11 +55,17 @@ def _keys(section: str, model: type[Section]) -> set[str]:
 training_keys = frozenset(
     _keys("algorithm", AlgorithmConfig)
     | _keys("optimizer", OptimizerConfig)
-    | {"trainer.engine", "trainer.zero_stage", "trainer.num_minibatches", "trainer.micro_batch_tokens"}
+    | {
+        "trainer.engine",
+        "trainer.zero_stage",
+        "trainer.num_minibatches",
+        "trainer.micro_batch_tokens",
+        "trainer.packing",
+    }
 )
 """What decides about the weights that recorded samples give."""
 
-planning_keys = frozenset({"trainer.num_minibatches", "trainer.micro_batch_tokens"})
+planning_keys = frozenset({"trainer.num_minibatches", "trainer.micro_batch_tokens", "trainer.packing"})
 """What decides how a batch is cut up."""
 
 amendable_keys = frozenset(

@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import os
+import sys
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
+import torch
+
 from rollog.errors import ConfigError
+from rollog.processes import ChildProcess
 from trainer.engines.deepspeed import DeepSpeedEngine
+from trainer.engines.leading import Followers, LeadingEngine
 from trainer.engines.plain import PlainEngine
+from trainer.engines.ranks import launched_group, launched_rank, own_group
 from trainer.loop import Trainer
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
     from threading import Event
 
     from rollog.broker.ports import Broker
     from rollog.metrics import Metrics
     from trainer.engines.ports import TrainingEngine
+    from trainer.engines.ranks import LaunchedRank, RankGroup
     from trainer.settings import TrainerSettings
 
 
@@ -30,24 +39,107 @@ def run_trainer(
 ) -> None:
     """Train until the run is closed or `stop` is set; `amendment` are settings to change first, by dotted key.
 
+    This is rank 0 where there are several: those of a launcher, or `trainer.num_ranks` that are started here.
+
     Raises ProducerFenced when another trainer takes over, BrokerTimeout when an outcome is unknown, DataError,
-    WeightsError, LedgerError or EngineError when the run cannot go on, ConfigError under a launcher of several ranks.
+    WeightsError, LedgerError or EngineError when the run cannot go on.
     """
-    num_ranks = int(os.environ.get("WORLD_SIZE", "1"))
-    if num_ranks > 1:
-        raise ConfigError(
-            f"WORLD_SIZE = {num_ranks}: the trainer is one process; start it without a launcher, or unset WORLD_SIZE"
-        )
-    with Trainer(settings, broker, metrics, training_engine(settings), amendment=amendment or {}) as trainer:
+    place = launched_rank(os.environ)
+    with (
+        engine_of_ranks(
+            settings,
+            num_ranks=settings.trainer.num_ranks if place is None else place.world_size,
+            place=place,
+            logs=settings.home / "runs" / settings.run / "logs",
+            on_lost=stop.set,
+        ) as (engine, followers),
+        Trainer(settings, broker, metrics, engine, amendment=amendment or {}) as trainer,
+    ):
         trainer.run(stop)
+        if followers is not None:
+            followers.check()
 
 
-def training_engine(settings: TrainerSettings) -> TrainingEngine:
-    """The configured engine, not yet started."""
-    engine = DeepSpeedEngine if settings.trainer.engine == "deepspeed" else PlainEngine
-    return engine(
+@contextmanager
+def engine_of_ranks(
+    settings: TrainerSettings,
+    *,
+    num_ranks: int,
+    logs: Path,
+    place: LaunchedRank | None = None,
+    on_lost: Callable[[], None] = lambda: None,
+) -> Iterator[tuple[TrainingEngine, Followers | None]]:
+    """The configured engine on so many ranks, not yet started, and the other ranks where there are some.
+
+    Without `place` under a launcher the other ranks are started here, and end with this process; they log to `logs`.
+    Raises ConfigError where the engine cannot have so many ranks.
+    """
+    if num_ranks == 1:
+        with closing(training_engine(settings)) as engine:
+            yield engine, None
+        return
+    _check_ranks(settings, num_ranks, place)
+    others: list[LaunchedRank] = []
+    if place is not None:
+        group = launched_group(place)
+    else:
+        group, others = own_group(num_ranks)
+    followers = Followers(
+        group,
+        children=[_start(each, logs) for each in others],
+        timeout_seconds=settings.trainer.rank_timeout_seconds,
+        on_lost=on_lost,
+    )
+    with closing(followers), closing(_leading_engine(settings, group, followers)) as leading:
+        yield leading, followers
+
+
+def training_engine(settings: TrainerSettings, ranks: RankGroup | None = None) -> TrainingEngine:
+    """The configured engine as one process has it, not yet started."""
+    if settings.trainer.engine == "torch":
+        return PlainEngine(
+            settings=settings.step_settings,
+            trainer=settings.trainer,
+            temperature=settings.sampling_temperature,
+            dtype=settings.model.dtype,
+        )
+    return DeepSpeedEngine(
         settings=settings.step_settings,
         trainer=settings.trainer,
         temperature=settings.sampling_temperature,
         dtype=settings.model.dtype,
+        ranks=ranks,
+    )
+
+
+def _leading_engine(settings: TrainerSettings, group: RankGroup, followers: Followers) -> LeadingEngine:
+    return LeadingEngine(
+        training_engine(settings, group),
+        followers,
+        settings=settings.step_settings,
+        trainer=settings.trainer,
+        temperature=settings.sampling_temperature,
+        dtype=settings.model.dtype,
+    )
+
+
+def _check_ranks(settings: TrainerSettings, num_ranks: int, place: LaunchedRank | None) -> None:
+    if settings.trainer.engine != "deepspeed":
+        raise ConfigError(
+            f'trainer.engine = "{settings.trainer.engine}" is one process, here are to be {num_ranks} ranks; '
+            'use trainer.engine = "deepspeed", or one rank'
+        )
+    num_devices = torch.cuda.device_count()
+    if place is None and 0 < num_devices < num_ranks:
+        raise ConfigError(
+            f"trainer.num_ranks = {num_ranks}, but this machine has {num_devices} device(s); use as many ranks, or a "
+            "launcher over several machines"
+        )
+
+
+def _start(place: LaunchedRank, logs: Path) -> ChildProcess:
+    return ChildProcess.start(
+        [sys.executable, "-m", "trainer.engines.following"],
+        log_path=logs / f"trainer-rank-{place.rank}.log",
+        environment=place.environment(),
     )

@@ -91,6 +91,7 @@ def plan_groups(
         world_size=world_size,
         micro_batch_tokens=trainer.micro_batch_tokens,
         seed=seed,
+        packing=trainer.packing,
     )
 
 

@@ -24,6 +24,7 @@ num_resamples = 2000
 least_draws = 4
 """Fewer say too little about their spread for an interval."""
 _confidence = 0.95
+_libraries = ("kafka-python", "torch", "transformers", "deepspeed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,11 +69,15 @@ def write_results(figures: Sequence[Figure], path: Path, *, command: str, kafka_
             "rollog": __version__,
             "python": platform.python_version(),
             "kafka": kafka_version,
-            "kafka-python": metadata.version("kafka-python"),
+            **{name: metadata.version(name) for name in _libraries if _is_installed(name)},
         },
         "figures": [asdict(figure) for figure in figures],
     }
     path.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+
+
+def _is_installed(name: str) -> bool:
+    return bool(list(metadata.distributions(name=name)))
 
 
 def ratio_of_means(pairs: Sequence[tuple[float, float]]) -> float:

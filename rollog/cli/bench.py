@@ -370,6 +370,52 @@ def accelerator(
     return 0
 
 
+@bench.command()
+@click.option(
+    "--rounds",
+    "num_rounds",
+    type=click.IntRange(min=1),
+    default=10,
+    show_default=True,
+    help="Training steps of each model that are timed, after one that is not.",
+)
+@click.option(
+    "--threads",
+    "num_threads",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="CPU threads of every loop.",
+)
+@bench_options
+def training(*, num_rounds: int, num_threads: int, options: BenchOptions) -> int:
+    """Measure the training engine: tokens per second against a bare PyTorch loop on the same batches, and packing.
+
+    The demo's model and one of 6 million parameters, in one process without broker; engine, bare loop and packed
+    engine take turns.
+    """
+    from rollog.bench.training_speed import (  # noqa: PLC0415  # help needs none of it
+        demo_workload,
+        larger_workload,
+        measure_training,
+    )
+    from rollog.demo.model import new_model, save_model, vocabulary  # noqa: PLC0415
+
+    with tempfile.TemporaryDirectory(prefix="rollog-bench-") as directory:
+        demo, larger = Path(directory) / "demo", Path(directory) / "larger"
+        save_model(new_model(options.seed), demo)
+        figures = measure_training(
+            [demo_workload(demo, len(vocabulary)), larger_workload(larger, options.seed)],
+            num_rounds=num_rounds,
+            num_threads=num_threads,
+            seed=options.seed,
+            on_progress=lambda line: click.echo(line, err=True),
+        )
+    command = f"rollog bench training --rounds {num_rounds} --threads {num_threads} --seed {options.seed}"
+    _report(figures, command, options)
+    return 0
+
+
 def _report(figures: Sequence[Figure], command: str, options: BenchOptions) -> None:
     from rollog.bench.figures import write_figures, write_results  # noqa: PLC0415  # help needs none of it
     from rollog.broker.embedded_jars import kafka_version  # noqa: PLC0415

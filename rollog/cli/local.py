@@ -29,7 +29,9 @@ _local_keys = frozenset(
         ("data", "train"),
         ("model", "path"),
         ("model", "tokenizer"),
+        ("trainer", "activation_checkpointing"),
         ("trainer", "num_threads"),
+        ("trainer", "rank_timeout_seconds"),
         ("weights", "uri"),
     }
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     from rollog.broker.ports import Broker
     from trainer.checkpoints import Checkpoint
     from trainer.counterfactual import CounterfactualStep, Question
-    from trainer.engines.ports import EngineDescription
+    from trainer.engines.ports import EngineDescription, TrainingEngine
     from trainer.redo import Recording
     from trainer.replay import ReplayedStep
+    from trainer.settings import TrainerSettings
 
 _curves = ("clip_fraction", "divergence", "effective_sample_size")
 _no_figure = "-"
@@ -30,11 +31,12 @@ _no_figure = "-"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """What a replay reads: a recorded run, its checkpoints, and the broker it is on."""
+    """What a replay reads: a recorded run, its checkpoints, and its broker; and on how many ranks it trains."""
 
     recording: Recording
     checkpoints: list[Checkpoint]
     broker: Broker
+    num_ranks: int
 
 
 @click.command()
@@ -48,15 +50,28 @@ class Source:
 )
 @click.option("--to", "end", type=click.IntRange(min=1), help="Last version to make; the newest without it.")
 @click.option("--into", metavar="NAME", help="With --set of training settings: name of the counterfactual.")
+@click.option(
+    "--ranks",
+    "num_ranks",
+    type=click.IntRange(min=1),
+    help="Ranks to train on; as many as the run had without it. On others only distances are told.",
+)
 @json_option
 @run_source_options
 def replay(
-    source: SourceOptions, begin: int, end: int | None, into: str | None, json_path: Path | None
+    source: SourceOptions,
+    *,
+    begin: int,
+    end: int | None,
+    into: str | None,
+    num_ranks: int | None,
+    json_path: Path | None,
 ) -> int:
     """Train a recorded run again from its topics and compare every step with the ledger.
 
     Exit status 0 when every step has the recorded sha256, loss and gradient norms, 1 when one differs. On other
-    hardware or versions the distances are reported. Needs no rollout worker, and changes nothing of the run.
+    hardware or versions the distances are reported. Needs no rollout worker, and changes nothing of the run. On another
+    number of ranks no step is called equal, and the replay begins with version 0.
 
     With --set of [algorithm], [optimizer] or [trainer] settings and --into NAME it asks what those settings would
     have made of the recorded samples. The answer, in HOME/counterfactuals/NAME, is marked as a counterfactual.
@@ -74,7 +89,7 @@ def replay(
             if into is not None
             else f"--set {asked[0]} asks what another setting would have given: name the answer with --into NAME"
         )
-    with _opened(replace(source, common=replace(source.common, assignments=local))) as opened:
+    with _opened(replace(source, common=replace(source.common, assignments=local)), num_ranks) as opened:
         if into is None:
             return _replay(opened, begin, end, json_path)
         question = _question(opened, into, begin, end, asked)
@@ -106,6 +121,14 @@ def verdict_line(steps: list[ReplayedStep], differences: dict[str, tuple[str, st
     wrong = [step for step in steps if step.differing]
     if not wrong:
         return f"EQUAL: {len(steps)} step(s) replayed, all as recorded"
+    recorded, here = steps[0].ranks
+    if recorded != here:
+        farthest = max((step.distance.relative for step in steps if step.distance is not None), default=0.0)
+        return (
+            f"NOT COMPARED FOR EQUALITY: recorded on {recorded} rank(s), replayed on {here}: gradients are summed in "
+            f"another order, so only distances say something; weights apart by at most {farthest:.3g}, relative, in "
+            f"{len(steps)} step(s)"
+        )
     elsewhere = "; ".join(f"{name} was {then}, is {now}" for name, (then, now) in differences.items())
     cause = (
         f"this is not where the run began ({elsewhere}), so steps may differ"
@@ -135,13 +158,12 @@ def curve_lines(steps: list[CounterfactualStep]) -> Iterator[str]:
 def _replay(source: Source, begin: int, end: int | None, json_path: Path | None) -> int:
     from trainer.redo import environment_differences, restore  # noqa: PLC0415
     from trainer.replay import recorded_span, replay_steps  # noqa: PLC0415
-    from trainer.role import training_engine  # noqa: PLC0415
 
     recording = source.recording
     begin, end = recorded_span(recording.history, begin, end)
     steps: list[ReplayedStep] = []
-    with closing(training_engine(recording.settings)) as engine:
-        checkpoint = restore(engine, recording, source.checkpoints, at_most=begin)
+    with _engine(source, recording.settings) as engine:
+        checkpoint = restore(engine, recording, source.checkpoints, at_most=begin, may_have_other_ranks=True)
         here = engine.describe()
         stands_at = _announce(checkpoint)
         for step in replay_steps(engine, recording, range(stands_at + 1, end + 1)):
@@ -158,11 +180,10 @@ def _ask(source: Source, question: Question, home: Path, json_path: Path | None)
     from trainer.counterfactual import kind, train_counterfactual  # noqa: PLC0415
     from trainer.redo import restore  # noqa: PLC0415
     from trainer.revisions import amended  # noqa: PLC0415
-    from trainer.role import training_engine  # noqa: PLC0415
 
     recording = source.recording
     directory = home.resolve() / "counterfactuals" / question.name
-    with closing(training_engine(amended(recording.settings, question.changes))) as engine:
+    with _engine(source, amended(recording.settings, question.changes)) as engine:
         checkpoint = restore(engine, recording, source.checkpoints, at_most=question.begin)
         stands_at = _announce(checkpoint)
         steps = list(
@@ -210,7 +231,17 @@ def _question(source: Source, name: str, begin: int, end: int | None, asked: tup
 
 
 @contextmanager
-def _opened(source: SourceOptions) -> Iterator[Source]:
+def _engine(source: Source, settings: TrainerSettings) -> Iterator[TrainingEngine]:
+    """The engine on the ranks of a replay."""
+    from trainer.role import engine_of_ranks  # noqa: PLC0415
+
+    logs = source.recording.downloads
+    with engine_of_ranks(settings, num_ranks=source.num_ranks, logs=logs) as (engine, _):
+        yield engine
+
+
+@contextmanager
+def _opened(source: SourceOptions, num_ranks: int | None) -> Iterator[Source]:
     """The recorded run that a command names, with a place for the weights files it fetches."""
     from rollog.cli.local import trainer_settings  # noqa: PLC0415
     from rollog.cli.run_source import open_run  # noqa: PLC0415
@@ -234,6 +265,7 @@ def _opened(source: SourceOptions) -> Iterator[Source]:
             recording=recording,
             checkpoints=[] if run.is_archive else CheckpointStore(settings.checkpoints).complete(),
             broker=run.broker,
+            num_ranks=num_ranks or recording.genesis.world_size,
         )
 
 

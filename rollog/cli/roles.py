@@ -97,11 +97,31 @@ def train(
 
     Consumes samples and control; produces steps (the ledger) and weights, in one transaction per step. Waits for
     complete groups. If it dies, the next one recovers from ledger and checkpoint.
+
+    With trainer.num_ranks it starts the other ranks on this machine. Under a launcher such as torchrun every rank is a
+    `rollog train`, of which the first one does all this and the others follow it.
     """
     from rollog.cli.sources import assigned  # noqa: PLC0415
 
+    if _follows_another_rank():
+        return 0
     run_role = partial(_trainer, amendment=assigned(amendments, "--amend"))
     return _run("trainer", run_role, options, metrics_port, wait_seconds)
+
+
+def _follows_another_rank() -> bool:
+    """Where a launcher made this a rank other than the first: follow that one to the end."""
+    if os.environ.get("WORLD_SIZE", "1") == "1":
+        return False
+    from trainer.engines.following import run_follower  # noqa: PLC0415  # help needs no torch
+    from trainer.engines.ranks import launched_rank  # noqa: PLC0415
+
+    configure_logging()
+    place = launched_rank(os.environ)
+    if place is None or place.rank == 0:
+        return False
+    run_follower(place)
+    return True
 
 
 def _run(

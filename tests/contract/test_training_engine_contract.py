@@ -100,6 +100,66 @@ def test_steps_give_the_weights_of_the_reference(engine: TrainingEngine, model_p
         torch.testing.assert_close(weights[name], tensor, atol=2e-4, rtol=1e-3)
 
 
+@pytest.mark.parametrize(
+    "packing",
+    [
+        DeepSpeedEngine(
+            settings=started,
+            trainer=TrainerConfig(zero_stage=3, num_minibatches=2, packing=True),
+            temperature=temperature,
+            dtype="float32",
+        ),
+        PlainEngine(
+            settings=started,
+            trainer=TrainerConfig(num_minibatches=2, packing=True),
+            temperature=temperature,
+            dtype="float32",
+        ),
+    ],
+    ids=["zero-3", "plain"],
+)
+def test_packed_steps_give_the_weights_of_the_reference(packing: TrainingEngine, model_path: str) -> None:
+    settings = replace(started, algorithm=AlgorithmConfig(type="tis", kl_coefficient=0.1))
+    found = []
+    for engine in (naive(), packing):
+        engine.start(model_path)
+        engine.change_settings(settings)
+        for seed in range(3):
+            result = engine.train_step(a_batch(seed, micro_batch_tokens=40, packing=True))
+        found.append((result, load(engine.export_weights())))
+        engine.close()
+    (result, weights) = found[1]
+    agree(weights, result, found[0])
+
+
+@pytest.mark.parametrize("zero_stage", [0, 1, 2, 3, None])
+def test_activations_computed_twice_give_the_same_weights(zero_stage: int | None, model_path: str) -> None:
+    settings = replace(started, algorithm=AlgorithmConfig(type="tis", kl_coefficient=0.1))
+    exports = []
+    num_forwards = []
+    for twice in (False, True):
+        trainer = TrainerConfig(zero_stage=zero_stage or 0, num_minibatches=2, activation_checkpointing=twice)
+        kind = PlainEngine if zero_stage is None else DeepSpeedEngine
+        engine = kind(settings=settings, trainer=trainer, temperature=temperature, dtype="float32")
+        engine.start(model_path)
+        calls: list[None] = []
+        first_layer_of(engine).register_forward_hook(lambda *_, calls=calls: calls.append(None))
+        for seed in range(2):
+            engine.train_step(a_batch(seed, micro_batch_tokens=25))
+        exports.append(engine.export_weights())
+        num_forwards.append(len(calls))
+        engine.close()
+    assert exports[0] == exports[1]
+    assert num_forwards[1] > num_forwards[0]
+
+
+def first_layer_of(engine: PlainEngine | DeepSpeedEngine) -> torch.nn.Module:
+    """What the first decoder layer begins with: where the layer is computed again, so is this."""
+    model: Any = engine._model if isinstance(engine, DeepSpeedEngine) else vars(engine)["_state"].model
+    begin: torch.nn.Module = model.model.layers[0].input_layernorm
+    return begin
+
+
 def test_the_same_batches_give_the_same_bytes(engine: TrainingEngine, model_path: str) -> None:
     exports = []
     for _ in range(2):

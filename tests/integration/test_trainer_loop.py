@@ -403,7 +403,13 @@ def test_weights_from_a_gradient_that_is_no_number_are_never_published(
     assert len(WeightsStore(settings.weights_uri).names()) == 1
 
 
-def test_a_launcher_of_several_ranks_is_refused(
+def test_several_ranks_of_an_engine_that_has_one_are_refused(run: FakeRun, settings: TrainerSettings) -> None:
+    alone = replace(settings, trainer=settings.trainer.model_copy(update={"engine": "torch", "num_ranks": 2}))
+    with pytest.raises(ConfigError, match=r"is one process, here are to be 2 ranks"):
+        run_trainer(alone, run.broker, Metrics(), threading.Event())
+
+
+def test_half_of_what_a_launcher_says_is_refused(
     run: FakeRun, settings: TrainerSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")

@@ -1,8 +1,9 @@
 """The DeepSpeed engine: ZeRO stages 0 to 3, on CPU (gloo) and on GPU (nccl).
 
-Consumes training batches, produces weights. Without a launcher it is one rank that opens no port. Gradients are
-accumulated by DeepSpeed until `step`, which reduces, clips and applies them; its own schedulers, timers and
-random-number helpers are not used, so that a step is a function of weights, optimizer state and batch alone.
+Consumes training batches, produces weights. Alone it is one rank that opens no port; among several, every rank has such
+an engine and all make the same calls (`leading.py`, `following.py`). Gradients are accumulated by DeepSpeed until
+`step`, which reduces, clips and applies them; its own schedulers, timers and random-number helpers are not used, so
+that a step is a function of weights, optimizer state and batch alone.
 
 On crash: nothing is kept outside the process but checkpoints; the caller rebuilds the engine from one of these or
 from version 0. DeepSpeed's checkpoints are pickles: only directories that the run itself wrote are loaded.
@@ -16,6 +17,7 @@ import os
 import socket
 import warnings
 from contextlib import AbstractContextManager, nullcontext
+from datetime import timedelta
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -24,6 +26,7 @@ import transformers
 from torch import Tensor, nn
 
 from rollog.errors import EngineError
+from trainer.engines.packing_probe import check_packing
 from trainer.engines.ports import EngineDescription, StepResult, TrainingBatch
 from trainer.engines.reference import ReferenceModel
 from trainer.gradients import Anchors, Minibatch, accumulate, step_statistics, step_work
@@ -32,6 +35,7 @@ from trainer.off_policy import RatioSums
 from trainer.optimizers import adamw_settings
 from trainer.policy import (
     Policy,
+    checkpoint_activations,
     compute_deterministically,
     load_model,
     model_config_json,
@@ -46,9 +50,13 @@ if TYPE_CHECKING:
 
     from trainer.config import TrainerConfig
     from trainer.engines.ports import StepSettings
+    from trainer.engines.ranks import RankGroup
     from trainer.gradients import StepWork
 
 checkpoint_tag = "engine"
+_linear = nn.functional.linear
+"""PyTorch's own. Stage 3 puts another in its place, for the whole process; gradients would then arrive in another order
+than on a rank that has not, and stage 2 adds up what arrives."""
 
 _T = TypeVar("_T")
 
@@ -63,7 +71,10 @@ class DeepSpeedEngine:
         trainer: TrainerConfig,
         temperature: float,
         dtype: str,
+        ranks: RankGroup | None = None,
     ) -> None:
+        """`ranks` are those that train together; without them this one is alone."""
+        self._ranks = ranks
         self._settings = settings
         self._trainer = trainer
         self._temperature = temperature
@@ -72,7 +83,7 @@ class DeepSpeedEngine:
         self._model: PreTrainedModel | None = None
         self._reference: ReferenceModel | None = None
         self._engine: Any = None
-        self._has_joined = False
+        self._owns_group = False
         self._norm = 0.0
 
     def start(self, model_path: str, weights_path: Path | None = None) -> None:
@@ -81,6 +92,10 @@ class DeepSpeedEngine:
         compute_deterministically(self._trainer.num_threads)
         model = load_model(model_path, weights_path, self._dtype)
         policy = Policy(model, self._temperature)
+        if self._trainer.activation_checkpointing:
+            checkpoint_activations(model)
+        if self._trainer.packing:
+            check_packing(policy)
         optimizer = torch.optim.AdamW(
             policy.parameters(),
             lr=self._settings.optimizer.learning_rate,
@@ -90,8 +105,7 @@ class DeepSpeedEngine:
         if self._clips_itself:
             optimizer.register_step_pre_hook(self._clip)
         deepspeed = _import_deepspeed()
-        _join_process_group(deepspeed)
-        self._has_joined = True
+        self._owns_group = _join_process_group(deepspeed, self._ranks, self._trainer.rank_timeout_seconds)
         self._engine = deepspeed.initialize(
             model=policy, optimizer=optimizer, config=self._deepspeed_config(), dist_init_required=False
         )[0]
@@ -129,14 +143,16 @@ class DeepSpeedEngine:
             engine.optimizer.clip_grad = settings.optimizer.max_gradient_norm
 
     def export_weights(self) -> bytes:
-        """All weights as safetensors, gathered from their partitions at stage 3."""
+        """All weights as safetensors, gathered from their partitions at stage 3; on other ranks than 0 nothing."""
         self._started()
         assert self._model is not None
+        is_first = torch.distributed.get_rank() == 0
         copies = {}
         for name, tensor in untied_tensors(self._model):
             with self._gathered(tensor):
-                copies[name] = tensor.detach().to("cpu", copy=True)
-        return to_safetensors(copies, self._dtype)
+                if is_first:
+                    copies[name] = tensor.detach().to("cpu", copy=True)
+        return to_safetensors(copies, self._dtype) if is_first else b""
 
     def save_checkpoint(self, directory: Path) -> None:
         """Write DeepSpeed's own checkpoint below `directory`."""
@@ -180,9 +196,10 @@ class DeepSpeedEngine:
             self._engine.destroy()
         self._engine = self._model = self._reference = None
         gc.collect()
-        if self._has_joined:
+        nn.functional.linear = _linear
+        if self._owns_group:
             _leave_process_group()
-        self._has_joined = False
+        self._owns_group = False
 
     def _work(self, batch: TrainingBatch) -> StepWork:
         algorithm, device = self._settings.algorithm, self._engine.device
@@ -194,6 +211,7 @@ class DeepSpeedEngine:
             algorithm,
             rank=torch.distributed.get_rank(),
             device=device,
+            packing=self._trainer.packing,
             gather=lambda found: dict(
                 chain.from_iterable(entries.items() for entries in _from_all_ranks([found])[0])
             ),
@@ -263,19 +281,26 @@ def _import_deepspeed() -> Any:
     return deepspeed
 
 
-def _join_process_group(deepspeed: Any) -> None:
-    """Join the launcher's group, or be a group of one that needs no address."""
+def _join_process_group(deepspeed: Any, ranks: RankGroup | None, timeout_seconds: float) -> bool:
+    """Join the group of these ranks, or be a group of one that needs no address.
+
+    Returns whether it was made for this: an engine beside another one shares its group.
+    """
     os.environ.setdefault("LOCAL_RANK", "0")
-    if not torch.distributed.is_initialized():
-        backend = "nccl" if torch.cuda.is_available() else "gloo"
-        if "RANK" in os.environ:
-            torch.distributed.init_process_group(backend)
-        else:
-            _prefer_loopback()
-            store = torch.distributed.HashStore()  # type: ignore[attr-defined]
-            torch.distributed.init_process_group(backend, store=store, rank=0, world_size=1)
+    if ranks is None or ranks.is_on_this_machine:
+        _prefer_loopback()
+    is_new = not torch.distributed.is_initialized()
+    if is_new:
+        torch.distributed.init_process_group(
+            "nccl" if torch.cuda.is_available() else "gloo",
+            store=torch.distributed.HashStore() if ranks is None else ranks.fresh_store(),  # type: ignore[attr-defined]
+            rank=0 if ranks is None else ranks.rank,
+            world_size=1 if ranks is None else ranks.world_size,
+            timeout=timedelta(seconds=timeout_seconds),
+        )
     deepspeed.comm.comm.cdb = None
     deepspeed.init_distributed(dist_init_required=False, auto_mpi_discovery=False, verbose=False)
+    return is_new
 
 
 def _prefer_loopback() -> None:

@@ -18,6 +18,7 @@ import transformers
 from torch import Tensor, nn
 
 from rollog.errors import EngineError
+from trainer.engines.packing_probe import check_packing
 from trainer.engines.ports import EngineDescription, StepResult, TrainingBatch
 from trainer.engines.reference import ReferenceModel
 from trainer.gradients import accumulate, step_statistics, step_work
@@ -25,6 +26,7 @@ from trainer.learning_rates import next_rates
 from trainer.optimizers import adamw_settings
 from trainer.policy import (
     Policy,
+    checkpoint_activations,
     compute_deterministically,
     dtypes,
     load_model,
@@ -78,6 +80,10 @@ class PlainEngine:
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         model = load_model(model_path, weights_path, self._dtype)
         policy = Policy(model, self._temperature).to(device).train()
+        if self._trainer.activation_checkpointing:
+            checkpoint_activations(model)
+        if self._trainer.packing:
+            check_packing(policy)
         is_float32 = dtypes[self._dtype] is torch.float32
         masters: list[Tensor] = [
             parameter if is_float32 else parameter.detach().float() for parameter in policy.parameters()
@@ -108,6 +114,7 @@ class PlainEngine:
             algorithm,
             rank=0,
             device=state.device,
+            packing=self._trainer.packing,
             gather=lambda found: found,
         )
         rates = next_rates(self._steps_taken, len(work.minibatches), self._settings)

@@ -14,7 +14,7 @@ from rollog.broker.topics import RunTopics
 from rollog.cli.settings import Settings
 from rollog.errors import ConfigError
 from rollog.rules.ledger_state import LedgerState
-from trainer.config import AlgorithmConfig, AlgorithmType, changes_by_type
+from trainer.config import AlgorithmConfig, AlgorithmType, TrainerConfig, changes_by_type
 from trainer.revisions import amended, changed_by_type, new_changes
 
 if TYPE_CHECKING:
@@ -141,3 +141,18 @@ def test_the_ledger_records_what_a_new_type_changes_so_that_a_redo_need_not_know
         assert amended(settings, recorded) == in_force
     assert recorded["algorithm.ratio_level"] == "token"
     assert in_force.algorithm.weight_high is None
+
+
+def test_several_ranks_of_an_engine_that_has_one_are_refused() -> None:
+    with pytest.raises(ValidationError, match='num_ranks = 2 needs engine = "deepspeed"'):
+        TrainerConfig(engine="torch", num_ranks=2)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("trainer.num_ranks", 2), ("trainer.packing", True), ("trainer.zero_stage", 3)]
+)
+def test_what_belongs_to_a_run_cannot_change_in_it(
+    settings: TrainerSettings, key: str, value: object
+) -> None:
+    with pytest.raises(ConfigError, match=f"{key} cannot change after a run has begun"):
+        new_changes(LedgerState(), settings, {key: value})

@@ -13,6 +13,7 @@ from rollog.errors import DataError, WeightsError
 from trainer.collation import collate
 from trainer.policy import (
     Policy,
+    checkpoint_activations,
     frozen_logprobs,
     load_model,
     policy_outputs,
@@ -39,7 +40,7 @@ def test_sequences_are_padded_on_the_right_and_masks_follow_the_loss_mask() -> N
     first = a_training_sample(1, prompt_tokens=2, response_tokens=3, mask=[1, 0, 1])
     second = a_training_sample(2, prompt_tokens=1, response_tokens=1)
     batch = collate([first, second], pad_token_id=9)
-    assert batch.input_ids_BT.tolist() == [
+    assert batch.input_ids_ST.tolist() == [
         [*first.prompt_token_ids, *first.token_ids],
         [*second.prompt_token_ids, *second.token_ids, 9, 9, 9],
     ]
@@ -51,7 +52,7 @@ def test_sequences_are_padded_on_the_right_and_masks_follow_the_loss_mask() -> N
 
 def test_no_samples_make_a_micro_batch_that_trains_nothing() -> None:
     batch = collate([])
-    assert batch.input_ids_BT.shape == (1, 1)
+    assert batch.input_ids_ST.shape == (1, 1)
     assert not batch.mask_BR.any()
     assert batch.source_N.numel() == 0
 
@@ -91,7 +92,7 @@ def test_entropies_are_those_of_the_distributions_at_the_sampling_temperature(tm
     logprobs, entropies = policy_outputs(policy, batch, with_entropy=True)
     assert entropies is not None
     assert torch.equal(logprobs, frozen_logprobs(policy, batch))
-    every = (model(input_ids=batch.input_ids_BT).logits[0] / 0.7).log_softmax(dim=-1)[2:-1]
+    every = (model(input_ids=batch.input_ids_ST).logits[0] / 0.7).log_softmax(dim=-1)[2:-1]
     expected = -(every.exp() * every).sum(dim=-1) * torch.tensor([1, 0, 1, 1])
     torch.testing.assert_close(entropies[0], expected, atol=1e-5, rtol=1e-5)
 
@@ -102,6 +103,14 @@ def test_dropout_is_off_in_training(tmp_path: Path) -> None:
     policy.train()
     batch = collate(samples_of_many_shapes())
     assert torch.equal(frozen_logprobs(policy, batch), frozen_logprobs(policy, batch))
+
+
+@pytest.mark.engine
+def test_a_model_that_cannot_compute_its_layers_twice_is_refused(tmp_path: Path) -> None:
+    model = load_model(make_model(tmp_path), None, "float32")
+    model.supports_gradient_checkpointing = False
+    with pytest.raises(DataError, match=r"activation_checkpointing = true: Qwen2ForCausalLM cannot"):
+        checkpoint_activations(model)
 
 
 @pytest.mark.engine

@@ -32,9 +32,11 @@ class ConstantPolicy(nn.Module):
         _places: Tensor,
         mask_BR: Tensor,
         *,
+        position_ids_ST: Tensor | None,
         with_entropy: bool,
     ) -> tuple[Tensor, None]:
         assert not with_entropy
+        assert position_ids_ST is None
         self.num_calls += 1
         return torch.where(mask_BR, self.logprob, 0.0), None
 
