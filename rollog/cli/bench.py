@@ -2,25 +2,11 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable
-from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import wraps
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
 import click
 
 from rollog.bench.items import Item, measured_by_default, summaries
-from rollog.cli.options import home_option
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from rollog.bench.figures import Figure
-
-Command = Callable[..., Any]
+from rollog.cli.bench_learning import learning
+from rollog.cli.bench_options import BenchOptions, bench_options, own_broker, report
 
 
 @click.group()
@@ -32,43 +18,6 @@ def bench() -> None:
     """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BenchOptions:
-    """What every benchmark is told: where caches lie, the seed of its draws, and where its figures go."""
-
-    home: Path
-    seed: int
-    json_path: Path | None
-    results_path: Path | None
-
-
-def bench_options(function: Command) -> Command:
-    """Add the options that every benchmark has; the command receives them as `options`."""
-
-    @wraps(function)
-    def command(
-        home: Path, seed: int, json_path: Path | None, results_path: Path | None, **others: Any
-    ) -> Any:
-        options = BenchOptions(
-            home=home.expanduser(), seed=seed, json_path=json_path, results_path=results_path
-        )
-        return function(options=options, **others)
-
-    decorated: Command = click.option(
-        "--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write the figures here."
-    )(command)
-    decorated = click.option(
-        "--results",
-        "results_path",
-        type=click.Path(dir_okay=False, path_type=Path),
-        help="Write date, machine, versions, command and figures here.",
-    )(decorated)
-    decorated = click.option(
-        "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of every draw."
-    )(decorated)
-    return home_option(decorated)
-
-
 def _items(context: click.Context, parameter: click.Parameter, value: str) -> tuple[Item, ...]:
     del context, parameter
     known = {str(item.value): item for item in Item}
@@ -77,19 +26,6 @@ def _items(context: click.Context, parameter: click.Parameter, value: str) -> tu
     if unknown:
         raise click.BadParameter(f"{', '.join(unknown)} is not known; give some of {','.join(known)}")
     return tuple(sorted({known[word] for word in words}))
-
-
-@contextmanager
-def own_broker(home: Path) -> Iterator[tuple[Path, str]]:
-    """A directory that is removed afterwards, and the address of an embedded Kafka with its data there."""
-    from rollog.broker.embedded import EmbeddedKafka  # noqa: PLC0415  # help needs none of it
-    from rollog.cli.connection import cache_directory  # noqa: PLC0415
-
-    with (
-        tempfile.TemporaryDirectory(prefix="rollog-bench-") as directory,
-        EmbeddedKafka(Path(directory) / "kafka", cache_directory(home)) as kafka,
-    ):
-        yield Path(directory), kafka.address
 
 
 @bench.command()
@@ -156,7 +92,7 @@ def scheduling(
         f"rollog bench scheduling --items {chosen} --draws {num_draws} --speed {speed:g} --lanes {num_lanes} "
         f"--seed {options.seed}"
     )
-    _report(figures, command, options)
+    report(figures, command, options)
     return 1 if num_failed else 0
 
 
@@ -224,7 +160,7 @@ def accuracy(
         )
     chosen = ",".join(f"{alpha:g}" for alpha in alphas)
     command = f"rollog bench accuracy --alphas {chosen} --seeds {num_seeds} --target {target:g} --seed {options.seed}"
-    _report(figures, command, options)
+    report(figures, command, options)
     return 0
 
 
@@ -262,7 +198,7 @@ def chaos(*, num_kills: int, engine: str, options: BenchOptions) -> int:
         on_progress=lambda line: click.echo(line, err=True),
     )
     command = f"rollog bench chaos --kills {num_kills} --engine {engine} --seed {options.seed}"
-    _report(figures, command, options)
+    report(figures, command, options)
     return 0
 
 
@@ -291,17 +227,8 @@ def recovery(*, num_rounds: int, options: BenchOptions) -> int:
             on_progress=lambda line: click.echo(line, err=True),
         )
     command = f"rollog bench recovery --rounds {num_rounds} --seed {options.seed}"
-    _report(figures, command, options)
+    report(figures, command, options)
     return 0
 
 
-def _report(figures: Sequence[Figure], command: str, options: BenchOptions) -> None:
-    from rollog.bench.figures import write_figures, write_results  # noqa: PLC0415  # help needs none of it
-    from rollog.broker.embedded_jars import kafka_version  # noqa: PLC0415
-
-    for figure in figures:
-        click.echo(figure.line())
-    if options.json_path is not None:
-        write_figures(figures, options.json_path)
-    if options.results_path is not None:
-        write_results(figures, options.results_path, command=command, kafka_version=kafka_version)
+bench.add_command(learning)
