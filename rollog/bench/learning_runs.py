@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ from rollog.bench.learning import Measured
 from trainer.config import AlgorithmConfig, changes_by_type
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from rollog.bench.injected_lag import LearningSettings
@@ -48,25 +50,30 @@ class InjectedRuns:
 
 
 class RealRuns:
-    """Runs of the demo with vLLM and DeepSpeed on the Kafka at `address`; files go under `home`."""
+    """Runs of the demo with vLLM and DeepSpeed on the Kafka at `address`; files go under `home`.
 
-    def __init__(self, broker: Broker, address: str, home: Path, num_steps: int) -> None:
+    `shared` are the settings that all runs have, by dotted key.
+    """
+
+    def __init__(self, broker: Broker, address: str, home: Path, shared: Mapping[str, object]) -> None:
         self._broker, self._address = broker, address
-        self._home, self._num_steps = home, num_steps
+        self._home, self._shared = home, shared
 
     def measure(self, cell: Cell) -> Measured:
         """One run. Raises ChildFailed."""
         variant, started = cell.variant, time.monotonic()
-        run = f"learning-{variant.algorithm}-{variant.lag:g}-{cell.seed}"
-        assignments = {
-            "algorithm.type": variant.algorithm,
-            "freshness.alpha": variant.lag,
-            "run.seed": cell.seed,
-            "run.num_steps": self._num_steps,
-            "evaluation.every_steps": evaluation_steps,
-        }
         view = demo_run(
-            self._broker, self._address, self._home, run.replace("_", "-").replace(".", "-"), assignments
+            self._broker,
+            self._address,
+            self._home,
+            run_name(cell),
+            {
+                **self._shared,
+                "algorithm.type": variant.algorithm,
+                "freshness.alpha": variant.lag,
+                "run.seed": cell.seed,
+                "evaluation.every_steps": evaluation_steps,
+            },
         )
         sampled = held_out_accuracy(view, "sampled")
         return Measured(
@@ -75,3 +82,9 @@ class RealRuns:
             effective_sample_size=None,
             seconds=time.monotonic() - started,
         )
+
+
+def run_name(cell: Cell) -> str:
+    """A name for the cell's run in the real loop, as run names must be."""
+    variant = cell.variant
+    return re.sub("[_.]", "-", f"learning-{variant.algorithm}-{variant.lag:g}-{cell.seed}")

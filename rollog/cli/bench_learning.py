@@ -210,9 +210,14 @@ def _makers(
         makers[Part.INJECTED] = InjectedRuns(learnt, settings.algorithm).measure
     if Part.REAL in chosen:
         directory, address = stack.enter_context(own_broker(options.home))
-        home = directory / "home"
-        real = RealRuns(KafkaBroker(address), address, home, settings.run.num_steps)
-        makers[Part.REAL] = real.measure
+        shared = {
+            "run.num_steps": settings.run.num_steps,
+            "model.path": settings.model.path,
+            "data.train": settings.data.train,
+            "data.held_out": settings.data.held_out,
+            "reward.function": settings.reward.function,
+        }
+        makers[Part.REAL] = RealRuns(KafkaBroker(address), address, directory / "home", shared).measure
     return makers
 
 

@@ -19,9 +19,9 @@ from rollog.bench.injected_lag import (
     RolloutSource,
     with_recomputed_logprobs,
 )
-from rollog.bench.learning import Cell, Part, Variant
-from rollog.bench.learning_runs import InjectedRuns
-from rollog.config import GroupConfig, ModelConfig
+from rollog.bench.learning import Cell, Part, Variant, real_cells
+from rollog.bench.learning_runs import InjectedRuns, run_name
+from rollog.config import GroupConfig, ModelConfig, RunConfig
 from rollog.demo.countdown import problems, row
 from rollog.demo.model import new_model, save_model, save_tokenizer
 from rollog.errors import ConfigError, DataError
@@ -195,3 +195,10 @@ def test_the_files_of_the_task_are_used(task: LearningSettings, tmp_path: Path) 
     empty.write_text("", encoding="utf-8")
     with pytest.raises(DataError, match="no prompts in it"):
         RolloutSource(replace(task, data=DataConfig(train=str(empty), held_out=str(empty), id_field="id")))
+
+
+def test_every_cell_of_the_real_loop_has_a_name_that_a_run_may_have() -> None:
+    cells = list(real_cells(["weighted_topr", "topr"], [0.0, 0.5, 2.0], [0, 1]))
+    names = [RunConfig(name=run_name(cell)).name for cell in cells]
+    assert names[0] == "learning-weighted-topr-0-0"
+    assert len(set(names)) == len(cells)
