@@ -8,6 +8,7 @@ import platform
 import random
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from functools import cache
 from importlib import metadata
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, TypeVar
@@ -70,7 +71,7 @@ def write_results(
 ) -> None:
     """Write the figures together with when, where, with what and how they were measured.
 
-    `libraries` are further distributions whose versions matter, `details` further entries. What was there before is
+    `libraries` are further modules whose versions matter, `details` further entries. What was there before is
     replaced when the new file is whole.
     """
     results = {
@@ -82,7 +83,8 @@ def write_results(
             "rollog": __version__,
             "python": platform.python_version(),
             "kafka": kafka_version,
-            **{name: metadata.version(name) for name in ("kafka-python", *libraries)},
+            "kafka-python": metadata.version("kafka-python"),
+            **_versions_of(tuple(libraries)),
         },
         "figures": [asdict(figure) for figure in figures],
         **(details or {}),
@@ -90,6 +92,13 @@ def write_results(
     partial = path.with_name(f"{path.name}.partial")
     partial.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     partial.replace(path)
+
+
+@cache
+def _versions_of(modules: tuple[str, ...]) -> dict[str, str]:
+    """Versions of what provides these modules: its name may be another one, as that of a build for CPUs."""
+    distributions = metadata.packages_distributions() if modules else {}
+    return {module: metadata.version(distributions[module][0]) for module in modules}
 
 
 def ratio_of_means(pairs: Sequence[tuple[float, float]]) -> float:
