@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape
@@ -54,6 +55,31 @@ class Panel:
     points: Mapping[Style, Mapping[float, Estimate]]
 
 
+@dataclass(frozen=True, slots=True)
+class _Scale:
+    """The accuracies of a panel, from `low` to 1; what is beyond ends at the axes."""
+
+    low: float
+
+    @classmethod
+    def of(cls, panels: Sequence[Panel]) -> _Scale:
+        """One scale for all, from the quarter below the lowest mean, so that panels can be compared."""
+        means = [
+            found.mean for panel in panels for points in panel.points.values() for found in points.values()
+        ]
+        return cls(min(math.floor(4 * min(means, default=0.0)) / 4, 0.75))
+
+    @property
+    def ticks(self) -> list[float]:
+        """Five values at equal distances."""
+        return [self.low + part * (1.0 - self.low) / 4 for part in range(5)]
+
+    def y(self, accuracy: float) -> float:
+        """Pixels from the top of a panel."""
+        share = (min(max(accuracy, self.low), 1.0) - self.low) / (1.0 - self.low)
+        return _top + (_panel_height - _top - _bottom) * (1.0 - share)
+
+
 def panels_of(runs: Runs) -> list[Panel]:
     """A panel for each part and algorithm, in the order of the figures."""
     variants = by_variant(runs)
@@ -63,7 +89,7 @@ def panels_of(runs: Runs) -> list[Panel]:
 
 def svg_of(panels: Sequence[Panel], title: str) -> str:
     """The whole picture; `title` is its first line."""
-    num_rows = -(-len(panels) // _columns)
+    scale, num_rows = _Scale.of(panels), -(-len(panels) // _columns)
     width, height = _columns * _panel_width, _header_height + num_rows * _panel_height
     lines = [
         (
@@ -77,7 +103,7 @@ def svg_of(panels: Sequence[Panel], title: str) -> str:
     for number, panel in enumerate(panels):
         row, column = divmod(number, _columns)
         x, y = column * _panel_width, _header_height + row * _panel_height
-        lines += [f'<g transform="translate({x},{y})">', *_axes(panel), *_curves(panel), "</g>"]
+        lines += [f'<g transform="translate({x},{y})">', *_axes(panel, scale), *_curves(panel, scale), "</g>"]
     return "\n".join([*lines, "</svg>\n"])
 
 
@@ -118,12 +144,12 @@ def _legend() -> Iterator[str]:
         x += 50 + 7 * len(style.label)
 
 
-def _axes(panel: Panel) -> Iterator[str]:
+def _axes(panel: Panel, scale: _Scale) -> Iterator[str]:
     yield f'<text x="{_left}" y="{_top - 10}" font-size="12" font-weight="bold">{escape(panel.title)}</text>'
-    for tick in (0.0, 0.25, 0.5, 0.75, 1.0):
-        y = _y(tick)
+    for tick in scale.ticks:
+        y = scale.y(tick)
         yield f'<line x1="{_left}" y1="{y:.1f}" x2="{_panel_width - _right}" y2="{y:.1f}" stroke="{_faint}"/>'
-        yield f'<text x="{_left - 5}" y="{y + 4:.1f}" text-anchor="end">{tick:g}</text>'
+        yield f'<text x="{_left - 5}" y="{y + 4:.1f}" text-anchor="end">{tick:.3g}</text>'
     for place, lag in enumerate(panel.lags):
         x, y = _x(place, len(panel.lags)), _panel_height - _bottom + 14
         yield f'<text x="{x:.1f}" y="{y}" text-anchor="middle">{lag:g}</text>'
@@ -131,7 +157,7 @@ def _axes(panel: Panel) -> Iterator[str]:
     yield f'<text x="{middle:.1f}" y="{_panel_height - 10}" text-anchor="middle">{panel.x_label}</text>'
 
 
-def _curves(panel: Panel) -> Iterator[str]:
+def _curves(panel: Panel, scale: _Scale) -> Iterator[str]:
     """Per curve its line, then a bar and a dot for each estimate; bars end at the axes."""
     for style, points in panel.points.items():
         placed = [
@@ -139,25 +165,21 @@ def _curves(panel: Panel) -> Iterator[str]:
             for place, lag in enumerate(panel.lags)
             if lag in points
         ]
-        corners = " ".join(f"{x:.1f},{_y(found.mean):.1f}" for x, found in placed)
+        corners = " ".join(f"{x:.1f},{scale.y(found.mean):.1f}" for x, found in placed)
         if len(placed) > 1:
             yield (
                 f'<polyline points="{corners}" fill="none" stroke="{style.colour}" stroke-width="1.5"{style.dashes}/>'
             )
         for x, found in placed:
             if found.interval is not None:
-                low, high = (_y(min(max(bound, 0.0), 1.0)) for bound in found.interval)
+                low, high = (scale.y(bound) for bound in found.interval)
                 yield (
                     f'<line x1="{x:.1f}" y1="{low:.1f}" x2="{x:.1f}" y2="{high:.1f}" stroke="{style.colour}"/>'
                 )
-            yield f'<circle cx="{x:.1f}" cy="{_y(found.mean):.1f}" r="2.5" fill="{style.colour}"/>'
+            yield f'<circle cx="{x:.1f}" cy="{scale.y(found.mean):.1f}" r="2.5" fill="{style.colour}"/>'
 
 
 def _x(place: int, num_places: int) -> float:
     """Lags stand at equal distances: they grow by doubling."""
     width = _panel_width - _left - _right
     return _left + width * (place + 0.5) / num_places
-
-
-def _y(accuracy: float) -> float:
-    return _top + (_panel_height - _top - _bottom) * (1.0 - accuracy)

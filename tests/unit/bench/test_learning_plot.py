@@ -15,7 +15,7 @@ svg = "{http://www.w3.org/2000/svg}"
 def a_panel(title: str = "grpo", mean: float = 0.5) -> Panel:
     points = {
         0.0: Estimate(mean=mean, interval=(mean - 0.1, mean + 0.1), num_draws=3),
-        2.0: Estimate(mean=mean / 2, interval=None, num_draws=1),
+        2.0: Estimate(mean=0.3, interval=None, num_draws=1),
     }
     return Panel(title=title, x_label="lag", lags=(0.0, 2.0), points={greedy: points})
 
@@ -45,6 +45,15 @@ def test_bars_reach_as_far_as_the_interval_and_end_at_the_axes() -> None:
     (low, high), (clipped_low, clipped_high) = ends(0.5), ends(1.0)
     assert low - high == pytest.approx(2 * (clipped_low - clipped_high), abs=0.2)
     assert clipped_high < low
+
+
+def test_all_panels_share_one_scale_that_begins_at_the_quarter_below_the_lowest_mean() -> None:
+    texts = [
+        text.text
+        for text in ET.fromstring(svg_of([a_panel(mean=0.9), a_panel(mean=0.6)], "title")).iter(f"{svg}text")
+    ]
+    assert texts.count("0.25") == 2, "the lowest mean is 0.3"
+    assert texts.count("1") == 2
 
 
 def test_every_panel_has_a_place_of_its_own_and_the_picture_is_as_high_as_they_need() -> None:
