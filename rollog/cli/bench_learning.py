@@ -130,10 +130,11 @@ def learning(
         )
         _write(runs, wanted.target, command, options, learnt)
 
+    known = known_runs(options.results_path, learnt)
+    missing = [cell for cell in wanted.cells(options.seed) if cell not in known]
     with ExitStack() as stack:
-        makers = _makers(settings, options, stack, wanted.parts)
-        known = known_runs(options.results_path, learnt)
-        runs = measure(wanted.cells(options.seed), known, makers, on_measured)
+        makers = _makers(settings, options, stack, {cell.variant.part for cell in missing})
+        runs = measure(missing, known, makers, on_measured)
     _write(runs, wanted.target, command, options, learnt)
     click.echo("\n\n".join(tables_of(runs, wanted.target)))
     if plot_path is not None:
@@ -187,15 +188,15 @@ class _Wanted:
 
 
 def _makers(
-    settings: Settings, options: BenchOptions, stack: ExitStack, chosen: frozenset[Part]
+    settings: Settings, options: BenchOptions, stack: ExitStack, needed: set[Part]
 ) -> Mapping[Part, Callable[[Cell], Measured]]:
-    """What makes the runs of each part; a Kafka is started where the real loop is asked for."""
+    """What makes the runs of each part; a Kafka is started where the real loop is needed."""
     from rollog.bench.injected_lag import LearningSettings  # noqa: PLC0415  # help needs none of it
     from rollog.bench.learning_runs import InjectedRuns, RealRuns  # noqa: PLC0415
     from rollog.broker.kafka import KafkaBroker  # noqa: PLC0415
 
     makers: dict[Part, Callable[[Cell], Measured]] = {}
-    if Part.INJECTED in chosen:
+    if Part.INJECTED in needed:
         learnt = LearningSettings(
             num_steps=settings.run.num_steps,
             model=settings.model,
@@ -208,7 +209,7 @@ def _makers(
             trainer=settings.trainer,
         )
         makers[Part.INJECTED] = InjectedRuns(learnt, settings.algorithm).measure
-    if Part.REAL in chosen:
+    if Part.REAL in needed:
         directory, address = stack.enter_context(own_broker(options.home))
         shared = {
             "run.num_steps": settings.run.num_steps,
