@@ -73,14 +73,18 @@ class PromptRenderer:
 
     def token_ids(self, task: RolloutTask) -> tuple[int, ...]:
         """Token ids of the task's prompt. Raises DataError when it cannot be rendered or is too long."""
-        token_ids = self._cached(task.prompt)
+        return self.prompt_token_ids(task.prompt, task.sampling.max_tokens)
+
+    def prompt_token_ids(self, prompt: Prompt, max_tokens: int) -> tuple[int, ...]:
+        """Token ids of a prompt whose response may take `max_tokens`. Raises DataError as `token_ids` does."""
+        token_ids = self._cached(prompt)
         room = self._max_context_tokens - len(token_ids)
         if not token_ids:
-            raise DataError(f"prompt {task.prompt.prompt_id} is empty after tokenization")
-        if task.sampling.max_tokens > room:
+            raise DataError(f"prompt {prompt.prompt_id} is empty after tokenization")
+        if max_tokens > room:
             raise DataError(
-                f"prompt {task.prompt.prompt_id} has {len(token_ids)} tokens and sampling.max_tokens is "
-                f"{task.sampling.max_tokens}: more than model.max_context_tokens = {self._max_context_tokens}; "
+                f"prompt {prompt.prompt_id} has {len(token_ids)} tokens and sampling.max_tokens is "
+                f"{max_tokens}: more than model.max_context_tokens = {self._max_context_tokens}; "
                 "shorten the prompt, lower the first or raise the second"
             )
         return token_ids

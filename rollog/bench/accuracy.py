@@ -7,29 +7,23 @@ ledger's step timings have it, so the start of the engines does not count. Every
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from dataclasses import dataclass
 from itertools import accumulate
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from consumers.progress import RunProgress
+from rollog.bench.demo_run import demo_run, held_out_accuracy
 from rollog.bench.figures import Figure, bootstrap_interval, ratio_of_means
-from rollog.broker.topics import RunTopics
-from rollog.errors import ChildFailed, DataError
+from rollog.errors import DataError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from consumers.progress import ProgressView
     from rollog.broker.ports import Broker
     from schemas import StepTimings
 
 evaluation_steps = 2
-prefix = "rollog"
-_read_seconds = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,39 +107,20 @@ def measure_accuracy(
     for seed in seeds:
         for alpha in alphas:
             run = f"accuracy-{alpha:g}-{seed}".replace(".", "-")
-            _run_demo(home, address, run, alpha, seed)
-            with RunProgress(broker, RunTopics(prefix, run)) as progress:
-                curve = _curve_of_view(progress.read_to_end(_read_seconds))
+            assignments = {
+                "freshness.alpha": alpha,
+                "run.seed": seed,
+                "evaluation.every_steps": evaluation_steps,
+                "evaluation.sampled": "false",
+            }
+            view = demo_run(broker, address, home, run, assignments)
+            curve = curve_of(view.step_timings, held_out_accuracy(view, "greedy"))
             curves[alpha].append(curve)
             accuracy = ", ".join(
                 f"{version}: {value:.3f}" for version, value in sorted(curve.accuracy.items())
             )
             on_progress(f"alpha {alpha:g}, seed {seed}: {curve.step_seconds:.2f} s/step; held-out {accuracy}")
     return figures_of(curves, target)
-
-
-def _curve_of_view(view: ProgressView) -> Curve:
-    accuracy = {
-        version: score.mean_reward
-        for (evaluation, version), score in view.held_out.items()
-        if evaluation == "greedy"
-    }
-    return curve_of(view.step_timings, accuracy)
-
-
-def _run_demo(home: Path, address: str, run: str, alpha: float, seed: int) -> None:
-    assignments = {
-        "freshness.alpha": alpha,
-        "run.seed": seed,
-        "evaluation.every_steps": evaluation_steps,
-        "evaluation.sampled": "false",
-    }
-    command = [sys.executable, "-m", "rollog.cli.main", "up", "--plain"]
-    command += ["--home", str(home), "--broker", address, "--run", run]
-    command += [word for name, value in assignments.items() for word in ("--set", f"{name}={value}")]
-    ended = subprocess.run(command, check=False, capture_output=True, text=True)  # noqa: S603  # our own
-    if ended.returncode:
-        raise ChildFailed(f"run {run} ended with status {ended.returncode}:\n{ended.stderr[-2000:]}")
 
 
 def _reached(curve: Curve, alpha: float, target: float) -> float:

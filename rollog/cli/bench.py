@@ -2,25 +2,12 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable
-from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import wraps
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
 import click
 
 from rollog.bench.items import Item, measured_by_default, summaries
-from rollog.cli.options import home_option
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from rollog.bench.figures import Figure
-
-Command = Callable[..., Any]
+from rollog.cli.bench_engines import accelerator, alphas_of, training
+from rollog.cli.bench_learning import learning
+from rollog.cli.bench_options import BenchOptions, bench_options, own_broker, report
 
 
 @click.group()
@@ -32,43 +19,6 @@ def bench() -> None:
     """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BenchOptions:
-    """What every benchmark is told: where caches lie, the seed of its draws, and where its figures go."""
-
-    home: Path
-    seed: int
-    json_path: Path | None
-    results_path: Path | None
-
-
-def bench_options(function: Command) -> Command:
-    """Add the options that every benchmark has; the command receives them as `options`."""
-
-    @wraps(function)
-    def command(
-        home: Path, seed: int, json_path: Path | None, results_path: Path | None, **others: Any
-    ) -> Any:
-        options = BenchOptions(
-            home=home.expanduser(), seed=seed, json_path=json_path, results_path=results_path
-        )
-        return function(options=options, **others)
-
-    decorated: Command = click.option(
-        "--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write the figures here."
-    )(command)
-    decorated = click.option(
-        "--results",
-        "results_path",
-        type=click.Path(dir_okay=False, path_type=Path),
-        help="Write date, machine, versions, command and figures here.",
-    )(decorated)
-    decorated = click.option(
-        "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of every draw."
-    )(decorated)
-    return home_option(decorated)
-
-
 def _items(context: click.Context, parameter: click.Parameter, value: str) -> tuple[Item, ...]:
     del context, parameter
     known = {str(item.value): item for item in Item}
@@ -77,19 +27,6 @@ def _items(context: click.Context, parameter: click.Parameter, value: str) -> tu
     if unknown:
         raise click.BadParameter(f"{', '.join(unknown)} is not known; give some of {','.join(known)}")
     return tuple(sorted({known[word] for word in words}))
-
-
-@contextmanager
-def own_broker(home: Path) -> Iterator[tuple[Path, str]]:
-    """A directory that is removed afterwards, and the address of an embedded Kafka with its data there."""
-    from rollog.broker.embedded import EmbeddedKafka  # noqa: PLC0415  # help needs none of it
-    from rollog.cli.connection import cache_directory  # noqa: PLC0415
-
-    with (
-        tempfile.TemporaryDirectory(prefix="rollog-bench-") as directory,
-        EmbeddedKafka(Path(directory) / "kafka", cache_directory(home)) as kafka,
-    ):
-        yield Path(directory), kafka.address
 
 
 @bench.command()
@@ -156,20 +93,12 @@ def scheduling(
         f"rollog bench scheduling --items {chosen} --draws {num_draws} --speed {speed:g} --lanes {num_lanes} "
         f"--seed {options.seed}"
     )
-    _report(figures, command, options)
+    report(figures, command, options)
     return 1 if num_failed else 0
 
 
-def _any_alphas(context: click.Context, parameter: click.Parameter, value: str) -> tuple[float, ...]:
-    del context, parameter
-    try:
-        return tuple(sorted({float(word) for word in value.split(",")}))
-    except ValueError:
-        raise click.BadParameter(f"{value!r} is not a list of numbers such as 0,1,2") from None
-
-
 def _alphas(context: click.Context, parameter: click.Parameter, value: str) -> tuple[float, ...]:
-    alphas = _any_alphas(context, parameter, value)
+    alphas = alphas_of(context, parameter, value)
     if alphas[0] != 0 or len(alphas) == 1:
         raise click.BadParameter(
             f"{value!r}: give 0, which the others are compared with, and at least one more"
@@ -228,7 +157,7 @@ def accuracy(
         )
     chosen = ",".join(f"{alpha:g}" for alpha in alphas)
     command = f"rollog bench accuracy --alphas {chosen} --seeds {num_seeds} --target {target:g} --seed {options.seed}"
-    _report(figures, command, options)
+    report(figures, command, options)
     return 0
 
 
@@ -266,7 +195,7 @@ def chaos(*, num_kills: int, engine: str, options: BenchOptions) -> int:
         on_progress=lambda line: click.echo(line, err=True),
     )
     command = f"rollog bench chaos --kills {num_kills} --engine {engine} --seed {options.seed}"
-    _report(figures, command, options)
+    report(figures, command, options)
     return 0
 
 
@@ -295,134 +224,10 @@ def recovery(*, num_rounds: int, options: BenchOptions) -> int:
             on_progress=lambda line: click.echo(line, err=True),
         )
     command = f"rollog bench recovery --rounds {num_rounds} --seed {options.seed}"
-    _report(figures, command, options)
+    report(figures, command, options)
     return 0
 
 
-@bench.command()
-@click.option(
-    "--model",
-    "shape",
-    type=click.Choice(["tiny", "0.5b", "1.5b"]),
-    default="0.5b",
-    show_default=True,
-    help="Size of the randomly initialised model.",
-)
-@click.option(
-    "--config",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    default=Path("examples/one_gpu.toml"),
-    show_default=True,
-    help="Settings of the runs, but for model, data, reward, alpha and length.",
-)
-@click.option(
-    "--alphas", callback=_any_alphas, default="0,1", show_default=True, help="Values of freshness.alpha."
-)
-@click.option(
-    "--steps", "num_steps", type=click.IntRange(min=2), default=10, show_default=True, help="Of each run."
-)
-@click.option("--dtype", default="bfloat16", show_default=True, help="Of weights and activations.")
-@click.option("--context", type=click.IntRange(min=1), default=1024, show_default=True, help="Most tokens.")
-@click.option("--set", "assignments", multiple=True, metavar="SECTION.KEY=VALUE", help="Change a setting.")
-@bench_options
-def accelerator(
-    *,
-    shape: str,
-    config: Path,
-    alphas: tuple[float, ...],
-    num_steps: int,
-    dtype: str,
-    context: int,
-    assignments: tuple[str, ...],
-    options: BenchOptions,
-) -> int:
-    """Measure the whole loop on this machine's device: tokens generated and trained, reloads, and time in between.
-
-    vLLM and DeepSpeed share one GPU, or this machine's processors where there is none; the model is random.
-    """
-    from rollog.bench.accelerator import Workload, measure_accelerator  # noqa: PLC0415  # help needs none of it
-    from rollog.broker.kafka import KafkaBroker  # noqa: PLC0415
-
-    workload = Workload(
-        shape=shape,
-        config=config,
-        dtype=dtype,
-        max_context_tokens=context,
-        num_steps=num_steps,
-        seed=options.seed,
-        assignments=assignments,
-    )
-    with own_broker(options.home) as (directory, address):
-        figures = measure_accelerator(
-            workload=workload,
-            alphas=alphas,
-            broker=KafkaBroker(address),
-            address=address,
-            home=directory / "home",
-            on_progress=lambda line: click.echo(line, err=True),
-        )
-    words = "".join(f" --set {assignment}" for assignment in assignments)
-    command = (
-        f"rollog bench accelerator --model {shape} --config {config} --alphas {','.join(f'{a:g}' for a in alphas)} "
-        f"--steps {num_steps} --dtype {dtype} --context {context} --seed {options.seed}{words}"
-    )
-    _report(figures, command, options)
-    return 0
-
-
-@bench.command()
-@click.option(
-    "--rounds",
-    "num_rounds",
-    type=click.IntRange(min=1),
-    default=10,
-    show_default=True,
-    help="Training steps of each model that are timed, after one that is not.",
-)
-@click.option(
-    "--threads",
-    "num_threads",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    help="CPU threads of every loop.",
-)
-@bench_options
-def training(*, num_rounds: int, num_threads: int, options: BenchOptions) -> int:
-    """Measure the training engine: tokens per second against a bare PyTorch loop on the same batches, and packing.
-
-    The demo's model and one of 6 million parameters, in one process without broker; engine, bare loop and packed
-    engine take turns.
-    """
-    from rollog.bench.training_speed import (  # noqa: PLC0415  # help needs none of it
-        demo_workload,
-        larger_workload,
-        measure_training,
-    )
-    from rollog.demo.model import new_model, save_model, vocabulary  # noqa: PLC0415
-
-    with tempfile.TemporaryDirectory(prefix="rollog-bench-") as directory:
-        demo, larger = Path(directory) / "demo", Path(directory) / "larger"
-        save_model(new_model(options.seed), demo)
-        figures = measure_training(
-            [demo_workload(demo, len(vocabulary)), larger_workload(larger, options.seed)],
-            num_rounds=num_rounds,
-            num_threads=num_threads,
-            seed=options.seed,
-            on_progress=lambda line: click.echo(line, err=True),
-        )
-    command = f"rollog bench training --rounds {num_rounds} --threads {num_threads} --seed {options.seed}"
-    _report(figures, command, options)
-    return 0
-
-
-def _report(figures: Sequence[Figure], command: str, options: BenchOptions) -> None:
-    from rollog.bench.figures import write_figures, write_results  # noqa: PLC0415  # help needs none of it
-    from rollog.broker.embedded_jars import kafka_version  # noqa: PLC0415
-
-    for figure in figures:
-        click.echo(figure.line())
-    if options.json_path is not None:
-        write_figures(figures, options.json_path)
-    if options.results_path is not None:
-        write_results(figures, options.results_path, command=command, kafka_version=kafka_version)
+bench.add_command(accelerator)
+bench.add_command(learning)
+bench.add_command(training)

@@ -110,3 +110,14 @@ def test_figures_compare_only_draws_that_both_modes_finished() -> None:
 
 def test_a_comparison_without_finished_draws_has_no_figures() -> None:
     assert figures_of([a_comparison()], {}) == []
+
+
+def test_results_name_the_versions_of_modules_whatever_their_distributions_are_called(tmp_path: Path) -> None:
+    path = tmp_path / "results.json"
+    details = {"settings": {"run.num_steps": 20}}
+    write_results([], path, command="", kafka_version="4", libraries=["_pytest", "click"], details=details)
+    results = json.loads(path.read_text())
+    assert results["versions"]["_pytest"] == pytest.__version__
+    assert "click" in results["versions"]
+    assert results["settings"] == {"run.num_steps": 20}
+    assert [file.name for file in tmp_path.iterdir()] == ["results.json"]

@@ -1,0 +1,45 @@
+"""One run of the demo as a user starts it, `rollog up` in a process of its own, and what its topics then say."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+from consumers.progress import RunProgress
+from rollog.broker.topics import RunTopics
+from rollog.errors import ChildFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from consumers.progress import ProgressView
+    from rollog.broker.ports import Broker
+
+prefix = "rollog"
+_read_seconds = 60.0
+
+
+def demo_run(
+    broker: Broker, address: str, home: Path, run: str, assignments: Mapping[str, object]
+) -> ProgressView:
+    """Run the demo with some settings replaced, and read it; `broker` is the one at `address`.
+
+    Raises ChildFailed when the run ends with another exit status than 0.
+    """
+    command = [sys.executable, "-m", "rollog.cli.main", "up", "--plain"]
+    command += ["--home", str(home), "--broker", address, "--run", run]
+    command += [word for name, value in assignments.items() for word in ("--set", f"{name}={value}")]
+    ended = subprocess.run(command, check=False, capture_output=True, text=True)  # noqa: S603  # our own
+    if ended.returncode:
+        raise ChildFailed(f"run {run} ended with status {ended.returncode}:\n{ended.stderr[-2000:]}")
+    with RunProgress(broker, RunTopics(prefix, run)) as progress:
+        return progress.read_to_end(_read_seconds)
+
+
+def held_out_accuracy(view: ProgressView, evaluation: str) -> dict[int, float]:
+    """Accuracy by version of an evaluation, `greedy` or `sampled`."""
+    return {
+        version: score.mean_reward for (name, version), score in view.held_out.items() if name == evaluation
+    }
