@@ -30,8 +30,9 @@ import rollog.demo
 from producers.config import EvaluationConfig, SamplingConfig
 from rollog.config import GroupConfig, RunConfig
 from rollog.demo.countdown import reward
-from rollog.demo.model import encode_words, eos_token_id, vocabulary
+from rollog.demo.model import encode_words, vocabulary
 from rollog.demo.prepare import DemoFiles, prepare
+from rollog.word_models import eos_token_id
 from trainer.config import AlgorithmConfig, OptimizerConfig, TrainerConfig
 
 if TYPE_CHECKING:

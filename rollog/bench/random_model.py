@@ -59,10 +59,9 @@ shapes = {
 
 def words(shape: ModelShape) -> tuple[str, ...]:
     """The vocabulary: padding, end and the unknown word, then numbered words."""
-    from rollog.demo.model import eos_token, pad_token, unknown_token  # noqa: PLC0415  # needs torch
+    from rollog.word_models import special_tokens  # noqa: PLC0415  # needs torch
 
-    marks = (pad_token, eos_token, unknown_token)
-    return (*marks, *(f"w{index}" for index in range(len(marks), shape.vocab_size)))
+    return (*special_tokens, *(f"w{index}" for index in range(len(special_tokens), shape.vocab_size)))
 
 
 def write_random_model(
@@ -72,7 +71,12 @@ def write_random_model(
     import torch  # noqa: PLC0415  # the prompts and the reward need none of it
     from transformers import Qwen2Config, Qwen2ForCausalLM  # noqa: PLC0415
 
-    from rollog.demo.model import eos_token_id, pad_token_id, save_model, save_tokenizer  # noqa: PLC0415
+    from rollog.word_models import (  # noqa: PLC0415
+        eos_token_id,
+        pad_token_id,
+        save_model,
+        save_word_tokenizer,
+    )
     from trainer.policy import dtypes  # noqa: PLC0415
 
     torch.manual_seed(seed)
@@ -92,7 +96,7 @@ def write_random_model(
     model = Qwen2ForCausalLM(config)  # type: ignore[no-untyped-call]
     model.to(dtype=dtypes[dtype])  # type: ignore[call-arg]
     save_model(model, directory)
-    save_tokenizer(directory, words(shape), max_context_tokens)
+    save_word_tokenizer(directory, words(shape), max_context_tokens)
     return sum(parameter.numel() for parameter in model.parameters())
 
 

@@ -129,7 +129,8 @@ def training(*, num_rounds: int, num_threads: int, options: BenchOptions) -> int
         larger_workload,
         measure_training,
     )
-    from rollog.demo.model import new_model, save_model, vocabulary  # noqa: PLC0415
+    from rollog.demo.model import new_model, vocabulary  # noqa: PLC0415
+    from rollog.word_models import save_model  # noqa: PLC0415
 
     with tempfile.TemporaryDirectory(prefix="rollog-bench-") as directory:
         demo, larger = Path(directory) / "demo", Path(directory) / "larger"

@@ -7,27 +7,24 @@ tokenizer_config.json for every model of type qwen2 and splits words into pieces
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 import torch
-from safetensors.torch import save_file
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 from rollog.demo.countdown import again, largest_value, marks, operators
+from rollog.word_models import (
+    eos_token_id,
+    pad_token_id,
+    save_word_tokenizer,
+    special_tokens,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
-pad_token, eos_token, unknown_token = "<pad>", "<eos>", "<unk>"
 vocabulary = (
-    pad_token,
-    eos_token,
-    unknown_token,
+    *special_tokens,
     *operators,
     ":",
     "=",
@@ -35,38 +32,12 @@ vocabulary = (
     *marks,
     *(str(value) for value in range(largest_value + 1)),
 )
-pad_token_id, eos_token_id, unknown_token_id = range(3)
 max_context_tokens = 64
 
 
-def save_tokenizer(
-    directory: Path, known: Sequence[str] = vocabulary, max_tokens: int = max_context_tokens
-) -> None:
-    """Write tokenizer.json and tokenizer_config.json; the latter names the class to load it with."""
-    words = Tokenizer(WordLevel({word: index for index, word in enumerate(known)}, unk_token=unknown_token))
-    words.pre_tokenizer = WhitespaceSplit()
-    words.add_special_tokens([pad_token, eos_token, unknown_token])
-    settings = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "pad_token": pad_token,
-        "eos_token": eos_token,
-        "unk_token": unknown_token,
-        "model_max_length": max_tokens,
-        "padding_side": "left",
-        "clean_up_tokenization_spaces": False,
-    }
-    words.save(str(directory / "tokenizer.json"))
-    (directory / "tokenizer_config.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
-
-
-def save_model(model: Qwen2ForCausalLM, directory: Path) -> None:
-    """Write weights and configuration; the output layer is the embedding, so it is written once."""
-    model.config.architectures = [type(model).__name__]
-    model.config.save_pretrained(directory)
-    weights = {name: parameter.detach().contiguous() for name, parameter in model.named_parameters()}
-    path = directory / "model.safetensors"
-    save_file(weights, path, metadata={"format": "pt"})
-    path.chmod(0o644)
+def save_tokenizer(directory: Path) -> None:
+    """Write the tokenizer's two files."""
+    save_word_tokenizer(directory, vocabulary, max_context_tokens)
 
 
 def load_tokenizer(directory: Path) -> PreTrainedTokenizerFast:

@@ -15,7 +15,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from rollog.demo.countdown import demonstration, problems
-from rollog.demo.model import encode_words, eos_token_id, new_model, pad_token_id
+from rollog.demo.model import encode_words, new_model
+from rollog.word_models import eos_token_id, pad_token_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

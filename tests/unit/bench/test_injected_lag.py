@@ -23,8 +23,9 @@ from rollog.bench.learning import Cell, Part, Variant, real_cells
 from rollog.bench.learning_runs import InjectedRuns, run_name
 from rollog.config import GroupConfig, ModelConfig, RunConfig
 from rollog.demo.countdown import problems, row
-from rollog.demo.model import new_model, save_model, save_tokenizer
+from rollog.demo.model import new_model, save_tokenizer
 from rollog.errors import ConfigError, DataError
+from rollog.word_models import save_model
 from schemas import FinishReason
 from trainer.collation import collate
 from trainer.config import AlgorithmConfig, OptimizerConfig, TrainerConfig

@@ -11,15 +11,13 @@ import torch
 from rollog.demo.countdown import demonstration, problems
 from rollog.demo.model import (
     encode_words,
-    eos_token_id,
     load_tokenizer,
     max_context_tokens,
     new_model,
-    pad_token_id,
     save_tokenizer,
-    unknown_token_id,
     vocabulary,
 )
+from rollog.word_models import eos_token_id, pad_token_id, unknown_token_id
 
 if TYPE_CHECKING:
     from pathlib import Path
