@@ -205,6 +205,21 @@ def test_a_follower_that_cannot_start_is_shown(tmp_path: Path) -> None:
     followers.close()
 
 
+@pytest.mark.slow
+def test_a_rank_that_hangs_in_a_step_ends_the_step_in_time(tmp_path: Path) -> None:
+    settings = trainer_settings(tmp_path, RunTopics("rollog-test", "hanging"), make_model(tmp_path / "model"))
+    trainer = settings.trainer.model_copy(update={"rank_timeout_seconds": 60.0})
+    settings = replace(settings, trainer=trainer)
+    with engine_of_ranks(settings, num_ranks=2, logs=tmp_path) as (engine, _):
+        engine.start(settings.model_path)
+        engine.train_step(one_sample(2))
+        pid = pid_of_follower(tmp_path / "trainer-rank-1.log")
+        os.kill(pid, signal.SIGSTOP)
+        with pytest.raises(EngineError, match=r"in train_step: rank 1 has not answered"):
+            engine.train_step(one_sample(2))
+    assert not exists(pid)
+
+
 class Training:
     """The trainer's role in a thread."""
 

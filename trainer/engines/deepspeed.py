@@ -109,6 +109,7 @@ class DeepSpeedEngine:
         self._engine = deepspeed.initialize(
             model=policy, optimizer=optimizer, config=self._deepspeed_config(), dist_init_required=False
         )[0]
+        _limit_waiting(self._trainer.rank_timeout_seconds)
         self._model = model
         self._reference = ReferenceModel(model_path, weights_path, self._temperature, self._dtype)
         self._steps_taken = 0
@@ -301,6 +302,13 @@ def _join_process_group(deepspeed: Any, ranks: RankGroup | None, timeout_seconds
     deepspeed.comm.comm.cdb = None
     deepspeed.init_distributed(dist_init_required=False, auto_mpi_discovery=False, verbose=False)
     return is_new
+
+
+def _limit_waiting(timeout_seconds: float) -> None:
+    """Give the groups that DeepSpeed has made the limit, too: they begin with PyTorch's own of half an hour."""
+    distributed: Any = torch.distributed.distributed_c10d
+    for group in list(distributed._world.pg_map):  # noqa: SLF001 - there is no public list of groups
+        distributed._set_pg_timeout(timedelta(seconds=timeout_seconds), group)  # noqa: SLF001 - nor another way
 
 
 def _prefer_loopback() -> None:
