@@ -8,6 +8,7 @@ import re
 import shutil
 import signal
 import subprocess
+import time
 import uuid
 from contextlib import suppress
 from pathlib import Path
@@ -76,6 +77,7 @@ class Composition:
         """Wait until the trainer's container has committed that version or a later one."""
 
         def is_committed() -> bool:
+            time.sleep(2)  # asking costs more than a training step
             shown = self.call("logs", "--no-color", "trainer")
             return any(int(found) >= version for found in re.findall(r"step committed version=(\d+)", shown))
 
