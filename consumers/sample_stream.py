@@ -14,6 +14,7 @@ from rollog.broker.ports import TopicPartition
 from rollog.errors import TopicMismatch
 from rollog.rules.dead_letters import DeadLetterLimit, dead_letter
 from rollog.rules.reading import read_sample
+from schemas import Status
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -44,7 +45,10 @@ def consume(record: Record, limits: SampleLimits) -> ConsumedSample:
 
 
 class SampleStream:
-    """Reads samples and holds their payloads by place until `release`."""
+    """Reads samples and holds their payloads by place until `release`.
+
+    `newest_failure` is what the newest failed sample says of its error; None while there was none.
+    """
 
     def __init__(
         self,
@@ -62,6 +66,7 @@ class SampleStream:
         self._partitions = [TopicPartition(topic, number) for number in range(len(low_water_marks))]
         self._consumer = broker.consumer(client_id="trainer-samples", group_id=group_id)
         self._held: dict[Place, ConsumedSample] = {}
+        self.newest_failure: str | None = None
         self._check_retained(low_water_marks)
         self._consumer.assign(dict(zip(self._partitions, low_water_marks, strict=True)))
 
@@ -94,6 +99,8 @@ class SampleStream:
         else:
             self._limit.dead(record, item.header.defect)
         self._held[item.header.place] = item
+        if item.sample is not None and item.sample.status is Status.FAILED:
+            self.newest_failure = f"{item.sample.error_class}: {item.sample.error_message}"
         return item
 
     @property

@@ -175,7 +175,7 @@ class Trainer:
             log.info("training over", version=self._ledger.version, reason=reason)
             self._closing = _Closing(reason, self._clock())
         else:
-            check_progress(self._ledger, self._settings.groups)
+            check_progress(self._ledger, self._settings.groups, self._stream.newest_failure)
 
     def _take_over(self, open_parts: ExitStack) -> None:
         settings, topics = self._settings, self._topics

@@ -17,11 +17,12 @@ causes = {
 }
 
 
-def check_progress(ledger: LedgerState, groups: GroupConfig) -> None:
+def check_progress(ledger: LedgerState, groups: GroupConfig, newest_failure: str | None = None) -> None:
     """Raise DataError when too many groups in a row were closed without being trained.
 
     Otherwise a run whose rewards never vary, or can never be computed, would issue groups for ever. The count is a
-    function of the ledger alone: a trainer that is started again comes to the same conclusion.
+    function of the ledger alone: a trainer that is started again comes to the same conclusion. `newest_failure`, what
+    was read last of an attempt that failed, is said with it.
     """
     num_groups = ledger.untrained_in_a_row.total()
     if num_groups < groups.max_untrained_in_a_row:
@@ -33,10 +34,11 @@ def check_progress(ledger: LedgerState, groups: GroupConfig) -> None:
     reasons = ", ".join(f"{count} {reason}" for reason, count in ledger.filtered_in_a_row.most_common())
     if reasons:
         counts += f"; filtered as {reasons}"
+    failure = "" if newest_failure is None else f"the newest failed attempt says {newest_failure!r}; "
     raise DataError(
         f"at version {ledger.version} the last {num_groups} groups were closed and none was trained ({counts}); "
-        "check that the reward function works and tells responses to the same prompt apart, that the prompts are "
-        "neither too hard nor too easy for the model and that the filters suit both, or raise "
+        f"{failure}check that the reward function works and tells responses to the same prompt apart, that the "
+        "prompts are neither too hard nor too easy for the model and that the filters suit both, or raise "
         "groups.max_untrained_in_a_row "
         f"(now {groups.max_untrained_in_a_row})"
     )

@@ -51,6 +51,16 @@ def stored(sample: Sample, *, partition: int = 0, value: bytes | None = None) ->
     )
 
 
+def test_what_the_newest_failure_said_is_kept(memory_broker: MemoryBroker) -> None:
+    broker = a_broker(memory_broker)
+    failed = a_sample(0, 0, status=Status.FAILED, error_class="EngineError", error_message="70 prompt tokens")
+    write(broker, 0, encode(failed), encode(a_sample(0, 1)))
+    with a_stream(broker) as stream:
+        assert stream.newest_failure is None
+        stream.poll(1.0)
+        assert stream.newest_failure == "EngineError: 70 prompt tokens"
+
+
 def test_payloads_are_held_until_their_verdict_is_committed(memory_broker: MemoryBroker) -> None:
     broker = a_broker(memory_broker)
     write(broker, 1, encode(a_sample(1, 0)), encode(a_sample(1, 1)))

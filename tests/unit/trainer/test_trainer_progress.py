@@ -37,6 +37,13 @@ def test_too_many_groups_without_a_trained_one_are_an_error_that_names_counts_an
         check_progress(ledger.state, groups)
 
 
+def test_what_an_attempt_failed_with_is_said() -> None:
+    ledger = LedgerBuilder()
+    close(ledger, Disposition.INCOMPLETE)
+    with pytest.raises(DataError, match="newest failed attempt says 'PromptTooLong: 70 tokens'; check"):
+        check_progress(ledger.state, groups_config(max_untrained_in_a_row=1), "PromptTooLong: 70 tokens")
+
+
 def test_a_trained_group_begins_the_count_anew() -> None:
     ledger = LedgerBuilder()
     groups = groups_config(max_untrained_in_a_row=3)
