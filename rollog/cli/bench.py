@@ -5,9 +5,9 @@ from __future__ import annotations
 import click
 
 from rollog.bench.items import Item, measured_by_default, summaries
-from rollog.cli.bench_engines import accelerator, alphas_of, training
+from rollog.cli.bench_engines import accelerator, training
 from rollog.cli.bench_learning import learning
-from rollog.cli.bench_options import BenchOptions, bench_options, own_broker, report
+from rollog.cli.bench_options import BenchOptions, bench_options, numbers, own_broker, report
 
 
 @click.group()
@@ -98,7 +98,7 @@ def scheduling(
 
 
 def _alphas(context: click.Context, parameter: click.Parameter, value: str) -> tuple[float, ...]:
-    alphas = alphas_of(context, parameter, value)
+    alphas = tuple(sorted(numbers(float)(context, parameter, value)))
     if alphas[0] != 0 or len(alphas) == 1:
         raise click.BadParameter(
             f"{value!r}: give 0, which the others are compared with, and at least one more"

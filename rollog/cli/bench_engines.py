@@ -7,18 +7,9 @@ from pathlib import Path
 
 import click
 
-from rollog.cli.bench_options import BenchOptions, bench_options, own_broker, report
+from rollog.cli.bench_options import BenchOptions, bench_options, numbers, own_broker, report
 
 _libraries = ("torch", "transformers", "deepspeed")
-
-
-def alphas_of(context: click.Context, parameter: click.Parameter, value: str) -> tuple[float, ...]:
-    """The numbers of a list such as 0,1,2, in order. Raises BadParameter."""
-    del context, parameter
-    try:
-        return tuple(sorted({float(word) for word in value.split(",")}))
-    except ValueError:
-        raise click.BadParameter(f"{value!r} is not a list of numbers such as 0,1,2") from None
 
 
 @click.command()
@@ -38,7 +29,7 @@ def alphas_of(context: click.Context, parameter: click.Parameter, value: str) ->
     help="Settings of the runs, but for model, data, reward, alpha and length.",
 )
 @click.option(
-    "--alphas", callback=alphas_of, default="0,1", show_default=True, help="Values of freshness.alpha."
+    "--alphas", callback=numbers(float), default="0,1", show_default=True, help="Values of freshness.alpha."
 )
 @click.option(
     "--steps", "num_steps", type=click.IntRange(min=2), default=10, show_default=True, help="Of each run."

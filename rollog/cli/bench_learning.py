@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import click
 
 from rollog.bench.learning import Part, injected_cells, real_algorithms, real_cells
-from rollog.cli.bench_options import BenchOptions, bench_options, own_broker, write
+from rollog.cli.bench_options import BenchOptions, bench_options, numbers, own_broker, write
 from trainer.config import AlgorithmType
 
 if TYPE_CHECKING:
@@ -34,20 +34,6 @@ def _names(context: click.Context, parameter: click.Parameter, value: str | None
     return names
 
 
-def _numbers(kind: type[float]) -> Callable[[click.Context, click.Parameter, str], tuple[Any, ...]]:
-    def parsed(context: click.Context, parameter: click.Parameter, value: str) -> tuple[Any, ...]:
-        del context, parameter
-        try:
-            numbers = tuple(dict.fromkeys(kind(word) for word in value.split(",")))
-        except ValueError:
-            raise click.BadParameter(f"{value!r} is not a list of numbers such as 0,2,8") from None
-        if min(numbers) < 0:
-            raise click.BadParameter(f"{value!r} has a negative number; a lag is 0 or more")
-        return numbers
-
-    return parsed
-
-
 @click.command()
 @click.option(
     "--part",
@@ -63,14 +49,14 @@ def _numbers(kind: type[float]) -> Callable[[click.Context, click.Parameter, str
 )
 @click.option(
     "--lags",
-    callback=_numbers(int),
+    callback=numbers(int),
     default="0,2,8,4,1",
     show_default=True,
     help="Injected lags, in the order in which they are measured.",
 )
 @click.option(
     "--alphas",
-    callback=_numbers(float),
+    callback=numbers(float),
     default="0,2",
     show_default=True,
     help="Values of freshness.alpha in the real loop.",

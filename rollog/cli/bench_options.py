@@ -59,6 +59,22 @@ def bench_options(function: Command) -> Command:
     return home_option(decorated)
 
 
+def numbers(kind: type[float]) -> Callable[[click.Context, click.Parameter, str], tuple[Any, ...]]:
+    """A callback for an option that takes a list of lags or alphas such as 0,2,8; each counts once."""
+
+    def parsed(context: click.Context, parameter: click.Parameter, value: str) -> tuple[Any, ...]:
+        del context, parameter
+        try:
+            found = tuple(dict.fromkeys(kind(word) for word in value.split(",")))
+        except ValueError:
+            raise click.BadParameter(f"{value!r} is not a list of numbers such as 0,2,8") from None
+        if min(found) < 0:
+            raise click.BadParameter(f"{value!r} has a negative number; a lag is 0 or more")
+        return found
+
+    return parsed
+
+
 @contextmanager
 def own_broker(home: Path) -> Iterator[tuple[Path, str]]:
     """A directory that is removed afterwards, and the address of an embedded Kafka with its data there."""
