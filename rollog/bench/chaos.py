@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from rollog.bench.kills import Kill
 
-window_seconds = 45.0
+window_seconds = 180.0
 """How long it may take until the next of the planted windows is reached before they are given up."""
 closing_seconds = 600.0
 _tick_seconds = 0.02
