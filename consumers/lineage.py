@@ -13,9 +13,20 @@ from typing import TYPE_CHECKING, Any
 
 from consumers.ledger import read_ledger
 from rollog.broker.reading import read_to_end
-from rollog.errors import ConfigError
+from rollog.errors import ConfigError, TopicMismatch
 from rollog.rules.ledger_state import LedgerState
-from schemas import Disposition, Genesis, LedgerKind, Rebase, RolloutTask, Sample, Step, WeightVersion
+from schemas import (
+    Disposition,
+    Genesis,
+    Kind,
+    LedgerKind,
+    Rebase,
+    RolloutTask,
+    Sample,
+    Step,
+    WeightVersion,
+    sample_id,
+)
 from schemas.codec import SchemaError, decode, decode_as
 
 if TYPE_CHECKING:
@@ -55,19 +66,31 @@ class Lineage:
             for verdict in entry.record.verdicts:
                 self._judged[(verdict.partition, verdict.offset)] = _Judged(verdict, entry)
 
-    def sample(self, sample_id: str) -> Answer:
-        """Records of that sample with their dispositions, its tasks and prompt, and all attempts at its replica."""
-        records = list(self._results(lambda record: _header(record, "sample_id") == sample_id))
+    def sample(self, wanted: str) -> Answer:
+        """Records of that sample with their dispositions, its tasks and prompt, and all attempts at its replica.
+
+        Evaluations number their groups anew, so one id may stand for a training sample and for some of evaluations:
+        each record and task says its kind, training comes first, and the prompt is the training sample's where there
+        is one.
+        """
+        records = list(self._results(lambda record: _header(record, "sample_id") == wanted))
         known = {(record.partition, record.offset) for record in records if self._is_training(record)}
         gone = [
             judged
             for place, judged in self._judged.items()
-            if judged.verdict.sample_id == sample_id and place not in known
+            if judged.verdict.sample_id == wanted and place not in known
         ]
         if not records and not gone:
-            raise ConfigError(f"run {self.topics.run} has no sample {sample_id!r}; ids are like g12.r3.a0")
+            raise ConfigError(f"run {self.topics.run} has no sample {wanted!r}; ids are like g12.r3.a0")
         task_ids = {_header(record, "task_id") for record in records}
-        tasks = [each for each in self._tasks() if each[1].task_id in task_ids]
+        tasks = sorted(
+            (
+                each
+                for each in self._tasks()
+                if each[1].task_id in task_ids or (gone and _orders(each[1], wanted))
+            ),
+            key=lambda each: each[1].kind is not Kind.TRAINING,
+        )
         siblings = {
             (record.topic, _header(record, "group_id"), _header(record, "replica")) for record in records
         }
@@ -75,7 +98,7 @@ class Lineage:
             lambda record: (record.topic, _header(record, "group_id"), _header(record, "replica")) in siblings
         )
         return {
-            "sample_id": sample_id,
+            "sample_id": wanted,
             "prompt": next((_prompt(task.prompt) for _, task in tasks), None),
             "records": [self._record(record) for record in records] + [_gone(judged) for judged in gone],
             "tasks": [_task(record, task) for record, task in tasks],
@@ -202,7 +225,13 @@ class Lineage:
 
     def _all(self, topic: str) -> Iterator[Record]:
         with self.broker.admin() as admin:
-            num_partitions = admin.describe_topics([topic])[topic].num_partitions
+            found = admin.describe_topics([topic])
+        if topic not in found:
+            raise TopicMismatch(
+                f"topic {topic} does not exist at {self.broker.address}: what stood in it cannot be told; restore "
+                "it, or ask an archive that was made while it was there"
+            )
+        num_partitions = found[topic].num_partitions
         with self.broker.consumer(client_id="lineage") as consumer:
             for partition in range(num_partitions):
                 yield from read_to_end(consumer, topic, partition)
@@ -291,9 +320,16 @@ def _sample(sample: Sample) -> Answer:
     }
 
 
+def _orders(task: RolloutTask, of_sample: str) -> bool:
+    """Whether a task was to make that training sample."""
+    return task.kind is Kind.TRAINING and sample_id(task.group_id, task.replica, task.attempt) == of_sample
+
+
 def _task(record: Record, task: RolloutTask) -> Answer:
     return {
         "task_id": task.task_id,
+        "kind": task.kind.value,
+        "prompt_id": task.prompt.prompt_id,
         "partition": record.partition,
         "offset": record.offset,
         "epoch": task.epoch,

@@ -141,6 +141,8 @@ def _write_manifest(directory: Path, recording: Recording, question: Question) -
         directory.mkdir(parents=True)
     except FileExistsError as error:
         raise RunExists(f"{directory} exists already; choose another name with --into") from error
+    except OSError as error:
+        raise ConfigError(f"{directory} cannot be made: {error}; choose another --home") from error
     _write(
         directory / "manifest.json",
         {

@@ -32,17 +32,26 @@ _shown_strange = 3
 
 
 def audit_run(
-    broker: Broker, topics: RunTopics, store: WeightsStore | None = None, *, head: str | None = None
+    broker: Broker,
+    topics: RunTopics,
+    store: WeightsStore | None = None,
+    *,
+    head: str | None = None,
+    ends_with: str | None = None,
+    has_all_files: bool = True,
 ) -> AuditReport:
     """Everything that can be checked of a run; without a store its files are not.
 
-    `head` is the hexadecimal sha256 of a ledger record, kept elsewhere, that the chain must hold. Of `broker` only
+    `head` is the hexadecimal sha256 of a ledger record, kept elsewhere, that the chain must hold,
+    `ends_with` that of its last record, as an archive names it. With `has_all_files`
+    False the store holds only what was chosen, and no file must be there. Of `broker` only
     consumer() and admin() are used. Raises TopicMismatch without `steps` or `samples`, BrokerTimeout.
     """
     with broker.consumer(client_id="audit") as consumer:
         audit = _Audit(StoredTopics(broker, consumer, topics), topics)
         audit.read()
-    audit.look_at_files(store)
+    audit.look_at_files(store, has_all_files=has_all_files)
+    audit.look_at_end(ends_with)
     return audit.report(head)
 
 
@@ -88,14 +97,24 @@ class _Audit:
         for record in stored.read(topics.workers):
             self._weights.served(record)
 
-    def look_at_files(self, store: WeightsStore | None) -> None:
+    def look_at_files(self, store: WeightsStore | None, *, has_all_files: bool) -> None:
         """Read the files of all versions."""
         if store is None:
             self._checks.files.num_unchecked += len(self._book.weights)
             self._missing.append(Missing(what="weights store", consequence="its files are not checked"))
             return
         notices = [notice for _, notice in self._weights.notices.values()]
-        self._missing += check_files(self._book, store, notices)
+        self._missing += check_files(self._book, store, notices, has_all_files=has_all_files)
+
+    def look_at_end(self, ends_with: str | None) -> None:
+        """The ledger ends with the record that its archive names."""
+        head = self._chain.digests[-1].hex() if self._chain.digests else None
+        if ends_with not in (None, head):
+            self._checks.chain.find(
+                "the ledger does not end with the record that its archive names: the end was cut off or altered",
+                expected=ends_with,
+                found=head,
+            )
 
     def report(self, head: str | None) -> AuditReport:
         """What came out."""

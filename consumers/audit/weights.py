@@ -149,10 +149,13 @@ def weights_file_name(version: int, sha256: str) -> str:
     return f"v{version:06d}-{sha256[:16]}.safetensors"
 
 
-def check_files(book: Book, store: WeightsStore, notices: Iterable[WeightVersion]) -> Iterator[Missing]:
+def check_files(
+    book: Book, store: WeightsStore, notices: Iterable[WeightVersion], *, has_all_files: bool = True
+) -> Iterator[Missing]:
     """Read every file of a version of the ledger; yields those that are gone and may be.
 
-    Version 0 and the newest are needed to begin anew and to go on: without them something is off.
+    Version 0 and the newest are needed to begin anew and to go on: without them something is off, unless the store is
+    one that was made with chosen files only.
     """
     check, newest = book.checks.files, book.version
     num_bytes = {notice.version: notice.num_bytes for notice in notices}
@@ -161,7 +164,7 @@ def check_files(book: Book, store: WeightsStore, notices: Iterable[WeightVersion
     for version, sha256 in sorted(book.weights.items()):
         name, label = weights_file_name(version, sha256), f"version {version}"
         if name not in stored:
-            if version in {0, newest}:
+            if has_all_files and version in {0, newest}:
                 check.find(
                     "the weights file is missing",
                     record_id=label,

@@ -43,7 +43,15 @@ def audit(source: SourceOptions, head: str | None, no_weights_files: bool, json_
     kept = None if head is None else checked_head(head)
     run = open_run(source)
     store = None if no_weights_files else run.store
-    return tell(audit_run(run.broker, run.topics, store, head=kept), json_path)
+    report = audit_run(
+        run.broker,
+        run.topics,
+        store,
+        head=kept,
+        ends_with=run.ledger_head,
+        has_all_files=run.has_all_weights,
+    )
+    return tell(report, json_path)
 
 
 def tell(report: AuditReport, json_path: Path | None = None) -> int:

@@ -35,7 +35,11 @@ class SourceOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSource:
-    """A recorded run. Over an archive `broker` and `store` can only be read; `is_archive` tells."""
+    """A recorded run. Over an archive `broker` and `store` can only be read; `is_archive` tells.
+
+    `ledger_head` is what an archive says its ledger ends with; `has_all_weights` is False where only some files were
+    put into it.
+    """
 
     broker: Broker
     topics: RunTopics
@@ -43,6 +47,8 @@ class RunSource:
     settings: Settings
     manifest: RunManifest
     is_archive: bool
+    ledger_head: str | None = None
+    has_all_weights: bool = True
 
 
 def run_source_options(function: Command) -> Command:
@@ -124,6 +130,7 @@ def _recorded_run(source: SourceOptions) -> RunSource:
 
 
 def _archived_run(source: SourceOptions, path: Path) -> RunSource:
+    from consumers.archive import WeightsChoice  # noqa: PLC0415
     from rollog.archived_weights import archived_weights  # noqa: PLC0415  # help needs no Avro
     from rollog.broker.archive import ArchiveBroker  # noqa: PLC0415
     from rollog.cli.settings import Settings, by_section  # noqa: PLC0415
@@ -151,4 +158,6 @@ def _archived_run(source: SourceOptions, path: Path) -> RunSource:
         settings=Settings.from_manifest(manifest.config_json).changed(**by_section(changes)),
         manifest=manifest,
         is_archive=True,
+        ledger_head=broker.file.manifest.ledger_head,
+        has_all_weights=broker.file.manifest.weights_chosen == WeightsChoice.ALL,
     )

@@ -121,6 +121,19 @@ class LedgerState:
         expected = self.version + (record.kind in (LedgerKind.GENESIS, LedgerKind.STEP, LedgerKind.REBASE))
         if record.version != expected:
             raise LedgerError(f"{place} makes version {record.version}, expected {expected}")
+        self._check_marks(record, place)
+
+    def _check_marks(self, record: LedgerRecord, place: str) -> None:
+        num_marks = len(record.low_water_marks)
+        if record.sequence and num_marks != len(self.low_water_marks):
+            raise LedgerError(
+                f"{place} has {num_marks} low-water marks, expected {len(self.low_water_marks)}"
+            )
+        strange = [verdict for verdict in record.verdicts if not 0 <= verdict.partition < num_marks]
+        if strange:
+            raise LedgerError(
+                f"{place} judges {strange[0].sample_id} on partition {strange[0].partition}; samples has {num_marks}"
+            )
 
     def _apply_body(self, record: LedgerRecord) -> None:
         match record.body:

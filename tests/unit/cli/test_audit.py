@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING
+from zipfile import ZipFile
 
 import pytest
 from audited_run import AuditedRun, record_run
 from click.testing import CliRunner
+from recorded_run import recorded_run, store_of
 
+from consumers.archive import WeightsChoice, export_archive
 from rollog.cli.audit import checked_head, tell
 from rollog.cli.main import cli
 from rollog.errors import ConfigError
@@ -16,6 +19,8 @@ from schemas import Disposition
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from click.testing import Result
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +43,38 @@ def test_a_clean_run_ends_with_zero_and_counts(
     assert (written["is_clean"], written["is_closed"], written["version"]) == (True, True, 4)
     assert [each["findings"] for each in written["checks"]] == [[]] * len(written["checks"])
     assert written["samples"]["num_records"] == sum(written["samples"]["num_by_disposition"].values())
+
+
+def audited(path: Path) -> Result:
+    return CliRunner().invoke(cli, ["audit", "--archive", str(path)])
+
+
+@pytest.mark.parametrize("choice", [WeightsChoice.FIRST, WeightsChoice.NONE])
+def test_weights_that_were_not_put_into_an_archive_are_not_missing(
+    choice: WeightsChoice, tmp_path: Path
+) -> None:
+    path = tmp_path / "run.zip"
+    with recorded_run() as recorded:
+        export_archive(recorded.broker, recorded.topics, store_of(recorded), path, weights=choice)
+    result = audited(path)
+    assert "audit: nothing is off" in result.output
+    assert "weights files of" in result.output
+
+
+def test_an_archive_whose_ledger_was_cut_off_is_off(tmp_path: Path) -> None:
+    path = tmp_path / "run.zip"
+    with recorded_run() as recorded:
+        export_archive(recorded.broker, recorded.topics, store_of(recorded), path, weights=WeightsChoice.ALL)
+    with ZipFile(path) as whole:
+        members = {name: whole.read(name) for name in whole.namelist()}
+    manifest = json.loads(members["manifest.json"])
+    manifest["ledger_head"] = "1" * 64  # as if what it names had been the record after the last one
+    with ZipFile(path, "w") as cut:
+        for name, content in {**members, "manifest.json": json.dumps(manifest).encode()}.items():
+            cut.writestr(name, content)
+    result = audited(path)
+    assert result.return_value == 1
+    assert "does not end with the record that its archive names" in result.output
 
 
 def test_what_is_off_is_shown_with_its_place_and_ends_with_one(

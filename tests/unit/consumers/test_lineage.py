@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from broker_cases import read_to_end
+from builders import a_sample
 from click.testing import CliRunner
 from recorded_run import recorded_run, store_of
 from simulated_run import Plan
@@ -17,8 +19,9 @@ from consumers.lineage import Lineage
 from rollog.broker.ports import TopicPartition
 from rollog.cli.main import cli
 from rollog.errors import ConfigError
-from schemas import Disposition, Sample, Verdict
-from schemas.codec import decode_as
+from schemas import Disposition, Kind, Prompt, RolloutTask, Sample, Verdict, sample_id
+from schemas.codec import decode, decode_as, encode
+from schemas.headers import headers_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
 
     from click.testing import Result
     from simulated_run import SimulatedRun
+
+    from rollog.broker.ports import Record
 
 
 @pytest.fixture
@@ -61,6 +66,38 @@ def test_a_trained_sample_leads_to_its_task_prompt_versions_and_step(run: Simula
     assert (task["task_id"], task["attempt"]) == (stored.task_id, stored.attempt)
     assert answer["prompt"]["prompt_id"] == stored.prompt_id
     assert {each["sample_id"] for each in answer["attempts"]} >= {verdict.sample_id}
+
+
+def test_the_prompt_of_a_training_sample_is_not_that_of_an_evaluation_with_its_id(run: SimulatedRun) -> None:
+    _, verdict = verdicts(run, Disposition.TRAINED)[-1]
+    before = Lineage(run.broker, run.topics).sample(verdict.sample_id)["prompt"]
+    (order,) = [
+        task
+        for _, task in tasks_of(run)
+        if sample_id(task.group_id, task.replica, task.attempt) == verdict.sample_id
+    ]
+    other = replace(order, kind=Kind.EVALUATION, task_id="e", prompt=Prompt(prompt_id="other", text="?"))
+    sample = replace(a_sample(0, 0), sample_id=verdict.sample_id, task_id="e", kind=Kind.EVALUATION)
+    run.hand.send(run.topics.tasks, 0, encode(other), headers=headers_of(other))
+    run.hand.send(run.topics.evaluations, 0, encode(sample), headers=headers_of(sample))
+    answer = Lineage(run.broker, run.topics).sample(verdict.sample_id)
+    assert answer["prompt"] == before
+    assert [task["kind"] for task in answer["tasks"]] == ["training", "evaluation"]
+
+
+def tasks_of(run: SimulatedRun) -> list[tuple[Record, RolloutTask]]:
+    records = read_to_end(run.broker, run.topics.tasks, range(3))
+    decoded = [(record, decode(record.value or b"")) for record in records]
+    return [(record, task) for record, task in decoded if isinstance(task, RolloutTask)]
+
+
+def test_the_task_of_a_deleted_sample_is_still_told(run: SimulatedRun) -> None:
+    _, verdict = verdicts(run, Disposition.TRAINED)[0]
+    traces = Lineage(run.broker, run.topics)
+    (task,) = traces.sample(verdict.sample_id)["tasks"]
+    with run.broker.admin() as admin:
+        admin.delete_records({TopicPartition(run.topics.samples, verdict.partition): verdict.offset + 1})
+    assert traces.sample(verdict.sample_id)["tasks"] == [task]
 
 
 def test_failed_attempts_are_all_told_with_their_errors(run: SimulatedRun) -> None:

@@ -102,6 +102,17 @@ def test_a_version_that_skips_is_refused() -> None:
         ledger.add(record)
 
 
+def test_low_water_marks_of_another_number_of_partitions_are_refused() -> None:
+    with pytest.raises(LedgerError, match="3 low-water marks, expected 4"):
+        LedgerBuilder().step(marks=(0, 0, 0))
+
+
+def test_a_verdict_on_a_partition_that_is_not_there_is_refused() -> None:
+    verdict = verdict_of(replace(a_header(offset=0), partition=4), Disposition.FAILED, version=0)
+    with pytest.raises(LedgerError, match="partition 4; samples has 4"):
+        LedgerBuilder().verdicts([verdict])
+
+
 def test_a_second_disposition_is_refused() -> None:
     ledger = LedgerBuilder()
     verdict = verdict_of(a_header(offset=0), Disposition.FAILED, version=0)
