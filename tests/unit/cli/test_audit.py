@@ -46,7 +46,7 @@ def test_a_clean_run_ends_with_zero_and_counts(
 
 
 def audited(path: Path) -> Result:
-    return CliRunner().invoke(cli, ["audit", "--archive", str(path)])
+    return CliRunner().invoke(cli, ["audit", "--archive", str(path)], standalone_mode=False)
 
 
 @pytest.mark.parametrize("choice", [WeightsChoice.FIRST, WeightsChoice.NONE])
