@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import sys
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -12,13 +15,14 @@ import click
 from rollog.broker.kafka import KafkaBroker
 from rollog.cli.signals import StopSignals
 from rollog.cli.watching import Outcome, logging_beside, tick_seconds, watcher_of
-from rollog.errors import ChildFailed
+from rollog.errors import ChildFailed, ConfigError
 from rollog.logs import get_logger
 from rollog.processes import exists
 from rollog.supervision.policy import Exit, Restart, RestartPolicy, decide
 from rollog.supervisor import RoleSpec, Supervisor
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from rollog.broker.ports import Broker
@@ -79,9 +83,53 @@ def run_here(
     is_terminal: bool,
     flags: RoleFlags = RoleFlags(),
 ) -> Outcome:
-    """Run every role of a run on this machine to its end. Raises ChildFailed when one that is needed was given up."""
+    """Run every role of a run on this machine to its end.
+
+    Raises ChildFailed when one that is needed was given up, ConfigError where another process does so already.
+    """
     directory = run_directory(settings, home)
+    with sole_supervisor(directory, settings.run_name):
+        return _run_roles(
+            settings,
+            broker,
+            kafka,
+            home=home,
+            num_workers=num_workers,
+            is_terminal=is_terminal,
+            flags=flags,
+        )
+
+
+@contextmanager
+def sole_supervisor(directory: Path, run: str) -> Iterator[None]:
+    """Hold a run's directory: two that started its roles would supersede each other's for ever. Raises ConfigError."""
     directory.mkdir(parents=True, exist_ok=True)
+    with (directory / "supervisor.lock").open("a+") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            lock.seek(0)
+            raise ConfigError(
+                f"run {run} is under way here already: process {lock.read().strip()} runs its roles and holds "
+                f"{lock.name}; see it with `rollog watch --run {run}`, or stop that process first"
+            ) from error
+        lock.truncate(0)
+        lock.write(f"{os.getpid()}\n")
+        lock.flush()
+        yield
+
+
+def _run_roles(
+    settings: Settings,
+    broker: Broker,
+    kafka: Restartable | None,
+    *,
+    home: Path,
+    num_workers: int,
+    is_terminal: bool,
+    flags: RoleFlags,
+) -> Outcome:
+    directory = run_directory(settings, home)
     click.echo(f"run {settings.run_name} on Apache Kafka at {broker.address}; logs in {directory / 'logs'}")
     specs = role_specs(settings, broker.address, home, directory / "logs", num_workers, flags=flags)
     policy = RestartPolicy(**settings.supervision.model_dump())
