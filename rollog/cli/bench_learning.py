@@ -11,7 +11,6 @@ import click
 
 from rollog.bench.learning import Part, injected_cells, real_algorithms, real_cells
 from rollog.cli.bench_options import BenchOptions, bench_options, numbers, own_broker, write
-from trainer.config import AlgorithmType
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -19,18 +18,23 @@ if TYPE_CHECKING:
     from rollog.bench.learning import Cell, Measured, Runs
     from rollog.cli.settings import Settings
 
-_algorithms: tuple[str, ...] = get_args(AlgorithmType)
 _both = "both"
+
+
+def _algorithms() -> tuple[str, ...]:
+    from trainer.config import AlgorithmType  # noqa: PLC0415  # help needs none of it
+
+    return get_args(AlgorithmType)
 
 
 def _names(context: click.Context, parameter: click.Parameter, value: str | None) -> tuple[str, ...] | None:
     del context, parameter
     if value is None:
         return None
-    names = tuple(dict.fromkeys(word.strip() for word in value.split(",")))
-    unknown = [name for name in names if name not in _algorithms]
+    names, known = tuple(dict.fromkeys(word.strip() for word in value.split(","))), _algorithms()
+    unknown = [name for name in names if name not in known]
     if unknown:
-        raise click.BadParameter(f"{', '.join(unknown)} is not known; give some of {','.join(_algorithms)}")
+        raise click.BadParameter(f"{', '.join(unknown)} is not known; give some of {','.join(known)}")
     return names
 
 
@@ -153,7 +157,7 @@ class _Wanted:
         seeds = range(first_seed, first_seed + self.num_seeds)
         cells: list[Cell] = []
         if Part.INJECTED in self.parts:
-            cells += injected_cells(self.algorithms or _algorithms, self.lags, seeds)
+            cells += injected_cells(self.algorithms or _algorithms(), self.lags, seeds)
         if Part.REAL in self.parts:
             cells += real_cells(self.algorithms or real_algorithms, self.alphas, seeds)
         return cells

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from rollout_cases import Stage
 
     from rollog.broker.topics import RunTopics
-    from schemas import Sample
+    from schemas import Sample, WorkerStatus
 
 end_token_id = 1
 vocabulary_size = 40
@@ -448,16 +449,23 @@ def order_and_publish(stage: Stage, bench: Bench, num_tasks: int) -> None:
         stage.give_grant()
         stage.wait_until_serving(0)
         sampling = SamplingParameters(temperature=1.0, max_tokens=90)
-        for group in range(num_tasks):
-            stage.order(stage.task(group, seed=group, sampling=sampling))
+        share = num_tasks // 3
         for version in range(1, 4):
-            stage.wait_for_status(lambda status: status.num_running > 0)
+            for group in range((version - 1) * share, version * share):
+                stage.order(stage.task(group, seed=group, sampling=sampling))
+            # A fast engine may be done before this thread comes to look.
+            ordered = version * share
+            stage.wait_for_status(partial(has_begun, ordered))
             notice = stage.store.publish(version, bench.versions[version].read_bytes())
             stage.send(stage.topics.weights, notice)
             stage.wait_until_serving(version)
         stage.samples(num_tasks)
     finally:
         stage.stop.set()
+
+
+def has_begun(num_ordered: int, status: WorkerStatus) -> bool:
+    return status.num_running > 0 or status.num_ended >= num_ordered
 
 
 def check_sample(bench: Bench, sample: Sample) -> None:

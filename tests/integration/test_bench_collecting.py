@@ -83,6 +83,7 @@ def test_a_run_with_a_slow_worker_comes_to_its_end(broker: Broker, tmp_path: Pat
 
 
 @pytest.mark.broker
+@pytest.mark.slow
 def test_the_load_of_real_workers_is_measured_with_a_process_for_each_role(
     embedded_kafka: EmbeddedKafka, tmp_path: Path
 ) -> None:
@@ -94,6 +95,7 @@ def test_the_load_of_real_workers_is_measured_with_a_process_for_each_role(
 
 
 @pytest.mark.broker
+@pytest.mark.slow
 def test_the_dispatcher_is_measured_with_workers_that_answer_at_once(
     embedded_kafka: EmbeddedKafka, tmp_path: Path
 ) -> None:

@@ -82,6 +82,7 @@ def test_while_the_roles_start(terminal: Terminal, small_run: list[str], cache_d
     check_log_can_be_read(terminal, cache_directory)
 
 
+@pytest.mark.slow
 def test_twice_while_the_roles_start(terminal: Terminal, small_run: list[str]) -> None:
     terminal.up(*small_run)
     terminal.wait_for("role begins role=rollout-0")
