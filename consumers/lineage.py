@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from consumers.ledger import read_ledger
-from rollog.broker.reading import read_to_end
-from rollog.errors import ConfigError, TopicMismatch
+from rollog.broker.reading import read_topic
+from rollog.errors import ConfigError
 from rollog.rules.ledger_state import LedgerState
 from schemas import (
     Disposition,
@@ -224,17 +224,7 @@ class Lineage:
         return None
 
     def _all(self, topic: str) -> Iterator[Record]:
-        with self.broker.admin() as admin:
-            found = admin.describe_topics([topic])
-        if topic not in found:
-            raise TopicMismatch(
-                f"topic {topic} does not exist at {self.broker.address}: what stood in it cannot be told; restore "
-                "it, or ask an archive that was made while it was there"
-            )
-        num_partitions = found[topic].num_partitions
-        with self.broker.consumer(client_id="lineage") as consumer:
-            for partition in range(num_partitions):
-                yield from read_to_end(consumer, topic, partition)
+        return read_topic(self.broker, topic, client_id="lineage")
 
     def _disposition(self, record: Record) -> Answer | None:
         judged = self._judged.get((record.partition, record.offset))

@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, Any
 from consumers.ledger import read_ledger
 from consumers.references import read_referenced
 from consumers.whole_file import written_whole
-from rollog.broker.reading import read_to_end
+from rollog.broker.reading import read_topic
 from rollog.errors import ConfigError
 from rollog.rules.ledger_state import LedgerState
 from schemas import Disposition, RolloutTask, Step
@@ -46,7 +46,7 @@ def trained_samples(broker: Broker, topics: RunTopics, *, advantages: Advantages
     for entry in entries:
         ledger.apply(entry.record, entry.digest)
     with broker.consumer(client_id="trained-samples") as consumer:
-        prompts = _prompts(broker, topics, consumer)
+        prompts = _prompts(broker, topics)
         for entry in entries:
             if isinstance(entry.record.body, Step):
                 yield from _rows(
@@ -129,19 +129,16 @@ def _row(verdict: Verdict, sample: Sample, prompt: Prompt | None) -> Row:
     }
 
 
-def _prompts(broker: Broker, topics: RunTopics, consumer: Consumer) -> dict[str, Prompt]:
+def _prompts(broker: Broker, topics: RunTopics) -> dict[str, Prompt]:
     """Every prompt that a task named."""
-    with broker.admin() as admin:
-        num_partitions = admin.describe_topics([topics.tasks])[topics.tasks].num_partitions
     found: dict[str, Prompt] = {}
-    for partition in range(num_partitions):
-        for record in read_to_end(consumer, topics.tasks, partition):
-            try:
-                task = decode(record.value or b"")
-            except SchemaError:
-                continue  # the worker that was to read it has set it aside
-            if isinstance(task, RolloutTask):
-                found.setdefault(task.prompt.prompt_id, task.prompt)
+    for record in read_topic(broker, topics.tasks, client_id="trained-samples-prompts"):
+        try:
+            task = decode(record.value or b"")
+        except SchemaError:
+            continue  # the worker that was to read it has set it aside
+        if isinstance(task, RolloutTask):
+            found.setdefault(task.prompt.prompt_id, task.prompt)
     return found
 
 

@@ -227,18 +227,16 @@ def _digest_of(source: IO[bytes]) -> tuple[str, int]:
 def _write_durably(version: int, data: bytes | Path, path: Path) -> WeightVersion:
     """Write and sync a file. The digest of bytes is taken meanwhile: each takes a second for a billion of them."""
     with path.open("wb") as target, ThreadPoolExecutor(1, thread_name_prefix="digest") as other:
+        noticed = other.submit(_notice, version, data)
         if isinstance(data, bytes):
-            noticed = other.submit(_notice, version, data)
             target.write(data)
-            target.flush()
-            os.fsync(target.fileno())
-            return noticed.result()
-        notice = _notice(version, data)
-        with data.open("rb") as source:
-            _copy(source, target, notice)
+        else:
+            notice = noticed.result()
+            with data.open("rb") as source:
+                _copy(source, target, notice)
         target.flush()
         os.fsync(target.fileno())
-        return notice
+        return noticed.result()
 
 
 def _copy(source: IO[bytes], target: IO[bytes] | None, notice: WeightVersion) -> None:

@@ -7,18 +7,17 @@ count. The model learns nothing worth having; what is measured is speed.
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from dataclasses import dataclass
 from statistics import fmean, median
 from typing import TYPE_CHECKING
 
+from rollog.bench.demo_run import prefix, run_up
 from rollog.bench.figures import Figure
 from rollog.bench.random_model import shapes, write_prompts, write_random_model
 from rollog.bench.time_use import generated, serving_delays, time_use, trained
-from rollog.broker.reading import read_to_end
+from rollog.broker.reading import read_topic
 from rollog.broker.topics import RunTopics
-from rollog.errors import ChildFailed, DataError
+from rollog.errors import DataError
 from schemas import LedgerRecord, Sample, Step, WeightVersion, WorkerStatus
 from schemas.codec import decode_as
 
@@ -27,9 +26,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rollog.bench.time_use import TimeUse
-    from rollog.broker.ports import Broker, Record
+    from rollog.broker.ports import Broker
 
-prefix = "rollog"
 reward = "rollog.bench.random_model:share_of_even_words"
 num_prompt_words = 64
 _num_prompts = 4096
@@ -69,10 +67,9 @@ def measure_accelerator(
     figures = [Figure(name="accelerator.parameters", value=num_parameters / 1e6, unit="million")]
     for alpha in alphas:
         run = f"accelerator-{alpha:g}".replace(".", "-")
-        command = ["--config", str(workload.config), "--home", str(home), "--broker", address, "--run", run]
-        for assignment in (*common, f"freshness.alpha={alpha:g}", *workload.assignments):
-            command += ["--set", assignment]
-        _up(command, home / f"{run}.log")
+        further = [word for each in workload.assignments for word in ("--set", each)]
+        words = ["--config", str(workload.config), *further]
+        run_up(address, home, run, {**common, "freshness.alpha": f"{alpha:g}"}, words)
         found = figures_of_run(broker, RunTopics(prefix, run), f"accelerator.alpha_{alpha:g}")
         for figure in found:
             on_progress(figure.line())
@@ -163,16 +160,12 @@ def _mismatches(steps: Sequence[Step], name: str) -> list[Figure]:
 
 def _records(broker: Broker, topic: str) -> Iterator[tuple[bytes, float]]:
     """Value and moment (seconds) of every record of a topic, in order within each partition."""
-    with broker.admin() as admin:
-        num_partitions = admin.describe_topics([topic])[topic].num_partitions
-    with broker.consumer(client_id="bench-reader") as consumer:
-        records: Iterator[Record] = read_to_end(consumer, topic, *range(num_partitions))
-        for record in records:
-            if record.value is not None:
-                yield record.value, record.timestamp_ms / 1000
+    for record in read_topic(broker, topic, client_id="bench-reader"):
+        if record.value is not None:
+            yield record.value, record.timestamp_ms / 1000
 
 
-def _prepare(workload: Workload, home: Path) -> tuple[list[str], int]:
+def _prepare(workload: Workload, home: Path) -> tuple[dict[str, object], int]:
     """Write model and prompts; returns the settings of every run, and the number of parameters."""
     model, prompts, shape = home / "model", home / "prompts.jsonl", shapes[workload.shape]
     model.mkdir()
@@ -184,23 +177,13 @@ def _prepare(workload: Workload, home: Path) -> tuple[list[str], int]:
         seed=workload.seed,
     )
     write_prompts(prompts, shape, num_prompts=_num_prompts, num_words=num_prompt_words, seed=workload.seed)
-    return [
-        f"model.path={model}",
-        f"model.dtype={workload.dtype}",
-        f"model.max_context_tokens={workload.max_context_tokens}",
-        f"data.train={prompts}",
-        f"reward.function={reward}",
-        "evaluation.every_steps=0",
-        f"run.num_steps={workload.num_steps}",
-        f"run.seed={workload.seed}",
-    ], num_parameters
-
-
-def _up(words: Sequence[str], log: Path) -> None:
-    """Run `rollog up` to its end."""
-    command = [sys.executable, "-m", "rollog.cli.main", "up", "--plain", *words]
-    with log.open("wb") as output:
-        status = subprocess.run(command, check=False, stdout=output, stderr=output).returncode  # noqa: S603  # our own
-    if status:
-        end = log.read_text(errors="replace")[-4000:]
-        raise ChildFailed(f"rollog up ended with status {status}; the end of what it said:\n{end}")
+    return {
+        "model.path": model,
+        "model.dtype": workload.dtype,
+        "model.max_context_tokens": workload.max_context_tokens,
+        "data.train": prompts,
+        "reward.function": reward,
+        "evaluation.every_steps": 0,
+        "run.num_steps": workload.num_steps,
+        "run.seed": workload.seed,
+    }, num_parameters

@@ -11,7 +11,7 @@ from rollog.broker.topics import RunTopics
 from rollog.errors import ChildFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from consumers.progress import ProgressView
@@ -28,14 +28,25 @@ def demo_run(
 
     Raises ChildFailed when the run ends with another exit status than 0.
     """
+    run_up(address, home, run, assignments)
+    with RunProgress(broker, RunTopics(prefix, run)) as progress:
+        return progress.read_to_end(_read_seconds)
+
+
+def run_up(
+    address: str, home: Path, run: str, assignments: Mapping[str, object], words: Sequence[str] = ()
+) -> None:
+    """Run `rollog up` to its end, with some settings replaced and further words, which win.
+
+    Raises ChildFailed with the end of what it said for another exit status than 0.
+    """
     command = [sys.executable, "-m", "rollog.cli.main", "up", "--plain"]
     command += ["--home", str(home), "--broker", address, "--run", run]
     command += [word for name, value in assignments.items() for word in ("--set", f"{name}={value}")]
+    command += words
     ended = subprocess.run(command, check=False, capture_output=True, text=True)  # noqa: S603  # our own
     if ended.returncode:
-        raise ChildFailed(f"run {run} ended with status {ended.returncode}:\n{ended.stderr[-2000:]}")
-    with RunProgress(broker, RunTopics(prefix, run)) as progress:
-        return progress.read_to_end(_read_seconds)
+        raise ChildFailed(f"run {run} ended with status {ended.returncode}:\n{ended.stderr[-4000:]}")
 
 
 def held_out_accuracy(view: ProgressView, evaluation: str) -> dict[int, float]:

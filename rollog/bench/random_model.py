@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from transformers import Qwen2ForCausalLM
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelShape:
@@ -68,18 +70,23 @@ def write_random_model(
     directory: Path, shape: ModelShape, *, dtype: str, max_context_tokens: int, seed: int
 ) -> int:
     """Write model and tokenizer into an existing directory; returns the number of parameters."""
+    from rollog.word_models import save_model, save_word_tokenizer  # noqa: PLC0415  # needs torch
+    from trainer.policy import dtypes  # noqa: PLC0415  # the same
+
+    model = random_model(shape, max_context_tokens, seed)
+    model.to(dtype=dtypes[dtype])  # type: ignore[call-arg]
+    save_model(model, directory)
+    save_word_tokenizer(directory, words(shape), max_context_tokens)
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def random_model(shape: ModelShape, max_context_tokens: int, seed: int) -> Qwen2ForCausalLM:
+    """A model with random weights in float32; the global random state is left as it was."""
     import torch  # noqa: PLC0415  # the prompts and the reward need none of it
     from transformers import Qwen2Config, Qwen2ForCausalLM  # noqa: PLC0415
 
-    from rollog.word_models import (  # noqa: PLC0415
-        eos_token_id,
-        pad_token_id,
-        save_model,
-        save_word_tokenizer,
-    )
-    from trainer.policy import dtypes  # noqa: PLC0415
+    from rollog.word_models import eos_token_id, pad_token_id  # noqa: PLC0415
 
-    torch.manual_seed(seed)
     config = Qwen2Config(
         vocab_size=shape.vocab_size,
         hidden_size=shape.hidden_size,
@@ -93,17 +100,15 @@ def write_random_model(
         eos_token_id=eos_token_id,
         bos_token_id=None,
     )
-    model = Qwen2ForCausalLM(config)  # type: ignore[no-untyped-call]
-    model.to(dtype=dtypes[dtype])  # type: ignore[call-arg]
-    save_model(model, directory)
-    save_word_tokenizer(directory, words(shape), max_context_tokens)
-    return sum(parameter.numel() for parameter in model.parameters())
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return Qwen2ForCausalLM(config)  # type: ignore[no-untyped-call]
 
 
 def write_prompts(path: Path, shape: ModelShape, *, num_prompts: int, num_words: int, seed: int) -> None:
     """Write JSONL with `id` and `prompt`: words drawn at random."""
     draw = random.Random(seed)  # noqa: S311  # a workload, no secret
-    known = words(shape)[3:]
+    known = [word for word in words(shape) if word.startswith("w")]
     rows = (
         {"id": str(number), "prompt": " ".join(draw.choices(known, k=num_words))}
         for number in range(num_prompts)

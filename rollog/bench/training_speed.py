@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from rollog.bench.bare_training import BareLoop
 from rollog.bench.figures import Figure, bootstrap_interval, ratio_of_means
+from rollog.bench.random_model import ModelShape, random_model
 from schemas.arrays import float32_array, int32_array, uint8_array
 from trainer.config import AlgorithmConfig, OptimizerConfig, TrainerConfig
 from trainer.engines.deepspeed import DeepSpeedEngine
@@ -41,6 +41,14 @@ if TYPE_CHECKING:
 least_ratio = 0.85
 _temperature = 1.0
 _unit = "trained tokens per CPU second"
+_larger_shape = ModelShape(
+    vocab_size=8192,
+    hidden_size=256,
+    intermediate_size=1024,
+    num_layers=4,
+    num_heads=8,
+    num_key_value_heads=4,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,11 +106,11 @@ def demo_workload(model_path: Path, vocabulary: int) -> Workload:
 
 def larger_workload(directory: Path, seed: int) -> Workload:
     """Longer texts and a model of 6 million parameters, written to `directory`: lengths are lognormal, mean 65."""
-    vocabulary = _save_larger_model(directory, seed)
+    random_model(_larger_shape, max_context_tokens=1024, seed=seed).save_pretrained(directory)
     return Workload(
         name="larger",
         model_path=str(directory),
-        vocabulary=vocabulary,
+        vocabulary=_larger_shape.vocab_size,
         num_groups=8,
         group_size=4,
         num_minibatches=2,
@@ -120,24 +128,6 @@ def _lognormal(*, median: float, variation: float, longest: int, count: int = 40
         min(max(round(median * math.exp(sigma * NormalDist().inv_cdf(share))), 1), longest)
         for share in shares
     )
-
-
-def _save_larger_model(directory: Path, seed: int) -> int:
-    """Write the model, its weights random; returns the size of its vocabulary."""
-    config = Qwen2Config(
-        vocab_size=8192,
-        hidden_size=256,
-        intermediate_size=1024,
-        num_hidden_layers=4,
-        num_attention_heads=8,
-        num_key_value_heads=4,
-        max_position_embeddings=1024,
-        tie_word_embeddings=True,
-    )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        Qwen2ForCausalLM(config).save_pretrained(directory)  # type: ignore[no-untyped-call]
-    return config.vocab_size
 
 
 def measure_training(

@@ -10,15 +10,32 @@ import time
 from typing import TYPE_CHECKING
 
 from rollog.broker.ports import TopicPartition
-from rollog.errors import BrokerTimeout
+from rollog.errors import BrokerTimeout, TopicMismatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from rollog.broker.ports import Consumer, Record
+    from rollog.broker.ports import Broker, Consumer, Record
 
 stall_seconds = 60.0
 poll_seconds = 0.1
+
+
+def read_topic(broker: Broker, topic: str, *, client_id: str) -> Iterator[Record]:
+    """Every committed record of a topic, partition after partition, up to their ends as each is reached.
+
+    Raises TopicMismatch where there is no such topic.
+    """
+    with broker.admin() as admin:
+        found = admin.describe_topics([topic])
+    if topic not in found:
+        raise TopicMismatch(
+            f"topic {topic} does not exist at {broker.address}: what stood in it cannot be told; restore it, or ask an "
+            "archive that was made while it was there"
+        )
+    with broker.consumer(client_id=client_id) as consumer:
+        for partition in range(found[topic].num_partitions):
+            yield from read_to_end(consumer, topic, partition)
 
 
 def read_to_end(consumer: Consumer, topic: str, *partitions: int) -> Iterator[Record]:

@@ -7,7 +7,15 @@ import click
 from rollog.bench.items import Item, measured_by_default, summaries
 from rollog.cli.bench_engines import accelerator, training
 from rollog.cli.bench_learning import learning
-from rollog.cli.bench_options import BenchOptions, bench_options, numbers, own_broker, report
+from rollog.cli.bench_options import (
+    BenchOptions,
+    bench_options,
+    numbers,
+    own_broker,
+    report,
+    seeds_option,
+    target_option,
+)
 
 
 @click.group()
@@ -114,21 +122,8 @@ def _alphas(context: click.Context, parameter: click.Parameter, value: str) -> t
     show_default=True,
     help="Values of freshness.alpha, 0 first.",
 )
-@click.option(
-    "--seeds",
-    "num_seeds",
-    type=click.IntRange(min=1),
-    default=3,
-    show_default=True,
-    help="Runs of each alpha, with seeds from --seed on.",
-)
-@click.option(
-    "--target",
-    type=click.FloatRange(min=0, max=1, min_open=True),
-    default=0.92,
-    show_default=True,
-    help="Held-out accuracy (greedy) to reach.",
-)
+@seeds_option
+@target_option
 @bench_options
 def accuracy(
     *,

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from rollog.bench.random_model import shapes
 from rollog.cli.bench_options import BenchOptions, bench_options, numbers, own_broker, report
 
 _libraries = ("torch", "transformers", "deepspeed")
@@ -16,7 +17,7 @@ _libraries = ("torch", "transformers", "deepspeed")
 @click.option(
     "--model",
     "shape",
-    type=click.Choice(["tiny", "0.5b", "1.5b"]),
+    type=click.Choice(list(shapes)),
     default="0.5b",
     show_default=True,
     help="Size of the randomly initialised model.",

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any, get_args
 import click
 
 from rollog.bench.learning import Part, injected_cells, real_algorithms, real_cells
-from rollog.cli.bench_options import BenchOptions, bench_options, numbers, own_broker, write
+from rollog.cli.bench_options import (
+    BenchOptions,
+    bench_options,
+    numbers,
+    own_broker,
+    seeds_option,
+    target_option,
+    write,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -65,24 +73,11 @@ def _names(context: click.Context, parameter: click.Parameter, value: str | None
     show_default=True,
     help="Values of freshness.alpha in the real loop.",
 )
-@click.option(
-    "--seeds",
-    "num_seeds",
-    type=click.IntRange(min=1),
-    default=3,
-    show_default=True,
-    help="Runs of each variant, with seeds from --seed on.",
-)
+@seeds_option
 @click.option(
     "--steps", "num_steps", type=click.IntRange(min=1), help="Training steps; left out, the demo's."
 )
-@click.option(
-    "--target",
-    type=click.FloatRange(min=0, max=1, min_open=True),
-    default=0.92,
-    show_default=True,
-    help="Held-out accuracy (greedy) whose first step is told.",
-)
+@target_option
 @click.option(
     "--plot",
     "plot_path",

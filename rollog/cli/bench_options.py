@@ -59,6 +59,23 @@ def bench_options(function: Command) -> Command:
     return home_option(decorated)
 
 
+seeds_option = click.option(
+    "--seeds",
+    "num_seeds",
+    type=click.IntRange(min=1),
+    default=3,
+    show_default=True,
+    help="Runs of each variant, with seeds from --seed on.",
+)
+target_option = click.option(
+    "--target",
+    type=click.FloatRange(min=0, max=1, min_open=True),
+    default=0.92,
+    show_default=True,
+    help="Held-out accuracy (greedy); what counts is when it is reached first.",
+)
+
+
 def numbers(kind: type[float]) -> Callable[[click.Context, click.Parameter, str], tuple[Any, ...]]:
     """A callback for an option that takes a list of lags or alphas such as 0,2,8; each counts once."""
 

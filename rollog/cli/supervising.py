@@ -89,15 +89,23 @@ def run_here(
     """
     directory = run_directory(settings, home)
     with sole_supervisor(directory, settings.run_name):
-        return _run_roles(
-            settings,
-            broker,
-            kafka,
-            home=home,
-            num_workers=num_workers,
-            is_terminal=is_terminal,
-            flags=flags,
+        click.echo(
+            f"run {settings.run_name} on Apache Kafka at {broker.address}; logs in {directory / 'logs'}"
         )
+        specs = role_specs(settings, broker.address, home, directory / "logs", num_workers, flags=flags)
+        policy = RestartPolicy(**settings.supervision.model_dump())
+        # Whoever waits for a broker that is away does not see meanwhile that it has to be started again.
+        watched = KafkaBroker(broker.address, offsets_timeout_seconds=_watching_seconds)
+        supervisor = Supervisor(specs, policy=policy)
+        with (
+            logging_beside(directory / "up.log", is_terminal=is_terminal),
+            StopSignals(patience=3) as signals,
+            supervisor,
+            watcher_of(
+                settings, watched, home=home, is_terminal=is_terminal, roles=supervisor.roles
+            ) as watcher,
+        ):
+            return Supervision(supervisor, watcher, signals, BrokerKeeper(kafka, policy)).run()
 
 
 @contextmanager
@@ -117,32 +125,6 @@ def sole_supervisor(directory: Path, run: str) -> Iterator[None]:
         lock.write(f"{os.getpid()}\n")
         lock.flush()
         yield
-
-
-def _run_roles(
-    settings: Settings,
-    broker: Broker,
-    kafka: Restartable | None,
-    *,
-    home: Path,
-    num_workers: int,
-    is_terminal: bool,
-    flags: RoleFlags,
-) -> Outcome:
-    directory = run_directory(settings, home)
-    click.echo(f"run {settings.run_name} on Apache Kafka at {broker.address}; logs in {directory / 'logs'}")
-    specs = role_specs(settings, broker.address, home, directory / "logs", num_workers, flags=flags)
-    policy = RestartPolicy(**settings.supervision.model_dump())
-    # Whoever waits for a broker that is away does not see meanwhile that it has to be started again.
-    watched = KafkaBroker(broker.address, offsets_timeout_seconds=_watching_seconds)
-    supervisor = Supervisor(specs, policy=policy)
-    with (
-        logging_beside(directory / "up.log", is_terminal=is_terminal),
-        StopSignals(patience=3) as signals,
-        supervisor,
-        watcher_of(settings, watched, home=home, is_terminal=is_terminal, roles=supervisor.roles) as watcher,
-    ):
-        return Supervision(supervisor, watcher, signals, BrokerKeeper(kafka, policy)).run()
 
 
 def run_directory(settings: Settings, home: Path) -> Path:

@@ -9,6 +9,7 @@ from broker_cases import a_topic, drain, read_to_end, values
 from waiting import wait_until
 
 from rollog.broker.ports import TopicPartition
+from rollog.broker.reading import read_topic
 from rollog.errors import BrokerError, TopicMismatch
 
 if TYPE_CHECKING:
@@ -191,3 +192,15 @@ def test_readers_describe_and_list_topics_and_cannot_be_used_once_closed(written
         consumer.poll(0)
     with pytest.raises(ValueError, match="closed"):
         admin.list_topics()
+
+
+def test_a_topic_is_read_whole_and_one_that_is_not_there_is_named(written: ReadBack) -> None:
+    topic = a_topic(written.broker, num_partitions=2)
+    with written.broker.producer(client_id="writer") as producer:
+        for number in range(4):
+            producer.send(topic, number % 2, b"%d" % number)
+        producer.flush(20)
+    reader = written.reader()
+    assert values(list(read_topic(reader, topic, client_id="test"))) == [b"0", b"2", b"1", b"3"]
+    with pytest.raises(TopicMismatch, match="absent-topic does not exist"):
+        list(read_topic(reader, "absent-topic", client_id="test"))
