@@ -34,6 +34,9 @@ step_settings = StepSettings(
 with_divergence = replace(
     step_settings, algorithm=AlgorithmConfig(type="rloo", kl_coefficient=0.5, max_response_tokens=8)
 )
+with_critic = replace(
+    step_settings, algorithm=AlgorithmConfig(type="ppo", advantage="gae", value_coefficient=0.5)
+)
 
 
 def trained(
@@ -71,15 +74,25 @@ class Cases:
     model_path: str
     directory: Path
 
-    def engine(self, zero_stage: int = 1, *, packing: bool = False, dtype: str = "float32") -> LeadingEngine:
-        trainer = TrainerConfig(zero_stage=zero_stage, num_minibatches=2, packing=packing)
+    def engine(
+        self,
+        zero_stage: int = 1,
+        *,
+        packing: bool = False,
+        dtype: str = "float32",
+        settings: StepSettings = step_settings,
+        lora_rank: int = 0,
+    ) -> LeadingEngine:
+        trainer = TrainerConfig(
+            zero_stage=zero_stage, num_minibatches=2, packing=packing, lora_rank=lora_rank
+        )
         own = DeepSpeedEngine(
-            settings=step_settings, trainer=trainer, temperature=temperature, dtype=dtype, ranks=self.group
+            settings=settings, trainer=trainer, temperature=temperature, dtype=dtype, ranks=self.group
         )
         return LeadingEngine(
             own,
             self.followers,
-            settings=step_settings,
+            settings=settings,
             trainer=trainer,
             temperature=temperature,
             dtype=dtype,
@@ -107,6 +120,12 @@ class Cases:
             self.write(name, *trained(self.engine(dtype="bfloat16"), self.model_path, world_size=2))
         found = trained(self.engine(), self.model_path, world_size=2, settings=with_divergence)
         self.write("divergence-in-reward", *found)
+        for zero_stage in (1, 3):
+            engine = self.engine(zero_stage, settings=with_critic)
+            found = trained(engine, self.model_path, world_size=2, settings=with_critic)
+            self.write(f"critic-{zero_stage}", *found)
+            found = trained(self.engine(zero_stage, lora_rank=4), self.model_path, world_size=2)
+            self.write(f"lora-{zero_stage}", *found)
         for zero_stage in (1, 3):
             self._with_a_checkpoint(zero_stage)
 

@@ -5,10 +5,14 @@
     batch           A_i = (r_i - mean(r)) / (std(r) + epsilon)          mean and std over all rewards of the batch
     group_batch     as batch, of r_i - mean over its group
     return          A_i = r_i
+    gae             A_t = delta_t + discount lambda A_(t+1)             delta_t = r_t + discount V_(t+1) - V_t
 
 GRPO (arXiv 2402.03300, section 4.1.2) has `group`, Dr. GRPO (arXiv 2503.20783) the same without division; RLOO (arXiv
-2402.14740) leave_one_out; REINFORCE++ (arXiv 2501.03262) batch, its variant with baseline group_batch.
-Deviations are unbiased (divisor n - 1).
+2402.14740) leave_one_out; REINFORCE++ (arXiv 2501.03262) batch, its variant with baseline group_batch; PPO (arXiv
+1707.06347) gae (arXiv 1506.02438, equation 16). Deviations are unbiased (divisor n - 1).
+
+All but gae give one advantage to a whole response. With gae it is 0 until `trainer.critic` has asked the policy for
+values.
 
 Computed in float64 and rounded to float32 once, so the result does not depend on the order of the group.
 """
@@ -55,6 +59,8 @@ def advantages_of(groups: Sequence[Sequence[float]], algorithm: AlgorithmConfig)
             return batch_advantages(centred, normalize_std=normalize_std)
         case "return":
             return [float32_array(_checked(rewards)) for rewards in groups]
+        case "gae":
+            return [float32_array(np.zeros_like(_checked(rewards))) for rewards in groups]
 
 
 def group_advantages(
@@ -102,6 +108,34 @@ def batch_advantages(
     everyone = _normalized(_centred(np.concatenate(values)), normalize_std=normalize_std, epsilon=epsilon)
     bounds = np.cumsum([each.size for each in values])[:-1]
     return [float32_array(part) for part in np.split(everyone, bounds)]
+
+
+def gae_advantages(
+    values: Float64Array, reward: float, *, discount: float = 1.0, gae_lambda: float = 0.95
+) -> Float64Array:
+    """The advantage of each trained token of one response, generalized advantage estimation.
+
+    The reward comes with the last of them, and nothing is to come after it, however the response ended.
+
+    Args:
+        values: V_t, before each of the N trained tokens, what is expected to come.
+        reward: of the response.
+        discount: per token.
+        gae_lambda: 1 gives discounted reward - V_t, 0 gives delta_t.
+
+    Raises:
+        ValueError: the reward or a value is not finite.
+    """
+    if not (np.isfinite(reward) and np.isfinite(values).all()):
+        raise ValueError(f"reward and values must be finite, got {reward} and {values.tolist()}")
+    advantages = np.zeros_like(values)
+    next_value, next_advantage = 0.0, 0.0
+    for place in reversed(range(values.size)):
+        now = reward if place == values.size - 1 else 0.0
+        delta = now + discount * next_value - values[place]
+        next_advantage = delta + discount * gae_lambda * next_advantage
+        advantages[place], next_value = next_advantage, values[place]
+    return advantages
 
 
 def overlong_penalty(num_tokens: int, *, max_tokens: int, share: float, penalty: float) -> float:

@@ -1,4 +1,4 @@
-"""The loss of each token as `[algorithm]` says: which loss for which type, masks, divergence, entropy.
+"""The loss of each token as `[algorithm]` says: which loss for which type, masks, divergence, entropy, values.
 
 Pure. Shapes: B samples of a micro-batch, R response positions.
 """
@@ -19,6 +19,7 @@ from trainer.losses.policy import (
     weighted_losses,
 )
 from trainer.losses.ratios import at_level, outside
+from trainer.losses.values import Values, value_losses
 
 if TYPE_CHECKING:
     from trainer.config import AlgorithmConfig, RatioLevel
@@ -89,10 +90,12 @@ def token_losses(
     proximal_logprobs_BR: Tensor | None = None,
     reference_logprobs_BR: Tensor | None = None,
     entropies_BR: Tensor | None = None,
+    values: Values | None = None,
 ) -> TokenLosses:
     """The whole loss of each token.
 
         l = policy loss (0 where extreme) + kl_coefficient * divergence - entropy_coefficient * entropy
+            + value_coefficient * value loss
 
     Args:
         tokens: what to learn from.
@@ -101,6 +104,7 @@ def token_losses(
         proximal_logprobs_BR: log-probabilities of the policy before the training step, where the type needs them.
         reference_logprobs_BR: those of the reference model, where the divergence is in the loss.
         entropies_BR: of the policy's next-token distributions, where the entropy has a coefficient.
+        values: of the value head, where there is one.
     """
     policy = policy_losses(tokens, algorithm, proximal_logprobs_BR)
     losses_BR = policy.losses_BR
@@ -116,4 +120,13 @@ def token_losses(
         if entropies_BR is None:
             raise ValueError("algorithm.entropy_coefficient needs entropies")
         losses_BR = losses_BR - algorithm.entropy_coefficient * torch.where(tokens.mask_BR, entropies_BR, 0.0)
-    return TokenLosses(losses_BR=losses_BR, clipped_BR=policy.clipped_BR)
+    if not algorithm.needs_values:
+        return TokenLosses(losses_BR=losses_BR, clipped_BR=policy.clipped_BR)
+    if values is None:
+        raise ValueError("algorithm.advantage = 'gae' needs values")
+    of_values_BR = value_losses(values, tokens.mask_BR, clip=algorithm.value_clip)
+    return TokenLosses(
+        losses_BR=losses_BR + algorithm.value_coefficient * of_values_BR,
+        clipped_BR=policy.clipped_BR,
+        value_losses_BR=of_values_BR.detach(),
+    )

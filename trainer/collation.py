@@ -9,14 +9,13 @@ with each sample, which is how a model knows to keep them apart, and with the pa
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from schemas.arrays import float32_array
 from trainer.packing import pack_rows
 
 if TYPE_CHECKING:
@@ -33,7 +32,8 @@ class CollatedBatch:
 
     `source_N` are places in the flattened (S, T) grid whose logits predict trained tokens, `target_N` these
     tokens, `response_N` their places in the flattened (B, R) grid. Tokens whose loss mask is 0 are in none.
-    `lags_BR` is -1 where the lag of a token is not known. `position_ids_ST` is None where positions simply count.
+    `lags_BR` is -1 where the lag of a token is not known. `position_ids_ST` is None where positions simply count,
+    `values_BR` and `returns_BR` are None without a critic.
     """
 
     input_ids_ST: Tensor
@@ -43,16 +43,16 @@ class CollatedBatch:
     response_N: Tensor
     behaviour_logprobs_BR: Tensor
     mask_BR: Tensor
-    advantages_B: Tensor
+    advantages_BR: Tensor
     lags_BR: Tensor
+    values_BR: Tensor | None = None
+    returns_BR: Tensor | None = None
 
     def to(self, device: torch.device) -> CollatedBatch:
         """The same micro-batch on `device`."""
-        positions = self.position_ids_ST
-        others: dict[str, Tensor] = {
-            name: getattr(self, name).to(device) for name in self.__slots__ if name != "position_ids_ST"
-        }
-        return CollatedBatch(**others, position_ids_ST=None if positions is None else positions.to(device))
+        found: dict[str, Tensor | None] = {name: getattr(self, name) for name in self.__slots__}
+        there = {name: tensor.to(device) for name, tensor in found.items() if tensor is not None}
+        return replace(self, **there)
 
 
 def collate(
@@ -64,18 +64,21 @@ def collate(
     input_ids_ST, position_ids_ST, begins_B = _rows(samples, packing=packing, pad_token_id=pad_token_id)
     behaviour_BR = np.zeros((num_samples, response_width), dtype=np.float32)
     mask_BR = np.zeros((num_samples, response_width), dtype=np.bool_)
+    advantages_BR = np.zeros((num_samples, response_width), dtype=np.float32)
     lags_BR = np.full((num_samples, response_width), -1, dtype=np.int64)
     starts_B = np.zeros(num_samples, dtype=np.int64)
     for number, sample in enumerate(samples):
         length = len(sample.token_ids)
         behaviour_BR[number, :length] = sample.behaviour_logprobs
         mask_BR[number, :length] = sample.loss_mask != 0
+        advantages_BR[number, :length] = (
+            sample.advantage if sample.estimates is None else sample.estimates.advantages
+        )
         if sample.lags is not None:
             lags_BR[number, :length] = sample.lags
         starts_B[number] = begins_B[number] + len(sample.prompt_token_ids)
     samples_N, columns_N = np.nonzero(mask_BR)
     tokens_N = starts_B[samples_N] + columns_N
-    advantages = float32_array([sample.advantage for sample in samples] or [0.0])
     return CollatedBatch(
         input_ids_ST=torch.from_numpy(input_ids_ST),
         position_ids_ST=None if position_ids_ST is None else torch.from_numpy(position_ids_ST),
@@ -84,9 +87,21 @@ def collate(
         response_N=torch.from_numpy(samples_N * response_width + columns_N),
         behaviour_logprobs_BR=torch.from_numpy(behaviour_BR),
         mask_BR=torch.from_numpy(mask_BR),
-        advantages_B=torch.from_numpy(advantages),
+        advantages_BR=torch.from_numpy(advantages_BR),
         lags_BR=torch.from_numpy(lags_BR),
+        **_estimates(samples, mask_BR.shape),
     )
+
+
+def _estimates(samples: Sequence[TrainingSample], shape: tuple[int, ...]) -> dict[str, Tensor]:
+    """Values and returns (B, R) where a critic has made them."""
+    if not samples or any(sample.estimates is None for sample in samples):
+        return {}
+    found = {name: np.zeros(shape, dtype=np.float32) for name in ("values", "returns")}
+    for number, sample in enumerate(samples):
+        for name, array_BR in found.items():
+            array_BR[number, : len(sample.token_ids)] = getattr(sample.estimates, name)
+    return {f"{name}_BR": torch.from_numpy(array_BR) for name, array_BR in found.items()}
 
 
 def _rows(

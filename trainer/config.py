@@ -75,13 +75,21 @@ class AlgorithmConfig(Section):
     type: AlgorithmType = "grpo"
     """Loss, advantage and aggregation together, by their published name; any other key of this section changes one of
     them."""
-    advantage: Literal["group", "leave_one_out", "batch", "group_batch", "return"] = "group"
+    advantage: Literal["group", "leave_one_out", "batch", "group_batch", "return", "gae"] = "group"
     """What a reward is compared with: the mean of its group (`group`), the mean of the group's other rewards
     (`leave_one_out`), the mean of the whole batch (`batch`), first the group's mean and then the batch (`group_batch`),
-    or nothing (`return`)."""
+    nothing (`return`), or, token by token, the values of a learned value head (`gae`)."""
     normalize_std: bool = True
-    """Whether advantages are divided by a standard deviation: the group's, with `batch` and `group_batch` the batch's.
-    """
+    """Whether advantages are divided by a standard deviation: the group's, with `batch`, `group_batch` and `gae` the
+    batch's."""
+    gae_lambda: Annotated[float, Field(ge=0, le=1)] = 0.95
+    """With `gae`: 1 compares what came of a token with the value before it, 0 only with the value after it."""
+    discount: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """With `gae`: how much less a reward counts one token earlier."""
+    value_coefficient: Annotated[float, Field(gt=0)] = 0.1
+    """With `gae`: weight of the value head's loss beside the policy's."""
+    value_clip: Annotated[float, Field(gt=0)] | None = 0.2
+    """With `gae`: a value gains nothing by moving further than this within a training step; left out, no such bound."""
     aggregation: Aggregation = "token_mean"
     """How per-token losses become one number: mean over all tokens; mean over samples of each sample's mean; or mean
     over samples of each sample's sum, divided by the constant `max_response_tokens`."""
@@ -166,6 +174,11 @@ class AlgorithmConfig(Section):
         return self.type in {"decoupled_ppo", "tis"}
 
     @property
+    def needs_values(self) -> bool:
+        """Whether the policy has a value head, which advantages are computed with."""
+        return self.advantage == "gae"
+
+    @property
     def needs_reference(self) -> bool:
         """Whether log-probabilities of the model that the run began with are needed."""
         return self.kl_coefficient > 0
@@ -223,6 +236,14 @@ class TrainerConfig(Section):
     activation_checkpointing: bool = False
     """Whether activations inside a layer are computed again in the backward pass instead of being kept: less memory,
     about a third more computation, the same weights."""
+    lora_rank: Annotated[int, Field(ge=0)] = 0
+    """Rank of low-rank adapters that are trained instead of the model's weights, which need no optimizer state then; 0
+    is none. Published are whole weights with the adapters merged in. A run keeps what it began with."""
+    lora_alpha: Annotated[int, Field(ge=1)] = 16
+    """What adapters add counts `lora_alpha / lora_rank` times."""
+    lora_targets: tuple[str, ...] = ()
+    """Layers that get an adapter, by the last part of their names (`["q_proj", "v_proj"]`); left out, all linear layers
+    but the output layer."""
     checkpoint_every_steps: Annotated[int, Field(ge=1)] = 10
     """Training steps between checkpoints."""
     keep_checkpoints: Annotated[int, Field(ge=1)] = 2

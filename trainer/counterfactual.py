@@ -33,7 +33,16 @@ if TYPE_CHECKING:
     from trainer.redo import Recording
 
 kind = "counterfactual"
-_needs_version_0 = frozenset({"trainer.engine", "trainer.packing", "trainer.zero_stage"})
+_needs_version_0 = frozenset(
+    {
+        "trainer.engine",
+        "trainer.lora_alpha",
+        "trainer.lora_rank",
+        "trainer.lora_targets",
+        "trainer.packing",
+        "trainer.zero_stage",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,13 +79,15 @@ class Question:
 def check_question(recording: Recording, question: Question) -> None:
     """Raise ConfigError for settings that cannot be asked about."""
     refuse_other_keys(question.changes, training_keys, "cannot be changed in a replay")
+    asked = changed_by_type(recording.settings, question.changes)
     for_engine = sorted(question.changes.keys() & _needs_version_0)
+    if asked.algorithm.needs_values != recording.settings.algorithm.needs_values:
+        for_engine.append("algorithm.advantage")
     if question.begin > 0 and for_engine:
         raise ConfigError(
             f"{', '.join(for_engine)} makes another engine, which cannot go on from the recorded optimizer state of "
             f"version {question.begin}; begin with version 0"
         )
-    changed_by_type(recording.settings, question.changes)
 
 
 def train_counterfactual(

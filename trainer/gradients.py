@@ -11,24 +11,27 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 
 from trainer.advantages import advantages_of
 from trainer.algorithms import extreme_tokens, token_losses
 from trainer.collation import collate
+from trainer.critic import with_estimates
 from trainer.losses.aggregation import Denominators, aggregate
 from trainer.losses.penalties import divergences
 from trainer.losses.policy import Tokens
+from trainer.losses.values import Values
 from trainer.off_policy import RatioSums, ratio_sums
 from trainer.policy import frozen_logprobs, policy_outputs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    import torch
     from torch import Tensor
 
     from trainer.collation import CollatedBatch
     from trainer.config import AlgorithmConfig
+    from trainer.critic import Gather
     from trainer.engines.ports import TrainingBatch, TrainingSample
 
 _off_policy = ("effective_sample_size", "divergence")
@@ -71,7 +74,7 @@ def step_work(
     *,
     rank: int,
     device: torch.device,
-    gather: Callable[[dict[int, float]], dict[int, float]],
+    gather: Gather,
     packing: bool = False,
 ) -> StepWork:
     """Everything of a training step that is computed before its first minibatch.
@@ -95,6 +98,11 @@ def step_work(
         statistics["reward_divergence"] = sum(
             divergence_of[position] for position in sorted(divergence_of)
         ) / max(len(divergence_of), 1)
+    if algorithm.needs_values:
+        batch, of_values = with_estimates(
+            policy, batch, algorithm, rank=rank, device=device, gather=gather, packing=packing
+        )
+        statistics |= of_values
     work = minibatches(batch, rank, algorithm, packing=packing)
     anchors = anchors_of(policy, reference, work, algorithm, device=device)
     return StepWork(minibatches=work, anchors=anchors, statistics=statistics)
@@ -258,12 +266,16 @@ def _micro_batch_losses(
     policy: torch.nn.Module, batch: CollatedBatch, algorithm: AlgorithmConfig, anchor: Anchors
 ) -> tuple[Tensor, RatioSums]:
     """The loss of every token, and statistics."""
-    with_entropy = algorithm.entropy_coefficient > 0
-    logprobs_BR, entropies_BR = policy_outputs(policy, batch, with_entropy=with_entropy)
+    logprobs_BR, entropies_BR, values_BR = policy_outputs(
+        policy,
+        batch,
+        with_entropy=algorithm.entropy_coefficient > 0,
+        with_values=algorithm.needs_values,
+    )
     tokens = Tokens(
         logprobs_BR=logprobs_BR,
         behaviour_logprobs_BR=batch.behaviour_logprobs_BR,
-        advantages_B=batch.advantages_B,
+        advantages_BR=batch.advantages_BR,
         mask_BR=batch.mask_BR,
     )
     log_ratios_BR = tokens.log_ratios().detach()
@@ -275,6 +287,7 @@ def _micro_batch_losses(
         proximal_logprobs_BR=logprobs_BR.detach() if anchor.proximal_BR is None else anchor.proximal_BR,
         reference_logprobs_BR=anchor.reference_BR,
         entropies_BR=entropies_BR,
+        values=None if values_BR is None else _values(values_BR, batch),
     )
     return losses.losses_BR, ratio_sums(
         log_ratios_BR,
@@ -286,6 +299,17 @@ def _micro_batch_losses(
         reference_divergences_BR=None
         if anchor.reference_BR is None
         else divergences(logprobs_BR.detach(), anchor.reference_BR, batch.mask_BR, "k3"),
+        value_losses_BR=losses.value_losses_BR,
+    )
+
+
+def _values(values_BR: Tensor, batch: CollatedBatch) -> Values:
+    """Without samples, and so without estimates, there is nothing to learn, but every rank does the same work."""
+    nothing_BR = torch.zeros_like(values_BR)
+    return Values(
+        values_BR=values_BR,
+        returns_BR=nothing_BR if batch.returns_BR is None else batch.returns_BR,
+        old_values_BR=nothing_BR if batch.values_BR is None else batch.values_BR,
     )
 
 

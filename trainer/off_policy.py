@@ -40,6 +40,7 @@ class RatioSums:
     fresh_log_ratio_max: float = 0.0
     entropy: float | None = None
     reference_divergence: float | None = None
+    value_loss: float | None = None
 
     def __add__(self, other: RatioSums) -> RatioSums:
         added: dict[str, Any] = {
@@ -55,11 +56,16 @@ class RatioSums:
         `divergence_k1` and `divergence_k2` do with -log w and (log w)^2 / 2.
         `effective_sample_size` is (sum w)^2 / (N sum w^2), 1 on policy. `clip_fraction` counts the tokens whose
         gradient or weight the loss cut, by its own rule; `extreme_fraction` those that the mask left out. `entropy` (of
-        the policy) and `reference_divergence` (from the reference model, k3) are there where they were computed.
+        the policy), `reference_divergence` (from the reference model, k3) and `value_loss` (of the value head) are
+        there where they were computed.
         """
         if self.num_tokens == 0:
             return {}
-        optional = {"entropy": self.entropy, "reference_divergence": self.reference_divergence}
+        optional = {
+            "entropy": self.entropy,
+            "reference_divergence": self.reference_divergence,
+            "value_loss": self.value_loss,
+        }
         return {
             "ratio_mean": self.ratio / self.num_tokens,
             "ratio_max": self.ratio_max,
@@ -100,6 +106,7 @@ def ratio_sums(
     lags_BR: Tensor | None = None,
     entropies_BR: Tensor | None = None,
     reference_divergences_BR: Tensor | None = None,
+    value_losses_BR: Tensor | None = None,
 ) -> RatioSums:
     """Sums over the unmasked tokens of one micro-batch.
 
@@ -111,6 +118,7 @@ def ratio_sums(
         lags_BR: versions between the one that generated a token and the one the step began with; negative: unknown.
         entropies_BR: of the policy's next-token distributions, where computed.
         reference_divergences_BR: estimates from the reference model, where computed.
+        value_losses_BR: of the value head, where there is one.
     """
     log_ratios_N = log_ratios_BR.detach()[mask_BR]
     if log_ratios_N.numel() == 0:
@@ -130,10 +138,12 @@ def ratio_sums(
     }
     if extreme_BR is not None:
         counts_N["num_extreme"] = extreme_BR[mask_BR]
-    if entropies_BR is not None:
-        sums_N["entropy"] = entropies_BR[mask_BR]
-    if reference_divergences_BR is not None:
-        sums_N["reference_divergence"] = reference_divergences_BR[mask_BR]
+    optional = {
+        "entropy": entropies_BR,
+        "reference_divergence": reference_divergences_BR,
+        "value_loss": value_losses_BR,
+    }
+    sums_N |= {name: values_BR[mask_BR] for name, values_BR in optional.items() if values_BR is not None}
     maxima_N = {
         "ratio_max": ratios_N,
         "log_ratio_max": log_ratios_N.abs(),

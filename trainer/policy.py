@@ -6,12 +6,13 @@ tokens, V vocabulary.
 The output layer runs only where a trained token is predicted: N rows instead of S * T, which for large
 vocabularies decides how much memory a step takes.
 """
+# ruff: noqa: N815 - fields that are tensors carry shape suffixes
 
 from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError
@@ -33,18 +34,38 @@ if TYPE_CHECKING:
 dtypes: dict[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
-class Policy(nn.Module):
-    """Wraps a causal language model; `forward` gives log pi of the trained tokens at the sampling temperature."""
+class PolicyOutputs(NamedTuple):
+    """What a policy says of one micro-batch, each (B, R) in float32, 0 where nothing is trained.
 
-    def __init__(self, model: PreTrainedModel, temperature: float) -> None:
+    Log pi of the tokens; the entropies of the distributions they came from, in nats; the value, before each token, of
+    what is still to come. The latter two are None where they were not asked for.
+    """
+
+    logprobs_BR: Tensor
+    entropies_BR: Tensor | None
+    values_BR: Tensor | None
+
+
+class Policy(nn.Module):
+    """Wraps a causal language model; `forward` gives log pi of the trained tokens at the sampling temperature.
+
+    With a value head a linear layer on the last hidden states, zero at first, gives values beside them. It is trained
+    with the model and stands in checkpoints; the model's own weights, which are published, are without it.
+    """
+
+    def __init__(self, model: PreTrainedModel, temperature: float, *, with_value_head: bool = False) -> None:
         super().__init__()
         self.model = model
+        self.value_head: nn.Linear | None = None
         self._temperature = temperature
         self._source_N: Tensor | None = None
+        self._hidden_1NH: Tensor | None = None
         output_layer: nn.Module | None = model.get_output_embeddings()  # type: ignore[no-untyped-call]
         if output_layer is None:
             raise EngineError(f"{type(model).__name__} has no output layer: it is no causal language model")
         output_layer.register_forward_pre_hook(self._select_trained)
+        if with_value_head:
+            self.value_head = _zero_head(output_layer)
 
     def forward(
         self,
@@ -56,27 +77,38 @@ class Policy(nn.Module):
         *,
         position_ids_ST: Tensor | None = None,
         with_entropy: bool = False,
-    ) -> tuple[Tensor, Tensor | None]:
-        """Gives log pi and, where asked for, entropies, both (B, R) in float32; 0 where nothing is trained."""
+        with_values: bool = False,
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Gives the entries of PolicyOutputs. Raises EngineError for values where there is no value head."""
         self._source_N = source_N
         packed = {} if position_ids_ST is None else {"position_ids": position_ids_ST}
         logits_NV = self.model(input_ids=input_ids_ST, use_cache=False, **packed).logits[0].float()
-        self._source_N = None
+        hidden_1NH, self._source_N, self._hidden_1NH = self._hidden_1NH, None, None
+        values_BR = _placed(self._values(hidden_1NH), response_N, mask_BR) if with_values else None
         if self._temperature != 1.0:
             logits_NV = logits_NV / self._temperature
         logsums_N = logits_NV.logsumexp(dim=1)
         logprobs_N = logits_NV.gather(1, target_N[:, None])[:, 0] - logsums_N
         logprobs_BR = _placed(logprobs_N, response_N, mask_BR)
         if not with_entropy:
-            return logprobs_BR, None
+            return logprobs_BR, None, values_BR
         entropies_N = logsums_N - (logits_NV.softmax(dim=1) * logits_NV).sum(dim=1)
-        return logprobs_BR, _placed(entropies_N, response_N, mask_BR)
+        return logprobs_BR, _placed(entropies_N, response_N, mask_BR), values_BR
+
+    def _values(self, hidden_1NH: Tensor | None) -> Tensor:
+        if self.value_head is None or hidden_1NH is None:
+            raise EngineError(
+                "this policy has no value head: it was not started with algorithm.advantage = 'gae'"
+            )
+        values: Tensor = self.value_head(hidden_1NH)
+        return values[0, :, 0].float()
 
     def _select_trained(self, _layer: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         if self._source_N is None:
             return inputs
-        hidden = inputs[0]
-        return (hidden.flatten(0, 1).index_select(0, self._source_N)[None], *inputs[1:])
+        hidden_1NH = inputs[0].flatten(0, 1).index_select(0, self._source_N)[None]
+        self._hidden_1NH = hidden_1NH
+        return (hidden_1NH, *inputs[1:])
 
 
 def compute_deterministically(num_threads: int) -> None:
@@ -91,13 +123,10 @@ def compute_deterministically(num_threads: int) -> None:
 
 
 def policy_outputs(
-    policy: nn.Module, batch: CollatedBatch, *, with_entropy: bool = False
-) -> tuple[Tensor, Tensor | None]:
-    """The log pi (B, R) of one micro-batch and, where asked for, the entropies (B, R) of the distributions, in nats.
-
-    `policy` is a Policy or an engine around one.
-    """
-    outputs: tuple[Tensor, Tensor | None] = policy(
+    policy: nn.Module, batch: CollatedBatch, *, with_entropy: bool = False, with_values: bool = False
+) -> PolicyOutputs:
+    """What `policy`, a Policy or an engine around one, says of one micro-batch."""
+    outputs: tuple[Tensor, Tensor | None, Tensor | None] = policy(
         batch.input_ids_ST,
         batch.source_N,
         batch.target_N,
@@ -105,14 +134,23 @@ def policy_outputs(
         batch.mask_BR,
         position_ids_ST=batch.position_ids_ST,
         with_entropy=with_entropy,
+        with_values=with_values,
     )
-    return outputs
+    return PolicyOutputs(*outputs)
 
 
 @torch.no_grad()
 def frozen_logprobs(policy: nn.Module, batch: CollatedBatch) -> Tensor:
     """The log pi (B, R) of one micro-batch, without gradient."""
-    return policy_outputs(policy, batch)[0]
+    return policy_outputs(policy, batch).logprobs_BR
+
+
+@torch.no_grad()
+def frozen_values(policy: nn.Module, batch: CollatedBatch) -> Tensor:
+    """The values (B, R) before the trained tokens of one micro-batch, without gradient. Raises EngineError."""
+    values_BR = policy_outputs(policy, batch, with_values=True).values_BR
+    assert values_BR is not None
+    return values_BR
 
 
 def load_model(model_path: str, weights_path: Path | None, dtype: str) -> PreTrainedModel:
@@ -194,6 +232,16 @@ def model_config_json(model: PreTrainedModel) -> str:
     settings: dict[str, Any] = model.config.to_dict()
     settings.pop("_name_or_path", None)
     return json.dumps(settings, sort_keys=True, default=str)
+
+
+def _zero_head(output_layer: nn.Module) -> nn.Linear:
+    """A linear layer from the output layer's inputs to one number, zero at first."""
+    weight = output_layer.weight
+    assert isinstance(weight, Tensor)
+    head = nn.Linear(weight.shape[1], 1, device=weight.device, dtype=weight.dtype)
+    nn.init.zeros_(head.weight)
+    nn.init.zeros_(head.bias)
+    return head
 
 
 def _placed(values_N: Tensor, response_N: Tensor, mask_BR: Tensor) -> Tensor:

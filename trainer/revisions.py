@@ -37,6 +37,9 @@ _bound_to_the_run = frozenset(
         "trainer.zero_stage",
         "trainer.num_ranks",
         "trainer.packing",
+        "trainer.lora_rank",
+        "trainer.lora_alpha",
+        "trainer.lora_targets",
         "trainer.num_threads",
         "trainer.activation_checkpointing",
         "trainer.rank_timeout_seconds",
@@ -61,6 +64,9 @@ training_keys = frozenset(
         "trainer.num_minibatches",
         "trainer.micro_batch_tokens",
         "trainer.packing",
+        "trainer.lora_rank",
+        "trainer.lora_alpha",
+        "trainer.lora_targets",
     }
 )
 """What decides about the weights that recorded samples give."""
@@ -128,6 +134,11 @@ def new_changes(ledger: LedgerState, settings: TrainerSettings, wanted: Mapping[
     changes = {
         key: _value(after, key) for key in sorted(wanted) if _value(after, key) != _value(settings, key)
     }
+    if after.algorithm.needs_values != settings.algorithm.needs_values:
+        raise ConfigError(
+            f"algorithm.advantage = {after.algorithm.advantage!r} instead of {settings.algorithm.advantage!r}: the "
+            "value head of 'gae' is made when a run begins, or never; start a new run from this one's weights"
+        )
     if "run.num_steps" in changes:
         _check_num_steps(ledger, settings.run_config.num_steps, after.run_config.num_steps)
     return changes

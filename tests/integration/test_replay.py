@@ -322,6 +322,11 @@ def test_an_answer_is_never_written_over(recording: Recording, tmp_path: Path) -
         (0, {"optimizer.lr": 2}, r"optimizer\.lr cannot be changed"),
         (0, {"optimizer.learning_rate": -1.0}, "greater than 0"),
         (2, {"trainer.zero_stage": 2}, "begin with version 0"),
+        (
+            2,
+            {"algorithm.advantage": "gae"},
+            r"algorithm\.advantage makes another engine.*begin with version 0",
+        ),
     ],
 )
 def test_what_cannot_be_asked_is_refused(

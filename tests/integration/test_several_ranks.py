@@ -19,7 +19,7 @@ import two_ranks_process
 from recordings import recording_of
 from safetensors.torch import load
 from training_cases import FakeRun, a_group, dispositions, make_model, trainer_settings
-from two_ranks_process import one_sample, step_settings, temperature, trained, with_divergence
+from two_ranks_process import one_sample, step_settings, temperature, trained, with_critic, with_divergence
 from waiting import wait_until
 
 from rollog.broker.memory import MemoryBroker
@@ -39,7 +39,7 @@ from trainer.replay import replay_steps
 from trainer.role import engine_of_ranks, run_trainer
 
 if TYPE_CHECKING:
-    from trainer.engines.ports import StepResult
+    from trainer.engines.ports import StepResult, StepSettings
     from trainer.engines.ranks import LaunchedRank
     from trainer.redo import Recording
     from trainer.replay import ReplayedStep
@@ -105,10 +105,10 @@ def follower(place: LaunchedRank, directory: Path) -> ChildProcess:
     )
 
 
-def one_rank_engine() -> DeepSpeedEngine:
+def one_rank_engine(settings: StepSettings = step_settings, *, lora_rank: int = 0) -> DeepSpeedEngine:
     return DeepSpeedEngine(
-        settings=step_settings,
-        trainer=TrainerConfig(num_minibatches=2),
+        settings=settings,
+        trainer=TrainerConfig(num_minibatches=2, lora_rank=lora_rank),
         temperature=temperature,
         dtype="float32",
     )
@@ -163,6 +163,20 @@ def test_a_divergence_in_the_reward_is_that_of_all_ranks(
     _, expected = trained(one_rank_engine(), two_ranks.model_path, world_size=1, settings=with_divergence)
     weights = two_ranks.weights("divergence-in-reward")
     assert distance(weights, expected) < 1e-5 < distance(weights, one_rank[1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("zero_stage", [1, 3])
+def test_values_and_their_mean_are_those_of_all_ranks(two_ranks: Answers, zero_stage: int) -> None:
+    expected = trained(one_rank_engine(with_critic), two_ranks.model_path, world_size=1, settings=with_critic)
+    check_against_one_rank(two_ranks, expected, f"critic-{zero_stage}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("zero_stage", [1, 3])
+def test_adapters_are_gathered_from_all_ranks(two_ranks: Answers, zero_stage: int) -> None:
+    expected = trained(one_rank_engine(lora_rank=4), two_ranks.model_path, world_size=1)
+    check_against_one_rank(two_ranks, expected, f"lora-{zero_stage}")
 
 
 @pytest.mark.slow

@@ -31,6 +31,7 @@ from trainer.engines.ports import EngineDescription, StepResult, TrainingBatch
 from trainer.engines.reference import ReferenceModel
 from trainer.gradients import Anchors, Minibatch, accumulate, step_statistics, step_work
 from trainer.learning_rates import next_rates
+from trainer.lora import add_adapters, published_tensors, trained_parameters
 from trainer.off_policy import RatioSums
 from trainer.optimizers import adamw_settings
 from trainer.policy import (
@@ -40,10 +41,10 @@ from trainer.policy import (
     load_model,
     model_config_json,
     to_safetensors,
-    untied_tensors,
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from transformers import PreTrainedModel
@@ -91,13 +92,14 @@ class DeepSpeedEngine:
         self.close()
         compute_deterministically(self._trainer.num_threads)
         model = load_model(model_path, weights_path, self._dtype)
-        policy = Policy(model, self._temperature)
+        policy = Policy(model, self._temperature, with_value_head=self._settings.algorithm.needs_values)
         if self._trainer.activation_checkpointing:
             checkpoint_activations(model)
         if self._trainer.packing:
             check_packing(policy)
+        add_adapters(model, self._trainer)
         optimizer = torch.optim.AdamW(
-            policy.parameters(),
+            trained_parameters(policy),
             lr=self._settings.optimizer.learning_rate,
             **adamw_settings(self._settings.optimizer),
             fused=True,
@@ -149,10 +151,10 @@ class DeepSpeedEngine:
         assert self._model is not None
         is_first = torch.distributed.get_rank() == 0
         copies = {}
-        for name, tensor in untied_tensors(self._model):
-            with self._gathered(tensor):
+        for tensor in published_tensors(self._model):
+            with self._gathered(tensor.parts):
                 if is_first:
-                    copies[name] = tensor.detach().to("cpu", copy=True)
+                    copies[tensor.name] = tensor.value().to("cpu", copy=True)
         return to_safetensors(copies, self._dtype) if is_first else b""
 
     def save_checkpoint(self, directory: Path) -> None:
@@ -213,9 +215,7 @@ class DeepSpeedEngine:
             rank=torch.distributed.get_rank(),
             device=device,
             packing=self._trainer.packing,
-            gather=lambda found: dict(
-                chain.from_iterable(entries.items() for entries in _from_all_ranks([found])[0])
-            ),
+            gather=_gather,
         )
 
     def _optimizer_step(
@@ -246,10 +246,11 @@ class DeepSpeedEngine:
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         self._norm = nn.utils.clip_grad_norm_(parameters, self._settings.optimizer.max_gradient_norm).item()
 
-    def _gathered(self, tensor: Tensor) -> AbstractContextManager[Any]:
-        if self._trainer.zero_stage < 3 or not isinstance(tensor, nn.Parameter):  # noqa: PLR2004 - ZeRO's number
+    def _gathered(self, tensors: Iterable[Tensor]) -> AbstractContextManager[Any]:
+        shared_out = [tensor for tensor in tensors if isinstance(tensor, nn.Parameter)]
+        if self._trainer.zero_stage < 3 or not shared_out:  # noqa: PLR2004 - ZeRO's number
             return nullcontext()
-        gathered: AbstractContextManager[Any] = _import_deepspeed().zero.GatheredParameters([tensor])
+        gathered: AbstractContextManager[Any] = _import_deepspeed().zero.GatheredParameters(shared_out)
         return gathered
 
     def _started(self) -> Any:
@@ -324,6 +325,11 @@ def _leave_process_group() -> None:
     if torch.distributed.is_initialized():
         deepspeed.comm.destroy_process_group()
     deepspeed.comm.comm.cdb = None
+
+
+def _gather(found: dict[int, _T]) -> dict[int, _T]:
+    """The entries of all ranks."""
+    return dict(chain.from_iterable(entries.items() for entries in _from_all_ranks([found])[0]))
 
 
 def _from_all_ranks(outcomes: list[_T]) -> list[tuple[_T, ...]]:

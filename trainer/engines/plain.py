@@ -23,6 +23,7 @@ from trainer.engines.ports import EngineDescription, StepResult, TrainingBatch
 from trainer.engines.reference import ReferenceModel
 from trainer.gradients import accumulate, step_statistics, step_work
 from trainer.learning_rates import next_rates
+from trainer.lora import add_adapters, published_tensors, trained_parameters
 from trainer.optimizers import adamw_settings
 from trainer.policy import (
     Policy,
@@ -32,7 +33,6 @@ from trainer.policy import (
     load_model,
     model_config_json,
     to_safetensors,
-    untied_tensors,
 )
 
 if TYPE_CHECKING:
@@ -50,11 +50,12 @@ checkpoint_file = "engine.pt"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Started:
-    """A model in training. `masters` are what the optimizer moves: in float32 the parameters themselves."""
+    """A model in training. `masters` are what the optimizer moves: in float32 the `trained` parameters themselves."""
 
     model: PreTrainedModel
     policy: Policy
     optimizer: torch.optim.Optimizer
+    trained: list[nn.Parameter]
     masters: list[Tensor]
     reference: ReferenceModel
     device: torch.device
@@ -79,14 +80,17 @@ class PlainEngine:
         compute_deterministically(self._trainer.num_threads)
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         model = load_model(model_path, weights_path, self._dtype)
-        policy = Policy(model, self._temperature).to(device).train()
+        has_values = self._settings.algorithm.needs_values
+        policy = Policy(model, self._temperature, with_value_head=has_values).to(device).train()
         if self._trainer.activation_checkpointing:
             checkpoint_activations(model)
         if self._trainer.packing:
             check_packing(policy)
         is_float32 = dtypes[self._dtype] is torch.float32
+        add_adapters(model, self._trainer)
+        trained = trained_parameters(policy)
         masters: list[Tensor] = [
-            parameter if is_float32 else parameter.detach().float() for parameter in policy.parameters()
+            parameter if is_float32 else parameter.detach().float() for parameter in trained
         ]
         optimizer = torch.optim.AdamW(
             masters,
@@ -98,6 +102,7 @@ class PlainEngine:
             model=model,
             policy=policy,
             optimizer=optimizer,
+            trained=trained,
             masters=masters,
             reference=ReferenceModel(model_path, weights_path, self._temperature, self._dtype),
             device=device,
@@ -138,9 +143,9 @@ class PlainEngine:
 
     def export_weights(self) -> bytes:
         """All weights as safetensors."""
-        tensors = untied_tensors(self._started().model)
+        tensors = published_tensors(self._started().model)
         return to_safetensors(
-            {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors}, self._dtype
+            {tensor.name: tensor.value().to("cpu", copy=True) for tensor in tensors}, self._dtype
         )
 
     def save_checkpoint(self, directory: Path) -> None:
@@ -167,8 +172,11 @@ class PlainEngine:
             ) from error
         state.model.load_state_dict(content["model"])
         with torch.no_grad():
-            for master, saved in zip(state.masters, content["masters"], strict=True):
+            for parameter, master, saved in zip(
+                state.trained, state.masters, content["masters"], strict=True
+            ):
                 master.copy_(saved)
+                parameter.copy_(master)
         state.optimizer.load_state_dict(content["optimizer"])
         self._steps_taken = int(content["steps_taken"])
 
@@ -204,7 +212,7 @@ class PlainEngine:
             anchors=anchors,
             device=state.device,
         )
-        pairs = list(zip(state.policy.parameters(), state.masters, strict=True))
+        pairs = list(zip(state.trained, state.masters, strict=True))
         for parameter, master in pairs:
             gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
             master.grad = gradient.to(master.dtype)

@@ -20,12 +20,24 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TokenEstimates:
+    """What a critic says of a response, per token, 0 where the loss mask is 0.
+
+    `values` are what was expected before the token, `returns` what should have been, `advantages` what is learnt from.
+    """
+
+    values: Float32Array
+    returns: Float32Array
+    advantages: Float32Array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TrainingSample:
     """What is learnt from one sample. Response arrays have one entry per response token.
 
     `group` is the number of its group in the batch and `reward` what its advantage was computed from, for engines that
     take a divergence off the reward. `lags` counts, per token, the versions from the one that generated it to the one
-    that the step begins with; None where that is not known.
+    that the step begins with; None where that is not known. `estimates` of a critic win over the advantage.
     """
 
     prompt_token_ids: Int32Array
@@ -36,6 +48,7 @@ class TrainingSample:
     group: int = 0
     reward: float = 0.0
     lags: Int32Array | None = None
+    estimates: TokenEstimates | None = None
 
     @property
     def num_tokens(self) -> int:

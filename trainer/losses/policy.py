@@ -31,28 +31,32 @@ Bounds = tuple[float, float | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TokenLosses:
-    """Losses per token, 0 at masked positions, and where the loss cut off a gradient or cut a weight (bool)."""
+    """Losses per token, 0 at masked positions, and where the loss cut off a gradient or cut a weight (bool).
+
+    `value_losses_BR` are what a value head has of them, before its coefficient.
+    """
 
     losses_BR: Tensor
     clipped_BR: Tensor
+    value_losses_BR: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Tokens:
     """What a policy loss is a function of, beside its constants.
 
-    `mask_BR` is bool, True where a token is trained; `advantages_B` has one entry per sample. Only `logprobs_BR`
-    carries a gradient. What masked positions hold does not matter.
+    `mask_BR` is bool, True where a token is trained. Advantages may be (B, 1): one for all tokens of a sample. Only
+    `logprobs_BR` carries a gradient. What masked positions hold does not matter.
     """
 
     logprobs_BR: Tensor
     behaviour_logprobs_BR: Tensor
-    advantages_B: Tensor
+    advantages_BR: Tensor
     mask_BR: Tensor
 
     def masked_advantages(self) -> Tensor:
         """The advantages at unmasked positions, 0 elsewhere."""
-        return torch.where(self.mask_BR, self.advantages_B[:, None], 0.0)
+        return torch.where(self.mask_BR, self.advantages_BR, 0.0)
 
     def log_ratios(self, level: RatioLevel = "token") -> Tensor:
         """The log ratio of the policy to the behaviour policy."""

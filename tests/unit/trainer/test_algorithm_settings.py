@@ -156,3 +156,14 @@ def test_what_belongs_to_a_run_cannot_change_in_it(
 ) -> None:
     with pytest.raises(ConfigError, match=f"{key} cannot change after a run has begun"):
         new_changes(LedgerState(), settings, {key: value})
+
+
+def test_a_value_head_is_made_when_a_run_begins_or_never(settings: TrainerSettings) -> None:
+    with pytest.raises(ConfigError, match=r"algorithm\.advantage = 'gae' instead of 'group'"):
+        new_changes(LedgerState(), settings, {"algorithm.advantage": "gae"})
+    with_critic = replace(settings, algorithm=AlgorithmConfig(type="ppo", advantage="gae"))
+    with pytest.raises(ConfigError, match=r"algorithm\.advantage = 'batch' instead of 'gae'"):
+        new_changes(LedgerState(), with_critic, {"algorithm.advantage": "batch"})
+    assert new_changes(LedgerState(), with_critic, {"algorithm.value_clip": 0.5}) == {
+        "algorithm.value_clip": 0.5
+    }

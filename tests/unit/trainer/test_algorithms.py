@@ -60,7 +60,7 @@ class Case:
         tokens = Tokens(
             logprobs_BR=logprobs[rows],
             behaviour_logprobs_BR=self.behaviour[rows],
-            advantages_B=self.advantages[rows],
+            advantages_BR=self.advantages[rows, None],
             mask_BR=mask,
         )
         losses = token_losses(
@@ -108,7 +108,7 @@ def tokens_of(case: Case, **changes: Tensor) -> Tokens:
     values = {
         "logprobs_BR": case.logprobs,
         "behaviour_logprobs_BR": case.behaviour,
-        "advantages_B": case.advantages,
+        "advantages_BR": case.advantages[:, None],
         "mask_BR": case.mask,
     }
     return Tokens(**(values | changes))
@@ -121,7 +121,7 @@ def one_token(ratio: float, advantage: float, proximal_ratio: float = 1.0) -> tu
     tokens = Tokens(
         logprobs_BR=logprobs,
         behaviour_logprobs_BR=behaviour,
-        advantages_B=torch.tensor([advantage], dtype=torch.float64),
+        advantages_BR=torch.tensor([[advantage]], dtype=torch.float64),
         mask_BR=torch.ones(1, 1, dtype=torch.bool),
     )
     return tokens, logprobs, behaviour + math.log(proximal_ratio)
@@ -419,7 +419,7 @@ def test_an_extreme_response_is_left_out_as_a_whole_by_the_geometric_mean_of_its
     tokens = Tokens(
         logprobs_BR=logprobs,
         behaviour_logprobs_BR=torch.zeros(2, 2),
-        advantages_B=torch.ones(2),
+        advantages_BR=torch.ones(2, 1),
         mask_BR=torch.ones(2, 2, dtype=torch.bool),
     )
     extreme = {

@@ -89,7 +89,7 @@ def test_entropies_are_those_of_the_distributions_at_the_sampling_temperature(tm
     model = load_model(make_model(tmp_path), None, "float32")
     policy = Policy(model, 0.7)
     batch = collate([a_training_sample(3, mask=[1, 0, 1, 1])])
-    logprobs, entropies = policy_outputs(policy, batch, with_entropy=True)
+    logprobs, entropies, _ = policy_outputs(policy, batch, with_entropy=True)
     assert entropies is not None
     assert torch.equal(logprobs, frozen_logprobs(policy, batch))
     every = (model(input_ids=batch.input_ids_ST).logits[0] / 0.7).log_softmax(dim=-1)[2:-1]

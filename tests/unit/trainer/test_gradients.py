@@ -34,11 +34,13 @@ class ConstantPolicy(nn.Module):
         *,
         position_ids_ST: Tensor | None,
         with_entropy: bool,
-    ) -> tuple[Tensor, None]:
+        with_values: bool,
+    ) -> tuple[Tensor, None, None]:
         assert not with_entropy
+        assert not with_values
         assert position_ids_ST is None
         self.num_calls += 1
-        return torch.where(mask_BR, self.logprob, 0.0), None
+        return torch.where(mask_BR, self.logprob, 0.0), None, None
 
 
 def two_groups() -> TrainingBatch:

@@ -36,7 +36,7 @@ def loss_of(  # noqa: PLR0917 - a case is four tensors
     tokens = Tokens(
         logprobs_BR=logprobs_BR,
         behaviour_logprobs_BR=behaviour_BR,
-        advantages_B=advantages_B,
+        advantages_BR=advantages_B[:, None],
         mask_BR=mask_BR,
     )
     losses_BR = clipped_losses(tokens, clip_low=0.2, clip_high=0.28).losses_BR

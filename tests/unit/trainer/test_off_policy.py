@@ -21,7 +21,7 @@ def sums_of(
     tokens = Tokens(
         logprobs_BR=torch.tensor(ratios, dtype=torch.float64).log(),
         behaviour_logprobs_BR=torch.zeros(len(ratios), len(ratios[0]), dtype=torch.float64),
-        advantages_B=torch.tensor(advantages, dtype=torch.float64),
+        advantages_BR=torch.tensor(advantages, dtype=torch.float64)[:, None],
         mask_BR=torch.tensor(mask),
     )
     losses = clipped_losses(tokens, clip_low=0.2, clip_high=0.28)

@@ -1,0 +1,230 @@
+"""What every training engine promises of low-rank adapters, held against weights that are merged by hand."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+from loss_reference import Response, reference_loss
+from safetensors.torch import load
+from torch.func import functional_call
+from torch.nn.functional import log_softmax
+from training_cases import a_batch, make_model
+from transformers import AutoModelForCausalLM
+
+from rollog.errors import ConfigError
+from trainer.collation import collate
+from trainer.config import AlgorithmConfig, OptimizerConfig, TrainerConfig
+from trainer.engines.deepspeed import DeepSpeedEngine
+from trainer.engines.plain import PlainEngine
+from trainer.engines.ports import StepSettings, TrainingBatch, TrainingEngine, TrainingSample
+from trainer.learning_rates import learning_rate
+from trainer.lora import add_adapters
+from trainer.policy import Policy, frozen_logprobs, load_model
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from torch import Tensor
+
+pytestmark = pytest.mark.engine
+
+algorithm = AlgorithmConfig()
+optimizer = OptimizerConfig(learning_rate=1e-2, warmup_steps=2, max_gradient_norm=0.3)
+settings = StepSettings(algorithm=algorithm, optimizer=optimizer, num_optimizer_steps=100)
+temperature = 0.8
+targets = ("q_proj", "down_proj")
+scaling = 6 / 4
+
+
+def trainer_config(**changes: Any) -> TrainerConfig:
+    values = {"num_minibatches": 2, "lora_rank": 4, "lora_alpha": 6, "lora_targets": targets}
+    return TrainerConfig(**(values | changes))
+
+
+def deepspeed(zero_stage: int, *, dtype: str = "float32", **changes: Any) -> TrainingEngine:
+    trainer = trainer_config(zero_stage=zero_stage, **changes)
+    return DeepSpeedEngine(settings=settings, trainer=trainer, temperature=temperature, dtype=dtype)
+
+
+def plain(*, dtype: str = "float32", **changes: Any) -> TrainingEngine:
+    trainer = trainer_config(**changes)
+    return PlainEngine(settings=settings, trainer=trainer, temperature=temperature, dtype=dtype)
+
+
+makers: dict[str, Callable[..., TrainingEngine]] = {
+    "plain": plain,
+    **{f"zero-{stage}": partial(deepspeed, stage) for stage in range(4)},
+}
+
+
+class Reference:
+    """The model as it is published, W + (alpha / rank) B A, differentiated with respect to A and B."""
+
+    def __init__(self, model_path: str) -> None:
+        adapted: Any = load_model(model_path, None, "float32")
+        add_adapters(adapted, trainer_config())
+        self.first = {
+            name: layer.lora_A["default"].weight.detach().clone()
+            for name, layer in adapted.named_modules()
+            if name.endswith(targets)
+        }
+        self.model: Any = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32)
+        self.weights = dict(self.model.named_parameters())
+        self.pairs = {
+            name: (
+                first.clone().requires_grad_(),
+                torch.zeros(self.weights[f"{name}.weight"].shape[0], 4, requires_grad=True),
+            )
+            for name, first in self.first.items()
+        }
+        self.matrices = [matrix for pair in self.pairs.values() for matrix in pair]
+        self.adamw = torch.optim.AdamW(
+            self.matrices, betas=optimizer.betas, eps=optimizer.epsilon, weight_decay=0.0
+        )
+        self.steps_taken = 0
+
+    def merged(self) -> dict[str, Tensor]:
+        found = {name: weight.detach() for name, weight in self.weights.items()}
+        for name in self.pairs:
+            found[f"{name}.weight"] = found[f"{name}.weight"] + scaling * self.product(name)
+        return found
+
+    def product(self, name: str) -> Tensor:
+        first, second = self.pairs[name]
+        product: Tensor = second @ first
+        return product
+
+    def response(self, sample: TrainingSample) -> Response:
+        tokens = np.concatenate([sample.prompt_token_ids, sample.token_ids]).astype(np.int64)
+        found: Any = functional_call(
+            self.model, self.merged(), kwargs={"input_ids": torch.from_numpy(tokens)[None]}
+        )
+        every = log_softmax(found.logits[0] / temperature, dim=-1)[len(sample.prompt_token_ids) - 1 : -1]
+        chosen = torch.from_numpy(sample.token_ids.astype(np.int64))
+        return Response(
+            logprobs=list(every.gather(1, chosen[:, None])[:, 0]),
+            behaviour=sample.behaviour_logprobs.tolist(),
+            advantage=sample.advantage,
+        )
+
+    def train_step(self, batch: TrainingBatch) -> list[float]:
+        losses = []
+        for number in sorted({part.minibatch for part in batch.plan}):
+            parts = [part for part in batch.plan if part.minibatch == number]
+            loss = reference_loss(
+                algorithm,
+                [self.response(batch.samples[place]) for part in parts for place in part.positions],
+            )
+            for group in self.adamw.param_groups:
+                group["lr"] = learning_rate(self.steps_taken, 100, optimizer)
+            self.adamw.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            torch.nn.utils.clip_grad_norm_(self.matrices, optimizer.max_gradient_norm)
+            self.adamw.step()
+            self.steps_taken += 1
+            losses.append(loss.item())
+        return losses
+
+
+@pytest.fixture(scope="module")
+def model_path(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return make_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(params=list(makers))
+def engine(request: pytest.FixtureRequest) -> Iterator[TrainingEngine]:
+    made = makers[request.param]()
+    yield made
+    made.close()
+
+
+def test_a_run_begins_with_the_model_it_was_given(engine: TrainingEngine, model_path: str) -> None:
+    engine.start(model_path)
+    exported = load(engine.export_weights())
+    expected = dict(AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32).named_parameters())
+    assert exported.keys() == expected.keys()
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in exported.items())
+
+
+def test_steps_give_the_weights_of_the_reference(engine: TrainingEngine, model_path: str) -> None:
+    reference = Reference(model_path)
+    engine.start(model_path)
+    before = load(engine.export_weights())
+    for seed in range(3):
+        batch = a_batch(seed, micro_batch_tokens=25)
+        assert engine.train_step(batch).losses == pytest.approx(reference.train_step(batch), abs=1e-4)
+    weights, merged = load(engine.export_weights()), reference.merged()
+    for name, tensor in weights.items():
+        torch.testing.assert_close(tensor, merged[name].detach(), atol=2e-4, rtol=1e-3)
+        is_adapted = name.removesuffix(".weight").endswith(targets)
+        assert torch.equal(tensor, before[name]) is not is_adapted
+
+
+def test_a_checkpoint_goes_on_bit_for_bit(engine: TrainingEngine, model_path: str, tmp_path: Path) -> None:
+    engine.start(model_path)
+    engine.train_step(a_batch(0))
+    saved = engine.export_weights()
+    engine.save_checkpoint(tmp_path)
+    result = engine.train_step(a_batch(1))
+    after = engine.export_weights()
+    engine.start(model_path)
+    engine.load_checkpoint(tmp_path)
+    assert engine.export_weights() == saved
+    assert engine.train_step(a_batch(1)) == result
+    assert engine.export_weights() == after
+
+
+@pytest.mark.parametrize("maker", [plain, partial(deepspeed, 1)], ids=["plain", "zero-1"])
+@pytest.mark.parametrize(
+    "changes",
+    [{"dtype": "bfloat16"}, {"packing": True}, {"activation_checkpointing": True}, {"lora_targets": ()}],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_beside_other_settings(
+    maker: Callable[..., TrainingEngine], changes: dict[str, Any], model_path: str, tmp_path: Path
+) -> None:
+    engine = maker(**changes)
+    test_a_checkpoint_goes_on_bit_for_bit(engine, model_path, tmp_path)
+    engine.close()
+
+
+def test_published_weights_give_the_log_probabilities_that_are_trained(
+    engine: TrainingEngine, model_path: str, tmp_path: Path
+) -> None:
+    engine.start(model_path)
+    for seed in range(3):
+        engine.train_step(a_batch(seed))
+    file = tmp_path / "weights.safetensors"
+    file.write_bytes(engine.export_weights())
+    batch = a_batch(7)
+    published = Policy(load_model(model_path, file, "float32"), temperature)
+    logprobs_BR = frozen_logprobs(published, collate(batch.samples)).numpy()
+    fresh = [
+        replaced(sample, logprobs_BR[row, : len(sample.token_ids)])
+        for row, sample in enumerate(batch.samples)
+    ]
+    result = engine.train_step(TrainingBatch(samples=tuple(fresh), plan=batch.plan))
+    assert result.statistics["first_log_ratio_max"] < 1e-5
+
+
+def replaced(sample: TrainingSample, behaviour_logprobs: Any) -> TrainingSample:
+    return TrainingSample(
+        prompt_token_ids=sample.prompt_token_ids,
+        token_ids=sample.token_ids,
+        behaviour_logprobs=behaviour_logprobs,
+        loss_mask=sample.loss_mask,
+        advantage=sample.advantage,
+    )
+
+
+@pytest.mark.parametrize("wrong", ["w_pack", "embed_tokens", "norm", "lm_head"])
+def test_layers_that_cannot_have_an_adapter_are_named(model_path: str, wrong: str) -> None:
+    with pytest.raises(
+        ConfigError, match=rf"lora_targets has {wrong}: .*name some of down_proj, .*, q_proj, "
+    ):
+        plain(lora_targets=("q_proj", wrong)).start(model_path)
