@@ -300,6 +300,7 @@ def _sample(sample: Sample) -> Answer:
         "seed": sample.seed,
         "reward": sample.reward,
         "reward_components": sample.reward_components,
+        "turn_rewards": list(sample.turn_rewards),
         "num_tokens": sample.num_tokens,
         "wasted_tokens": sample.wasted_tokens,
         "finish_reason": None if sample.finish_reason is None else sample.finish_reason.value,

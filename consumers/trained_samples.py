@@ -114,6 +114,7 @@ def _row(verdict: Verdict, sample: Sample, prompt: Prompt | None) -> Row:
         "offset": verdict.offset,
         "reward": sample.reward,
         "reward_components": json.dumps(sample.reward_components, sort_keys=True),
+        "turn_rewards": list(sample.turn_rewards),
         "finish_reason": None if sample.finish_reason is None else sample.finish_reason.value,
         "temperature": sample.temperature,
         "seed": sample.seed,
@@ -182,6 +183,7 @@ def _parquet_schema(pyarrow: Any) -> Any:
         text: "sample_id prompt_id worker_id reward_components finish_reason prompt_text prompt_messages response_text",
         pyarrow.list_(pyarrow.int32()): "prompt_token_ids token_ids loss_mask",
         pyarrow.list_(pyarrow.float32()): "behaviour_logprobs",
+        pyarrow.list_(real): "turn_rewards",
         pyarrow.list_(whole): "segment_versions segment_ends",
     }
     return pyarrow.schema([(name, kind) for kind, names in columns.items() for name in names.split()])

@@ -77,7 +77,8 @@ class RewardConfig(Section):
 
     function: str | None = None
     """`module:function`, called as function(prompt, response, **fields of the dataset row); returns a number or a
-    mapping with the key `reward` and further components. Left out, the demo's."""
+    mapping with the key `reward`, further components, and `turn_rewards`, a list with one number per turn, where turns
+    have rewards of their own. Left out, the demo's."""
     timeout_seconds: Annotated[float, Field(gt=0)] = 10.0
     """A call that takes longer is killed and its sample fails."""
     num_processes: Annotated[int, Field(ge=0)] = 1

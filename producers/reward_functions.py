@@ -15,13 +15,17 @@ from rollog.errors import DataError, RewardError
 
 RewardFunction = Callable[..., Any]
 
+turns_key = "turn_rewards"
+"""Key of a reward function's answer: one number per turn of the response."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewardResult:
-    """One reward and what it is made of."""
+    """One reward, what it is made of, and rewards of single turns where these have their own."""
 
     reward: float
     components: dict[str, float] = field(default_factory=dict)
+    turn_rewards: tuple[float, ...] = ()
 
 
 def load_reward_function(reference: str) -> RewardFunction:
@@ -57,8 +61,20 @@ def call_reward_function(
         return RewardResult(reward=_number("its value", value))
     if "reward" not in value:
         raise RewardError(f"the reward function returned a mapping without the key 'reward': {sorted(value)}")
-    components = {str(key): _number(str(key), part) for key, part in value.items() if key != "reward"}
-    return RewardResult(reward=_number("reward", value["reward"]), components=components)
+    components = {
+        str(key): _number(str(key), part) for key, part in value.items() if key not in {"reward", turns_key}
+    }
+    return RewardResult(
+        reward=_number("reward", value["reward"]),
+        components=components,
+        turn_rewards=_turn_rewards(value.get(turns_key, ())),
+    )
+
+
+def _turn_rewards(value: object) -> tuple[float, ...]:
+    if not isinstance(value, (list, tuple)):
+        raise RewardError(f"the reward function returned no list as {turns_key}: {str(value)[:200]!r}")
+    return tuple(_number(f"{turns_key}[{number}]", each) for number, each in enumerate(value))
 
 
 def _number(name: str, value: object) -> float:

@@ -18,13 +18,13 @@ _chunk_bytes = 1 << 18
 
 
 def answer(function: RewardFunction, line: bytes) -> dict[str, Any]:
-    """The result of one call: reward and components, or an error."""
+    """The result of one call: reward, components and rewards of turns, or an error."""
     prompt, response, fields = json.loads(line)
     try:
         result = call_reward_function(function, prompt, response, fields)
     except RewardError as error:
         return {"error": str(error)}
-    return {"reward": result.reward, "components": result.components}
+    return {"reward": result.reward, "components": result.components, "turn_rewards": result.turn_rewards}
 
 
 def serve(connection: socket.socket, function: RewardFunction) -> None:

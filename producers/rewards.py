@@ -294,7 +294,13 @@ class _Seat(asyncio.Protocol):
         if "error" in answer:
             call.future.set_exception(RewardError(answer["error"]))
         else:
-            call.future.set_result(RewardResult(reward=answer["reward"], components=answer["components"]))
+            call.future.set_result(
+                RewardResult(
+                    reward=answer["reward"],
+                    components=answer["components"],
+                    turn_rewards=tuple(answer["turn_rewards"]),
+                )
+            )
 
     def _restart_timer(self) -> None:
         """Time the call that the process is at now."""
@@ -313,7 +319,8 @@ class _Seat(asyncio.Protocol):
 class ShuffledRewards:
     """The negative control: each response gets the reward that another response earned.
 
-    Rewards are exchanged with a reservoir of earlier ones; the first response of all finds it empty and gets 0.
+    Rewards are exchanged with a reservoir of earlier ones; the first response of all finds it empty and gets 0. Rewards
+    of turns are left out: another response's turns are not this one's.
     """
 
     def __init__(self, rewards: Rewards, *, seed: int | str, size: int = 256) -> None:

@@ -37,7 +37,7 @@ from schemas.ledger import (
 )
 from schemas.records import Record, record_types
 from schemas.runs import RunManifest
-from schemas.samples import FinishReason, Sample, Segment, Status, Timings, sample_id
+from schemas.samples import FinishReason, Sample, Segment, Status, Timings, sample_id, turn_numbers
 from schemas.tasks import (
     Cancel,
     CancelReason,
@@ -102,6 +102,7 @@ __all__ = [
     "int32_array",
     "record_types",
     "sample_id",
+    "turn_numbers",
     "type_codes",
     "uint8_array",
 ]

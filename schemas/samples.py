@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+import numpy as np
+
 from schemas.arrays import (
     ArrayEquality,
     Float32Array,
@@ -63,7 +65,8 @@ class Sample(ArrayEquality):
 
     `token_ids`, `behaviour_logprobs` and `loss_mask` have one entry per response token;
     `behaviour_logprobs` (mu) are natural logarithms under the distribution the token was sampled from.
-    Segments are in order, without gaps, and cover the response.
+    Segments are in order, without gaps, and cover the response. `turn_rewards` has one entry per turn, as
+    `turn_numbers` counts them, or none.
     """
 
     sample_id: str
@@ -87,6 +90,7 @@ class Sample(ArrayEquality):
     response_text: str = ""
     reward: float | None = None
     reward_components: dict[str, float] = field(default_factory=dict)
+    turn_rewards: tuple[float, ...] = ()
     finish_reason: FinishReason | None = None
     pinned_version: int | None = None
     evaluation: str | None = None
@@ -111,6 +115,16 @@ class Sample(ArrayEquality):
     def first_version(self) -> int | None:
         """Version of the oldest segment; None when nothing was generated."""
         return min((segment.version for segment in self.segments), default=None)
+
+
+def turn_numbers(loss_mask: UInt8Array) -> Int32Array:
+    """Per response token the number of its turn, from 0; -1 where the loss mask is 0.
+
+    A turn is a stretch of tokens with loss mask 1: what the policy said until an environment answered.
+    """
+    is_said = np.concatenate(([False], loss_mask != 0))
+    begins = is_said[1:] & ~is_said[:-1]
+    return int32_array(np.where(is_said[1:], np.cumsum(begins) - 1, -1))
 
 
 def sample_id(group_id: int, replica: int, attempt: int) -> str:

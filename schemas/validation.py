@@ -13,7 +13,7 @@ import numpy as np
 
 from schemas.errors import SchemaError
 from schemas.ledger import Amend, Close, Genesis, LedgerKind, LedgerRecord, Rebase, Step
-from schemas.samples import Sample, Status
+from schemas.samples import Sample, Status, turn_numbers
 from schemas.tasks import Kind, RolloutTask
 from schemas.weights import WeightVersion
 
@@ -37,7 +37,7 @@ most_attempts = 1 << 31
 def check_sample(sample: Sample) -> None:
     """Attempts, versions and tokens count from 0, or say that they are unknown. A finished sample is complete.
 
-    Complete: arrays of one length, segments that cover it, finite numbers.
+    Complete: arrays of one length, segments that cover it, finite numbers, a reward for each turn or for none.
     """
     _check_counts(sample)
     if sample.status is Status.FINISHED:
@@ -68,8 +68,24 @@ def _check_finished(sample: Sample) -> None:
     _check_segments(sample, num_tokens)
     if sample.reward is not None and not isfinite(sample.reward):
         raise SchemaError(f"sample {sample.sample_id}: reward is {sample.reward}, not a finite number")
+    if sample.turn_rewards:
+        _check_turn_rewards(sample)
     if sample.kind is Kind.TRAINING:
         _check_logprobs(sample)
+
+
+def _check_turn_rewards(sample: Sample) -> None:
+    num_turns = int(turn_numbers(sample.loss_mask).max(initial=-1)) + 1
+    if len(sample.turn_rewards) != num_turns:
+        raise SchemaError(
+            f"sample {sample.sample_id}: turn_rewards has {len(sample.turn_rewards)} entries, its loss mask "
+            f"{num_turns} turns; they must be equal"
+        )
+    for number, reward in enumerate(sample.turn_rewards):
+        if not isfinite(reward):
+            raise SchemaError(
+                f"sample {sample.sample_id}: turn_rewards[{number}] is {reward}, not a finite number"
+            )
 
 
 def _check_segments(sample: Sample, num_tokens: int) -> None:

@@ -53,7 +53,7 @@ reward_function = "tests:none"
 
 
 class LengthRewards:
-    """The reward is the number of prompt characters; `behaviour` in the fields makes it fail or hang."""
+    """The reward is the number of prompt characters; `behaviour` in the fields makes it fail, hang, or count turns."""
 
     async def start(self) -> None:
         pass
@@ -65,6 +65,10 @@ class LengthRewards:
                 raise RewardError("the reward function raised KeyError: 'x'")
             case "hang":
                 await asyncio.Event().wait()
+            case "one turn":
+                return RewardResult(reward=1.0, turn_rewards=(0.5,))
+            case "two turns":
+                return RewardResult(reward=1.0, turn_rewards=(0.5, 0.5))
         return RewardResult(reward=float(len(str(prompt))), components={"part": 0.5})
 
     async def close(self) -> None:

@@ -11,6 +11,11 @@ GRPO (arXiv 2402.03300, section 4.1.2) has `group`, Dr. GRPO (arXiv 2503.20783) 
 2402.14740) leave_one_out; REINFORCE++ (arXiv 2501.03262) batch, its variant with baseline group_batch; PPO (arXiv
 1707.06347) gae (arXiv 1506.02438, equation 16). Deviations are unbiased (divisor n - 1).
 
+Turns that have rewards of their own are compared as rollouts are, all turns of a group or batch with each other, and
+each turn gets the sum of what it and those after it have (process supervision, arXiv 2402.03300, section 4.1.3):
+
+    A_i(turn k) = sum over turns j >= k of the advantage of r_i(j)
+
 All but gae give one advantage to a whole response. With gae it is 0 until `trainer.critic` has asked the policy for
 values.
 
@@ -63,6 +68,32 @@ def advantages_of(groups: Sequence[Sequence[float]], algorithm: AlgorithmConfig)
             return [float32_array(np.zeros_like(_checked(rewards))) for rewards in groups]
 
 
+def turn_advantages(
+    groups: Sequence[Sequence[Sequence[float]]], algorithm: AlgorithmConfig
+) -> list[list[tuple[float, ...]]]:
+    """The advantages of a whole batch, per turn of each sample; see `advantages_of`.
+
+    Args:
+        groups: per group of the batch, per sample, the rewards of its turns; of one turn where it is one whole.
+        algorithm: as there.
+
+    Raises:
+        ValueError: a reward is not finite, a group is empty, or a sample has no turn.
+    """
+    pooled = advantages_of([[reward for turns in group for reward in turns] for group in groups], algorithm)
+    return [
+        [_sums_to_the_end(part) for part in np.split(values, np.cumsum([len(turns) for turns in group])[:-1])]
+        for group, values in zip(groups, pooled, strict=True)
+    ]
+
+
+def _sums_to_the_end(values: Float32Array) -> tuple[float, ...]:
+    if values.size == 0:
+        raise ValueError("a sample without a turn has no advantage")
+    sums = np.cumsum(values[::-1].astype(np.float64))[::-1]
+    return tuple(float32_array(sums).tolist())
+
+
 def group_advantages(
     rewards: Sequence[float], *, normalize_std: bool = True, epsilon: float = std_epsilon
 ) -> Float32Array:
@@ -111,28 +142,27 @@ def batch_advantages(
 
 
 def gae_advantages(
-    values: Float64Array, reward: float, *, discount: float = 1.0, gae_lambda: float = 0.95
+    values: Float64Array, rewards: Float64Array, *, discount: float = 1.0, gae_lambda: float = 0.95
 ) -> Float64Array:
     """The advantage of each trained token of one response, generalized advantage estimation.
 
-    The reward comes with the last of them, and nothing is to come after it, however the response ended.
+    Nothing is to come after the last of them, however the response ended.
 
     Args:
         values: V_t, before each of the N trained tokens, what is expected to come.
-        reward: of the response.
+        rewards: r_t, what came with each of them.
         discount: per token.
-        gae_lambda: 1 gives discounted reward - V_t, 0 gives delta_t.
+        gae_lambda: 1 gives the discounted sum of rewards - V_t, 0 gives delta_t.
 
     Raises:
-        ValueError: the reward or a value is not finite.
+        ValueError: a reward or a value is not finite.
     """
-    if not (np.isfinite(reward) and np.isfinite(values).all()):
-        raise ValueError(f"reward and values must be finite, got {reward} and {values.tolist()}")
+    if not (np.isfinite(rewards).all() and np.isfinite(values).all()):
+        raise ValueError(f"rewards and values must be finite, got {rewards.tolist()} and {values.tolist()}")
     advantages = np.zeros_like(values)
     next_value, next_advantage = 0.0, 0.0
     for place in reversed(range(values.size)):
-        now = reward if place == values.size - 1 else 0.0
-        delta = now + discount * next_value - values[place]
+        delta = rewards[place] + discount * next_value - values[place]
         next_advantage = delta + discount * gae_lambda * next_advantage
         advantages[place], next_value = next_advantage, values[place]
     return advantages

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from schemas import float32_array, turn_numbers
 from trainer.packing import pack_rows
 
 if TYPE_CHECKING:
@@ -71,9 +72,7 @@ def collate(
         length = len(sample.token_ids)
         behaviour_BR[number, :length] = sample.behaviour_logprobs
         mask_BR[number, :length] = sample.loss_mask != 0
-        advantages_BR[number, :length] = (
-            sample.advantage if sample.estimates is None else sample.estimates.advantages
-        )
+        advantages_BR[number, :length] = _advantages(sample)
         if sample.lags is not None:
             lags_BR[number, :length] = sample.lags
         starts_B[number] = begins_B[number] + len(sample.prompt_token_ids)
@@ -91,6 +90,15 @@ def collate(
         lags_BR=torch.from_numpy(lags_BR),
         **_estimates(samples, mask_BR.shape),
     )
+
+
+def _advantages(sample: TrainingSample) -> float | npt.NDArray[np.float32]:
+    """Per response token, or one for all; what masked tokens have does not matter."""
+    if sample.estimates is not None:
+        return sample.estimates.advantages
+    if sample.turn_advantages:
+        return float32_array(sample.turn_advantages)[turn_numbers(sample.loss_mask)]
+    return sample.advantage
 
 
 def _estimates(samples: Sequence[TrainingSample], shape: tuple[int, ...]) -> dict[str, Tensor]:

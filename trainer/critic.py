@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from rollog.errors import EngineError
-from schemas.arrays import float32_array
+from schemas import float32_array, turn_numbers
 from trainer.advantages import gae_advantages, std_epsilon
 from trainer.collation import collate
 from trainer.engines.ports import TokenEstimates
@@ -89,7 +89,7 @@ def with_estimates(
     raw = {
         position: gae_advantages(
             values,
-            batch.samples[position].reward,
+            _rewards(batch.samples[position]),
             discount=algorithm.discount,
             gae_lambda=algorithm.gae_lambda,
         )
@@ -128,6 +128,20 @@ def _values(
         for row, position in enumerate(part.positions):
             found[position] = values_BR[row][mask_BR[row]]
     return found
+
+
+def _rewards(sample: TrainingSample) -> Float64Array:
+    """What comes with each trained token: the reward with the last of all, or that of each turn with its last."""
+    turns = turn_numbers(sample.loss_mask)
+    trained = turns[turns >= 0]
+    rewards = np.zeros(trained.size)
+    if sample.turn_rewards:
+        rewards[np.searchsorted(trained, np.arange(len(sample.turn_rewards)), side="right") - 1] = (
+            sample.turn_rewards
+        )
+    elif trained.size:
+        rewards[-1] = sample.reward
+    return rewards
 
 
 def _sums(values: Float64Array, advantages: Float64Array) -> ValueSums:

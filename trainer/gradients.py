@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from trainer.advantages import advantages_of
+from trainer.advantages import turn_advantages
 from trainer.algorithms import extreme_tokens, token_losses
 from trainer.collation import collate
 from trainer.critic import with_estimates
@@ -234,19 +234,31 @@ def less_divergence(
     The response counts as one action (RLOO, arXiv 2402.14740): all its tokens share its divergence.
     """
     rewards = [
-        sample.reward - algorithm.kl_coefficient * divergence_of[position]
+        _less_at_the_end(sample, algorithm.kl_coefficient * divergence_of[position])
         for position, sample in enumerate(batch.samples)
     ]
     of_group = groupby(zip(batch.samples, rewards, strict=True), key=lambda pair: pair[0].group)
-    groups = [[reward for _, reward in members] for _, members in of_group]
-    advantages = [float(each) for group in advantages_of(groups, algorithm) for each in group]
+    groups = [[turns for _, turns in members] for _, members in of_group]
+    advantages = [each for group in turn_advantages(groups, algorithm) for each in group]
     return replace(
         batch,
         samples=tuple(
-            replace(sample, reward=reward, advantage=advantage)
-            for sample, reward, advantage in zip(batch.samples, rewards, advantages, strict=True)
+            replace(
+                sample,
+                reward=sum(turns),
+                advantage=of_turns[0],
+                turn_rewards=turns if sample.turn_rewards else (),
+                turn_advantages=of_turns if sample.turn_rewards else (),
+            )
+            for sample, turns, of_turns in zip(batch.samples, rewards, advantages, strict=True)
         ),
     )
+
+
+def _less_at_the_end(sample: TrainingSample, amount: float) -> tuple[float, ...]:
+    """The rewards of the sample's turns, of one where it is one whole, the last of them smaller."""
+    *earlier, last = sample.turn_rewards or (sample.reward,)
+    return (*earlier, last - amount)
 
 
 def step_statistics(sums: Sequence[RatioSums]) -> dict[str, float]:

@@ -12,8 +12,8 @@ import numpy as np
 
 from rollog.errors import DataError, EngineError
 from rollog.rules.headers import is_drawn_at
-from schemas.arrays import int32_array, uint8_array
-from trainer.advantages import advantages_of, overlong_penalty
+from schemas import int32_array, turn_numbers, uint8_array
+from trainer.advantages import overlong_penalty, turn_advantages
 from trainer.engines.ports import TrainingBatch, TrainingSample
 from trainer.planning import plan_step
 
@@ -41,13 +41,11 @@ def training_batch(
     Raises:
         DataError: a sample has no reward, or was drawn at another temperature than the trainer's.
     """
-    rewards = [[shaped_reward(sample, algorithm) for sample in group] for group in groups]
-    advantages = advantages_of(rewards, algorithm)
+    rewards = [[shaped_rewards(sample, algorithm) for sample in group] for group in groups]
+    advantages = turn_advantages(rewards, algorithm)
     samples: list[TrainingSample] = []
     for number, group in enumerate(groups):
-        for sample, reward, advantage in zip(
-            group, rewards[number], advantages[number].tolist(), strict=True
-        ):
+        for sample, turns, of_turns in zip(group, rewards[number], advantages[number], strict=True):
             _check_temperature(sample, temperature)
             samples.append(
                 TrainingSample(
@@ -55,30 +53,42 @@ def training_batch(
                     token_ids=sample.token_ids,
                     behaviour_logprobs=sample.behaviour_logprobs,
                     loss_mask=_loss_mask(sample),
-                    advantage=advantage,
+                    advantage=of_turns[0],
                     group=number,
-                    reward=reward,
+                    reward=sum(turns),
+                    turn_rewards=turns if _turn_rewards(sample) else (),
+                    turn_advantages=of_turns if _turn_rewards(sample) else (),
                     lags=None if version is None else _lags(sample, version - 1),
                 )
             )
     return TrainingBatch(samples=tuple(samples), plan=tuple(plan))
 
 
-def shaped_reward(sample: Sample, algorithm: AlgorithmConfig) -> float:
-    """The reward that advantages are computed from: the sample's, less what it loses for its length.
+def shaped_rewards(sample: Sample, algorithm: AlgorithmConfig) -> tuple[float, ...]:
+    """What advantages are computed from: the rewards of the sample's turns, or its one reward.
 
-    Raises DataError for a sample without reward.
+    What it loses for its length is taken off the last. Raises DataError for a sample without reward.
     """
     if sample.reward is None:
         raise DataError(f"sample {sample.sample_id} is to be trained but has no reward")
+    rewards = _turn_rewards(sample) or (sample.reward,)
     if algorithm.overlong_share == 0:
-        return sample.reward
-    return sample.reward - overlong_penalty(
+        return rewards
+    lost = overlong_penalty(
         sample.num_tokens,
         max_tokens=algorithm.response_budget,
         share=algorithm.overlong_share,
         penalty=algorithm.overlong_penalty,
     )
+    return (*rewards[:-1], rewards[-1] - lost)
+
+
+def _turn_rewards(sample: Sample) -> tuple[float, ...]:
+    """Those of turns that can be trained: a first turn of one token that nothing predicts cannot."""
+    if not sample.turn_rewards:
+        return ()
+    num_turns = int(turn_numbers(_loss_mask(sample)).max(initial=-1)) + 1
+    return sample.turn_rewards[len(sample.turn_rewards) - num_turns :]
 
 
 def plan_groups(

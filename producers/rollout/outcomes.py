@@ -84,6 +84,7 @@ def finished_sample(
         response_text=response_text,
         reward=reward.reward,
         reward_components=reward.components,
+        turn_rewards=reward.turn_rewards,
         finish_reason=generation.finish_reason,
         pinned_version=task.pinned_version,
         evaluation=task.evaluation,

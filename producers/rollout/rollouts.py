@@ -98,7 +98,7 @@ class RolloutMaker:
             if (ending := self._ending_after(replica, generation)) is not None:
                 return self._unfinished(replica, ending, stopwatch, response)
             response_text = self._renderer.text(generation.token_ids.tolist())
-            reward = await self._score(replica, response_text)
+            reward = await self._score(replica, response_text, len(generation.token_ids))
             stopwatch.reward_seconds = stopwatch.lap()
         except EngineDied:
             raise
@@ -169,13 +169,13 @@ class RolloutMaker:
         response.add(await self._engine.generate(request))
         return flight.is_suspended and not response.is_complete
 
-    async def _score(self, replica: Replica, response_text: str) -> RewardResult:
+    async def _score(self, replica: Replica, response_text: str, num_tokens: int) -> RewardResult:
         task = replica.task
         prompt, fields = reward_prompt(task.prompt), reward_fields(task.prompt)
         scoring = asyncio.ensure_future(self._rewards[task.kind].score(prompt, response_text, fields))
         self._scoring[replica.request_id] = scoring
         try:
-            return await scoring
+            return _checked(await scoring, num_turns=1 if num_tokens else 0)
         except asyncio.CancelledError:
             if self._ending(replica) is None or not scoring.cancelled():
                 raise
@@ -206,3 +206,13 @@ class RolloutMaker:
             timings=stopwatch.timings,
             wasted_tokens=0 if response is None else response.num_tokens,
         )
+
+
+def _checked(reward: RewardResult, num_turns: int) -> RewardResult:
+    """The reward, whose turns are those of the response. Raises RewardError."""
+    if reward.turn_rewards and len(reward.turn_rewards) != num_turns:
+        raise RewardError(
+            f"the reward function returned {len(reward.turn_rewards)} turn_rewards for a response of {num_turns} "
+            "turn(s); give one for each, or none"
+        )
+    return reward

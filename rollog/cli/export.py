@@ -103,12 +103,16 @@ class _Advantages:
         self, groups: Sequence[Sequence[Sample]], changes: Mapping[str, object]
     ) -> Sequence[Sequence[float | None]]:
         from rollog.cli.settings import by_section  # noqa: PLC0415
-        from trainer.advantages import advantages_of  # noqa: PLC0415
-        from trainer.training import shaped_reward  # noqa: PLC0415
+        from trainer.advantages import turn_advantages  # noqa: PLC0415
+        from trainer.training import shaped_rewards  # noqa: PLC0415
 
         settings = self._settings.changed(**by_section(changes))
         algorithm = settings.algorithm.with_budget(settings.sampling.max_tokens)
-        if algorithm.needs_reference and algorithm.kl_in == "reward":
+        of_reference = algorithm.needs_reference and algorithm.kl_in == "reward"
+        if of_reference or algorithm.needs_values:
             return [[None] * len(group) for group in groups]
-        rewards = [[shaped_reward(sample, algorithm) for sample in group] for group in groups]
-        return [each.tolist() for each in advantages_of(rewards, algorithm)]
+        rewards = [[shaped_rewards(sample, algorithm) for sample in group] for group in groups]
+        return [
+            [turns[0] if len(turns) == 1 else None for turns in group]
+            for group in turn_advantages(rewards, algorithm)
+        ]

@@ -92,6 +92,9 @@ def batch_call(name: str, batch: TrainingBatch) -> Call:
             "group": _integers(sample.group for sample in samples),
             "advantage": np.array([sample.advantage for sample in samples], dtype="<f8"),
             "reward": np.array([sample.reward for sample in samples], dtype="<f8"),
+            "turn_rewards": _numbers(reward for sample in samples for reward in sample.turn_rewards),
+            "turn_advantages": _numbers(each for sample in samples for each in sample.turn_advantages),
+            "num_turns": _integers(len(sample.turn_rewards) for sample in samples),
         },
     )
 
@@ -106,6 +109,8 @@ def batch_of(call: Call) -> TrainingBatch:
         _split(arrays["loss_mask"], arrays["num_mask"]),
         _split(arrays["lags"], arrays["num_lags"]),
         *(arrays[name].tolist() for name in ("knows_lags", "group", "advantage", "reward")),
+        _split(arrays["turn_rewards"], arrays["num_turns"]),
+        _split(arrays["turn_advantages"], arrays["num_turns"]),
         strict=True,
     )
     return TrainingBatch(
@@ -119,8 +124,22 @@ def batch_of(call: Call) -> TrainingBatch:
                 group=group,
                 reward=reward,
                 lags=lags if knows_lags else None,
+                turn_rewards=tuple(turns.tolist()),
+                turn_advantages=tuple(of_turns.tolist()),
             )
-            for prompt, tokens, behaviour, mask, lags, knows_lags, group, advantage, reward in columns
+            for (
+                prompt,
+                tokens,
+                behaviour,
+                mask,
+                lags,
+                knows_lags,
+                group,
+                advantage,
+                reward,
+                turns,
+                of_turns,
+            ) in columns
         ),
         plan=tuple(
             MicroBatch(minibatch=minibatch, rank=rank, positions=tuple(positions))
@@ -168,6 +187,10 @@ def _joined(parts: Sequence[npt.NDArray[Any]], type_code: str) -> npt.NDArray[An
 
 def _integers(values: Iterable[int]) -> npt.NDArray[np.int64]:
     return np.array(list(values), dtype="<i8")
+
+
+def _numbers(values: Iterable[float]) -> npt.NDArray[np.float64]:
+    return np.array(list(values), dtype="<f8")
 
 
 def _split(joined: npt.NDArray[Any], lengths: npt.NDArray[np.int64]) -> list[npt.NDArray[Any]]:

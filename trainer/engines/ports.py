@@ -37,7 +37,9 @@ class TrainingSample:
 
     `group` is the number of its group in the batch and `reward` what its advantage was computed from, for engines that
     take a divergence off the reward. `lags` counts, per token, the versions from the one that generated it to the one
-    that the step begins with; None where that is not known. `estimates` of a critic win over the advantage.
+    that the step begins with; None where that is not known. `turn_rewards` and `turn_advantages` have an entry per turn
+    (`schemas.turn_numbers`) where turns have rewards of their own, and win over those of the whole; `estimates` of a
+    critic win over all.
     """
 
     prompt_token_ids: Int32Array
@@ -48,6 +50,8 @@ class TrainingSample:
     group: int = 0
     reward: float = 0.0
     lags: Int32Array | None = None
+    turn_rewards: tuple[float, ...] = ()
+    turn_advantages: tuple[float, ...] = ()
     estimates: TokenEstimates | None = None
 
     @property

@@ -8,6 +8,9 @@ from typing import Any
 
 values = {
     "mapping": {"reward": True, "format": 0.5, "prompt_length": 2},
+    "turns": {"reward": 1.5, "turn_rewards": [1, 0.5]},
+    "no turns": {"reward": 1.5, "turn_rewards": 0.5},
+    "endless turn": {"reward": 1.5, "turn_rewards": [0.5, float("inf")]},
     "nan": float("nan"),
     "inf": float("inf"),
     "text": "1.0",

@@ -67,6 +67,27 @@ def test_a_mapping_gives_reward_and_components(make: Callable[[], Rewards]) -> N
     )
 
 
+def test_turns_have_rewards_of_their_own(make: Callable[[], Rewards]) -> None:
+    async def scenario(rewards: Rewards) -> RewardResult:
+        return await rewards.score("a prompt", "x", {"behaviour": "turns"})
+
+    assert with_rewards(make(), scenario) == RewardResult(reward=1.5, turn_rewards=(1.0, 0.5))
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "message"),
+    [("no turns", "no list as turn_rewards: '0.5'"), ("endless turn", r"as turn_rewards\[1\]: 'inf'")],
+)
+def test_turns_that_are_no_numbers_are_refused(
+    make: Callable[[], Rewards], behaviour: str, message: str
+) -> None:
+    async def scenario(rewards: Rewards) -> RewardResult:
+        return await rewards.score("a prompt", "x", {"behaviour": behaviour})
+
+    with pytest.raises(RewardError, match=message):
+        with_rewards(make(), scenario)
+
+
 def test_a_chat_prompt_arrives_as_its_messages(make: Callable[[], Rewards]) -> None:
     async def scenario(rewards: Rewards) -> RewardResult:
         messages = [{"role": "user", "content": "é"}, {"role": "assistant", "content": "y"}]

@@ -261,6 +261,18 @@ def test_a_reward_that_cannot_be_computed_fails_its_sample(stage: Stage) -> None
     assert good.status is Status.FINISHED
 
 
+def test_a_reward_for_each_turn_is_recorded_and_one_too_many_fails_the_sample(stage: Stage) -> None:
+    with running(stage):
+        stage.give_grant()
+        for number, behaviour in enumerate(("one turn", "two turns")):
+            inputs = f'{{"behaviour": "{behaviour}"}}'
+            stage.order(with_prompt(stage.task(number), reward_inputs_json=inputs))
+        samples = sorted(stage.samples(2), key=lambda sample: sample.group_id)
+    assert [sample.turn_rewards for sample in samples] == [(0.5,), ()]
+    assert [sample.status for sample in samples] == [Status.FINISHED, Status.FAILED]
+    assert "2 turn_rewards for a response of 1 turn(s)" in (samples[1].error_message or "")
+
+
 def test_a_task_that_takes_too_long_fails_whether_it_generates_or_is_scored(stage: Stage) -> None:
     with running(stage):
         stage.give_grant()

@@ -163,6 +163,7 @@ def a_sample() -> Sample:
         response_text="+ 10 ✓",
         reward=1.0,
         reward_components={"correct": 1.0},
+        turn_rewards=(1.0,),
         finish_reason=FinishReason.STOP,
         timings=Timings(queued_seconds=0.125, generation_seconds=2.0, reward_seconds=0.5),
         wasted_tokens=5,

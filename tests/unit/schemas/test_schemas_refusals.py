@@ -96,6 +96,12 @@ refused_samples: dict[str, dict[str, Any]] = {
     "segments cover 2 of 3": {"segments": (a_segment(end=2),)},
     "segments cover 4 of 3": {"segments": (a_segment(end=4),)},
     "segments cover 0 of 3": {"segments": ()},
+    "turn_rewards has 2 entries, its loss mask 1 turns": {"turn_rewards": (1.0, 0.0)},
+    "turn_rewards has 1 entries, its loss mask 2 turns": {
+        "turn_rewards": (1.0,),
+        "loss_mask": uint8_array([1, 0, 1]),
+    },
+    r"turn_rewards\[0\] is inf": {"turn_rewards": (float("inf"),)},
     r"\[2, 3\) .* does not begin at token 1": {"segments": (a_segment(end=1), a_segment(start=2))},
     r"\[1, 3\) .* does not begin at token 2": {"segments": (a_segment(end=2), a_segment(start=1))},
     r"\[0, 0\) .* is empty": {"segments": (a_segment(end=0), a_segment())},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields, is_dataclass, replace
 from enum import StrEnum
+from math import isfinite
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -103,6 +104,7 @@ def a_valid_sample(sample: Sample) -> Sample:
         loss_mask=uint8_array(np.ones(num_tokens)),
         segments=tuple(Segment(version=3, weights_digest="ab", start=start, end=end) for start, end in spans),
         reward=1.0,
+        turn_rewards=tuple(each for each in sample.turn_rewards[:1] if num_tokens and isfinite(each)),
     )
 
 

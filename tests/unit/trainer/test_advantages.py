@@ -18,6 +18,7 @@ from trainer.advantages import (
     leave_one_out_advantages,
     overlong_penalty,
     std_epsilon,
+    turn_advantages,
 )
 from trainer.config import AlgorithmConfig
 
@@ -147,3 +148,37 @@ def test_over_long_responses_lose_more_and_more(num_tokens: int, expected: float
     lost = overlong_penalty(num_tokens, max_tokens=100, share=0.2, penalty=2.0)
     assert lost == pytest.approx(expected)
     assert overlong_penalty(num_tokens, max_tokens=100, share=0.0, penalty=2.0) == 0.0
+
+
+def test_turns_of_a_group_are_compared_with_each_other_and_get_what_comes_after_them_too() -> None:
+    group = [[1.0, 0.0], [0.0], [1.0, 1.0, 0.0]]
+    mean = 0.5
+    found = turn_advantages([group], AlgorithmConfig(normalize_std=False))
+    assert found == [
+        [(1.0 - 2 * mean, -mean), (-mean,), (2.0 - 3 * mean, 1.0 - 2 * mean, -mean)],
+    ]
+    every = np.array([reward for turns in group for reward in turns])
+    deviation = every.std(ddof=1) + std_epsilon
+    assert turn_advantages([group], AlgorithmConfig())[0][2] == pytest.approx(
+        [(2.0 - 3 * mean) / deviation, (1.0 - 2 * mean) / deviation, -mean / deviation]
+    )
+
+
+@pytest.mark.parametrize("advantage", ["group", "leave_one_out", "batch", "group_batch", "return"])
+def test_single_turns_are_whole_responses(advantage: Any) -> None:
+    algorithm = AlgorithmConfig(advantage=advantage, normalize_std=False)
+    groups = [[0.1, 0.7, 0.3], [1 / 3, 0.9]]
+    found = turn_advantages([[[reward] for reward in group] for group in groups], algorithm)
+    assert [[turns[0] for turns in group] for group in found] == [
+        each.tolist() for each in advantages_of(groups, algorithm)
+    ]
+
+
+def test_returns_of_turns_are_sums_to_the_end() -> None:
+    algorithm = AlgorithmConfig(advantage="return", normalize_std=False)
+    assert turn_advantages([[[1.0, -2.0, 4.0]]], algorithm) == [[(3.0, 2.0, 4.0)]]
+
+
+def test_a_sample_without_a_turn_is_refused() -> None:
+    with pytest.raises(ValueError, match="without a turn"):
+        turn_advantages([[[1.0], []]], AlgorithmConfig())

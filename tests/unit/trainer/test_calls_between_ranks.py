@@ -41,7 +41,13 @@ def same(one: TrainingSample, other: TrainingSample) -> bool:
 
 def test_a_batch_comes_through_bit_for_bit() -> None:
     batch = a_batch(3, world_size=2, micro_batch_tokens=20, with_rewards=True)
-    odd = replace(a_training_sample(1, advantage=0.1 + 0.2), lags=int32_array([0, 1, 1, 2]), reward=1 / 3)
+    odd = replace(
+        a_training_sample(1, advantage=0.1 + 0.2),
+        lags=int32_array([0, 1, 1, 2]),
+        reward=1 / 3,
+        turn_rewards=(1 / 7, 0.1 + 0.2),
+        turn_advantages=(0.3, -1 / 3),
+    )
     batch = replace(batch, samples=(odd, a_training_sample(response_tokens=0), *batch.samples))
     found = through_bytes(batch)
     assert found.plan == batch.plan

@@ -28,10 +28,9 @@ cpu = torch.device("cpu")
 numbers = st.floats(-10, 10)
 
 
-def by_formula(values: list[float], reward: float, discount: float, gae_lambda: float) -> list[float]:
+def by_formula(values: list[float], rewards: list[float], discount: float, gae_lambda: float) -> list[float]:
     """The sum of (discount lambda)^l delta_(t+l), term by term."""
     after = [*values[1:], 0.0]
-    rewards = [0.0] * (len(values) - 1) + [reward]
     deltas = [r + discount * v - u for r, v, u in zip(rewards, after, values, strict=True)]
     return [
         sum((discount * gae_lambda) ** (later - t) * deltas[later] for later in range(t, len(values)))
@@ -39,39 +38,43 @@ def by_formula(values: list[float], reward: float, discount: float, gae_lambda: 
     ]
 
 
+def last(num_tokens: int, reward: float) -> Any:
+    return np.array([0.0] * (num_tokens - 1) + [reward])
+
+
 def test_three_tokens_by_hand() -> None:
-    found = gae_advantages(np.array([0.5, 0.25, 1.0]), 2.0, discount=0.5, gae_lambda=0.5)
+    found = gae_advantages(np.array([0.5, 0.25, 1.0]), last(3, 2.0), discount=0.5, gae_lambda=0.5)
     assert found.tolist() == [-0.375 + 0.25 * (0.25 + 0.25 * 1.0), 0.25 + 0.25 * 1.0, 1.0]
 
 
 @given(
-    values=st.lists(numbers, min_size=1, max_size=8),
-    reward=numbers,
+    tokens=st.lists(st.tuples(numbers, numbers), min_size=1, max_size=8),
     discount=st.floats(0.1, 1),
     gae_lambda=st.floats(0, 1),
 )
 def test_it_is_the_sum_of_the_formula(
-    values: list[float], reward: float, discount: float, gae_lambda: float
+    tokens: list[tuple[float, float]], discount: float, gae_lambda: float
 ) -> None:
-    found = gae_advantages(np.array(values), reward, discount=discount, gae_lambda=gae_lambda)
-    assert found.tolist() == pytest.approx(by_formula(values, reward, discount, gae_lambda), abs=1e-9)
+    values, rewards = (list(column) for column in zip(*tokens, strict=True))
+    found = gae_advantages(np.array(values), np.array(rewards), discount=discount, gae_lambda=gae_lambda)
+    assert found.tolist() == pytest.approx(by_formula(values, rewards, discount, gae_lambda), abs=1e-9)
 
 
 def test_lambda_1_compares_the_reward_with_the_value_and_lambda_0_with_the_next_value() -> None:
     values = np.array([0.3, -0.2, 0.9])
-    assert gae_advantages(values, 1.0, gae_lambda=1.0).tolist() == pytest.approx([0.7, 1.2, 0.1])
-    assert gae_advantages(values, 1.0, gae_lambda=0.0).tolist() == pytest.approx([-0.5, 1.1, 0.1])
+    assert gae_advantages(values, last(3, 1.0), gae_lambda=1.0).tolist() == pytest.approx([0.7, 1.2, 0.1])
+    assert gae_advantages(values, last(3, 1.0), gae_lambda=0.0).tolist() == pytest.approx([-0.5, 1.1, 0.1])
 
 
 def test_without_values_every_token_has_the_return() -> None:
-    assert gae_advantages(np.zeros(3), 2.0, gae_lambda=1.0).tolist() == [2.0, 2.0, 2.0]
-    assert gae_advantages(np.zeros(0), 2.0).tolist() == []
+    assert gae_advantages(np.zeros(3), last(3, 2.0), gae_lambda=1.0).tolist() == [2.0, 2.0, 2.0]
+    assert gae_advantages(np.zeros(0), np.zeros(0)).tolist() == []
 
 
 @pytest.mark.parametrize(("values", "reward"), [([math.nan], 0.0), ([0.0], math.inf)])
 def test_what_is_no_number_is_refused(values: list[float], reward: float) -> None:
     with pytest.raises(ValueError, match="finite"):
-        gae_advantages(np.array(values), reward)
+        gae_advantages(np.array(values), np.array([reward]))
 
 
 @pytest.mark.parametrize(
@@ -163,14 +166,27 @@ def test_tokens_out_of_the_mask_are_passed_over() -> None:
     )
     found, _ = estimated(batch, gae.model_copy(update={"normalize_std": False}))
     values = [math.sin(token * 0.1) for token in kept.token_ids.tolist()]
-    assert advantages(found, 0) == pytest.approx(by_formula(values, 1.0, 0.95, 0.9), abs=1e-6)
-    first, third, fourth = by_formula([values[0], *values[2:]], 1.0, 0.95, 0.9)
+    assert advantages(found, 0) == pytest.approx(
+        by_formula(values, [0.0, 0.0, 0.0, 1.0], 0.95, 0.9), abs=1e-6
+    )
+    first, third, fourth = by_formula([values[0], *values[2:]], [0.0, 0.0, 1.0], 0.95, 0.9)
     assert advantages(found, 1) == pytest.approx([first, 0.0, third, fourth], abs=1e-6)
     estimates = found.samples[1].estimates
     assert estimates is not None
     raw = [first, 0.0, third, fourth]
     expected = [a + v * m for a, v, m in zip(raw, values, [1, 0, 1, 1], strict=True)]
     assert estimates.returns.tolist() == pytest.approx(expected, abs=1e-6)
+
+
+def test_the_reward_of_a_turn_comes_with_its_last_token() -> None:
+    sample = replace(
+        a_training_sample(3, response_tokens=5, mask=[1, 1, 0, 1, 0]), reward=9.0, turn_rewards=(2.0, -1.0)
+    )
+    batch = TrainingBatch(samples=(sample,), plan=(MicroBatch(minibatch=0, rank=0, positions=(0,)),))
+    found, _ = estimated(batch, gae.model_copy(update={"normalize_std": False}))
+    values = [math.sin(token * 0.1) for token in sample.token_ids[[0, 1, 3]].tolist()]
+    first, second, fourth = by_formula(values, [0.0, 2.0, -1.0], 0.95, 0.9)
+    assert advantages(found, 0) == pytest.approx([first, second, 0.0, fourth, 0.0], abs=1e-6)
 
 
 def test_advantages_are_normalized_over_the_tokens_of_the_batch() -> None:

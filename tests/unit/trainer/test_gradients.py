@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -78,6 +80,16 @@ def test_a_divergence_is_taken_off_each_reward_before_it_is_compared(baseline: s
         [each for group in groups for each in group]
     )
     assert found.plan == batch.plan
+
+
+def test_a_divergence_is_taken_off_the_last_turn() -> None:
+    batch = two_groups()
+    turned = replace(batch.samples[0], turn_rewards=(2.0, 1.0))
+    batch = replace(batch, samples=(turned, *batch.samples[1:]))
+    algorithm = AlgorithmConfig(advantage="return", normalize_std=False, kl_coefficient=2.0)
+    first, second, *_ = less_divergence(batch, dict.fromkeys(range(5), 0.25), algorithm).samples
+    assert (first.turn_rewards, first.turn_advantages) == ((2.0, 0.5), (2.5, 0.5))
+    assert (second.turn_rewards, second.turn_advantages, second.advantage) == ((), (), 0.5)
 
 
 def test_the_divergence_of_a_response_is_the_sum_over_its_trained_tokens_of_mu_against_the_reference() -> (

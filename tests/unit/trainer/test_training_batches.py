@@ -9,6 +9,7 @@ from builders import a_sample
 
 from rollog.errors import ConfigError, DataError
 from schemas import Segment, float32_array, int32_array, uint8_array
+from trainer.collation import collate
 from trainer.config import AlgorithmConfig, TrainerConfig
 from trainer.training import plan_groups, training_batch
 
@@ -51,6 +52,52 @@ def test_a_baseline_of_the_batch_compares_over_groups() -> None:
     assert [sample.advantage for sample in batch.samples] == pytest.approx([1 / 3, 1 / 3, -2 / 3])
     assert [sample.group for sample in batch.samples] == [0, 0, 1]
     assert [sample.reward for sample in batch.samples] == [1.0, 1.0, 0.0]
+
+
+def of_turns(*rewards: float) -> dict[str, Any]:
+    """Two turns of two tokens and one, with a token of the environment between them."""
+    return {
+        "token_ids": int32_array([5, 6, 7, 8]),
+        "behaviour_logprobs": float32_array([-1.0] * 4),
+        "loss_mask": uint8_array([1, 1, 0, 1]),
+        "segments": (Segment(version=0, weights_digest="0" * 16, start=0, end=4),),
+        "turn_rewards": rewards,
+    }
+
+
+def test_each_turn_has_the_advantage_of_its_reward_and_of_those_after_it() -> None:
+    groups = [[a_sample(0, 0, reward=1.0, **of_turns(1.0, 0.0)), a_sample(0, 1, reward=0.0)]]
+    batch = training_batch(groups, (), AlgorithmConfig(normalize_std=False), 1.0)
+    first, second = batch.samples
+    assert (first.reward, first.turn_rewards) == (1.0, (1.0, 0.0))
+    assert first.turn_advantages == pytest.approx((1.0 - 2 / 3, -1 / 3))
+    assert (second.advantage, second.turn_advantages) == (pytest.approx(-1 / 3), ())
+    advantages_BR = collate(batch.samples).advantages_BR
+    assert advantages_BR[0][[0, 1, 3]].tolist() == pytest.approx([1 / 3, 1 / 3, -1 / 3])
+    assert advantages_BR[1, :3].tolist() == pytest.approx([-1 / 3] * 3)
+
+
+def test_what_a_response_loses_for_its_length_its_last_turn_loses() -> None:
+    algorithm = AlgorithmConfig(
+        advantage="return",
+        normalize_std=False,
+        max_response_tokens=4,
+        overlong_share=0.5,
+        overlong_penalty=0.8,
+    )
+    batch = training_batch([[a_sample(0, 0, reward=1.0, **of_turns(1.0, 0.5))]], (), algorithm, 1.0)
+    assert batch.samples[0].turn_rewards == pytest.approx((1.0, -0.3))
+
+
+def test_a_turn_that_nothing_predicts_is_left_out() -> None:
+    changes = of_turns(1.0, 0.5) | {
+        "loss_mask": uint8_array([1, 0, 1, 1]),
+        "prompt_token_ids": int32_array(),
+    }
+    algorithm = AlgorithmConfig(advantage="return", normalize_std=False)
+    batch = training_batch([[a_sample(0, 0, reward=1.0, **changes)]], (), algorithm, 1.0)
+    assert batch.samples[0].turn_rewards == (0.5,)
+    assert collate(batch.samples).advantages_BR[0][[2, 3]].tolist() == [0.5, 0.5]
 
 
 def test_over_long_responses_lose_reward_before_advantages_are_computed() -> None:
