@@ -150,7 +150,11 @@ def expected(model_path: str) -> tuple[list[list[float]], dict[str, Tensor]]:
     return losses, {name: tensor.detach() for name, tensor in reference.model.named_parameters()}
 
 
-@pytest.fixture(params=list(makers))
+@pytest.fixture(
+    params=[
+        name if name in {"plain", "zero-1"} else pytest.param(name, marks=pytest.mark.slow) for name in makers
+    ]
+)
 def engine(request: pytest.FixtureRequest) -> Iterator[TrainingEngine]:
     made = makers[request.param]()
     yield made

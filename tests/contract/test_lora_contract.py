@@ -136,7 +136,11 @@ def model_path(tmp_path_factory: pytest.TempPathFactory) -> str:
     return make_model(tmp_path_factory.mktemp("model"))
 
 
-@pytest.fixture(params=list(makers))
+@pytest.fixture(
+    params=[
+        name if name in {"plain", "zero-1"} else pytest.param(name, marks=pytest.mark.slow) for name in makers
+    ]
+)
 def engine(request: pytest.FixtureRequest) -> Iterator[TrainingEngine]:
     made = makers[request.param]()
     yield made
