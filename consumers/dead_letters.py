@@ -62,6 +62,18 @@ def read_letters(broker: Broker, topics: RunTopics) -> list[StoredLetter]:
         return [_stored(record) for record in read_to_end(consumer, topics.dead_letters, 0)]
 
 
+def chosen_letters(letters: list[StoredLetter], chosen: Iterable[int] | None) -> list[StoredLetter]:
+    """Those with these ids, or all. Raises ConfigError for an id that does not exist."""
+    if chosen is None:
+        return letters
+    ids = set(chosen)
+    if unknown := ids - {letter.letter_id for letter in letters}:
+        raise ConfigError(
+            f"there is no dead letter {min(unknown)}; `rollog dead-letters` lists those there are"
+        )
+    return [letter for letter in letters if letter.letter_id in ids]
+
+
 def reinject(
     broker: Broker, topics: RunTopics, *, limits: SampleLimits, chosen: Iterable[int] | None = None
 ) -> list[Reinjection]:
@@ -72,7 +84,7 @@ def reinject(
     transactional_id = f"{topics.dead_letters}.reinjection"  # whoever came before has finished, or is fenced
     with broker.transactional_producer(transactional_id, transaction_timeout_seconds=60.0) as producer:
         letters = read_letters(broker, topics)
-        wanted = _wanted(letters, chosen)
+        wanted = chosen_letters(letters, chosen)
         _require_open(broker, topics)
         done = _places_done(broker, topics, letters)
         outcomes = []
@@ -111,17 +123,6 @@ def _stored(record: Record) -> StoredLetter:
             value=record.value,
         )
     return StoredLetter(letter_id=record.offset, timestamp_ms=record.timestamp_ms, letter=letter)
-
-
-def _wanted(letters: list[StoredLetter], chosen: Iterable[int] | None) -> list[StoredLetter]:
-    if chosen is None:
-        return letters
-    ids = set(chosen)
-    if unknown := ids - {letter.letter_id for letter in letters}:
-        raise ConfigError(
-            f"there is no dead letter {min(unknown)}; `rollog dead-letters` lists those there are"
-        )
-    return [letter for letter in letters if letter.letter_id in ids]
 
 
 def _require_open(broker: Broker, topics: RunTopics) -> None:

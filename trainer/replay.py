@@ -107,6 +107,10 @@ def replay_steps(engine: TrainingEngine, recording: Recording, versions: range) 
 def recorded_span(history: History, begin: int, end: int | None) -> tuple[int, int]:
     """The versions between which recorded steps are wanted, the last one without `end`. Raises ConfigError."""
     newest = history.state.version
+    if end is not None and end > newest:
+        raise ConfigError(
+            f"version {end}: the run has versions 0 to {newest}; name one of these, or none for all"
+        )
     last = newest if end is None else end
     is_within = 0 <= begin < last <= newest
     if not is_within or not history.steps.keys() & set(range(begin + 1, last + 1)):

@@ -55,11 +55,7 @@ def dead_letters(source: SourceOptions, reinject: bool, chosen: tuple[int, ...],
         )
         _print(outcome_lines(outcomes), [_outcome(each) for each in outcomes], as_json=as_json)
         return
-    found = [
-        each
-        for each in letters.read_letters(run.broker, run.topics)
-        if not chosen or each.letter_id in chosen
-    ]
+    found = letters.chosen_letters(letters.read_letters(run.broker, run.topics), chosen or None)
     _print(letter_lines(found), [_letter(each) for each in found], as_json=as_json)
 
 

@@ -8,7 +8,7 @@ import pytest
 from broker_cases import read_to_end
 from recorded_run import recorded_run
 
-from consumers.dead_letters import Reinjection, letter_header, read_letters, reinject
+from consumers.dead_letters import Reinjection, chosen_letters, letter_header, read_letters, reinject
 from rollog.broker.ports import Record
 from rollog.errors import ConfigError
 from rollog.rules.dead_letters import dead_letter
@@ -118,3 +118,13 @@ def test_a_run_that_is_over_and_letters_that_do_not_exist_are_refused() -> None:
             outcome(run)
         with pytest.raises(ConfigError, match="no dead letter 77"):
             outcome(run, [77])
+
+
+def test_a_letter_is_listed_by_its_id_and_one_that_is_not_there_is_named() -> None:
+    with recorded_run() as run:
+        set_aside(run, run.topics.samples, b"neither")
+        letters = read_letters(run.broker, run.topics)
+        assert chosen_letters(letters, None) == letters
+        assert chosen_letters(letters, [letters[1].letter_id]) == letters[1:]
+        with pytest.raises(ConfigError, match="no dead letter 99"):
+            chosen_letters(letters, [letters[0].letter_id, 99])
