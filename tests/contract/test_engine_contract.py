@@ -156,7 +156,12 @@ makers = {"simulated": _simulated, "transformers": _transformers, "vllm": _vllm}
 @pytest.fixture(
     scope="module",
     params=[
-        pytest.param((name, tied), id=f"{name}-{'tied' if tied else 'untied'}", marks=pytest.mark.engine)
+        pytest.param(
+            (name, tied),
+            id=f"{name}-{'tied' if tied else 'untied'}",
+            # A second vLLM takes most of a minute to start; the first one's weights are those of the demo's kind.
+            marks=[pytest.mark.engine, *([pytest.mark.slow] if (name, tied) == ("vllm", False) else [])],
+        )
         for name in makers
         for tied in (True, False)
     ],

@@ -313,6 +313,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     return Recorded(broker, run, settings, failure, seconds_to_end)
 
 
+@pytest.mark.slow
 def test_a_trainer_whose_other_rank_was_killed_ends_and_the_next_one_goes_on(recorded: Recorded) -> None:
     assert isinstance(recorded.failure, EngineError)
     assert "rank 1" in str(recorded.failure)
@@ -321,6 +322,7 @@ def test_a_trainer_whose_other_rank_was_killed_ends_and_the_next_one_goes_on(rec
     assert not exists(pid_of_follower(log))
 
 
+@pytest.mark.slow
 def test_samples_in_one_partition_keep_every_rank_busy(recorded: Recorded) -> None:
     places = [
         (verdict.partition, verdict.disposition)
@@ -353,6 +355,7 @@ def test_a_replay_on_as_many_ranks_is_equal(recorded: Recorded, tmp_path: Path) 
     assert verdict_line(steps, {}).startswith("EQUAL")
 
 
+@pytest.mark.slow
 def test_a_replay_on_other_ranks_tells_distances_and_calls_nothing_equal(
     recorded: Recorded, tmp_path: Path
 ) -> None:
