@@ -16,10 +16,11 @@ each turn gets the sum of what it and those after it have (process supervision, 
 
     A_i(turn k) = sum over turns j >= k of the advantage of r_i(j)
 
-All but gae give one advantage to a whole response. With gae it is 0 until `trainer.critic` has asked the policy for
-values.
+Otherwise all but gae give one advantage to a whole response. With gae it is 0 until `trainer.critic` has asked the
+policy for values.
 
-Computed in float64 and rounded to float32 once, so the result does not depend on the order of the group.
+Computed in float64 and rounded to float32 (sums over turns once more), so the result does not depend on the order of
+the group.
 """
 
 from __future__ import annotations
@@ -153,12 +154,7 @@ def gae_advantages(
         rewards: r_t, what came with each of them.
         discount: per token.
         gae_lambda: 1 gives the discounted sum of rewards - V_t, 0 gives delta_t.
-
-    Raises:
-        ValueError: a reward or a value is not finite.
     """
-    if not (np.isfinite(rewards).all() and np.isfinite(values).all()):
-        raise ValueError(f"rewards and values must be finite, got {rewards.tolist()} and {values.tolist()}")
     advantages = np.zeros_like(values)
     next_value, next_advantage = 0.0, 0.0
     for place in reversed(range(values.size)):

@@ -124,7 +124,7 @@ def token_losses(
         return TokenLosses(losses_BR=losses_BR, clipped_BR=policy.clipped_BR)
     if values is None:
         raise ValueError("algorithm.advantage = 'gae' needs values")
-    of_values_BR = value_losses(values, tokens.mask_BR, clip=algorithm.value_clip)
+    of_values_BR = value_losses(values, tokens.mask_BR, clip=algorithm.value_clip or None)
     return TokenLosses(
         losses_BR=losses_BR + algorithm.value_coefficient * of_values_BR,
         clipped_BR=policy.clipped_BR,

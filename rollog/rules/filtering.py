@@ -50,7 +50,7 @@ def pass_rate(rewards: Iterable[float], pass_reward: float) -> float:
 
 
 def _reason_of_rewards(rewards: Sequence[float], groups: GroupConfig) -> str | None:
-    """A group whose rewards are all equal has zero advantage everywhere, hence no gradient."""
+    """A group whose rewards are all equal has zero advantage over its mean everywhere, hence no gradient from it."""
     if groups.filter_zero_signal and max(rewards) - min(rewards) < smallest_difference:
         return reasons.zero_signal
     if groups.reward_mean_bounds is not None:

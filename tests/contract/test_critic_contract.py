@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from training_cases import a_batch, make_model
 from transformers import AutoModelForCausalLM
 
 from rollog.errors import EngineError
+from schemas import uint8_array
 from trainer.config import AlgorithmConfig, OptimizerConfig, TrainerConfig
 from trainer.engines.deepspeed import DeepSpeedEngine
 from trainer.engines.plain import PlainEngine
@@ -89,7 +91,7 @@ class Reference:
             [
                 sum(
                     (algorithm.discount * algorithm.gae_lambda) ** (later - t)
-                    * residual(values, sample.reward, later)
+                    * residual(values, rewards_of(sample), later)
                     for later in range(t, len(values))
                 )
                 for t in range(len(values))
@@ -112,7 +114,6 @@ class Reference:
                     ratio = (logprobs[t] - mu[t]).exp()
                     cut = ratio.clamp(1 - algorithm.clip_low, 1 + algorithm.clip_high)
                     target, old = before[place][t] + raw[place][t], before[place][t]
-                    assert algorithm.value_clip is not None
                     near = old + (values[t] - old).clamp(-algorithm.value_clip, algorithm.value_clip)
                     error = torch.maximum((values[t] - target) ** 2, (near - target) ** 2) / 2
                     total = total - torch.minimum(ratio * advantage, cut * advantage)
@@ -132,10 +133,41 @@ class Reference:
         return loss.item()
 
 
-def residual(values: list[float], reward: float, t: int) -> float:
+def rewards_of(sample: TrainingSample) -> list[float]:
+    """What comes with each trained token."""
+    found, turns = [], list(sample.turn_rewards or [sample.reward])
+    mask = [*sample.loss_mask.tolist(), 0]
+    for place, is_trained in enumerate(mask[:-1]):
+        if is_trained:
+            is_end_of_turn = not mask[place + 1] if sample.turn_rewards else not any(mask[place + 1 :])
+            found.append(turns.pop(0) if is_end_of_turn else 0.0)
+    return found
+
+
+def residual(values: list[float], rewards: list[float], t: int) -> float:
     """What the reward and the next value say about the value at `t`."""
-    is_last = t == len(values) - 1
-    return (reward if is_last else algorithm.discount * values[t + 1]) - values[t]
+    after = values[t + 1] if t + 1 < len(values) else 0.0
+    return rewards[t] + algorithm.discount * after - values[t]
+
+
+def batch_of(seed: int, **cut: Any) -> TrainingBatch:
+    """Rewards, and in every third sample a token in the middle that is not trained, with a reward on either side."""
+    batch = a_batch(seed, with_rewards=True, **cut)
+    return replace(
+        batch,
+        samples=tuple(
+            in_two_turns(sample) if place % 3 == 0 and len(sample.token_ids) > 2 else sample
+            for place, sample in enumerate(batch.samples)
+        ),
+    )
+
+
+def in_two_turns(sample: TrainingSample) -> TrainingSample:
+    mask = np.ones(len(sample.token_ids))
+    mask[1] = 0
+    return replace(
+        sample, loss_mask=uint8_array(mask), turn_rewards=(0.5, -1.0), turn_advantages=(-0.5, -1.0)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -146,7 +178,7 @@ def model_path(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(scope="module")
 def expected(model_path: str) -> tuple[list[list[float]], dict[str, Tensor]]:
     reference = Reference(model_path)
-    losses = [reference.train_step(a_batch(seed, with_rewards=True)) for seed in range(num_steps)]
+    losses = [reference.train_step(batch_of(seed)) for seed in range(num_steps)]
     return losses, {name: tensor.detach() for name, tensor in reference.model.named_parameters()}
 
 
@@ -163,7 +195,7 @@ def engine(request: pytest.FixtureRequest) -> Iterator[TrainingEngine]:
 
 def trained(engine: TrainingEngine, model_path: str, **cut: Any) -> tuple[list[tuple[float, ...]], bytes]:
     engine.start(model_path)
-    losses = [engine.train_step(a_batch(seed, with_rewards=True, **cut)).losses for seed in range(num_steps)]
+    losses = [engine.train_step(batch_of(seed, **cut)).losses for seed in range(num_steps)]
     return losses, engine.export_weights()
 
 

@@ -22,7 +22,7 @@ from trainer.engines.deepspeed import DeepSpeedEngine
 from trainer.engines.plain import PlainEngine
 from trainer.engines.ports import StepSettings, TrainingBatch, TrainingEngine, TrainingSample
 from trainer.learning_rates import learning_rate
-from trainer.lora import add_adapters
+from trainer.lora import adapter_versions, add_adapters
 from trainer.policy import Policy, frozen_logprobs, load_model
 
 if TYPE_CHECKING:
@@ -171,8 +171,10 @@ def test_steps_give_the_weights_of_the_reference(engine: TrainingEngine, model_p
 
 def test_a_checkpoint_goes_on_bit_for_bit(engine: TrainingEngine, model_path: str, tmp_path: Path) -> None:
     engine.start(model_path)
+    first = load(engine.export_weights())
     engine.train_step(a_batch(0))
     saved = engine.export_weights()
+    assert any(not torch.equal(tensor, first[name]) for name, tensor in load(saved).items())
     engine.save_checkpoint(tmp_path)
     result = engine.train_step(a_batch(1))
     after = engine.export_weights()
@@ -186,7 +188,7 @@ def test_a_checkpoint_goes_on_bit_for_bit(engine: TrainingEngine, model_path: st
 @pytest.mark.parametrize("maker", [plain, partial(deepspeed, 1)], ids=["plain", "zero-1"])
 @pytest.mark.parametrize(
     "changes",
-    [{"dtype": "bfloat16"}, {"packing": True}, {"activation_checkpointing": True}, {"lora_targets": ()}],
+    [{"dtype": "bfloat16"}, {"activation_checkpointing": True}, {"lora_targets": ()}],
     ids=lambda changes: next(iter(changes)),
 )
 def test_beside_other_settings(
@@ -195,6 +197,43 @@ def test_beside_other_settings(
     engine = maker(**changes)
     test_a_checkpoint_goes_on_bit_for_bit(engine, model_path, tmp_path)
     engine.close()
+
+
+@pytest.mark.parametrize("changes", [{"packing": True}, {"activation_checkpointing": True}], ids=str)
+def test_other_ways_to_compute_give_the_same_weights(changes: dict[str, Any], model_path: str) -> None:
+    exports = []
+    for maker in (plain, partial(plain, **changes)):
+        engine = maker()
+        engine.start(model_path)
+        for seed in range(2):
+            engine.train_step(a_batch(seed, packing="packing" in changes))
+        exports.append(load(engine.export_weights()))
+        engine.close()
+    for name, tensor in exports[0].items():
+        torch.testing.assert_close(exports[1][name], tensor, atol=1e-4, rtol=1e-3)
+
+
+def test_in_bfloat16_products_are_added_in_float32(model_path: str) -> None:
+    engine = PlainEngine(
+        settings=settings, trainer=trainer_config(), temperature=temperature, dtype="bfloat16"
+    )
+    engine.start(model_path)
+    for seed in range(3):
+        engine.train_step(a_batch(seed))
+    weights = load(engine.export_weights())
+    layer = vars(engine)["_state"].model.model.layers[0].self_attn.q_proj
+    base, first, second = (
+        matrix.weight.detach().float()
+        for matrix in (layer.base_layer, layer.lora_A["default"], layer.lora_B["default"])
+    )
+    engine.close()
+    expected = (base + scaling * (second @ first)).to(torch.bfloat16)
+    assert torch.equal(weights["model.layers.0.self_attn.q_proj.weight"], expected)
+    assert engine_versions(lora_rank=4).keys() - engine_versions(lora_rank=0).keys() == {"peft"}
+
+
+def engine_versions(lora_rank: int) -> dict[str, str]:
+    return adapter_versions(trainer_config(lora_rank=lora_rank)) | {"torch": torch.__version__}
 
 
 def test_published_weights_give_the_log_probabilities_that_are_trained(

@@ -134,6 +134,30 @@ def test_proximal_and_reference_policies_are_the_same_again_in_a_replay(
     assert any(name.startswith("reward_mean_lag_") for name in statistics)
 
 
+@pytest.mark.parametrize("engine", ["deepspeed", "torch"])
+def test_a_value_head_and_adapters_are_the_same_again_in_a_replay(tmp_path: Path, engine: str) -> None:
+    broker = MemoryBroker()
+    trainer = {"num_minibatches": 2, "checkpoint_every_steps": 2, "engine": engine, "lora_rank": 4}
+    settings = small_settings(
+        tmp_path, "valued", algorithm={"type": "ppo", "advantage": "gae"}, trainer=trainer
+    )
+    with whole_run(broker, tmp_path, settings) as run:
+        run.dispatcher()
+        run.trainer()
+        run.worker()
+        run.wait_until_closed()
+        recording = recording_of(broker, trainer_settings(settings, run.manifest, tmp_path), tmp_path / "d")
+    assert "peft" in recording.genesis.versions
+    assert {"value_mean", "value_loss"} <= recording.history.step(2).statistics.keys()
+    for begin, checkpoint in ((0, None), (2, "step-000002")):
+        used, steps = replayed(recording, begin, 3)
+        assert used == checkpoint
+        assert [step.differing for step in steps] == [()] * len(steps)
+    plain = {"algorithm.advantage": "batch", "trainer.lora_rank": 0}
+    question = Question(name="plain", begin=0, end=3, changes=plain)
+    assert len(answer(recording, question, tmp_path / "answer")) == 3
+
+
 def test_a_range_without_a_step_is_refused(recording: Recording) -> None:
     assert recorded_span(recording.history, 1, None) == (1, num_steps)
     for begin, end in ((2, 2), (0, 5), (3, 1)):

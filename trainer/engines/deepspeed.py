@@ -31,7 +31,7 @@ from trainer.engines.ports import EngineDescription, StepResult, TrainingBatch
 from trainer.engines.reference import ReferenceModel
 from trainer.gradients import Anchors, Minibatch, accumulate, step_statistics, step_work
 from trainer.learning_rates import next_rates
-from trainer.lora import add_adapters, published_tensors, trained_parameters
+from trainer.lora import adapter_versions, add_adapters, published_tensors, trained_parameters
 from trainer.off_policy import RatioSums
 from trainer.optimizers import adamw_settings
 from trainer.policy import (
@@ -190,6 +190,7 @@ class DeepSpeedEngine:
                 "deepspeed": _import_deepspeed().__version__,
                 "torch": torch.__version__,
                 "transformers": transformers.__version__,
+                **adapter_versions(self._trainer),
             },
         )
 

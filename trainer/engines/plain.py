@@ -23,7 +23,7 @@ from trainer.engines.ports import EngineDescription, StepResult, TrainingBatch
 from trainer.engines.reference import ReferenceModel
 from trainer.gradients import accumulate, step_statistics, step_work
 from trainer.learning_rates import next_rates
-from trainer.lora import add_adapters, published_tensors, trained_parameters
+from trainer.lora import adapter_versions, add_adapters, published_tensors, trained_parameters
 from trainer.optimizers import adamw_settings
 from trainer.policy import (
     Policy,
@@ -190,7 +190,11 @@ class PlainEngine:
             dtype=self._dtype,
             device=torch.cuda.get_device_name() if state.device.type == "cuda" else state.device.type,
             model_config_json=model_config_json(state.model),
-            versions={"torch": torch.__version__, "transformers": transformers.__version__},
+            versions={
+                "torch": torch.__version__,
+                "transformers": transformers.__version__,
+                **adapter_versions(self._trainer),
+            },
         )
 
     def close(self) -> None:
