@@ -6,7 +6,7 @@ import math
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from threading import Barrier
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -22,7 +22,11 @@ from trainer.advantages import gae_advantages
 from trainer.config import AlgorithmConfig
 from trainer.critic import with_estimates
 from trainer.engines.ports import TrainingBatch
+from trainer.losses.aggregation import Denominators, aggregate
 from trainer.losses.values import Values, value_losses
+
+if TYPE_CHECKING:
+    from trainer.config import Aggregation
 
 cpu = torch.device("cpu")
 numbers = st.floats(-10, 10)
@@ -120,6 +124,27 @@ def test_the_gradient_agrees_with_finite_differences() -> None:
         return value_losses(given_values, mask, clip=0.3).sum()
 
     assert torch.autograd.gradcheck(loss, start.requires_grad_())
+
+
+@pytest.mark.parametrize("aggregation", ["token_mean", "sequence_mean", "sequence_sum"])
+def test_cutting_a_minibatch_into_micro_batches_changes_nothing(aggregation: Aggregation) -> None:
+    draw = torch.Generator().manual_seed(1)
+    start, target, old = (torch.randn(6, 5, generator=draw, dtype=torch.float64) for _ in range(3))
+    mask = torch.rand(6, 5, generator=draw) < 0.7
+    denominators = Denominators(
+        num_tokens=int(mask.sum()), num_sequences=int(mask.any(dim=1).sum()), tokens_per_sequence=5
+    )
+
+    def gradient(*parts: list[int]) -> Tensor:
+        values = start.clone().requires_grad_()
+        for rows in parts:
+            of_part = Values(values_BR=values[rows], returns_BR=target[rows], old_values_BR=old[rows])
+            losses = value_losses(of_part, mask[rows], clip=0.3)
+            aggregate(losses, mask[rows], aggregation, denominators).backward()  # type: ignore[no-untyped-call]
+        assert values.grad is not None
+        return values.grad
+
+    torch.testing.assert_close(gradient([0, 1], [2], [3, 4, 5]), gradient([0, 1, 2, 3, 4, 5]))
 
 
 class ValuedPolicy(nn.Module):
