@@ -116,6 +116,7 @@ def a_batch(
     micro_batch_tokens: int = 1000,
     with_rewards: bool = False,
     packing: bool = False,
+    num_epochs: int = 1,
 ) -> TrainingBatch:
     """Advantages are random numbers, or with rewards those that leave-one-out gives."""
     draw = np.random.default_rng(seed)
@@ -138,6 +139,7 @@ def a_batch(
         micro_batch_tokens=micro_batch_tokens,
         seed=seed,
         packing=packing,
+        num_epochs=num_epochs,
     )
     if with_rewards:
         groups = [rewarded(group, number) for number, group in enumerate(groups)]

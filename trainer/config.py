@@ -223,8 +223,10 @@ class TrainerConfig(Section):
     at once."""
     zero_stage: Annotated[int, Field(ge=0, le=3)] = 1
     """DeepSpeed ZeRO stage."""
+    num_epochs: Annotated[int, Field(ge=1)] = 1
+    """Passes over the batch per training step, each with its groups dealt anew."""
     num_minibatches: Annotated[int, Field(ge=1)] = 4
-    """Optimizer steps per training step."""
+    """Optimizer steps per pass."""
     micro_batch_tokens: Annotated[int, Field(ge=1)] = 16384
     """Most tokens (padding included) in one forward pass."""
     packing: bool = False

@@ -20,6 +20,7 @@ from schemas import float32_array, turn_numbers
 from trainer.advantages import gae_advantages, std_epsilon
 from trainer.collation import collate
 from trainer.engines.ports import TokenEstimates
+from trainer.planning import first_pass
 from trainer.policy import frozen_values
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ def _values(
 ) -> dict[int, Float64Array]:
     """The values of the trained tokens of each sample of this rank, by its position in the batch."""
     found: dict[int, Float64Array] = {}
-    for part in batch.plan:
+    for part in first_pass(batch.plan):
         if part.rank != rank:
             continue
         collated = collate([batch.samples[position] for position in part.positions], packing=packing)

@@ -22,6 +22,7 @@ from trainer.losses.penalties import divergences
 from trainer.losses.policy import Tokens
 from trainer.losses.values import Values
 from trainer.off_policy import RatioSums, ratio_sums
+from trainer.planning import first_pass
 from trainer.policy import frozen_logprobs, policy_outputs
 
 if TYPE_CHECKING:
@@ -211,7 +212,7 @@ def behaviour_divergences(
     Only for the samples of this rank. The estimate is `algorithm.kl_estimator` of log-probabilities of the record.
     """
     found: dict[int, float] = {}
-    for part in batch.plan:
+    for part in first_pass(batch.plan):
         if part.rank != rank:
             continue
         samples = [batch.samples[position] for position in part.positions]

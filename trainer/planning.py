@@ -1,9 +1,10 @@
 """Batch planning: which samples of a batch one optimizer step, one rank and one forward pass take together.
 
 Pure and independent of library versions: the order comes from sha256 of seed and group, never from a random
-number generator. A plan names every position of the training order exactly once.
+number generator. A plan names every position of the training order once in each pass over the batch.
 
-    batch of groups -> minibatches (whole groups, one optimizer step each)
+    batch of groups -> passes (each deals the groups anew)
+                    -> minibatches (whole groups, one optimizer step each)
                     -> ranks (balanced in tokens)
                     -> micro-batches (samples of similar length, or packed into rows; padded size bounded)
 
@@ -38,21 +39,27 @@ def plan_step(
     micro_batch_tokens: int,
     seed: int,
     packing: bool = False,
+    num_epochs: int = 1,
 ) -> tuple[MicroBatch, ...]:
     """The micro-batches of one training step, in the order in which each rank runs them.
 
     Args:
         group_lengths: per group, in training order, the prompt plus response tokens of its samples.
-        num_minibatches: optimizer steps; fewer when there are fewer groups.
+        num_minibatches: optimizer steps of a pass; fewer when there are fewer groups.
         world_size: number of ranks.
         micro_batch_tokens: most tokens of one forward pass, padding included; a single longer sample is alone.
         seed: decides which groups share a minibatch.
         packing: samples share rows, so a micro-batch takes more of them.
+        num_epochs: passes over the batch.
     """
     positions = _positions_by_group(group_lengths)
     lengths = list(chain.from_iterable(group_lengths))
     plan: list[MicroBatch] = []
-    for minibatch, groups in enumerate(_deal_groups(len(group_lengths), num_minibatches, seed)):
+    dealt = chain.from_iterable(
+        _deal_groups(len(group_lengths), num_minibatches, str(seed) if epoch == 0 else f"{seed}.{epoch}")
+        for epoch in range(num_epochs)
+    )
+    for minibatch, groups in enumerate(dealt):
         members = [position for group in groups for position in positions[group]]
         shares = _balance(members, lengths, world_size)
         cut = _cut_packed if packing else _cut
@@ -62,6 +69,20 @@ def plan_step(
                 MicroBatch(minibatch=minibatch, rank=rank, positions=tuple(part)) for part in micro_batches
             )
     return tuple(plan)
+
+
+def first_pass(plan: Sequence[MicroBatch]) -> tuple[MicroBatch, ...]:
+    """The micro-batches of all ranks until every position has been named once."""
+    found: list[MicroBatch] = []
+    seen: set[int] = set()
+    for number in sorted({part.minibatch for part in plan}):
+        parts = [part for part in plan if part.minibatch == number]
+        members = {position for part in parts for position in part.positions}
+        if seen & members:
+            break
+        seen |= members
+        found += parts
+    return tuple(found)
 
 
 def padding_share(plan: Sequence[MicroBatch], lengths: Sequence[int], *, packing: bool = False) -> float:
@@ -79,7 +100,7 @@ def _positions_by_group(group_lengths: Sequence[Sequence[int]]) -> list[range]:
     return positions
 
 
-def _deal_groups(num_groups: int, num_minibatches: int, seed: int) -> list[list[int]]:
+def _deal_groups(num_groups: int, num_minibatches: int, seed: str) -> list[list[int]]:
     """Shuffled groups in at most `num_minibatches` parts whose sizes differ by one at most."""
     order = sorted(range(num_groups), key=lambda group: hashlib.sha256(f"{seed}/{group}".encode()).digest())
     num_parts = min(num_minibatches, num_groups)

@@ -61,6 +61,7 @@ training_keys = frozenset(
     | {
         "trainer.engine",
         "trainer.zero_stage",
+        "trainer.num_epochs",
         "trainer.num_minibatches",
         "trainer.micro_batch_tokens",
         "trainer.packing",
@@ -71,7 +72,9 @@ training_keys = frozenset(
 )
 """What decides about the weights that recorded samples give."""
 
-planning_keys = frozenset({"trainer.num_minibatches", "trainer.micro_batch_tokens", "trainer.packing"})
+planning_keys = frozenset(
+    {"trainer.num_epochs", "trainer.num_minibatches", "trainer.micro_batch_tokens", "trainer.packing"}
+)
 """What decides how a batch is cut up."""
 
 amendable_keys = frozenset(

@@ -53,7 +53,9 @@ class TrainerSettings:
         return StepSettings(
             algorithm=self.algorithm,
             optimizer=self.optimizer,
-            num_optimizer_steps=self.run_config.num_steps * self.trainer.num_minibatches,
+            num_optimizer_steps=self.run_config.num_steps
+            * self.trainer.num_epochs
+            * self.trainer.num_minibatches,
         )
 
     @property

@@ -102,6 +102,7 @@ def plan_groups(
         micro_batch_tokens=trainer.micro_batch_tokens,
         seed=seed,
         packing=trainer.packing,
+        num_epochs=trainer.num_epochs,
     )
 
 

@@ -232,6 +232,18 @@ def test_packed_steps_give_the_weights_of_the_reference(
     engine.close()
 
 
+@pytest.mark.parametrize("maker", [plain, partial(deepspeed, 1)], ids=["plain", "zero-1"])
+def test_in_several_passes_values_and_advantages_stay_those_before_the_step(
+    maker: Callable[..., TrainingEngine], model_path: str
+) -> None:
+    reference = Reference(model_path)
+    losses = [reference.train_step(batch_of(seed, num_epochs=2)) for seed in range(num_steps)]
+    weights = {name: tensor.detach() for name, tensor in reference.model.named_parameters()}
+    engine = maker()
+    agree(trained(engine, model_path, num_epochs=2), (losses, weights))
+    engine.close()
+
+
 def test_a_checkpoint_holds_the_value_head(engine: TrainingEngine, model_path: str, tmp_path: Path) -> None:
     engine.start(model_path)
     engine.train_step(a_batch(0, with_rewards=True))

@@ -286,6 +286,24 @@ def test_penalties_and_masks_are_those_of_the_formulas(
     agree(weights, result, reference)
 
 
+@pytest.mark.parametrize("maker", [plain, partial(deepspeed, 1)], ids=["plain", "zero-1"])
+def test_several_passes_are_more_minibatches_under_the_same_proximal_policy(
+    maker: Callable[[], TrainingEngine], model_path: str
+) -> None:
+    settings = replace(started, algorithm=AlgorithmConfig(type="tis"))
+    found = []
+    for engine in (naive(), maker()):
+        engine.start(model_path)
+        engine.change_settings(settings)
+        for seed in range(2):
+            result = engine.train_step(a_batch(seed, micro_batch_tokens=25, num_epochs=3))
+        found.append((result, load(engine.export_weights())))
+        engine.close()
+    result, weights = found[1]
+    assert len(result.losses) == 6
+    agree(weights, result, found[0])
+
+
 def test_a_divergence_in_the_reward_moves_the_advantages(model_path: str) -> None:
     batch = a_batch(0, with_rewards=True)
     exports = []

@@ -137,7 +137,13 @@ def test_proximal_and_reference_policies_are_the_same_again_in_a_replay(
 @pytest.mark.parametrize("engine", ["deepspeed", "torch"])
 def test_a_value_head_and_adapters_are_the_same_again_in_a_replay(tmp_path: Path, engine: str) -> None:
     broker = MemoryBroker()
-    trainer = {"num_minibatches": 2, "checkpoint_every_steps": 2, "engine": engine, "lora_rank": 4}
+    trainer = {
+        "num_epochs": 2,
+        "num_minibatches": 2,
+        "checkpoint_every_steps": 2,
+        "engine": engine,
+        "lora_rank": 4,
+    }
     settings = small_settings(
         tmp_path, "valued", algorithm={"type": "ppo", "advantage": "gae"}, trainer=trainer
     )
@@ -148,6 +154,7 @@ def test_a_value_head_and_adapters_are_the_same_again_in_a_replay(tmp_path: Path
         run.wait_until_closed()
         recording = recording_of(broker, trainer_settings(settings, run.manifest, tmp_path), tmp_path / "d")
     assert "peft" in recording.genesis.versions
+    assert len(recording.history.step(2).losses) == 4
     assert {"value_mean", "value_loss"} <= recording.history.step(2).statistics.keys()
     for begin, checkpoint in ((0, None), (2, "step-000002")):
         used, steps = replayed(recording, begin, 3)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas import MicroBatch
-from trainer.planning import padding_share, plan_step, step_seed
+from trainer.planning import first_pass, padding_share, plan_step, step_seed
 
 
 def plan(
@@ -55,6 +55,25 @@ def test_groups_are_never_torn_between_minibatches(group_lengths: list[list[int]
 def test_minibatches_have_equally_many_groups() -> None:
     parts = plan([[1]] * 10, minibatches=4)
     assert sorted(len(part.positions) for part in parts) == [2, 2, 3, 3]
+
+
+def test_each_pass_names_every_sample_once_and_deals_the_groups_anew() -> None:
+    lengths = [[5 + group, 6] for group in range(10)]
+    once, plan = (
+        plan_step(
+            lengths, num_minibatches=2, world_size=2, micro_batch_tokens=30, seed=3, num_epochs=num_epochs
+        )
+        for num_epochs in (1, 3)
+    )
+    assert plan[: len(once)] == once == first_pass(plan)
+    counts = Counter(position for part in plan for position in part.positions)
+    assert counts == dict.fromkeys(range(20), 3)
+    assert sorted({part.minibatch for part in plan}) == list(range(6))
+    dealt = [
+        frozenset(position for part in plan if part.minibatch == number for position in part.positions)
+        for number in range(6)
+    ]
+    assert len({frozenset(dealt[2 * epoch : 2 * epoch + 2]) for epoch in range(3)}) == 3
 
 
 def test_the_same_seed_gives_the_same_plan_and_another_seed_another() -> None:
