@@ -37,7 +37,7 @@ from schemas.ledger import (
 )
 from schemas.records import Record, record_types
 from schemas.runs import RunManifest
-from schemas.samples import FinishReason, Sample, Segment, Status, Timings, sample_id, turn_numbers
+from schemas.samples import FinishReason, Sample, Segment, Status, Timings, num_turns, sample_id, turn_numbers
 from schemas.tasks import (
     Cancel,
     CancelReason,
@@ -100,6 +100,7 @@ __all__ = [
     "array_types",
     "float32_array",
     "int32_array",
+    "num_turns",
     "record_types",
     "sample_id",
     "turn_numbers",

@@ -127,6 +127,11 @@ def turn_numbers(loss_mask: UInt8Array) -> Int32Array:
     return int32_array(np.where(is_said[1:], np.cumsum(begins) - 1, -1))
 
 
+def num_turns(loss_mask: UInt8Array) -> int:
+    """How many turns `turn_numbers` counts."""
+    return int(turn_numbers(loss_mask).max(initial=-1)) + 1
+
+
 def sample_id(group_id: int, replica: int, attempt: int) -> str:
     """Identity of a training sample inside its run: a function of what was ordered, not of who made it."""
     return f"g{group_id}.r{replica}.a{attempt}"

@@ -13,7 +13,7 @@ import numpy as np
 
 from schemas.errors import SchemaError
 from schemas.ledger import Amend, Close, Genesis, LedgerKind, LedgerRecord, Rebase, Step
-from schemas.samples import Sample, Status, turn_numbers
+from schemas.samples import Sample, Status, num_turns
 from schemas.tasks import Kind, RolloutTask
 from schemas.weights import WeightVersion
 
@@ -75,11 +75,11 @@ def _check_finished(sample: Sample) -> None:
 
 
 def _check_turn_rewards(sample: Sample) -> None:
-    num_turns = int(turn_numbers(sample.loss_mask).max(initial=-1)) + 1
-    if len(sample.turn_rewards) != num_turns:
+    expected = num_turns(sample.loss_mask)
+    if len(sample.turn_rewards) != expected:
         raise SchemaError(
             f"sample {sample.sample_id}: turn_rewards has {len(sample.turn_rewards)} entries, its loss mask "
-            f"{num_turns} turns; they must be equal"
+            f"{expected} turns; they must be equal"
         )
     for number, reward in enumerate(sample.turn_rewards):
         if not isfinite(reward):

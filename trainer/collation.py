@@ -18,13 +18,14 @@ from torch import Tensor
 
 from schemas import float32_array, turn_numbers
 from trainer.packing import pack_rows
+from trainer.planning import first_pass
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     import numpy.typing as npt
 
-    from trainer.engines.ports import TrainingSample
+    from trainer.engines.ports import TrainingBatch, TrainingSample
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -90,6 +91,16 @@ def collate(
         lags_BR=torch.from_numpy(lags_BR),
         **_estimates(samples, mask_BR.shape),
     )
+
+
+def collated_once(
+    batch: TrainingBatch, rank: int, *, device: torch.device, packing: bool
+) -> Iterator[tuple[tuple[int, ...], CollatedBatch]]:
+    """The micro-batches of `rank` on `device`, each sample once however many passes are planned, with its positions."""
+    for part in first_pass(batch.plan):
+        if part.rank == rank:
+            samples = [batch.samples[position] for position in part.positions]
+            yield part.positions, collate(samples, packing=packing).to(device)
 
 
 def _advantages(sample: TrainingSample) -> float | npt.NDArray[np.float32]:

@@ -22,7 +22,7 @@ from rollog.errors import ConfigError, RunExists
 from rollog.weights import WeightsStore
 from trainer.off_policy import finite
 from trainer.redo import redo_steps
-from trainer.revisions import changed_by_type, refuse_other_keys, training_keys
+from trainer.revisions import changed_by_type, engine_keys, refuse_other_keys, training_keys
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -33,16 +33,6 @@ if TYPE_CHECKING:
     from trainer.redo import Recording
 
 kind = "counterfactual"
-_needs_version_0 = frozenset(
-    {
-        "trainer.engine",
-        "trainer.lora_alpha",
-        "trainer.lora_rank",
-        "trainer.lora_targets",
-        "trainer.packing",
-        "trainer.zero_stage",
-    }
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +70,7 @@ def check_question(recording: Recording, question: Question) -> None:
     """Raise ConfigError for settings that cannot be asked about."""
     refuse_other_keys(question.changes, training_keys, "cannot be changed in a replay")
     asked = changed_by_type(recording.settings, question.changes)
-    for_engine = sorted(question.changes.keys() & _needs_version_0)
+    for_engine = sorted(question.changes.keys() & engine_keys)
     if asked.algorithm.needs_values != recording.settings.algorithm.needs_values:
         for_engine.append("algorithm.advantage")
     if question.begin > 0 and for_engine:

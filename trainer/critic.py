@@ -18,9 +18,8 @@ import numpy as np
 from rollog.errors import EngineError
 from schemas import float32_array, turn_numbers
 from trainer.advantages import gae_advantages, std_epsilon
-from trainer.collation import collate
+from trainer.collation import collated_once
 from trainer.engines.ports import TokenEstimates
-from trainer.planning import first_pass
 from trainer.policy import frozen_values
 
 if TYPE_CHECKING:
@@ -120,13 +119,10 @@ def _values(
 ) -> dict[int, Float64Array]:
     """The values of the trained tokens of each sample of this rank, by its position in the batch."""
     found: dict[int, Float64Array] = {}
-    for part in first_pass(batch.plan):
-        if part.rank != rank:
-            continue
-        collated = collate([batch.samples[position] for position in part.positions], packing=packing)
-        values_BR = frozen_values(policy, collated.to(device)).cpu().double().numpy()
-        mask_BR = collated.mask_BR.numpy()
-        for row, position in enumerate(part.positions):
+    for positions, collated in collated_once(batch, rank, device=device, packing=packing):
+        values_BR = frozen_values(policy, collated).cpu().double().numpy()
+        mask_BR = collated.mask_BR.cpu().numpy()
+        for row, position in enumerate(positions):
             found[position] = values_BR[row][mask_BR[row]]
     return found
 

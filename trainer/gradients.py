@@ -15,14 +15,13 @@ import torch
 
 from trainer.advantages import turn_advantages
 from trainer.algorithms import extreme_tokens, token_losses
-from trainer.collation import collate
+from trainer.collation import collate, collated_once
 from trainer.critic import with_estimates
 from trainer.losses.aggregation import Denominators, aggregate
 from trainer.losses.penalties import divergences
 from trainer.losses.policy import Tokens
 from trainer.losses.values import Values
 from trainer.off_policy import RatioSums, ratio_sums
-from trainer.planning import first_pass
 from trainer.policy import frozen_logprobs, policy_outputs
 
 if TYPE_CHECKING:
@@ -212,18 +211,14 @@ def behaviour_divergences(
     Only for the samples of this rank. The estimate is `algorithm.kl_estimator` of log-probabilities of the record.
     """
     found: dict[int, float] = {}
-    for part in first_pass(batch.plan):
-        if part.rank != rank:
-            continue
-        samples = [batch.samples[position] for position in part.positions]
-        collated = collate(samples, packing=packing).to(device)
+    for positions, collated in collated_once(batch, rank, device=device, packing=packing):
         sums_B = divergences(
             collated.behaviour_logprobs_BR,
             frozen_logprobs(reference, collated),
             collated.mask_BR,
             algorithm.kl_estimator,
         ).sum(dim=1)
-        found.update(zip(part.positions, sums_B.tolist(), strict=False))
+        found.update(zip(positions, sums_B.tolist(), strict=False))
     return found
 
 

@@ -70,10 +70,11 @@ def add_adapters(model: PreTrainedModel, trainer: TrainerConfig) -> None:
             f"its output layer; name some of {', '.join(sorted(known))}, or none for all"
         )
 
+    targets = sorted(set(trainer.lora_targets) or known)
     config = LoraConfig(
         r=trainer.lora_rank,
         lora_alpha=trainer.lora_alpha,
-        target_modules=sorted(set(trainer.lora_targets) or known),
+        target_modules=targets,
         fan_in_fan_out=any(isinstance(module, Conv1D) for module in model.modules()),
     )
     with torch.random.fork_rng(devices=[]):
@@ -83,7 +84,7 @@ def add_adapters(model: PreTrainedModel, trainer: TrainerConfig) -> None:
         except ValueError as error:
             raise ConfigError(
                 f"trainer.lora_rank = {trainer.lora_rank}: peft does not adapt all of "
-                f"{', '.join(sorted(set(trainer.lora_targets) or known))} of {type(model).__name__} ({error}); "
+                f"{', '.join(targets)} of {type(model).__name__} ({error}); "
                 "name other layers in trainer.lora_targets"
             ) from error
 

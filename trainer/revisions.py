@@ -31,15 +31,21 @@ _attributes = {
     "optimizer": "optimizer",
     "trainer": "trainer",
 }
-_bound_to_the_run = frozenset(
+engine_keys = frozenset(
     {
         "trainer.engine",
         "trainer.zero_stage",
-        "trainer.num_ranks",
         "trainer.packing",
         "trainer.lora_rank",
         "trainer.lora_alpha",
         "trainer.lora_targets",
+    }
+)
+"""What another engine is made with: weights depend on it, and an optimizer's state under one fits no other."""
+
+_bound_to_the_run = engine_keys | frozenset(
+    {
+        "trainer.num_ranks",
         "trainer.num_threads",
         "trainer.activation_checkpointing",
         "trainer.rank_timeout_seconds",
@@ -58,17 +64,8 @@ def _keys(section: str, model: type[Section]) -> set[str]:
 training_keys = frozenset(
     _keys("algorithm", AlgorithmConfig)
     | _keys("optimizer", OptimizerConfig)
-    | {
-        "trainer.engine",
-        "trainer.zero_stage",
-        "trainer.num_epochs",
-        "trainer.num_minibatches",
-        "trainer.micro_batch_tokens",
-        "trainer.packing",
-        "trainer.lora_rank",
-        "trainer.lora_alpha",
-        "trainer.lora_targets",
-    }
+    | engine_keys
+    | {"trainer.num_epochs", "trainer.num_minibatches", "trainer.micro_batch_tokens"}
 )
 """What decides about the weights that recorded samples give."""
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from rollog.errors import DataError, EngineError
 from rollog.rules.headers import is_drawn_at
-from schemas import int32_array, turn_numbers, uint8_array
+from schemas import int32_array, num_turns, uint8_array
 from trainer.advantages import overlong_penalty, turn_advantages
 from trainer.engines.ports import TrainingBatch, TrainingSample
 from trainer.planning import plan_step
@@ -47,6 +47,7 @@ def training_batch(
     for number, group in enumerate(groups):
         for sample, turns, of_turns in zip(group, rewards[number], advantages[number], strict=True):
             _check_temperature(sample, temperature)
+            has_turns = bool(_turn_rewards(sample))
             samples.append(
                 TrainingSample(
                     prompt_token_ids=sample.prompt_token_ids,
@@ -56,8 +57,8 @@ def training_batch(
                     advantage=of_turns[0],
                     group=number,
                     reward=sum(turns),
-                    turn_rewards=turns if _turn_rewards(sample) else (),
-                    turn_advantages=of_turns if _turn_rewards(sample) else (),
+                    turn_rewards=turns if has_turns else (),
+                    turn_advantages=of_turns if has_turns else (),
                     lags=None if version is None else _lags(sample, version - 1),
                 )
             )
@@ -87,8 +88,7 @@ def _turn_rewards(sample: Sample) -> tuple[float, ...]:
     """Those of turns that can be trained: a first turn of one token that nothing predicts cannot."""
     if not sample.turn_rewards:
         return ()
-    num_turns = int(turn_numbers(_loss_mask(sample)).max(initial=-1)) + 1
-    return sample.turn_rewards[len(sample.turn_rewards) - num_turns :]
+    return sample.turn_rewards[len(sample.turn_rewards) - num_turns(_loss_mask(sample)) :]
 
 
 def plan_groups(

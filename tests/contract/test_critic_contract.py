@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load
 from torch.nn.functional import log_softmax
-from training_cases import a_batch, make_model
+from training_cases import a_batch
 from transformers import AutoModelForCausalLM
 
 from rollog.errors import EngineError
@@ -168,11 +168,6 @@ def in_two_turns(sample: TrainingSample) -> TrainingSample:
     return replace(
         sample, loss_mask=uint8_array(mask), turn_rewards=(0.5, -1.0), turn_advantages=(-0.5, -1.0)
     )
-
-
-@pytest.fixture(scope="module")
-def model_path(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return make_model(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from loss_reference import Response, reference_loss
 from safetensors.torch import load
 from torch.func import functional_call
 from torch.nn.functional import log_softmax
-from training_cases import a_batch, make_model
+from training_cases import a_batch
 from transformers import AutoModelForCausalLM
 
 from rollog.errors import ConfigError
@@ -129,11 +129,6 @@ class Reference:
             self.steps_taken += 1
             losses.append(loss.item())
         return losses
-
-
-@pytest.fixture(scope="module")
-def model_path(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return make_model(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture(

@@ -64,11 +64,6 @@ makers: dict[str, Callable[[], TrainingEngine]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def model_path(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return make_model(tmp_path_factory.mktemp("model"))
-
-
 @pytest.fixture(params=list(makers))
 def engine(request: pytest.FixtureRequest) -> Iterator[TrainingEngine]:
     made = makers[request.param]()
