@@ -224,7 +224,13 @@ class VllmEngine:
             "enable_log_requests": False,
         }
         if on_cpu:
-            settings |= {"enforce_eager": True, "kv_cache_memory_bytes": self._kv_cache_bytes}
+            settings |= {
+                "enforce_eager": True,
+                "kv_cache_memory_bytes": self._kv_cache_bytes,
+                # A prompt that is read in parts takes back what its seeded generator drew, which those of a CPU
+                # cannot: vLLM's process would end ("CPU Generator does not use offset").
+                "enable_chunked_prefill": False,
+            }
         try:
             self._llm = AsyncLLM.from_engine_args(AsyncEngineArgs(**(settings | self._engine_args)))
         except TypeError as error:

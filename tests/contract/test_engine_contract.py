@@ -79,9 +79,11 @@ class Bench:
     def run(self, scenario: Coroutine[Any, Any, Any]) -> Any:
         return self.runner.run(asyncio.wait_for(scenario, 60))
 
-    def request(self, *, seed: int = 0, max_tokens: int = 24, temperature: float = 1.0) -> GenerationRequest:
+    def request(
+        self, *, seed: int = 0, num_prompt_tokens: int = 6, max_tokens: int = 24, temperature: float = 1.0
+    ) -> GenerationRequest:
         self.counter += 1
-        prompt = [2 + (seed * 7 + at * 3) % (vocabulary_size - 2) for at in range(6)]
+        prompt = [2 + (seed * 7 + at * 3) % (vocabulary_size - 2) for at in range(num_prompt_tokens)]
         return GenerationRequest(
             request_id=f"request-{self.counter}",
             prompt_token_ids=prompt,
@@ -217,6 +219,16 @@ def test_many_concurrent_requests_end_with_covering_spans_and_matching_logprobs(
         ]
         ended = generation.token_ids[-1] == end_token_id
         assert generation.finish_reason is (FinishReason.STOP if ended else FinishReason.LENGTH)
+        close_to(bench, request, generation)
+
+
+def test_more_prompt_tokens_than_one_forward_pass_takes_are_generated_from(bench: Bench) -> None:
+    async def scenario() -> list[tuple[GenerationRequest, Generation]]:
+        await bench.swap(1)
+        requests = [bench.request(seed=seed, num_prompt_tokens=100, max_tokens=4) for seed in range(48)]
+        return list(zip(requests, await asyncio.gather(*map(bench.engine.generate, requests)), strict=True))
+
+    for request, generation in bench.run(scenario()):
         close_to(bench, request, generation)
 
 
