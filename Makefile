@@ -90,7 +90,7 @@ $(UV): $(BOOTSTRAP)
 
 $(STAMP): $(UV)
 	@echo "installing the locked requirements into .venv (about 6 GB; minutes on a slow network)"
-	$(UV) pip sync --quiet --python $(BIN)/python --require-hashes $(LOCK)
+	$(UV) pip sync --quiet --compile-bytecode --python $(BIN)/python --require-hashes $(LOCK)
 	$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	@rm -f .venv/installed-*
 	@touch $@
