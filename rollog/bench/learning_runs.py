@@ -25,6 +25,8 @@ micro_batch_tokens = 768
 """Of a forward pass: small enough that little of it is padding. What is learnt does not depend on it."""
 groups_per_batch, group_size = 16, 16
 """Of a step. The demo trains half as many groups of twice the size, which takes it more steps to the same accuracy."""
+scheduling = {"dispatch.replicate": "true", "rollout.capacity": 128}
+"""Of the real runs: what they are compared by, the lag, depends on it."""
 
 
 class InjectedRuns:
@@ -76,6 +78,7 @@ class RealRuns:
                 **self._shared,
                 "groups.groups_per_batch": groups_per_batch,
                 "groups.group_size": group_size,
+                **scheduling,
                 "algorithm.type": variant.algorithm,
                 "freshness.alpha": variant.lag,
                 "run.seed": cell.seed,
