@@ -6,12 +6,17 @@ sends it through the broker port, polls it and decodes it; `raw` sends ready byt
 settings and put the same bytes on the wire. The figure is the ratio of the rates of ours and raw in the same run; its
 target is 0.7, and its ideal is the ratio of avro and raw: what is left if everything but fastavro cost nothing.
 
+`ours` with samples as short as the demo's gives the share of a demo step that goes into its samples' way: their number
+and the seconds of a step come from what `benchmarks/demo.py` saved.
+
     python benchmarks/data_plane.py [--records 6000] [--rounds 7] [--seed 0] [--json FILE] [--results FILE]
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
+import json
 import random
 import statistics
 import tempfile
@@ -58,9 +63,22 @@ if TYPE_CHECKING:
     from rollog.broker.ports import Headers
 
 topic = "data-plane"
-num_response_tokens = 580
-num_prompt_tokens = 80
 target_ratio = 0.7
+demo_results = Path(__file__).parent / "results" / "demo.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """Of a sample, in tokens and words."""
+
+    prompt_tokens: int
+    response_tokens: int
+    words: int
+
+
+large = Size(prompt_tokens=80, response_tokens=580, words=72)
+small = Size(prompt_tokens=6, response_tokens=11, words=11)
+"""As long as the demo's: its prompts, and the mean of the responses it trains."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +93,9 @@ class Rate:
         return num_records / (self.send_seconds + self.read_seconds)
 
 
-def a_sample(number: int, noise: random.Random) -> Sample:
-    """A finished sample of about 6 KB."""
-    length = num_response_tokens
+def a_sample(number: int, noise: random.Random, size: Size = large) -> Sample:
+    """A finished sample; a large one has about 6 KB."""
+    length = size.response_tokens
     return Sample(
         sample_id=sample_id(number, 0, 0),
         task_id=f"1.{number}",
@@ -91,12 +109,14 @@ def a_sample(number: int, noise: random.Random) -> Sample:
         attempt=0,
         prompt_id=str(number),
         seed=number,
-        prompt_token_ids=int32_array([noise.randrange(32000) for _ in range(num_prompt_tokens)]),
+        prompt_token_ids=int32_array([noise.randrange(32000) for _ in range(size.prompt_tokens)]),
         token_ids=int32_array([noise.randrange(32000) for _ in range(length)]),
         behaviour_logprobs=float32_array([-noise.random() for _ in range(length)]),
         loss_mask=uint8_array(np.ones(length)),
         segments=(Segment(version=3, weights_digest="0123456789abcdef", start=0, end=length),),
-        response_text="so the answer is 42 " * 12,
+        response_text=" ".join(
+            ("so", "the", "answer", "is", "42", "now")[at % 6] for at in range(size.words)
+        ),
         reward=1.0,
         reward_components={"correct": 1.0},
         finish_reason=FinishReason.STOP,
@@ -187,16 +207,24 @@ def measure(num_records: int, num_rounds: int, seed: int, cache: Path) -> list[F
     values = [(encode(sample), headers_of(sample)) for sample in samples]
     to_avro, _ = record_conversion(Sample)
     dicts = [(to_avro(sample), headers_of(sample)) for sample in samples]
+    short = [a_sample(number, noise, small) for number in range(num_records)]
+    gc.collect()
+    gc.freeze()  # no role has so much in memory for the collector to look through
     with tempfile.TemporaryDirectory() as directory, EmbeddedKafka(Path(directory), cache) as kafka:
         connection = ConnectionSettings(bootstrap_servers=kafka.address)
         broker = KafkaBroker(kafka.address)
         with broker.admin() as admin:
             admin.create_topics([TopicSpec(name=topic, num_partitions=1)])
         rounds = [
-            (ours(broker, samples), ready_bytes(connection, values), bare_avro(connection, dicts))
+            (
+                ours(broker, samples),
+                ready_bytes(connection, values),
+                bare_avro(connection, dicts),
+                ours(broker, short),
+            )
             for _ in range(num_rounds + 1)
         ][1:]  # the first one warms up
-    mine, bare, avro = (
+    mine, bare, avro, mine_short = (
         [each.records_per_second(num_records) for each in mode] for mode in zip(*rounds, strict=True)
     )
     ratios = [ours / raw for ours, raw in zip(mine, bare, strict=True)]
@@ -218,7 +246,23 @@ def measure(num_records: int, num_rounds: int, seed: int, cache: Path) -> list[F
         Figure(name="data_plane.encode", value=encode_us, unit="us/record", higher_is_better=False),
         Figure(name="data_plane.decode", value=decode_us, unit="us/record", higher_is_better=False),
         Figure(name="data_plane.record", value=len(values[0][0]), unit="bytes"),
+        Figure(name="data_plane.demo_record", value=len(encode(short[0])), unit="bytes"),
+        Figure(name="data_plane.demo_ours", value=statistics.median(mine_short), unit="records/s"),
+        Figure(
+            name="data_plane.share_of_demo_step",
+            value=share_of_demo_step(statistics.median(mine_short)),
+            unit="of a step",
+            higher_is_better=False,
+        ),
     ]
+
+
+def share_of_demo_step(records_per_second: float) -> float:
+    """What part of a step of the demo its samples' way through the log takes, evaluations apart."""
+    runs = json.loads(demo_results.read_text(encoding="utf-8"))["runs"]
+    samples_per_step = statistics.fmean(run["samples_produced"] / run["steps"] for run in runs)
+    step_seconds = statistics.fmean(run["step_seconds"]["total"] for run in runs)
+    return samples_per_step / records_per_second / step_seconds
 
 
 def main() -> None:
