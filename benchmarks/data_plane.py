@@ -6,8 +6,8 @@ sends it through the broker port, polls it and decodes it; `raw` sends ready byt
 settings and put the same bytes on the wire. The figure is the ratio of the rates of ours and raw in the same run; its
 target is 0.7, and its ideal is the ratio of avro and raw: what is left if everything but fastavro cost nothing.
 
-`ours` with samples as short as the demo's gives the share of a demo step that goes into its samples' way: their number
-and the seconds of a step come from what `benchmarks/demo.py` saved.
+`ours` with samples as short as the demo's gives the share of a demo step spent on carrying its samples: their number
+and the seconds of a step come from what `benchmarks/demo.py` saved, perhaps on another machine.
 
     python benchmarks/data_plane.py [--records 6000] [--rounds 7] [--seed 0] [--json FILE] [--results FILE]
 """

@@ -97,8 +97,8 @@ class DispatchConfig(Section):
     prefetch_tasks: Annotated[int, Field(ge=0)] = 8
     """Tasks a worker may hold beyond its capacity."""
     replicate: bool = True
-    """Whether each replica is a task of its own (prompt replication); false, for comparison: one task makes all G and
-    holds G slots until the longest of them ends."""
+    """Whether each replica is a task of its own (prompt replication), which spreads long ones over workers; false: one
+    task makes all G and holds G slots until the longest of them ends, which spares a run with one worker records."""
     lease_seconds: Annotated[float, Field(gt=0)] = 3.0
     """Silence after which a worker's tasks are taken back."""
     missing_heartbeats: Annotated[int, Field(ge=1)] = 4

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 end_token_id = 1
 vocabulary_size = 40
 max_context_tokens = 128
+tokens_per_pass = 256
+"""Of vLLM: few enough for prompts to wait for each other."""
 
 
 def _simulated(model: str) -> Engine:
@@ -43,7 +45,9 @@ def _transformers(model: str) -> Engine:
 
 
 def _vllm(model: str) -> Engine:
-    return VllmEngine(model, max_context_tokens=max_context_tokens)
+    return VllmEngine(
+        model, max_context_tokens=max_context_tokens, engine_args={"max_num_batched_tokens": tokens_per_pass}
+    )
 
 
 @dataclass
@@ -56,7 +60,7 @@ class Bench:
     versions: dict[int, Path]
     runner: asyncio.Runner
     counter: int = 0
-    loaded: int = field(default=0)
+    loaded: int = 0
     swapped: asyncio.Event = field(default_factory=asyncio.Event)
     references: dict[int, Any] = field(default_factory=dict)
 

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
     from schemas import Float32Array
 
+_usual_tokens_per_pass = 2048
+"""vLLM's own choice where nothing is said."""
 _finish_reasons = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH, "abort": FinishReason.ABORT}
 
 
@@ -227,9 +229,13 @@ class VllmEngine:
             settings |= {
                 "enforce_eager": True,
                 "kv_cache_memory_bytes": self._kv_cache_bytes,
-                # A prompt that is read in parts takes back what its seeded generator drew, which those of a CPU
-                # cannot: vLLM's process would end ("CPU Generator does not use offset").
+                # After reading a part of a seeded request's prompt, vLLM sets the request's generator back. A CPU's
+                # cannot be set back ("CPU Generator does not use offset"): vLLM's process would end. So prompts are
+                # read whole, and one pass has room for the longest beside a token of every other request.
                 "enable_chunked_prefill": False,
+                "max_num_batched_tokens": max(
+                    _usual_tokens_per_pass, self._max_context_tokens + self._capacity
+                ),
             }
         try:
             self._llm = AsyncLLM.from_engine_args(AsyncEngineArgs(**(settings | self._engine_args)))

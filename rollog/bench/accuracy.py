@@ -12,7 +12,7 @@ from itertools import accumulate
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from rollog.bench.demo_run import demo_run, held_out_accuracy
+from rollog.bench.demo_run import as_published, demo_run, held_out_accuracy
 from rollog.bench.figures import Figure, bootstrap_interval, ratio_of_means
 from rollog.errors import DataError
 
@@ -108,6 +108,7 @@ def measure_accuracy(
         for alpha in alphas:
             run = f"accuracy-{alpha:g}-{seed}".replace(".", "-")
             assignments = {
+                **as_published,
                 "freshness.alpha": alpha,
                 "run.seed": seed,
                 "evaluation.every_steps": evaluation_steps,

@@ -21,6 +21,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from rollog.bench.demo_run import as_published
 from rollog.bench.figures import Figure
 from rollog.bench.kills import Role, kill_role, plan_rounds
 from rollog.crash_points import CrashPoint, directory_variable
@@ -43,11 +44,12 @@ _settings = (
     "supervision.longest_delay_seconds=0.5",
 )
 
-_demo = (
-    "evaluation.every_steps=0",
-    "groups.groups_per_batch=4",
-    "trainer.checkpoint_every_steps=3",
-)
+_demo = {
+    **as_published,
+    "evaluation.every_steps": 0,
+    "groups.groups_per_batch": 4,
+    "trainer.checkpoint_every_steps": 3,
+}
 _kills_of_a_run = 50
 
 Target = Role | CrashPoint
@@ -198,7 +200,8 @@ def measure_chaos(
 ) -> list[Figure]:
     """Runs of the demo with all targets until so many deaths took place. Raises ChildFailed as the parts do."""
     targets = [target for target in (*Role, *CrashPoint) if engine == "vllm" or target is not Role.ENGINE]
-    options = [word for setting in (*_demo, f"rollout.engine={engine}") for word in ("--set", setting)]
+    settings = {**_demo, "rollout.engine": engine}
+    options = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
     kills: Counter[Target] = Counter()
     num_runs = num_missed = 0
     cache.mkdir(parents=True, exist_ok=True)

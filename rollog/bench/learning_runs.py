@@ -23,10 +23,6 @@ if TYPE_CHECKING:
 evaluation_steps = 2
 micro_batch_tokens = 768
 """Of a forward pass: small enough that little of it is padding. What is learnt does not depend on it."""
-groups_per_batch, group_size = 16, 16
-"""Of a step. The demo trains half as many groups of twice the size, which takes it more steps to the same accuracy."""
-scheduling = {"dispatch.replicate": "true", "rollout.capacity": 128}
-"""Of the real runs: what they are compared by, the lag, depends on it."""
 
 
 class InjectedRuns:
@@ -34,10 +30,7 @@ class InjectedRuns:
 
     def __init__(self, settings: LearningSettings, algorithm: AlgorithmConfig) -> None:
         trainer = settings.trainer.model_copy(update={"micro_batch_tokens": micro_batch_tokens})
-        groups = settings.groups.model_copy(
-            update={"groups_per_batch": groups_per_batch, "group_size": group_size}
-        )
-        self._settings = replace(settings, trainer=trainer, groups=groups)
+        self._settings = replace(settings, trainer=trainer)
         self._algorithm = algorithm
         self._source = RolloutSource(self._settings)
 
@@ -76,9 +69,6 @@ class RealRuns:
             run_name(cell),
             {
                 **self._shared,
-                "groups.groups_per_batch": groups_per_batch,
-                "groups.group_size": group_size,
-                **scheduling,
                 "algorithm.type": variant.algorithm,
                 "freshness.alpha": variant.lag,
                 "run.seed": cell.seed,

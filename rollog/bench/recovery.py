@@ -13,6 +13,7 @@ import time
 from typing import TYPE_CHECKING
 
 from consumers.ledger import read_ledger
+from rollog.bench.demo_run import as_published
 from rollog.bench.figures import Figure, bootstrap_interval, ratio_of_means
 from rollog.broker.topics import RunTopics
 from rollog.errors import ChildFailed
@@ -85,6 +86,7 @@ def _figures(pairs: Sequence[tuple[float, float]], *, num_steps: int) -> list[Fi
 def _make_run(place: Sequence[str], home: Path, seed: int) -> None:
     """A run that was killed at a step between two checkpoints."""
     settings = {
+        **as_published,
         "run.num_steps": 10 * kill_at_step,
         "run.seed": seed,
         "evaluation.every_steps": 0,

@@ -103,7 +103,7 @@ def learning(
 
     wanted = _Wanted(**others)
     settings = complete(load_settings(assignments=wanted.assignments), options.home, _no_progress)
-    learnt = _what_is_learnt(settings)
+    learnt = what_is_learnt(settings)
     command = wanted.command(options.seed)
 
     def on_measured(cell: Cell, runs: Runs) -> None:
@@ -146,7 +146,10 @@ class _Wanted:
     @property
     def assignments(self) -> list[str]:
         """As `--set` takes them."""
-        return [] if self.num_steps is None else [f"run.num_steps={self.num_steps}"]
+        from rollog.bench.demo_run import as_published  # noqa: PLC0415  # help needs none of it
+
+        steps = {} if self.num_steps is None else {"run.num_steps": self.num_steps}
+        return [f"{name}={value}" for name, value in {**as_published, **steps}.items()]
 
     def cells(self, first_seed: int) -> list[Cell]:
         seeds = range(first_seed, first_seed + self.num_seeds)
@@ -176,7 +179,8 @@ def _makers(
     settings: Settings, options: BenchOptions, stack: ExitStack, needed: set[Part]
 ) -> Mapping[Part, Callable[[Cell], Measured]]:
     """What makes the runs of each part; a Kafka is started where the real loop is needed."""
-    from rollog.bench.injected_lag import LearningSettings  # noqa: PLC0415  # help needs none of it
+    from rollog.bench.demo_run import as_published  # noqa: PLC0415  # help needs none of it
+    from rollog.bench.injected_lag import LearningSettings  # noqa: PLC0415
     from rollog.bench.learning_runs import InjectedRuns, RealRuns  # noqa: PLC0415
     from rollog.broker.kafka import KafkaBroker  # noqa: PLC0415
 
@@ -197,6 +201,7 @@ def _makers(
     if Part.REAL in needed:
         directory, address = stack.enter_context(own_broker(options.home))
         shared = {
+            **as_published,
             "run.num_steps": settings.run.num_steps,
             "model.path": settings.model.path,
             "data.train": settings.data.train,
@@ -207,7 +212,7 @@ def _makers(
     return makers
 
 
-def _what_is_learnt(settings: Settings) -> dict[str, object]:
+def what_is_learnt(settings: Settings) -> dict[str, object]:
     """The settings that runs must share to stand in one file; files and the algorithm's type are not among them."""
     return {
         "run.num_steps": settings.run.num_steps,

@@ -19,6 +19,7 @@ from engine_bench import (
     makers,
     max_context_tokens,
     save_versions,
+    tokens_per_pass,
 )
 from rollout_cases import a_stage, a_worker
 from safetensors.torch import load_file, save_file
@@ -93,6 +94,8 @@ def test_many_concurrent_requests_end_with_covering_spans_and_matching_logprobs(
 
 
 def test_more_prompt_tokens_than_one_forward_pass_takes_are_generated_from(bench: Bench) -> None:
+    assert tokens_per_pass < 48 * 100
+
     async def scenario() -> list[tuple[GenerationRequest, Generation]]:
         await bench.swap(1)
         requests = [bench.request(seed=seed, num_prompt_tokens=100, max_tokens=4) for seed in range(48)]

@@ -234,7 +234,7 @@ def test_changed_settings_are_those_of_the_formulas(engine: TrainingEngine, mode
     other = StepSettings(
         algorithm=AlgorithmConfig(clip_low=0.1, clip_high=0.1, aggregation="sequence_mean"),
         optimizer=OptimizerConfig(
-            learning_rate=1e-3, betas=(0.5, 0.6), epsilon=1e-4, weight_decay=0.2, max_gradient_norm=0.05
+            learning_rate=1e-3, betas=(0.5, 0.6), epsilon=1e-4, weight_decay=20.0, max_gradient_norm=0.05
         ),
         num_optimizer_steps=7,
     )

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 from click.testing import CliRunner
 
+from rollog.bench.demo_run import as_published
+from rollog.cli.bench_learning import what_is_learnt
 from rollog.cli.main import cli
+from rollog.cli.sources import load_settings
+
+results = Path(__file__).parents[3] / "benchmarks" / "results"
 
 
 def test_items_that_do_not_exist_are_refused_by_name() -> None:
@@ -30,3 +38,10 @@ def test_algorithms_and_lags_that_do_not_exist_are_refused_by_name() -> None:
         result = CliRunner().invoke(cli, ["bench", "learning", option, value])
         assert result.exit_code == 2
         assert told in result.output
+
+
+def test_the_published_runs_of_learning_are_of_the_settings_that_it_has_now() -> None:
+    published = json.loads((results / "learning.json").read_text(encoding="utf-8"))["settings"]
+    assignments = [f"{name}={value}" for name, value in as_published.items()]
+    now = what_is_learnt(load_settings(assignments=[*assignments, "run.num_steps=20"]))
+    assert now == published
