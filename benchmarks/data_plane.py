@@ -114,9 +114,7 @@ def a_sample(number: int, noise: random.Random, size: Size = large) -> Sample:
         behaviour_logprobs=float32_array([-noise.random() for _ in range(length)]),
         loss_mask=uint8_array(np.ones(length)),
         segments=(Segment(version=3, weights_digest="0123456789abcdef", start=0, end=length),),
-        response_text=" ".join(
-            ("so", "the", "answer", "is", "42", "now")[at % 6] for at in range(size.words)
-        ),
+        response_text=" ".join(["and"] * size.words),
         reward=1.0,
         reward_components={"correct": 1.0},
         finish_reason=FinishReason.STOP,

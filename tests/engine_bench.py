@@ -21,7 +21,7 @@ from producers.prompts import ByteTokenizer
 from schemas import SamplingParameters
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Coroutine
+    from collections.abc import AsyncIterator, Coroutine, Sequence
     from pathlib import Path
 
 end_token_id = 1
@@ -78,6 +78,12 @@ class Bench:
             sampling=SamplingParameters(temperature=temperature, max_tokens=max_tokens),
             seed=seed,
         )
+
+    async def generated(
+        self, requests: Sequence[GenerationRequest]
+    ) -> list[tuple[GenerationRequest, Generation]]:
+        """All at once, each with its response."""
+        return list(zip(requests, await asyncio.gather(*map(self.engine.generate, requests)), strict=True))
 
     async def swap(self, version: int) -> None:
         await self.engine.pause()

@@ -6,21 +6,9 @@ from typing import Any
 
 from builders import a_task
 
-from producers.rollout.actions import (
-    Action,
-    End,
-    Load,
-    Start,
-)
+from producers.rollout.actions import Action, End, Load, Start
 from producers.rollout.session import ReloadMode, WorkerSession
-from schemas import (
-    Grant,
-    Kind,
-    Record,
-    RolloutTask,
-    Status,
-    WeightVersion,
-)
+from schemas import Grant, Kind, Record, RolloutTask, Status, WeightVersion
 
 worker_id = "worker-1"
 

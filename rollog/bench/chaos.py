@@ -21,7 +21,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from rollog.bench.demo_run import as_published
+from rollog.bench.demo_run import as_published, set_options
 from rollog.bench.figures import Figure
 from rollog.bench.kills import Role, kill_role, plan_rounds
 from rollog.crash_points import CrashPoint, directory_variable
@@ -37,12 +37,12 @@ window_seconds = 180.0
 closing_seconds = 600.0
 _tick_seconds = 0.02
 _steps_after_kills = 2
-_settings = (
-    "run.num_steps=1000000",
-    "supervision.max_restarts=1000000",
-    "supervision.first_delay_seconds=0.1",
-    "supervision.longest_delay_seconds=0.5",
-)
+_settings = {
+    "run.num_steps": 1_000_000,
+    "supervision.max_restarts": 1_000_000,
+    "supervision.first_delay_seconds": 0.1,
+    "supervision.longest_delay_seconds": 0.5,
+}
 
 _demo = {
     **as_published,
@@ -200,8 +200,7 @@ def measure_chaos(
 ) -> list[Figure]:
     """Runs of the demo with all targets until so many deaths took place. Raises ChildFailed as the parts do."""
     targets = [target for target in (*Role, *CrashPoint) if engine == "vllm" or target is not Role.ENGINE]
-    settings = {**_demo, "rollout.engine": engine}
-    options = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
+    options = set_options({**_demo, "rollout.engine": engine})
     kills: Counter[Target] = Counter()
     num_runs = num_missed = 0
     cache.mkdir(parents=True, exist_ok=True)
@@ -270,7 +269,7 @@ def _told(run: ChaosRun, command: str, *options: str) -> str:
 @contextmanager
 def _up(name: str, home: Path, points: Path, options: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
     command = [sys.executable, "-m", "rollog.cli.main", "up", "--plain", "--home", str(home), "--run", name]
-    command += [*options, *(word for setting in _settings for word in ("--set", setting))]
+    command += [*options, *set_options(_settings)]
     with (home / "chaos.log").open("wb") as output:
         process = subprocess.Popen(  # noqa: S603  # our own command
             command,

@@ -52,11 +52,15 @@ def run_up(
     """
     command = [sys.executable, "-m", "rollog.cli.main", "up", "--plain"]
     command += ["--home", str(home), "--broker", address, "--run", run]
-    command += [word for name, value in assignments.items() for word in ("--set", f"{name}={value}")]
-    command += words
+    command += [*set_options(assignments), *words]
     ended = subprocess.run(command, check=False, capture_output=True, text=True)  # noqa: S603  # our own
     if ended.returncode:
         raise ChildFailed(f"run {run} ended with status {ended.returncode}:\n{ended.stderr[-4000:]}")
+
+
+def set_options(assignments: Mapping[str, object]) -> list[str]:
+    """The words that replace these settings, by dotted key, on the command line of any role."""
+    return [word for name, value in assignments.items() for word in ("--set", f"{name}={value}")]
 
 
 def held_out_accuracy(view: ProgressView, evaluation: str) -> dict[int, float]:

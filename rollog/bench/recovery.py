@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING
 
 from consumers.ledger import read_ledger
-from rollog.bench.demo_run import as_published
+from rollog.bench.demo_run import as_published, set_options
 from rollog.bench.figures import Figure, bootstrap_interval, ratio_of_means
 from rollog.broker.topics import RunTopics
 from rollog.errors import ChildFailed
@@ -92,10 +92,8 @@ def _make_run(place: Sequence[str], home: Path, seed: int) -> None:
         "evaluation.every_steps": 0,
         "trainer.checkpoint_every_steps": checkpoint_every_steps,
     }
-    words = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
-    _seconds_until(
-        f"step {kill_at_step}/", ("up", "--plain", "--run", run_name, *place, *words), home / "up.log"
-    )
+    words = ("up", "--plain", "--run", run_name, *place, *set_options(settings))
+    _seconds_until(f"step {kill_at_step}/", words, home / "up.log")
 
 
 def _seconds_until(said: str | None, words: Sequence[str], log: Path) -> float:

@@ -102,7 +102,8 @@ def learning(
     from rollog.cli.sources import load_settings  # noqa: PLC0415
 
     wanted = _Wanted(**others)
-    settings = complete(load_settings(assignments=wanted.assignments), options.home, _no_progress)
+    assignments = [f"{name}={value}" for name, value in wanted.assignments.items()]
+    settings = complete(load_settings(assignments=assignments), options.home, _no_progress)
     learnt = what_is_learnt(settings)
     command = wanted.command(options.seed)
 
@@ -118,7 +119,8 @@ def learning(
     known = known_runs(options.results_path, learnt)
     missing = [cell for cell in wanted.cells(options.seed) if cell not in known]
     with ExitStack() as stack:
-        makers = _makers(settings, options, stack, {cell.variant.part for cell in missing})
+        parts = {cell.variant.part for cell in missing}
+        makers = _makers(settings, wanted.assignments, options, stack, parts)
         runs = measure(missing, known, makers, on_measured)
     _write(runs, wanted.target, command, options, learnt)
     click.echo("\n\n".join(tables_of(runs, wanted.target)))
@@ -144,12 +146,11 @@ class _Wanted:
         return frozenset(each for each in Part if self.part in {each, _both})
 
     @property
-    def assignments(self) -> list[str]:
-        """As `--set` takes them."""
+    def assignments(self) -> dict[str, object]:
+        """What all runs have other than the demo, by dotted key."""
         from rollog.bench.demo_run import as_published  # noqa: PLC0415  # help needs none of it
 
-        steps = {} if self.num_steps is None else {"run.num_steps": self.num_steps}
-        return [f"{name}={value}" for name, value in {**as_published, **steps}.items()]
+        return as_published if self.num_steps is None else {**as_published, "run.num_steps": self.num_steps}
 
     def cells(self, first_seed: int) -> list[Cell]:
         seeds = range(first_seed, first_seed + self.num_seeds)
@@ -176,11 +177,14 @@ class _Wanted:
 
 
 def _makers(
-    settings: Settings, options: BenchOptions, stack: ExitStack, needed: set[Part]
+    settings: Settings,
+    assignments: Mapping[str, object],
+    options: BenchOptions,
+    stack: ExitStack,
+    needed: set[Part],
 ) -> Mapping[Part, Callable[[Cell], Measured]]:
     """What makes the runs of each part; a Kafka is started where the real loop is needed."""
-    from rollog.bench.demo_run import as_published  # noqa: PLC0415  # help needs none of it
-    from rollog.bench.injected_lag import LearningSettings  # noqa: PLC0415
+    from rollog.bench.injected_lag import LearningSettings  # noqa: PLC0415  # help needs none of it
     from rollog.bench.learning_runs import InjectedRuns, RealRuns  # noqa: PLC0415
     from rollog.broker.kafka import KafkaBroker  # noqa: PLC0415
 
@@ -201,8 +205,7 @@ def _makers(
     if Part.REAL in needed:
         directory, address = stack.enter_context(own_broker(options.home))
         shared = {
-            **as_published,
-            "run.num_steps": settings.run.num_steps,
+            **assignments,
             "model.path": settings.model.path,
             "data.train": settings.data.train,
             "data.held_out": settings.data.held_out,

@@ -81,7 +81,7 @@ def test_many_concurrent_requests_end_with_covering_spans_and_matching_logprobs(
     async def scenario() -> list[tuple[GenerationRequest, Generation]]:
         await bench.swap(1)
         requests = [bench.request(seed=seed) for seed in range(32)]
-        return list(zip(requests, await asyncio.gather(*map(bench.engine.generate, requests)), strict=True))
+        return await bench.generated(requests)
 
     for request, generation in bench.run(scenario()):
         assert 1 <= len(generation.token_ids) <= request.sampling.max_tokens
@@ -99,7 +99,7 @@ def test_more_prompt_tokens_than_one_forward_pass_takes_are_generated_from(bench
     async def scenario() -> list[tuple[GenerationRequest, Generation]]:
         await bench.swap(1)
         requests = [bench.request(seed=seed, num_prompt_tokens=100, max_tokens=4) for seed in range(48)]
-        return list(zip(requests, await asyncio.gather(*map(bench.engine.generate, requests)), strict=True))
+        return await bench.generated(requests)
 
     for request, generation in bench.run(scenario()):
         close_to(bench, request, generation)
@@ -125,7 +125,7 @@ def test_greedy_and_sampled_requests_share_a_batch(bench: Bench) -> None:
     async def scenario() -> list[tuple[GenerationRequest, Generation]]:
         await bench.swap(1)
         requests = [bench.request(seed=seed, temperature=float(seed % 2)) for seed in range(8)]
-        return list(zip(requests, await asyncio.gather(*map(bench.engine.generate, requests)), strict=True))
+        return await bench.generated(requests)
 
     for request, generation in bench.run(scenario()):
         close_to(bench, request, generation)

@@ -294,17 +294,10 @@ def test_several_passes_are_more_minibatches_under_the_same_proximal_policy(
     maker: Callable[[], TrainingEngine], model_path: str
 ) -> None:
     settings = replace(started, algorithm=AlgorithmConfig(type="tis"))
-    found = []
-    for engine in (naive(), maker()):
-        engine.start(model_path)
-        engine.change_settings(settings)
-        for seed in range(2):
-            result = engine.train_step(a_batch(seed, micro_batch_tokens=25, num_epochs=3))
-        found.append((result, load(engine.export_weights())))
-        engine.close()
-    result, weights = found[1]
+    results, reference = taken_under(settings, model_path, maker(), naive(), num_epochs=3)
+    result, weights, _ = results[0]
     assert len(result.losses) == 6
-    agree(weights, result, found[0])
+    agree(weights, result, reference)
 
 
 def test_a_divergence_in_the_reward_moves_the_advantages(model_path: str) -> None:
@@ -330,7 +323,7 @@ def test_a_divergence_in_the_reward_moves_the_advantages(model_path: str) -> Non
 
 
 def taken_under(
-    settings: StepSettings, model_path: str, *engines: TrainingEngine
+    settings: StepSettings, model_path: str, *engines: TrainingEngine, num_epochs: int = 1
 ) -> tuple[
     list[tuple[StepResult, dict[str, torch.Tensor], bytes]], tuple[StepResult, dict[str, torch.Tensor]]
 ]:
@@ -340,7 +333,7 @@ def taken_under(
         engine.start(model_path)
         engine.change_settings(settings)
         for seed in (0, 1):
-            result = engine.train_step(a_batch(seed, micro_batch_tokens=25))
+            result = engine.train_step(a_batch(seed, micro_batch_tokens=25, num_epochs=num_epochs))
         exported = engine.export_weights()
         found.append((result, load(exported), exported))
         engine.close()

@@ -6,16 +6,9 @@ import pytest
 from builders import a_task
 from session_turner import Turner, a_notice, an_evaluation, started, worker_id
 
-from producers.rollout.actions import (
-    Interrupt,
-    Load,
-    Swap,
-)
+from producers.rollout.actions import Interrupt, Load, Swap
 from producers.rollout.session import ReloadMode, WorkerSession
-from schemas import (
-    Cancel,
-    CancelReason,
-)
+from schemas import Cancel, CancelReason
 
 
 def test_with_keep_a_fetched_version_is_loaded_at_once_and_running_rollouts_stay() -> None:
