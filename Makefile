@@ -41,7 +41,7 @@ check: setup ## lint, format, types, layers, schemas
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/mypy tests $(wildcard benchmarks/*.py)
+	$(BIN)/mypy tests
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python -m schemas.compatibility
 

@@ -1,4 +1,4 @@
-"""Writing the archive of a run, finished or not; `rollog.broker.archive_format` says what is in it.
+"""Writing the archive of a run, finished or not; `rollog.kernel.broker.archive_format` says what is in it.
 
 Consumes every topic of the run, its manifest, and its weights files; produces one file, under its final name only when
 it is whole. Every ledger record's samples, letters and weights are in the archive, too: the ledger is read first. Holds
@@ -18,9 +18,9 @@ from typing import IO, TYPE_CHECKING, Any
 
 from fastavro import writer as write_container
 
-from consumers.whole_file import written_whole
 from rollog import __version__
-from rollog.broker.archive_format import (
+from rollog.kernel.atomic_write import written_whole
+from rollog.kernel.broker.archive_format import (
     ArchivedPartition,
     ArchivedTopic,
     ArchivedWeights,
@@ -31,11 +31,11 @@ from rollog.broker.archive_format import (
     topic_member,
     weights_member,
 )
-from rollog.broker.ports import TopicPartition
-from rollog.broker.reading import read_to_end
-from rollog.broker.topics import runs_topic
-from rollog.errors import TopicMismatch
-from rollog.logs import get_logger
+from rollog.kernel.broker.ports import TopicPartition
+from rollog.kernel.broker.reading import read_to_end
+from rollog.kernel.broker.topics import runs_topic
+from rollog.kernel.errors import TopicMismatch
+from rollog.kernel.logs import get_logger
 from rollog.rules.ledger_state import record_hash
 from schemas import SchemaError, WeightVersion
 from schemas.codec import decode_as
@@ -43,9 +43,9 @@ from schemas.codec import decode_as
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from rollog.broker.ports import Broker, Consumer, Record, TopicSpec
-    from rollog.broker.topics import RunTopics
-    from rollog.weights import WeightsStore
+    from rollog.kernel.broker.ports import Broker, Consumer, Record, TopicSpec
+    from rollog.kernel.broker.topics import RunTopics
+    from rollog.kernel.weights import WeightsStore
 
 log = get_logger("archive")
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from consumers.ledger import read_ledger
-from rollog.broker.ports import Record
-from rollog.broker.reading import read_to_end
-from rollog.errors import ConfigError
+from rollog.kernel.broker.ports import Record
+from rollog.kernel.broker.reading import read_to_end
+from rollog.kernel.errors import ConfigError
 from rollog.rules.reading import read_sample
 from schemas import DeadLetter, Kind, LedgerKind, Sample
 from schemas.codec import SchemaError, decode_as
@@ -22,8 +22,8 @@ from schemas.codec import SchemaError, decode_as
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from rollog.broker.ports import Broker, Consumer, TransactionalProducer
-    from rollog.broker.topics import RunTopics
+    from rollog.kernel.broker.ports import Broker, Consumer, TransactionalProducer
+    from rollog.kernel.broker.topics import RunTopics
     from rollog.rules.headers import SampleLimits
 
 letter_header = "dead_letter"

@@ -8,12 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rollog.broker.reading import read_to_end
+from rollog.kernel.broker.reading import read_to_end
 from rollog.rules.reading import read_ledger_record
 
 if TYPE_CHECKING:
-    from rollog.broker.ports import Broker, Record
-    from rollog.broker.topics import RunTopics
+    from rollog.kernel.broker.ports import Broker, Record
+    from rollog.kernel.broker.topics import RunTopics
     from schemas import LedgerRecord
 
 

@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from consumers.ledger import read_ledger
-from rollog.broker.reading import read_topic
-from rollog.errors import ConfigError
+from rollog.kernel.broker.reading import read_topic
+from rollog.kernel.errors import ConfigError
 from rollog.rules.ledger_state import LedgerState
 from schemas import (
     Disposition,
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from consumers.ledger import LedgerEntry
-    from rollog.broker.ports import Broker, Record
-    from rollog.broker.topics import RunTopics
+    from rollog.kernel.broker.ports import Broker, Record
+    from rollog.kernel.broker.topics import RunTopics
     from schemas import Prompt, Verdict
 
 Answer = dict[str, Any]

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Self, TypeVar
 
 from consumers.evaluation import EvaluationTally
 from consumers.ledger import ledger_entry
-from rollog.broker.ports import TopicPartition
-from rollog.broker.reading import drain
-from rollog.errors import TopicMismatch
+from rollog.kernel.broker.ports import TopicPartition
+from rollog.kernel.broker.reading import drain
+from rollog.kernel.errors import TopicMismatch
 from rollog.rules.ledger_state import LedgerState
 from schemas import Close, Disposition, Genesis, Sample, Step, StepTimings, WorkerState, WorkerStatus
 from schemas.codec import SchemaError, decode_as
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from consumers.evaluation import EvaluationScore
-    from rollog.broker.ports import Broker, Record
-    from rollog.broker.topics import RunTopics
+    from rollog.kernel.broker.ports import Broker, Record
+    from rollog.kernel.broker.topics import RunTopics
     from schemas import LedgerRecord
 
 RecordT = TypeVar("RecordT", Sample, WorkerStatus)

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rollog.broker.ports import TopicPartition
-from rollog.broker.reading import read_until
-from rollog.errors import LedgerError
+from rollog.kernel.broker.ports import TopicPartition
+from rollog.kernel.broker.reading import read_until
+from rollog.kernel.errors import LedgerError
 from rollog.rules.headers import record_digest
 from schemas import Sample
 from schemas.codec import SchemaError, decode_as
@@ -17,7 +17,7 @@ from schemas.codec import SchemaError, decode_as
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
-    from rollog.broker.ports import Consumer
+    from rollog.kernel.broker.ports import Consumer
     from schemas import Verdict
 
 

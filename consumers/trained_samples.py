@@ -12,9 +12,9 @@ from typing import IO, TYPE_CHECKING, Any
 
 from consumers.ledger import read_ledger
 from consumers.references import read_referenced
-from consumers.whole_file import written_whole
-from rollog.broker.reading import read_topic
-from rollog.errors import ConfigError
+from rollog.kernel.atomic_write import written_whole
+from rollog.kernel.broker.reading import read_topic
+from rollog.kernel.errors import ConfigError
 from rollog.rules.ledger_state import LedgerState
 from schemas import Disposition, RolloutTask, Step
 from schemas.codec import SchemaError, decode
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from consumers.ledger import LedgerEntry
-    from rollog.broker.ports import Broker, Consumer
-    from rollog.broker.topics import RunTopics
+    from rollog.kernel.broker.ports import Broker, Consumer
+    from rollog.kernel.broker.topics import RunTopics
     from schemas import Prompt, Sample, Verdict
 
     Groups = Sequence[Sequence[Sample]]

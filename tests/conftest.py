@@ -8,21 +8,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from broker_cases import ReadBack
+from support.broker_topics import ReadBack
 
 from consumers.archive import WeightsChoice, write_archive
-from rollog.broker.archive import ArchiveBroker
-from rollog.broker.embedded import EmbeddedKafka
-from rollog.broker.memory import MemoryBroker
-from rollog.broker.topics import RunTopics
-from rollog.errors import ConfigError
-from rollog.weights import WeightsStore
+from rollog.kernel.broker.archive import ArchiveBroker
+from rollog.kernel.broker.embedded import EmbeddedKafka
+from rollog.kernel.broker.memory import MemoryBroker
+from rollog.kernel.broker.topics import RunTopics
+from rollog.kernel.errors import ConfigError
+from rollog.kernel.weights import WeightsStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from rollog.broker.kafka import KafkaBroker
-    from rollog.broker.ports import Broker
+    from rollog.kernel.broker.kafka import KafkaBroker
+    from rollog.kernel.broker.ports import Broker
 
 
 @pytest.fixture(scope="session")
@@ -51,7 +51,7 @@ def embedded_kafka(
 @pytest.fixture
 def kafka_broker(embedded_kafka: EmbeddedKafka) -> KafkaBroker:
     """The session's Apache Kafka behind the port."""
-    from rollog.broker.kafka import KafkaBroker  # noqa: PLC0415 - most tests need no Kafka client
+    from rollog.kernel.broker.kafka import KafkaBroker  # noqa: PLC0415 - most tests need no Kafka client
 
     return KafkaBroker(embedded_kafka.address)
 

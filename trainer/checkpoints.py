@@ -15,7 +15,7 @@ import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rollog.crash_points import CrashPoint, reach
+from rollog.kernel.crash_points import CrashPoint, reach
 
 if TYPE_CHECKING:
     from collections.abc import Callable

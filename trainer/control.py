@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Self
 
-from rollog.broker.ports import TopicPartition
-from rollog.logs import get_logger
+from rollog.kernel.broker.ports import TopicPartition
+from rollog.kernel.logs import get_logger
 from schemas import DatasetEnd, Stopped
 from schemas.codec import SchemaError, decode
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from rollog.broker.ports import Broker
+    from rollog.kernel.broker.ports import Broker
 
 log = get_logger("trainer")
 

@@ -18,21 +18,20 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
-from consumers.sample_stream import SampleStream
-from rollog.broker.topics import RunTopics
-from rollog.config import LastBatch
-from rollog.crash_points import CrashPoint, reach
-from rollog.errors import LedgerError
-from rollog.logs import get_logger
+from rollog.kernel.broker.topics import RunTopics
+from rollog.kernel.crash_points import CrashPoint, reach
+from rollog.kernel.errors import LedgerError
+from rollog.kernel.logs import get_logger
+from rollog.kernel.weights import WeightsStore
 from rollog.rules.alpha_control import alpha_of_step
 from rollog.rules.headers import SampleLimits
-from rollog.rules.window import SampleWindow
-from rollog.weights import WeightsStore
+from rollog.settings.run import LastBatch
 from schemas import Step, StepTimings
+from trainer.buffer.sample_buffer import SampleWindow
+from trainer.buffer.sample_stream import SampleStream
 from trainer.checkpoints import CheckpointStore
 from trainer.control import ControlReader
-from trainer.distances import weights_distance
-from trainer.ledger_records import (
+from trainer.ledger.records import (
     TrainedStep,
     amend_record,
     close_record,
@@ -41,30 +40,31 @@ from trainer.ledger_records import (
     step_record,
     verdicts_record,
 )
-from trainer.ledger_writer import LedgerWriter
-from trainer.planning import step_seed
+from trainer.ledger.writer import LedgerWriter
 from trainer.progress import check_progress
-from trainer.recorded import read_history, read_notices
-from trainer.recovery import restore_engine
-from trainer.redo import Recording, environment_differences
+from trainer.recorded.distances import weights_distance
+from trainer.recorded.history import read_history, read_notices
+from trainer.recorded.recovery import restore_engine
+from trainer.recorded.redo import Recording, environment_differences
 from trainer.reporting import Reporter
 from trainer.revisions import amended, new_changes, settings_at
-from trainer.training import check_finite, plan_groups, training_batch
+from trainer.step.batch import check_finite, plan_groups, training_batch
+from trainer.step.planning import step_seed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from threading import Event
     from types import TracebackType
 
-    from rollog.broker.ports import Broker
-    from rollog.metrics import Metrics
+    from rollog.kernel.broker.ports import Broker
+    from rollog.kernel.metrics import Metrics
     from rollog.rules.headers import SampleHeader
     from rollog.rules.ledger_state import LedgerState
-    from rollog.rules.window import ReadyGroup
     from schemas import LedgerRecord, WeightVersion
+    from trainer.buffer.sample_buffer import ReadyGroup
     from trainer.engines.ports import TrainingEngine
-    from trainer.recorded import History
-    from trainer.redo import RedoneStep
+    from trainer.recorded.history import History
+    from trainer.recorded.redo import RedoneStep
     from trainer.settings import TrainerSettings
 
 log = get_logger("trainer")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rollog.errors import DataError
+from rollog.kernel.errors import DataError
 from schemas import Disposition
 
 if TYPE_CHECKING:
-    from rollog.config import GroupConfig
     from rollog.rules.ledger_state import LedgerState
+    from rollog.settings.groups import GroupConfig
 
 causes = {
     Disposition.FILTERED: "what the filters in [groups] do not let pass",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from rollog.logs import get_logger
+from rollog.kernel.logs import get_logger
 from rollog.rules.filtering import pass_rate
 from rollog.rules.ledger_state import filter_reasons
 from rollog.rules.reasons import named_reasons
@@ -14,9 +14,9 @@ from schemas import Disposition
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from rollog.config import GroupConfig
-    from rollog.metrics import Metrics
+    from rollog.kernel.metrics import Metrics
     from rollog.rules.headers import SampleHeader
+    from rollog.settings.groups import GroupConfig
     from schemas import LedgerRecord, Step, Verdict
 
 log = get_logger("trainer")

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from rollog.config import FreshnessConfig, Section
-from rollog.errors import ConfigError, LedgerError
-from trainer.config import AlgorithmConfig, OptimizerConfig, TrainerConfig, changes_by_type
+from rollog.kernel.errors import ConfigError, LedgerError
+from rollog.settings.groups import FreshnessConfig
+from rollog.settings.training import AlgorithmConfig, OptimizerConfig, TrainerConfig, changes_by_type
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from rollog.kernel.config import Section
     from rollog.rules.ledger_state import LedgerState
     from trainer.settings import TrainerSettings
 

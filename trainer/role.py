@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from rollog.errors import ConfigError
-from rollog.processes import ChildProcess
+from rollog.kernel.errors import ConfigError
+from rollog.kernel.processes import ChildProcess
 from trainer.engines.deepspeed import DeepSpeedEngine
-from trainer.engines.leading import Followers, LeadingEngine
+from trainer.engines.multi_rank.leader import Followers, LeadingEngine
+from trainer.engines.multi_rank.ranks import launched_group, launched_rank, own_group
 from trainer.engines.plain import PlainEngine
-from trainer.engines.ranks import launched_group, launched_rank, own_group
 from trainer.loop import Trainer
 
 if TYPE_CHECKING:
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from pathlib import Path
     from threading import Event
 
-    from rollog.broker.ports import Broker
-    from rollog.metrics import Metrics
+    from rollog.kernel.broker.ports import Broker
+    from rollog.kernel.metrics import Metrics
+    from trainer.engines.multi_rank.ranks import LaunchedRank, RankGroup
     from trainer.engines.ports import TrainingEngine
-    from trainer.engines.ranks import LaunchedRank, RankGroup
     from trainer.settings import TrainerSettings
 
 
@@ -139,7 +139,7 @@ def _check_ranks(settings: TrainerSettings, num_ranks: int, place: LaunchedRank 
 
 def _start(place: LaunchedRank, logs: Path) -> ChildProcess:
     return ChildProcess.start(
-        [sys.executable, "-m", "trainer.engines.following"],
+        [sys.executable, "-m", "trainer.engines.multi_rank.follower"],
         log_path=logs / f"trainer-rank-{place.rank}.log",
         environment=place.environment(),
     )

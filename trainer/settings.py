@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rollog.errors import ConfigError
+from rollog.kernel.errors import ConfigError
 from trainer.engines.ports import StepSettings
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from rollog.config import BrokerConfig, FreshnessConfig, GroupConfig, ModelConfig, RunConfig
-    from trainer.config import AlgorithmConfig, OptimizerConfig, TrainerConfig
+    from rollog.settings.groups import FreshnessConfig, GroupConfig
+    from rollog.settings.run import BrokerConfig, ModelConfig, RunConfig
+    from rollog.settings.training import AlgorithmConfig, OptimizerConfig, TrainerConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,23 +10,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from consumers.audit.batches import conclude_steps
-from consumers.audit.book import Book
 from consumers.audit.chain import Chain
+from consumers.audit.dead_letters import Letters
 from consumers.audit.disposal import SamplesPass
 from consumers.audit.findings import Checks, Missing
 from consumers.audit.issues import Reissues
-from consumers.audit.letters import Letters
+from consumers.audit.ledger_index import Book
 from consumers.audit.report import AuditReport, Head
 from consumers.audit.topics import StoredTopics
 from consumers.audit.weights import WeightsChecks, check_files
-from rollog.broker.ports import TopicPartition
+from rollog.kernel.broker.ports import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from rollog.broker.ports import Broker
-    from rollog.broker.topics import RunTopics
-    from rollog.weights import WeightsStore
+    from rollog.kernel.broker.ports import Broker
+    from rollog.kernel.broker.topics import RunTopics
+    from rollog.kernel.weights import WeightsStore
 
 _shown_strange = 3
 

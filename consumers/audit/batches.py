@@ -13,9 +13,9 @@ from schemas import Step
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from consumers.audit.book import Book, Entry
     from consumers.audit.config import AuditConfig
     from consumers.audit.findings import Check, Place
+    from consumers.audit.ledger_index import Book, Entry
     from schemas import Genesis, Sample
 
 

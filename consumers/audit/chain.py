@@ -15,7 +15,7 @@ from schemas.codec import SchemaError, decode_as
 
 if TYPE_CHECKING:
     from consumers.audit.findings import Check
-    from rollog.broker.ports import Record
+    from rollog.kernel.broker.ports import Record
 
 first_previous_hash = bytes(32)
 _makes_version = frozenset({LedgerKind.GENESIS, LedgerKind.STEP, LedgerKind.REBASE})

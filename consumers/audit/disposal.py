@@ -14,12 +14,12 @@ from schemas import Disposition
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from consumers.audit.book import Book, Judged
+    from consumers.audit.dead_letters import Letters
     from consumers.audit.issues import Reissues
-    from consumers.audit.letters import Letters
+    from consumers.audit.ledger_index import Book, Judged
     from consumers.audit.samples import RecordedSample
     from consumers.audit.weights import WeightsChecks
-    from rollog.broker.ports import Record
+    from rollog.kernel.broker.ports import Record
 
 
 @dataclass(slots=True)

@@ -14,9 +14,9 @@ from schemas.codec import SchemaError, decode
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from consumers.audit.book import Book, Judged
+    from consumers.audit.ledger_index import Book, Judged
     from consumers.audit.samples import RecordedSample
-    from rollog.broker.ports import Record
+    from rollog.kernel.broker.ports import Record
 
 _may_come_again = frozenset({Disposition.STALE, Disposition.FAILED, Disposition.DEAD})
 

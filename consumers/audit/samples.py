@@ -12,9 +12,9 @@ from schemas import Disposition, Kind, LedgerKind, Sample, Status
 from schemas.codec import SchemaError, decode_as
 
 if TYPE_CHECKING:
-    from consumers.audit.book import Book, Entry, Judged
     from consumers.audit.config import AuditConfig
-    from rollog.broker.ports import Record
+    from consumers.audit.ledger_index import Book, Entry, Judged
+    from rollog.kernel.broker.ports import Record
 
 num_digest_bytes = 16
 """Bytes of the sha256 of a record's value that the ledger keeps."""

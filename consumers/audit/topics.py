@@ -8,15 +8,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from consumers.audit.findings import Missing
-from rollog.broker.ports import TopicPartition
-from rollog.broker.reading import read_until
-from rollog.errors import TopicMismatch
+from rollog.kernel.broker.ports import TopicPartition
+from rollog.kernel.broker.reading import read_until
+from rollog.kernel.errors import TopicMismatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from rollog.broker.ports import Broker, Consumer, Record
-    from rollog.broker.topics import RunTopics
+    from rollog.kernel.broker.ports import Broker, Consumer, Record
+    from rollog.kernel.broker.topics import RunTopics
 
 
 class StoredTopics:

@@ -6,16 +6,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from consumers.audit.findings import Missing, Place
-from rollog.errors import WeightsError
+from rollog.kernel.errors import WeightsError
 from schemas import Sample, Status, WeightVersion, WorkerStatus
 from schemas.codec import SchemaError, decode_as
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from consumers.audit.book import Book
-    from rollog.broker.ports import Record
-    from rollog.weights import WeightsStore
+    from consumers.audit.ledger_index import Book
+    from rollog.kernel.broker.ports import Record
+    from rollog.kernel.weights import WeightsStore
     from schemas import Segment
 
 

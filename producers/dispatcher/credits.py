@@ -16,7 +16,7 @@ from schemas import Kind
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping
 
-    from rollog.broker.ports import Delivery
+    from rollog.kernel.broker.ports import Delivery
     from schemas import RolloutTask
 
 

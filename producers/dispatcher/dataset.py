@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rollog.errors import ConfigError, DataError
+from rollog.kernel.errors import ConfigError, DataError
 from schemas import Prompt
 
 if TYPE_CHECKING:

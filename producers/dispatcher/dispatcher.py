@@ -13,10 +13,10 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from producers.dispatcher.intake import Intake
 from producers.dispatcher.issuing import Issuer
 from producers.dispatcher.leases import LeaseKeeper
-from producers.dispatcher.outbox import Outbox
+from producers.dispatcher.reader import Intake
+from producers.dispatcher.sender import Outbox
 from producers.dispatcher.startup import (
     History,
     check_epoch,
@@ -26,9 +26,9 @@ from producers.dispatcher.startup import (
 )
 from producers.dispatcher.state import DispatcherState
 from producers.dispatcher.tasks import is_issued_by_a_dispatcher
-from rollog.broker.ports import TopicPartition
-from rollog.broker.reading import read_until
-from rollog.logs import get_logger
+from rollog.kernel.broker.ports import TopicPartition
+from rollog.kernel.broker.reading import read_until
+from rollog.kernel.logs import get_logger
 from rollog.rules.headers import SampleLimits
 from schemas import DatasetEnd, RolloutTask, RunClosed, Stopped
 
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from threading import Event
 
     from producers.dispatcher.settings import DispatcherSettings
-    from rollog.broker.ports import Broker, Consumer, Producer
-    from rollog.broker.topics import RunTopics
-    from rollog.metrics import Metrics
+    from rollog.kernel.broker.ports import Broker, Consumer, Producer
+    from rollog.kernel.broker.topics import RunTopics
+    from rollog.kernel.metrics import Metrics
     from schemas import Prompt
 
 log = get_logger("dispatcher")

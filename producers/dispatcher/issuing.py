@@ -11,20 +11,20 @@ from producers.dispatcher.credits import FreeSlots, full_of_group, next_in_turn
 from producers.dispatcher.dataset import PromptOrder
 from producers.dispatcher.rounds import Round
 from producers.dispatcher.tasks import IssuePosition, TaskWriter
-from rollog.logs import get_logger
+from rollog.kernel.logs import get_logger
 from schemas import CancelReason, Kind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from producers.dispatcher.credits import Candidate
-    from producers.dispatcher.evaluations import EvaluationKey, WantedEvaluation
-    from producers.dispatcher.groups import Wanted
-    from producers.dispatcher.intake import Intake
-    from producers.dispatcher.outbox import Outbox
+    from producers.dispatcher.evaluation_tracker import EvaluationKey, WantedEvaluation
+    from producers.dispatcher.group_tracker import Wanted
+    from producers.dispatcher.reader import Intake
+    from producers.dispatcher.sender import Outbox
     from producers.dispatcher.settings import DispatcherSettings
     from producers.dispatcher.state import DispatcherState
-    from rollog.metrics import Metrics
+    from rollog.kernel.metrics import Metrics
     from schemas import Grant, Prompt, RolloutTask
 
 log = get_logger("dispatcher")

@@ -9,23 +9,23 @@ import time
 from typing import TYPE_CHECKING
 
 from producers.dispatcher.workers import missing_tasks
-from rollog.broker.ports import TopicPartition
-from rollog.errors import BrokerError
-from rollog.logs import get_logger
+from rollog.kernel.broker.ports import TopicPartition
+from rollog.kernel.errors import BrokerError
+from rollog.kernel.logs import get_logger
 from schemas import Grant, Revoke
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from producers.dispatcher.credits import OpenTask
-    from producers.dispatcher.intake import Intake
-    from producers.dispatcher.outbox import Outbox
+    from producers.dispatcher.reader import Intake
+    from producers.dispatcher.sender import Outbox
     from producers.dispatcher.settings import DispatcherSettings
     from producers.dispatcher.state import DispatcherState
     from producers.dispatcher.workers import KnownWorker
-    from rollog.broker.ports import Consumer
-    from rollog.broker.topics import RunTopics
-    from rollog.metrics import Metrics
+    from rollog.kernel.broker.ports import Consumer
+    from rollog.kernel.broker.topics import RunTopics
+    from rollog.kernel.metrics import Metrics
 
 log = get_logger("dispatcher")
 

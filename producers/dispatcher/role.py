@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 from producers.dispatcher.dataset import load_prompts
 from producers.dispatcher.dispatcher import Dispatcher
-from rollog.broker.topics import RunTopics
-from rollog.errors import ConfigError
+from rollog.kernel.broker.topics import RunTopics
+from rollog.kernel.errors import ConfigError
 
 if TYPE_CHECKING:
     from threading import Event
 
-    from producers.config import DataConfig
     from producers.dispatcher.settings import DispatcherSettings
-    from rollog.broker.ports import Broker
-    from rollog.metrics import Metrics
+    from rollog.kernel.broker.ports import Broker
+    from rollog.kernel.metrics import Metrics
+    from rollog.settings.generation import DataConfig
     from schemas import Prompt
 
 

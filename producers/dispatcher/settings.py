@@ -6,8 +6,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from producers.config import DataConfig, DispatchConfig, EvaluationConfig, RewardConfig, SamplingConfig
-    from rollog.config import BrokerConfig, FreshnessConfig, GroupConfig, RunConfig
+    from rollog.settings.generation import (
+        DataConfig,
+        DispatchConfig,
+        EvaluationConfig,
+        RewardConfig,
+        SamplingConfig,
+    )
+    from rollog.settings.groups import FreshnessConfig, GroupConfig
+    from rollog.settings.run import BrokerConfig, RunConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

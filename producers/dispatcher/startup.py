@@ -9,9 +9,9 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from rollog.broker.ports import TopicPartition
-from rollog.broker.reading import read_to_end
-from rollog.errors import Superseded
+from rollog.kernel.broker.ports import TopicPartition
+from rollog.kernel.broker.reading import read_to_end
+from rollog.kernel.errors import Superseded
 from rollog.rules.reading import control_record, read_ledger_record
 from schemas import DeadLetter, DispatcherEpoch, Fence, Grant, RolloutTask
 from schemas.codec import SchemaError, decode, decode_as, encode
@@ -20,10 +20,10 @@ from schemas.headers import headers_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from producers.dispatcher.outbox import Outbox
+    from producers.dispatcher.sender import Outbox
     from producers.dispatcher.state import DispatcherState
-    from rollog.broker.ports import Broker, Record
-    from rollog.broker.topics import RunTopics
+    from rollog.kernel.broker.ports import Broker, Record
+    from rollog.kernel.broker.topics import RunTopics
 
 commit_seconds = 30.0
 fence_seconds = 60.0

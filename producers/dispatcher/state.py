@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from producers.dispatcher.credits import CreditLedger, OpenTask
-from producers.dispatcher.evaluations import EvaluationBook
-from producers.dispatcher.groups import GroupBook
+from producers.dispatcher.evaluation_tracker import EvaluationBook
+from producers.dispatcher.group_tracker import GroupBook
 from producers.dispatcher.workers import WorkerRegistry
 from rollog.rules.ledger_state import LedgerState
 from schemas import (

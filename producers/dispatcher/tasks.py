@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from producers.dispatcher.credits import is_task_id, task_id_of
-from producers.dispatcher.evaluations import greedy
+from producers.dispatcher.evaluation_tracker import greedy
 from producers.seeds import derived_seed
 from rollog.rules.freshness import min_version
 from schemas import Kind, RolloutTask, SamplingParameters
 
 if TYPE_CHECKING:
-    from producers.dispatcher.evaluations import WantedEvaluation
-    from producers.dispatcher.groups import Wanted
+    from producers.dispatcher.evaluation_tracker import WantedEvaluation
+    from producers.dispatcher.group_tracker import Wanted
     from producers.dispatcher.settings import DispatcherSettings
     from schemas import Prompt
 

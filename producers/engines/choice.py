@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rollog.errors import ConfigError
+from rollog.kernel.errors import ConfigError
 
 if TYPE_CHECKING:
-    from producers.config import RolloutConfig
     from producers.engines.ports import Engine
-    from rollog.config import ModelConfig
+    from rollog.settings.generation import RolloutConfig
+    from rollog.settings.run import ModelConfig
 
 
 def make_engine(model: ModelConfig, rollout: RolloutConfig, seed: int) -> Engine:

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from rollog.errors import DataError
+from rollog.kernel.errors import DataError
 
 
 def model_file(model: str, name: str) -> Path | None:

@@ -16,7 +16,7 @@ import numpy as np
 
 from producers.engines.ports import Generation, GenerationRequest, VersionSpan
 from producers.engines.weights_file import ModelTensors, check_weights_file
-from rollog.errors import EngineError, WeightsError
+from rollog.kernel.errors import EngineError, WeightsError
 from schemas import FinishReason, Float32Array, Int32Array, float32_array, int32_array
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from rollog.errors import EngineError
+from rollog.kernel.errors import EngineError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -29,7 +29,7 @@ from producers.engines.model_files import end_token_ids
 from producers.engines.ports import Generation, GenerationRequest, VersionSpan
 from producers.engines.starting import Start
 from producers.engines.weights_file import ModelTensors, check_weights_file, model_tensors
-from rollog.errors import EngineError
+from rollog.kernel.errors import EngineError
 from schemas import FinishReason, float32_array, int32_array
 
 if TYPE_CHECKING:

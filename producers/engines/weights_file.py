@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from safetensors import SafetensorError, safe_open
 
-from rollog.errors import DataError, WeightsError
+from rollog.kernel.errors import DataError, WeightsError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from rollog.weights import WeightsStore
+    from rollog.kernel.weights import WeightsStore
     from schemas import WeightVersion
 
 

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from producers.engines.ports import Generation, VersionSpan
-    from producers.reward_functions import RewardResult
+    from producers.rewards.functions import RewardResult
     from producers.rollout.actions import Ending
-    from rollog.broker.ports import Record
+    from rollog.kernel.broker.ports import Record
     from schemas import RolloutTask, Timings
 
 _seed_stride = 0x9E3779B1

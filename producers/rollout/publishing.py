@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from producers.rollout.outbox import Outgoing
-from rollog.broker.limits import record_bytes
+from producers.rollout.sender import Outgoing
+from rollog.kernel.broker.limits import record_bytes
 from rollog.rules.dead_letters import dead_letter
 from schemas import Kind, SchemaError, Status, WorkerStatus
 from schemas.arrays import float32_array, int32_array, uint8_array
@@ -14,8 +14,8 @@ from schemas.codec import encode
 from schemas.headers import headers_of
 
 if TYPE_CHECKING:
-    from rollog.broker.ports import Record
-    from rollog.broker.topics import RunTopics
+    from rollog.kernel.broker.ports import Record
+    from rollog.kernel.broker.topics import RunTopics
     from schemas import Sample
 
 too_large = "too_large"

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from producers.engines.ports import Engine
     from producers.rollout.session import WorkerSession
-    from rollog.metrics import Metrics
+    from rollog.kernel.metrics import Metrics
     from schemas import Sample
 
 

@@ -7,19 +7,19 @@ import secrets
 from typing import TYPE_CHECKING
 
 from producers.engines.choice import make_engine
-from producers.prompts import ByteTokenizer, PromptRenderer, load_tokenizer
-from producers.rewards import ShuffledRewards, make_rewards
+from producers.rewards.scorers import ShuffledRewards, make_rewards
+from producers.rollout.prompts import ByteTokenizer, PromptRenderer, load_tokenizer
 from producers.rollout.worker import RolloutWorker, WorkerParts
-from rollog.errors import ConfigError
-from rollog.logs import get_logger
-from rollog.weights import WeightsStore
+from rollog.kernel.errors import ConfigError
+from rollog.kernel.logs import get_logger
+from rollog.kernel.weights import WeightsStore
 
 if TYPE_CHECKING:
     import threading
 
     from producers.rollout.settings import RolloutSettings
-    from rollog.broker.ports import Broker
-    from rollog.metrics import Metrics
+    from rollog.kernel.broker.ports import Broker
+    from rollog.kernel.metrics import Metrics
 
 _log = get_logger("rollout")
 

@@ -11,20 +11,20 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from producers.engines.ports import GenerationRequest
-from producers.prompts import reward_fields, reward_prompt
 from producers.rollout.actions import Ending, failed
 from producers.rollout.outcomes import Replica, finished_sample, unfinished_sample
+from producers.rollout.prompts import reward_fields, reward_prompt
 from producers.rollout.resumption import ResumableResponse
-from rollog.errors import DataError, EngineDied, EngineError, RewardError
+from rollog.kernel.errors import DataError, EngineDied, EngineError, RewardError
 from schemas import FinishReason, Kind, Timings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from producers.engines.ports import Engine, Generation
-    from producers.prompts import PromptRenderer
-    from producers.reward_functions import RewardResult
-    from producers.rewards import Rewards
+    from producers.rewards.functions import RewardResult
+    from producers.rewards.scorers import Rewards
+    from producers.rollout.prompts import PromptRenderer
     from producers.rollout.session import WorkerSession
     from schemas import Sample
 

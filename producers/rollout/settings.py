@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from producers.config import RewardConfig, RolloutConfig, SamplingConfig
-    from rollog.config import BrokerConfig, ModelConfig
+    from rollog.settings.generation import RewardConfig, RolloutConfig, SamplingConfig
+    from rollog.settings.run import BrokerConfig, ModelConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,17 +22,17 @@ from typing import TYPE_CHECKING, Any
 from producers.rollout import actions
 from producers.rollout.actions import failed
 from producers.rollout.downloads import Downloads
-from producers.rollout.intake import Intake
-from producers.rollout.outbox import Outbox, Outgoing
 from producers.rollout.outcomes import Replica, replicas_of, undecodable_task_sample, unfinished_sample
 from producers.rollout.publishing import RecordWriter
+from producers.rollout.reader import Intake
 from producers.rollout.reporting import WorkerReport
 from producers.rollout.rollouts import RolloutMaker
+from producers.rollout.sender import Outbox, Outgoing
 from producers.rollout.session import WorkerSession
 from producers.rollout.tasks import TaskLimits
-from rollog.broker.topics import RunTopics
-from rollog.errors import EngineDied, EngineError, WeightsError
-from rollog.logs import get_logger
+from rollog.kernel.broker.topics import RunTopics
+from rollog.kernel.errors import EngineDied, EngineError, WeightsError
+from rollog.kernel.logs import get_logger
 from rollog.rules.dead_letters import DeadLetterLimit
 from schemas import SchemaError, Timings, WeightVersion, WorkerState
 from schemas.codec import decode, decode_as
@@ -42,12 +42,12 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable, Sequence
 
     from producers.engines.ports import Engine
-    from producers.prompts import PromptRenderer
-    from producers.rewards import Rewards
+    from producers.rewards.scorers import Rewards
+    from producers.rollout.prompts import PromptRenderer
     from producers.rollout.settings import RolloutSettings
-    from rollog.broker.ports import Broker, Record
-    from rollog.metrics import Metrics
-    from rollog.weights import WeightsStore
+    from rollog.kernel.broker.ports import Broker, Record
+    from rollog.kernel.metrics import Metrics
+    from rollog.kernel.weights import WeightsStore
     from schemas import RolloutTask, Sample
 
 _log = get_logger("rollout")

@@ -65,7 +65,7 @@ def tell(report: AuditReport, json_path: Path | None = None) -> int:
 
 def checked_head(text: str) -> str:
     """A head in the form of the chain. Raises ConfigError for anything else."""
-    from rollog.errors import ConfigError  # noqa: PLC0415
+    from rollog.kernel.errors import ConfigError  # noqa: PLC0415
 
     if not _sha256.fullmatch(text):
         raise ConfigError(

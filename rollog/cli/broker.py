@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import click
 
 from rollog.cli.options import home_option
-from rollog.errors import BrokerError
-from rollog.logs import configure_logging
-from rollog.processes import exists
+from rollog.kernel.errors import BrokerError
+from rollog.kernel.logs import configure_logging
+from rollog.kernel.processes import exists
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,9 +23,9 @@ def broker(home: Path, port: int | None) -> int:
 
     Its data stay in HOME/kafka; `rollog up` and the role commands with the same --home find it by themselves.
     """
-    from rollog.broker.embedded import EmbeddedKafka  # noqa: PLC0415  # help needs no Kafka
-    from rollog.cli.connection import cache_directory, data_directory  # noqa: PLC0415
-    from rollog.cli.signals import StopSignals  # noqa: PLC0415
+    from rollog.kernel.broker.embedded import EmbeddedKafka  # noqa: PLC0415  # help needs no Kafka
+    from rollog.kernel.signals import StopSignals  # noqa: PLC0415
+    from rollog.run.connection import cache_directory, data_directory  # noqa: PLC0415
 
     configure_logging()
     home = home.expanduser()

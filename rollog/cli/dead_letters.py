@@ -34,7 +34,7 @@ def dead_letters(source: SourceOptions, reinject: bool, chosen: tuple[int, ...],
     Consumes dead-letters; with --reinject also steps, samples and evaluations, and produces samples and evaluations.
     """
     from consumers import dead_letters as letters  # noqa: PLC0415  # help needs no Kafka
-    from rollog.errors import ConfigError  # noqa: PLC0415
+    from rollog.kernel.errors import ConfigError  # noqa: PLC0415
     from rollog.rules.headers import SampleLimits  # noqa: PLC0415
 
     run = open_run(source)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rollog.cli.options import CommonOptions, common_options
-from rollog.errors import RollogError
+from rollog.kernel.errors import RollogError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -120,8 +120,8 @@ def _disk(home: Path) -> Finding:
 
 
 def _broker(options: CommonOptions) -> Finding:
-    from rollog.broker.embedded import EmbeddedKafka  # noqa: PLC0415  # help needs no Kafka
-    from rollog.cli.connection import connect, data_directory  # noqa: PLC0415
+    from rollog.kernel.broker.embedded import EmbeddedKafka  # noqa: PLC0415  # help needs no Kafka
+    from rollog.run.connection import connect, data_directory  # noqa: PLC0415
 
     try:
         config = options.settings().broker

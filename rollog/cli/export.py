@@ -12,8 +12,8 @@ from rollog.cli.run_source import SourceOptions, run_source_options
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from rollog.broker.archive_format import ArchiveManifest
     from rollog.cli.run_source import RunSource
+    from rollog.kernel.broker.archive_format import ArchiveManifest
     from schemas import Sample
 
 
@@ -42,7 +42,7 @@ def export(source: SourceOptions, file: Path | None, weights: str, samples: Path
 
     Consumes all topics of the run and its weights store; produces the file, whole or not at all.
     """
-    from rollog.errors import ConfigError  # noqa: PLC0415  # help needs none of it
+    from rollog.kernel.errors import ConfigError  # noqa: PLC0415  # help needs none of it
 
     if (file is None) == (samples is None):
         raise ConfigError(
@@ -57,7 +57,7 @@ def export(source: SourceOptions, file: Path | None, weights: str, samples: Path
 def _export_archive(source: SourceOptions, file: Path, weights: str) -> None:
     from consumers.archive import WeightsChoice, export_archive  # noqa: PLC0415
     from rollog.cli.run_source import open_run  # noqa: PLC0415
-    from rollog.errors import ConfigError  # noqa: PLC0415
+    from rollog.kernel.errors import ConfigError  # noqa: PLC0415
 
     if source.archive is not None:
         raise ConfigError(
@@ -103,9 +103,9 @@ class _Advantages:
     def __call__(
         self, groups: Sequence[Sequence[Sample]], changes: Mapping[str, object]
     ) -> Sequence[Sequence[float | None]]:
-        from rollog.cli.settings import by_section  # noqa: PLC0415
-        from trainer.advantages import turn_advantages  # noqa: PLC0415
-        from trainer.training import shaped_rewards  # noqa: PLC0415
+        from rollog.settings.settings import by_section  # noqa: PLC0415
+        from trainer.step.advantages import turn_advantages  # noqa: PLC0415
+        from trainer.step.batch import shaped_rewards  # noqa: PLC0415
 
         settings = self._settings.changed(**by_section(changes))
         algorithm = settings.algorithm.with_budget(settings.sampling.max_tokens)

@@ -21,7 +21,7 @@ json_option = click.option(
 
 def write_json(path: Path, contents: Mapping[str, Any]) -> None:
     """Write `contents` to the file that `--json` names. Raises ConfigError when that is not possible."""
-    from rollog.errors import ConfigError  # noqa: PLC0415  # help needs it not
+    from rollog.kernel.errors import ConfigError  # noqa: PLC0415  # help needs it not
 
     try:
         path.write_text(json.dumps(contents, indent=2) + "\n")

@@ -33,7 +33,7 @@ def lineage(source: SourceOptions, as_json: bool, **asked: Any) -> None:
     Consumes steps, tasks, samples, evaluations and weights; produces nothing.
     """
     from consumers.lineage import Lineage  # noqa: PLC0415  # help needs no Kafka
-    from rollog.errors import ConfigError  # noqa: PLC0415
+    from rollog.kernel.errors import ConfigError  # noqa: PLC0415
 
     named = {name: value for name, value in asked.items() if value is not None}
     if len(named) != 1:

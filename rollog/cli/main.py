@@ -14,7 +14,6 @@ import click
 
 from rollog import __version__
 from rollog.cli.audit import audit
-from rollog.cli.bench import bench
 from rollog.cli.broker import broker
 from rollog.cli.dead_letters import dead_letters
 from rollog.cli.doctor import doctor
@@ -24,11 +23,11 @@ from rollog.cli.plan import plan
 from rollog.cli.replay import replay
 from rollog.cli.resume import resume
 from rollog.cli.roles import dispatch, rollout, train
-from rollog.cli.signals import exit_on_sigterm
 from rollog.cli.topics import topics
 from rollog.cli.up import up
 from rollog.cli.watch import watch
-from rollog.errors import RollogError, exit_status
+from rollog.kernel.errors import RollogError, exit_status
+from rollog.kernel.signals import exit_on_sigterm
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -66,7 +65,6 @@ for command in (
     export,
     dead_letters,
     doctor,
-    bench,
 ):
     cli.add_command(command)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from rollog.cli.settings import Settings
+    from rollog.settings.settings import Settings
 
 Command = Callable[..., Any]
 
@@ -29,7 +29,7 @@ class CommonOptions:
 
     def settings(self, *, with_demo: bool = True) -> Settings:
         """Resolved settings: defaults, file, environment, `--set`, then the flags of their own."""
-        from rollog.cli.sources import load_settings  # noqa: PLC0415  # help needs no pydantic
+        from rollog.settings.sources import load_settings  # noqa: PLC0415  # help needs no pydantic
 
         return load_settings(
             self.config,
@@ -41,7 +41,7 @@ class CommonOptions:
     @property
     def flag_assignments(self) -> tuple[str, ...]:
         """`--run` and `--broker` as assignments to their keys."""
-        from rollog.cli.names import checked_name  # noqa: PLC0415
+        from rollog.run.names import checked_name  # noqa: PLC0415
 
         named = () if self.run is None else (f"run.name={checked_name(self.run)}",)
         placed = () if self.broker is None else (f"broker.bootstrap_servers={self.broker}",)

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from consumers.measured_times import MeasuredTimes
-    from rollog.rules.sizing import DeviceSplit, Plan, Workload
+    from consumers.durations import MeasuredTimes
+    from rollog.planning.sizing import DeviceSplit, Plan, Workload
 
 _alphas = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)
 
@@ -69,7 +69,7 @@ def plan(options: CommonOptions, json_path: Path | None, **flags: float | None) 
 
     Consumes steps and samples of the run, finished or not; produces nothing on the log.
     """
-    from rollog.rules.sizing import plan_devices, with_alpha  # noqa: PLC0415  # help needs none of it
+    from rollog.planning.sizing import plan_devices, with_alpha  # noqa: PLC0415  # help needs none of it
 
     measured = None if options.run is None else _measure(options)
     workload = workload_of(flags, measured)
@@ -83,8 +83,8 @@ def plan(options: CommonOptions, json_path: Path | None, **flags: float | None) 
 
 def workload_of(flags: dict[str, float | None], measured: Measured | None) -> Workload:
     """The workload of flags and, where they are silent, of a run. Raises ConfigError for what is missing or wrong."""
-    from rollog.errors import ConfigError  # noqa: PLC0415
-    from rollog.rules.sizing import Workload  # noqa: PLC0415
+    from rollog.kernel.errors import ConfigError  # noqa: PLC0415
+    from rollog.planning.sizing import Workload  # noqa: PLC0415
 
     known = dict(_recorded(measured)) if measured is not None else {}
     known |= {name: value for name, value in flags.items() if value is not None}
@@ -155,9 +155,9 @@ def plan_lines(plans: dict[float, Plan], workload: Workload, figures: dict[str, 
 
 
 def _measure(options: CommonOptions) -> Measured:
-    from consumers.measured_times import measure_times  # noqa: PLC0415
-    from rollog.broker.topics import RunTopics  # noqa: PLC0415
-    from rollog.cli.joining import join_run  # noqa: PLC0415
+    from consumers.durations import measure_times  # noqa: PLC0415
+    from rollog.kernel.broker.topics import RunTopics  # noqa: PLC0415
+    from rollog.run.joining import join_run  # noqa: PLC0415
 
     run = join_run(options, wait_seconds=0.0)
     return Measured(
@@ -178,7 +178,7 @@ def _recorded(measured: Measured) -> Iterator[tuple[str, float]]:
 
 def _simulated(plan: Plan, measured: Measured) -> dict[str, float] | None:
     """The planned split and the best one, played through on the run's rollout times; None where flags replace them."""
-    from rollog.rules.step_simulation import best_simulated_split, simulated_step_seconds  # noqa: PLC0415
+    from rollog.planning.step_simulation import best_simulated_split, simulated_step_seconds  # noqa: PLC0415
 
     durations, workload = measured.times.durations, plan.workload
     recorded = (measured.times.mean_seconds, measured.times.max_seconds)

@@ -12,17 +12,17 @@ import click
 
 from rollog.cli.json_file import json_option, write_json
 from rollog.cli.run_source import SourceOptions, run_source_options
-from rollog.logs import configure_logging
+from rollog.kernel.logs import configure_logging
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from rollog.broker.ports import Broker
+    from rollog.kernel.broker.ports import Broker
     from trainer.checkpoints import Checkpoint
-    from trainer.counterfactual import CounterfactualStep, Question
     from trainer.engines.ports import EngineDescription, TrainingEngine
-    from trainer.redo import Recording
-    from trainer.replay import ReplayedStep
+    from trainer.recorded.counterfactual import CounterfactualStep, Question
+    from trainer.recorded.redo import Recording
+    from trainer.recorded.replay import ReplayedStep
     from trainer.settings import TrainerSettings
 
 _curves = ("clip_fraction", "divergence", "effective_sample_size")
@@ -78,8 +78,8 @@ def replay(
 
     Consumes steps, weights and samples; produces nothing on the log.
     """
-    from rollog.cli.local import shared_out  # noqa: PLC0415  # help needs no Kafka
-    from rollog.errors import ConfigError  # noqa: PLC0415
+    from rollog.kernel.errors import ConfigError  # noqa: PLC0415
+    from rollog.run.role_settings import shared_out  # noqa: PLC0415  # help needs no Kafka
 
     configure_logging()
     local, asked = shared_out(source.common.assignments)
@@ -156,8 +156,8 @@ def curve_lines(steps: list[CounterfactualStep]) -> Iterator[str]:
 
 
 def _replay(source: Source, begin: int, end: int | None, json_path: Path | None) -> int:
-    from trainer.redo import environment_differences, restore  # noqa: PLC0415
-    from trainer.replay import recorded_span, replay_steps  # noqa: PLC0415
+    from trainer.recorded.redo import environment_differences, restore  # noqa: PLC0415
+    from trainer.recorded.replay import recorded_span, replay_steps  # noqa: PLC0415
 
     recording = source.recording
     begin, end = recorded_span(recording.history, begin, end)
@@ -177,8 +177,8 @@ def _replay(source: Source, begin: int, end: int | None, json_path: Path | None)
 
 
 def _ask(source: Source, question: Question, home: Path, json_path: Path | None) -> int:
-    from trainer.counterfactual import kind, train_counterfactual  # noqa: PLC0415
-    from trainer.redo import restore  # noqa: PLC0415
+    from trainer.recorded.counterfactual import kind, train_counterfactual  # noqa: PLC0415
+    from trainer.recorded.redo import restore  # noqa: PLC0415
     from trainer.revisions import amended  # noqa: PLC0415
 
     recording = source.recording
@@ -211,12 +211,12 @@ def _ask(source: Source, question: Question, home: Path, json_path: Path | None)
 
 def _question(source: Source, name: str, begin: int, end: int | None, asked: tuple[str, ...]) -> Question:
     """What is asked, checked before anything is begun."""
-    from rollog.cli.names import checked_name  # noqa: PLC0415
-    from rollog.cli.sources import assigned, split_assignment  # noqa: PLC0415
-    from rollog.errors import RunExists  # noqa: PLC0415
-    from rollog.runs import read_runs  # noqa: PLC0415
-    from trainer.counterfactual import Question, check_question  # noqa: PLC0415
-    from trainer.replay import recorded_span  # noqa: PLC0415
+    from rollog.kernel.errors import RunExists  # noqa: PLC0415
+    from rollog.kernel.runs import read_runs  # noqa: PLC0415
+    from rollog.run.names import checked_name  # noqa: PLC0415
+    from rollog.settings.sources import assigned, split_assignment  # noqa: PLC0415
+    from trainer.recorded.counterfactual import Question, check_question  # noqa: PLC0415
+    from trainer.recorded.replay import recorded_span  # noqa: PLC0415
     from trainer.revisions import refuse_other_keys, training_keys  # noqa: PLC0415
 
     recording = source.recording
@@ -243,11 +243,11 @@ def _engine(source: Source, settings: TrainerSettings) -> Iterator[TrainingEngin
 @contextmanager
 def _opened(source: SourceOptions, num_ranks: int | None) -> Iterator[Source]:
     """The recorded run that a command names, with a place for the weights files it fetches."""
-    from rollog.cli.local import trainer_settings  # noqa: PLC0415
     from rollog.cli.run_source import open_run  # noqa: PLC0415
+    from rollog.run.role_settings import trainer_settings  # noqa: PLC0415
     from trainer.checkpoints import CheckpointStore  # noqa: PLC0415
-    from trainer.recorded import read_history  # noqa: PLC0415
-    from trainer.redo import Recording  # noqa: PLC0415
+    from trainer.recorded.history import read_history  # noqa: PLC0415
+    from trainer.recorded.redo import Recording  # noqa: PLC0415
 
     with TemporaryDirectory(prefix="rollog-replay-") as downloads:
         run = open_run(source)
@@ -271,7 +271,7 @@ def _opened(source: SourceOptions, num_ranks: int | None) -> Iterator[Source]:
 
 def _check_manifest(recording: Recording) -> None:
     """Raise LedgerError where the registered manifest is not the one that the ledger begins with."""
-    from rollog.errors import LedgerError  # noqa: PLC0415
+    from rollog.kernel.errors import LedgerError  # noqa: PLC0415
 
     if recording.genesis.manifest_json != recording.settings.manifest_json:
         raise LedgerError(

@@ -21,9 +21,9 @@ from rollog.cli.options import (
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from rollog.cli.joining import JoinedRun
-    from rollog.cli.settings import Settings
     from rollog.rules.ledger_state import LedgerState
+    from rollog.run.joining import JoinedRun
+    from rollog.settings.settings import Settings
 
 
 @click.command()
@@ -41,10 +41,10 @@ def resume(options: CommonOptions, num_workers: int, plain: bool) -> int:
     belongs to the run and is refused by name, but for what may differ from machine to machine: [metrics], [rollout],
     addresses and paths.
     """
-    from rollog.cli.conclusion import conclude, version_of  # noqa: PLC0415  # help needs no Kafka
-    from rollog.cli.connection import embedded_unless_named  # noqa: PLC0415
-    from rollog.cli.joining import join_run  # noqa: PLC0415
-    from rollog.cli.supervising import RoleFlags, run_directory, run_here  # noqa: PLC0415
+    from rollog.run.conclusion import conclude, version_of  # noqa: PLC0415  # help needs no Kafka
+    from rollog.run.connection import embedded_unless_named  # noqa: PLC0415
+    from rollog.run.joining import join_run  # noqa: PLC0415
+    from rollog.run.local_run import RoleFlags, run_directory, run_here  # noqa: PLC0415
 
     begin = time.monotonic()
     is_terminal = sys.stdout.isatty() and not plain
@@ -89,8 +89,8 @@ def changes_of(
     """
     from pydantic import ValidationError  # noqa: PLC0415
 
-    from rollog.cli.settings import by_key, by_section  # noqa: PLC0415
-    from rollog.errors import ConfigError  # noqa: PLC0415
+    from rollog.kernel.errors import ConfigError  # noqa: PLC0415
+    from rollog.settings.settings import by_key, by_section  # noqa: PLC0415
     from trainer.revisions import amendable_keys, refuse_other_keys  # noqa: PLC0415
 
     in_force = settings.changed(**by_section(ledger.changed_settings()))
@@ -117,10 +117,10 @@ def changes_of(
 
 def _changes(run: JoinedRun, options: CommonOptions, wanted: dict[str, object]) -> dict[str, object]:
     """What is to change, checked against the ledger as it is now."""
-    from rollog.broker.topics import RunTopics  # noqa: PLC0415
-    from rollog.cli.local import trainer_settings  # noqa: PLC0415
-    from rollog.cli.settings import Settings  # noqa: PLC0415
-    from trainer.recorded import read_history  # noqa: PLC0415
+    from rollog.kernel.broker.topics import RunTopics  # noqa: PLC0415
+    from rollog.run.role_settings import trainer_settings  # noqa: PLC0415
+    from rollog.settings.settings import Settings  # noqa: PLC0415
+    from trainer.recorded.history import read_history  # noqa: PLC0415
     from trainer.revisions import new_changes, settings_at  # noqa: PLC0415
 
     manifest = run.manifest
@@ -133,8 +133,8 @@ def _changes(run: JoinedRun, options: CommonOptions, wanted: dict[str, object]) 
 
 def _shared_out(options: CommonOptions) -> tuple[tuple[str, ...], dict[str, object]]:
     """Assignments that belong to this machine, and what file and other assignments say of the run, by dotted key."""
-    from rollog.cli.local import belongs_to_the_run, shared_out  # noqa: PLC0415
-    from rollog.cli.sources import assigned, file_layers  # noqa: PLC0415
+    from rollog.run.role_settings import belongs_to_the_run, shared_out  # noqa: PLC0415
+    from rollog.settings.sources import assigned, file_layers  # noqa: PLC0415
 
     of_file = {} if options.config is None else file_layers(options.config).only(belongs_to_the_run).by_key()
     local, of_the_run = shared_out(options.assignments)

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING
 import click
 
 from rollog.cli.options import CommonOptions, common_options, wait_option
-from rollog.logs import configure_logging, get_logger
+from rollog.kernel.logs import configure_logging, get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
     from threading import Event
 
-    from rollog.broker.ports import Broker
-    from rollog.cli.settings import Settings
-    from rollog.metrics import Metrics
+    from rollog.kernel.broker.ports import Broker
+    from rollog.kernel.metrics import Metrics
+    from rollog.settings.settings import Settings
     from schemas import RunManifest
 
 log = get_logger("role")
@@ -101,7 +101,7 @@ def train(
     With trainer.num_ranks it starts the other ranks on this machine. Under a launcher such as torchrun every rank is a
     `rollog train`, of which the first one does all this and the others follow it.
     """
-    from rollog.cli.sources import assigned  # noqa: PLC0415
+    from rollog.settings.sources import assigned  # noqa: PLC0415
 
     if _follows_another_rank():
         return 0
@@ -113,8 +113,8 @@ def _follows_another_rank() -> bool:
     """Where a launcher made this a rank other than the first: follow that one to the end."""
     if os.environ.get("WORLD_SIZE", "1") == "1":
         return False
-    from trainer.engines.following import run_follower  # noqa: PLC0415  # help needs no torch
-    from trainer.engines.ranks import launched_rank  # noqa: PLC0415
+    from trainer.engines.multi_rank.follower import run_follower  # noqa: PLC0415  # help needs no torch
+    from trainer.engines.multi_rank.ranks import launched_rank  # noqa: PLC0415
 
     configure_logging()
     place = launched_rank(os.environ)
@@ -132,9 +132,9 @@ def _run(
     wait_seconds: float,
 ) -> int:
     """Run one role to the end of its run. Returns 0 then, and 128 + signal after a graceful stop."""
-    from rollog.cli.joining import join_run  # noqa: PLC0415  # help needs no Kafka
-    from rollog.cli.signals import StopSignals  # noqa: PLC0415
-    from rollog.metrics import Metrics  # noqa: PLC0415
+    from rollog.kernel.metrics import Metrics  # noqa: PLC0415
+    from rollog.kernel.signals import StopSignals  # noqa: PLC0415
+    from rollog.run.joining import join_run  # noqa: PLC0415  # help needs no Kafka
 
     configure_logging()
     run = join_run(options, wait_seconds)
@@ -154,14 +154,14 @@ def _run(
 
 def _dispatcher(part: Part, broker: Broker, metrics: Metrics, stop: Event) -> None:
     from producers.dispatcher.role import run_dispatcher  # noqa: PLC0415
-    from rollog.cli.local import dispatcher_settings  # noqa: PLC0415
+    from rollog.run.role_settings import dispatcher_settings  # noqa: PLC0415
 
     run_dispatcher(dispatcher_settings(part.settings), broker, metrics, stop)
 
 
 def _rollout(part: Part, broker: Broker, metrics: Metrics, stop: Event) -> None:
     from producers.rollout.role import run_rollout  # noqa: PLC0415
-    from rollog.cli.local import rollout_settings  # noqa: PLC0415
+    from rollog.run.role_settings import rollout_settings  # noqa: PLC0415
 
     run_rollout(rollout_settings(part.settings, part.manifest, part.home, part.name), broker, metrics, stop)
 
@@ -169,7 +169,7 @@ def _rollout(part: Part, broker: Broker, metrics: Metrics, stop: Event) -> None:
 def _trainer(
     part: Part, broker: Broker, metrics: Metrics, stop: Event, *, amendment: dict[str, object]
 ) -> None:
-    from rollog.cli.local import trainer_settings  # noqa: PLC0415
+    from rollog.run.role_settings import trainer_settings  # noqa: PLC0415
     from trainer.role import run_trainer  # noqa: PLC0415
 
     settings = trainer_settings(part.settings, part.manifest, part.home)

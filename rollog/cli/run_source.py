@@ -13,10 +13,10 @@ import click
 from rollog.cli.options import CommonOptions, home_option, one_run
 
 if TYPE_CHECKING:
-    from rollog.broker.ports import Broker
-    from rollog.broker.topics import RunTopics
-    from rollog.cli.settings import Settings
-    from rollog.weights import WeightsStore
+    from rollog.kernel.broker.ports import Broker
+    from rollog.kernel.broker.topics import RunTopics
+    from rollog.kernel.weights import WeightsStore
+    from rollog.settings.settings import Settings
     from schemas import RunManifest
 
 Command = Callable[..., Any]
@@ -109,10 +109,10 @@ def open_run(source: SourceOptions) -> RunSource:
 
 
 def _recorded_run(source: SourceOptions) -> RunSource:
-    from rollog.broker.topics import RunTopics  # noqa: PLC0415  # help needs no Kafka
-    from rollog.cli.connection import data_directory, embedded_unless_named  # noqa: PLC0415
-    from rollog.cli.joining import find_run_of  # noqa: PLC0415
-    from rollog.weights import WeightsStore  # noqa: PLC0415
+    from rollog.kernel.broker.topics import RunTopics  # noqa: PLC0415  # help needs no Kafka
+    from rollog.kernel.weights import WeightsStore  # noqa: PLC0415
+    from rollog.run.connection import data_directory, embedded_unless_named  # noqa: PLC0415
+    from rollog.run.joining import find_run_of  # noqa: PLC0415
 
     if data_directory(source.common.home).is_dir():
         # Where the local broker does not run, it does so until the command has ended.
@@ -131,12 +131,12 @@ def _recorded_run(source: SourceOptions) -> RunSource:
 
 def _archived_run(source: SourceOptions, path: Path) -> RunSource:
     from consumers.archive import WeightsChoice  # noqa: PLC0415
-    from rollog.archived_weights import archived_weights  # noqa: PLC0415  # help needs no Avro
-    from rollog.broker.archive import ArchiveBroker  # noqa: PLC0415
-    from rollog.cli.settings import Settings, by_section  # noqa: PLC0415
-    from rollog.cli.sources import assigned  # noqa: PLC0415
-    from rollog.errors import ConfigError  # noqa: PLC0415
-    from rollog.runs import find_run  # noqa: PLC0415
+    from rollog.kernel.archived_weights import archived_weights  # noqa: PLC0415  # help needs no Avro
+    from rollog.kernel.broker.archive import ArchiveBroker  # noqa: PLC0415
+    from rollog.kernel.errors import ConfigError  # noqa: PLC0415
+    from rollog.kernel.runs import find_run  # noqa: PLC0415
+    from rollog.settings.settings import Settings, by_section  # noqa: PLC0415
+    from rollog.settings.sources import assigned  # noqa: PLC0415
 
     if source.common.broker is not None:
         raise ConfigError(f"--archive {path} stands in place of a broker: leave out --broker")

@@ -8,11 +8,11 @@ import click
 
 from rollog.cli.options import CommonOptions, common_options
 from rollog.cli.run_source import SourceOptions, open_run, run_source_options
-from rollog.errors import ConfigError
+from rollog.kernel.errors import ConfigError
 
 if TYPE_CHECKING:
-    from rollog.broker.ports import TopicSpec
-    from rollog.cli.settings import Settings
+    from rollog.kernel.broker.ports import TopicSpec
+    from rollog.settings.settings import Settings
 
 
 @click.group()
@@ -32,15 +32,15 @@ def create(options: CommonOptions, if_missing: bool) -> None:
     happen, on this machine or on others; `rollog watch` shows it. Without --config it is the demo, whose files are
     made first.
     """
-    from rollog.cli.connection import connect  # noqa: PLC0415  # help needs no Kafka
-    from rollog.cli.creation import (  # noqa: PLC0415
+    from rollog.run.connection import connect  # noqa: PLC0415  # help needs no Kafka
+    from rollog.run.creation import (  # noqa: PLC0415
         complete,
         create_run,
         create_run_if_missing,
         refuse_taken_name,
     )
-    from rollog.cli.preparation import report_preparation  # noqa: PLC0415
-    from rollog.cli.settings import check_files  # noqa: PLC0415
+    from rollog.run.preparation import report_preparation  # noqa: PLC0415
+    from rollog.settings.settings import check_files  # noqa: PLC0415
 
     settings = options.settings()
     if if_missing and settings.run.name is None:
@@ -67,8 +67,8 @@ def create(options: CommonOptions, if_missing: bool) -> None:
 @common_options
 def check(options: CommonOptions) -> None:
     """Compare the topics of a run with what it needs; exit status 1 and every difference if they do not fit."""
-    from rollog.broker.topics import check_topics  # noqa: PLC0415  # help needs no Kafka
-    from rollog.cli.connection import connect  # noqa: PLC0415
+    from rollog.kernel.broker.topics import check_topics  # noqa: PLC0415  # help needs no Kafka
+    from rollog.run.connection import connect  # noqa: PLC0415
 
     settings = options.settings()
     broker = connect(settings.broker, options.home)
@@ -108,7 +108,7 @@ def prune(source: SourceOptions, keep_steps: int, dry_run: bool) -> None:
 
     Consumes steps and the checkpoints of --home; deletes records of samples.
     """
-    from rollog.cli.pruning import prune_samples  # noqa: PLC0415  # help needs no Kafka
+    from rollog.run.pruning import prune_samples  # noqa: PLC0415  # help needs no Kafka
 
     if source.archive is not None:
         raise ConfigError(f"--archive {source.archive} is never changed: name a run on a broker")
@@ -119,6 +119,6 @@ def prune(source: SourceOptions, keep_steps: int, dry_run: bool) -> None:
 
 
 def _specs(settings: Settings) -> list[TopicSpec]:
-    from rollog.broker.topics import RunTopics, topic_specs  # noqa: PLC0415
+    from rollog.kernel.broker.topics import RunTopics, topic_specs  # noqa: PLC0415
 
     return topic_specs(RunTopics(settings.run.prefix, settings.run_name), settings.broker)

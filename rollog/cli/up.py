@@ -24,12 +24,12 @@ def up(options: CommonOptions, num_workers: int, plain: bool) -> int:
     Ctrl-C stops everything gracefully; a second one at once. The log, the weights and summary.json stay in --home,
     and `rollog resume RUN` goes on with them.
     """
-    from rollog.cli.conclusion import conclude, version_of  # noqa: PLC0415  # help needs no Kafka
-    from rollog.cli.connection import connect, embedded_unless_named  # noqa: PLC0415
-    from rollog.cli.creation import complete, create_run, refuse_taken_name  # noqa: PLC0415
-    from rollog.cli.preparation import report_preparation  # noqa: PLC0415
-    from rollog.cli.settings import check_files  # noqa: PLC0415
-    from rollog.cli.supervising import run_directory, run_here  # noqa: PLC0415
+    from rollog.run.conclusion import conclude, version_of  # noqa: PLC0415  # help needs no Kafka
+    from rollog.run.connection import connect, embedded_unless_named  # noqa: PLC0415
+    from rollog.run.creation import complete, create_run, refuse_taken_name  # noqa: PLC0415
+    from rollog.run.local_run import run_directory, run_here  # noqa: PLC0415
+    from rollog.run.preparation import report_preparation  # noqa: PLC0415
+    from rollog.settings.settings import check_files  # noqa: PLC0415
 
     begin = time.monotonic()
     is_terminal = sys.stdout.isatty() and not plain

@@ -21,10 +21,10 @@ def watch(options: CommonOptions, plain: bool, wait_seconds: float) -> int:
 
     Consumes steps, evaluations and workers; produces HOME/runs/RUN/summary.json. Ctrl-C ends watching, not the run.
     """
-    from rollog.cli.conclusion import conclude, version_of  # noqa: PLC0415  # help needs no Kafka
-    from rollog.cli.joining import join_run  # noqa: PLC0415
-    from rollog.cli.signals import StopSignals  # noqa: PLC0415
-    from rollog.cli.watching import logging_beside, watcher_of  # noqa: PLC0415
+    from rollog.kernel.signals import StopSignals  # noqa: PLC0415
+    from rollog.run.conclusion import conclude, version_of  # noqa: PLC0415  # help needs no Kafka
+    from rollog.run.joining import join_run  # noqa: PLC0415
+    from rollog.run.watching import logging_beside, watcher_of  # noqa: PLC0415
 
     run = join_run(options, wait_seconds)
     settings, broker = run.settings, run.broker

@@ -13,7 +13,7 @@ import torch
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 from rollog.demo.countdown import again, largest_value, marks, operators
-from rollog.word_models import (
+from rollog.demo.word_models import (
     eos_token_id,
     pad_token_id,
     save_word_tokenizer,

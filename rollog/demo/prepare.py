@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from rollog.demo.countdown import problems, row
 from rollog.demo.settings import WarmStartSettings
-from rollog.errors import DataError
+from rollog.kernel.errors import DataError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 warm_start_seed = 0
 """Seed of the demo's start; runs differ by `run.seed` and share it."""
 
-_sources = ("countdown.py", "model.py", "warm_start.py", "prepare.py", "../word_models.py")
+_sources = ("countdown.py", "model.py", "warm_start.py", "prepare.py", "word_models.py")
 _libraries = ("torch", "transformers", "tokenizers", "safetensors")
 
 
@@ -101,7 +101,7 @@ def _build(
     """Fill a temporary directory and rename it."""
     from rollog.demo.model import save_tokenizer  # noqa: PLC0415  torch is needed only here
     from rollog.demo.warm_start import train  # noqa: PLC0415  the same
-    from rollog.word_models import save_model  # noqa: PLC0415  the same
+    from rollog.demo.word_models import save_model  # noqa: PLC0415  the same
 
     building = Path(tempfile.mkdtemp(prefix=f"{place.name}.", dir=place.parent))
     try:

@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy
 
 from rollog.demo.countdown import demonstration, problems
 from rollog.demo.model import encode_words, new_model
-from rollog.word_models import eos_token_id, pad_token_id
+from rollog.demo.word_models import eos_token_id, pad_token_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

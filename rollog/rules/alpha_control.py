@@ -15,7 +15,7 @@ from rollog.rules.freshness import exact, is_stale, lag_bound
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rollog.config import AlphaSchedule, FreshnessConfig
+    from rollog.settings.groups import AlphaSchedule, FreshnessConfig
     from schemas import Step
 
 num_remembered = 2

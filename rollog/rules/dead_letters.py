@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from rollog.errors import DecodeError
+from rollog.kernel.errors import DecodeError
 from schemas import DeadLetter
 
 if TYPE_CHECKING:
-    from rollog.broker.ports import Record
+    from rollog.kernel.broker.ports import Record
 
 most_reason_characters = 2000
 

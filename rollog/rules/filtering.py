@@ -13,7 +13,7 @@ from rollog.rules import reasons
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from rollog.config import GroupConfig
+    from rollog.settings.groups import GroupConfig
 
 smallest_difference = 1e-9
 

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from hashlib import sha256
 
-from rollog.errors import LedgerError
+from rollog.kernel.errors import LedgerError
 from rollog.rules.alpha_control import TakenStep, num_remembered
 from rollog.rules.limits import ReplicaTally
 from rollog.rules.reasons import unprotected_reasons

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rollog.config import StaleAction
+from rollog.settings.groups import StaleAction
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from rollog.config import FreshnessConfig, GroupConfig
+    from rollog.settings.groups import FreshnessConfig, GroupConfig
 
 
 @dataclass(slots=True)

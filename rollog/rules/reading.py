@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rollog.errors import LedgerError
+from rollog.kernel.errors import LedgerError
 from rollog.rules.headers import SampleHeader, defective_header, header_of, record_digest
 from rollog.rules.ledger_state import record_hash
 from schemas import (
@@ -20,7 +20,7 @@ from schemas import (
 from schemas.codec import SchemaError, decode, decode_as
 
 if TYPE_CHECKING:
-    from rollog.broker.ports import Record
+    from rollog.kernel.broker.ports import Record
     from rollog.rules.headers import SampleLimits
 
 ControlRecord = DispatcherEpoch | Grant | Revoke | DatasetEnd | Stopped | RunClosed

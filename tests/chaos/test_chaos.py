@@ -7,11 +7,11 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from whole_run import settings_file, small_settings
+from support.threaded_run import settings_file, small_settings
 
-from rollog.bench.chaos import chaos_run, verify
-from rollog.bench.kills import Role
-from rollog.crash_points import CrashPoint
+from benchmarks.chaos.chaos import chaos_run, verify
+from benchmarks.chaos.kills import Role
+from rollog.kernel.crash_points import CrashPoint
 
 if TYPE_CHECKING:
     from pathlib import Path

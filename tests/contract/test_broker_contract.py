@@ -6,12 +6,12 @@ import time
 import uuid
 
 import pytest
-from broker_cases import a_topic, drain, read_to_end
-from waiting import wait_until
+from support.broker_topics import a_topic, drain, read_to_end
+from support.waiting import wait_until
 
-from rollog.broker.limits import record_bytes
-from rollog.broker.ports import Broker, TopicPartition, TopicSpec
-from rollog.errors import RecordTooLarge, TopicMismatch
+from rollog.kernel.broker.limits import record_bytes
+from rollog.kernel.broker.ports import Broker, TopicPartition, TopicSpec
+from rollog.kernel.errors import RecordTooLarge, TopicMismatch
 
 
 def test_time_stamps_are_the_brokers(broker: Broker) -> None:

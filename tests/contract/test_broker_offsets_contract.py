@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 import kafka
 import pytest
-from broker_cases import a_topic
-from waiting import wait_until
+from support.broker_topics import a_topic
+from support.waiting import wait_until
 
-from rollog.broker.kafka import KafkaBroker
-from rollog.broker.memory import MemoryBroker
-from rollog.broker.ports import Broker, TopicPartition
+from rollog.kernel.broker.kafka import KafkaBroker
+from rollog.kernel.broker.memory import MemoryBroker
+from rollog.kernel.broker.ports import Broker, TopicPartition
 
 Positions = Callable[[str], dict[TopicPartition, int]]
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from broker_cases import a_topic, drain, read_to_end, values
-from waiting import wait_until
+from support.broker_topics import a_topic, drain, read_to_end, values
+from support.waiting import wait_until
 
-from rollog.broker.ports import TopicPartition
-from rollog.broker.reading import read_topic
-from rollog.errors import BrokerError, TopicMismatch
+from rollog.kernel.broker.ports import TopicPartition
+from rollog.kernel.broker.reading import read_topic
+from rollog.kernel.errors import BrokerError, TopicMismatch
 
 if TYPE_CHECKING:
-    from broker_cases import ReadBack
+    from support.broker_topics import ReadBack
 
 
 def test_records_come_back_in_order_with_key_headers_and_offsets(written: ReadBack) -> None:

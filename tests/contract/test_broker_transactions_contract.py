@@ -5,11 +5,11 @@ from __future__ import annotations
 import uuid
 
 import pytest
-from broker_cases import a_topic, drain, read_to_end, values
-from waiting import wait_until
+from support.broker_topics import a_topic, drain, read_to_end, values
+from support.waiting import wait_until
 
-from rollog.broker.ports import Broker, TopicPartition
-from rollog.errors import ProducerFenced, RecordTooLarge, TopicMismatch
+from rollog.kernel.broker.ports import Broker, TopicPartition
+from rollog.kernel.errors import ProducerFenced, RecordTooLarge, TopicMismatch
 
 
 def an_id() -> str:

@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load
+from support.small_training import a_batch
 from torch.nn.functional import log_softmax
-from training_cases import a_batch
 from transformers import AutoModelForCausalLM
 
-from rollog.errors import EngineError
+from rollog.kernel.errors import EngineError
+from rollog.settings.training import AlgorithmConfig, OptimizerConfig, TrainerConfig
 from schemas import uint8_array
-from trainer.config import AlgorithmConfig, OptimizerConfig, TrainerConfig
 from trainer.engines.deepspeed import DeepSpeedEngine
 from trainer.engines.plain import PlainEngine
 from trainer.engines.ports import StepSettings, TrainingBatch, TrainingEngine, TrainingSample
-from trainer.learning_rates import learning_rate
+from trainer.step.schedule import learning_rate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

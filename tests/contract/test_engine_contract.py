@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
-from engine_bench import (
+from safetensors.torch import load_file, save_file
+from support.tiny_engine import (
     Bench,
     LentEngine,
     SmallTokenizer,
@@ -21,23 +22,22 @@ from engine_bench import (
     save_versions,
     tokens_per_pass,
 )
-from rollout_cases import a_stage, a_worker
-from safetensors.torch import load_file, save_file
+from support.worker_thread import a_stage, a_worker
 
 from producers.engines.ports import Generation, GenerationRequest, VersionSpan
 from producers.rollout.resumption import ResumableResponse
-from rollog.broker.memory import MemoryBroker
-from rollog.errors import EngineError, WeightsError
-from rollog.metrics import Metrics
+from rollog.kernel.broker.memory import MemoryBroker
+from rollog.kernel.errors import EngineError, WeightsError
+from rollog.kernel.metrics import Metrics
 from schemas import FinishReason, SamplingParameters, Status
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from rollout_cases import Stage
+    from support.worker_thread import Stage
 
-    from rollog.broker.topics import RunTopics
+    from rollog.kernel.broker.topics import RunTopics
     from schemas import Sample, WorkerStatus
 
 # vLLM leaves the socket context of its start-up to the garbage collector.

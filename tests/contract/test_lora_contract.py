@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import torch
-from loss_reference import Response, reference_loss
 from safetensors.torch import load
+from support.loss_reference import Response, reference_loss
+from support.small_training import a_batch
 from torch.func import functional_call
 from torch.nn.functional import log_softmax
-from training_cases import a_batch
 from transformers import AutoModelForCausalLM
 
-from rollog.errors import ConfigError
-from trainer.collation import collate
-from trainer.config import AlgorithmConfig, OptimizerConfig, TrainerConfig
+from rollog.kernel.errors import ConfigError
+from rollog.settings.training import AlgorithmConfig, OptimizerConfig, TrainerConfig
 from trainer.engines.deepspeed import DeepSpeedEngine
 from trainer.engines.plain import PlainEngine
 from trainer.engines.ports import StepSettings, TrainingBatch, TrainingEngine, TrainingSample
-from trainer.learning_rates import learning_rate
-from trainer.lora import adapter_versions, add_adapters
-from trainer.policy import Policy, frozen_logprobs, load_model
+from trainer.model.adapters import adapter_versions, add_adapters
+from trainer.model.policy import Policy, frozen_logprobs, load_model
+from trainer.step.collation import collate
+from trainer.step.schedule import learning_rate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any, get_args
 import pytest
 import torch
 from safetensors.torch import load
-from training_cases import NaiveEngine, a_batch, a_training_sample, make_model
+from support.small_training import NaiveEngine, a_batch, a_training_sample, make_model
 
-from rollog.errors import EngineError
+from rollog.kernel.errors import EngineError
+from rollog.settings.training import AlgorithmConfig, AlgorithmType, OptimizerConfig, TrainerConfig
 from schemas import MicroBatch
-from trainer.config import AlgorithmConfig, AlgorithmType, OptimizerConfig, TrainerConfig
 from trainer.engines.deepspeed import DeepSpeedEngine
 from trainer.engines.plain import PlainEngine, checkpoint_file
 from trainer.engines.ports import StepResult, StepSettings, TrainingBatch, TrainingEngine
-from trainer.policy import load_model, untied_tensors
+from trainer.model.policy import load_model, untied_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from waiting import wait_until
+from support.waiting import wait_until
 
-from rollog.broker.topics import RunTopics, run_topic_names
+from rollog.kernel.broker.topics import RunTopics, run_topic_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
 import torch
-from training_cases import a_rollout, make_model, vocabulary
+from support.small_training import a_rollout, make_model, vocabulary
 
+from rollog.settings.training import AlgorithmConfig, AlgorithmType, OptimizerConfig, TrainerConfig
 from schemas import Segment, float32_array, int32_array, uint8_array
-from trainer.config import AlgorithmConfig, AlgorithmType, OptimizerConfig, TrainerConfig
 from trainer.engines.plain import PlainEngine
 from trainer.engines.ports import StepSettings
-from trainer.policy import load_model, load_weights
-from trainer.training import plan_groups, training_batch
+from trainer.model.policy import load_model, load_weights
+from trainer.step.batch import plan_groups, training_batch
 
 if TYPE_CHECKING:
     from pathlib import Path

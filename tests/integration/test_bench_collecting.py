@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rollog.bench.asynchrony import training_comparisons
-from rollog.bench.collecting import collect_batch
-from rollog.bench.lane import Job
-from rollog.bench.scaling import answering_variant, measure_dispatcher, measure_workers, worker_variant
-from rollog.bench.slow_worker import slow_worker_comparisons
-from rollog.bench.variants import Variant
+from benchmarks.harness.measuring import collect_batch
+from benchmarks.harness.worker_process import Job
+from benchmarks.scaling.scaling import answering_variant, measure_dispatcher, measure_workers, worker_variant
+from benchmarks.scheduling.asynchrony import training_comparisons
+from benchmarks.scheduling.slow_worker import slow_worker_comparisons
+from benchmarks.scheduling.variants import Variant
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from rollog.broker.embedded import EmbeddedKafka
-    from rollog.broker.ports import Broker
+    from rollog.kernel.broker.embedded import EmbeddedKafka
+    from rollog.kernel.broker.ports import Broker
 
 
 def a_variant(**changes: object) -> Variant:

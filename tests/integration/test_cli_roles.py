@@ -11,21 +11,21 @@ import uuid
 from typing import TYPE_CHECKING
 
 import pytest
-from builders import a_sample
-from waiting import wait_until
-from written_run import WrittenRun
+from support.builders import a_sample
+from support.waiting import wait_until
+from support.written_run import WrittenRun
 
-from rollog.broker.kafka import KafkaBroker
-from rollog.broker.topics import RunTopics
-from rollog.cli.creation import complete, create_run
-from rollog.cli.sources import load_settings
+from rollog.kernel.broker.kafka import KafkaBroker
+from rollog.kernel.broker.topics import RunTopics
+from rollog.run.creation import complete, create_run
+from rollog.settings.sources import load_settings
 from schemas import Timings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from rollog.broker.embedded import EmbeddedKafka
+    from rollog.kernel.broker.embedded import EmbeddedKafka
 
 pytestmark = pytest.mark.broker
 

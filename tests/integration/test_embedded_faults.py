@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import pytest
-from broker_cases import a_topic, drain, read_to_end, values
-from waiting import wait_until
+from support.broker_topics import a_topic, drain, read_to_end, values
+from support.waiting import wait_until
 
-from rollog.broker.embedded import EmbeddedKafka
-from rollog.broker.kafka import KafkaBroker
-from rollog.broker.ports import TopicPartition
-from rollog.errors import BrokerError, BrokerTimeout, BrokerUnreachable
+from rollog.kernel.broker.embedded import EmbeddedKafka
+from rollog.kernel.broker.kafka import KafkaBroker
+from rollog.kernel.broker.ports import TopicPartition
+from rollog.kernel.errors import BrokerError, BrokerTimeout, BrokerUnreachable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from broker_cases import a_topic, read_to_end, values
-from waiting import wait_until
+from support.broker_topics import a_topic, read_to_end, values
+from support.waiting import wait_until
 
-from rollog.broker.embedded import EmbeddedKafka
-from rollog.broker.kafka import KafkaBroker
-from rollog.broker.topics import RunTopics, check_topics, ensure_topics, run_topic_names, topic_specs
-from rollog.config import BrokerConfig
-from rollog.errors import BrokerUnreachable, ConfigError, TopicMismatch
+from rollog.kernel.broker.embedded import EmbeddedKafka
+from rollog.kernel.broker.kafka import KafkaBroker
+from rollog.kernel.broker.topics import RunTopics, check_topics, ensure_topics, run_topic_names, topic_specs
+from rollog.kernel.errors import BrokerUnreachable, ConfigError, TopicMismatch
+from rollog.settings.run import BrokerConfig
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.slow]
 starter = """
 import sys, threading, time
 from pathlib import Path
-from rollog.broker.embedded import EmbeddedKafka
+from rollog.kernel.broker.embedded import EmbeddedKafka
 
 kafka = EmbeddedKafka(Path(sys.argv[1]), Path(sys.argv[2]))
 thread = threading.Thread(target=kafka.start)

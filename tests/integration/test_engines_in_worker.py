@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from rollout_cases import Stage, a_stage
 from safetensors.torch import load, save
-from waiting import wait_until
+from support.waiting import wait_until
+from support.worker_thread import Stage, a_stage
 
 from rollog.demo.model import load_tokenizer, model_config, new_model, save_tokenizer
 from schemas import Sample, SamplingParameters, Status, WorkerStatus
@@ -23,9 +23,9 @@ from schemas import Sample, SamplingParameters, Status, WorkerStatus
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from rollog.broker.embedded import EmbeddedKafka
-    from rollog.broker.kafka import KafkaBroker
-    from rollog.broker.topics import RunTopics
+    from rollog.kernel.broker.embedded import EmbeddedKafka
+    from rollog.kernel.broker.kafka import KafkaBroker
+    from rollog.kernel.broker.topics import RunTopics
     from schemas import RolloutTask
 
 pytestmark = [pytest.mark.broker, pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(300)]
@@ -61,7 +61,7 @@ def starting_process(
     paths = [str(tests.parent), str(tests), str(tests / "unit" / "rollout")]
     arguments = [kafka.address, stage.topics.run, str(stage.home), str(model), engine, *extension]
     process = subprocess.Popen(
-        [sys.executable, "-m", "rollout_process", *arguments],
+        [sys.executable, "-m", "support.rollout_process", *arguments],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"},
     )
     try:
@@ -171,7 +171,7 @@ def test_sigterm_ends_a_worker_whose_engine_would_never_come_up(
     stage: Stage, embedded_kafka: EmbeddedKafka, model: Path, moment: str
 ) -> None:
     pytest.importorskip("vllm", reason="vLLM is not installed")
-    with starting_process(stage, embedded_kafka, model, "vllm", "hanging_worker.Hanging") as process:
+    with starting_process(stage, embedded_kafka, model, "vllm", "support.hanging_worker.Hanging") as process:
         if moment != "importing":
             wait_until(lambda: engine_process_of(process.pid), start_seconds, "vLLM's process")
         everybody = {process.pid, *descendants(process.pid)}

@@ -6,9 +6,9 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 import pytest
-from whole_run import small_settings, whole_run
+from support.threaded_run import small_settings, whole_run
 
-from rollog.broker.memory import MemoryBroker
+from rollog.kernel.broker.memory import MemoryBroker
 from rollog.rules.reasons import too_easy, too_hard, too_short, truncated
 from schemas import Disposition
 

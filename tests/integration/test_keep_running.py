@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from waiting import wait_until
+from support.waiting import wait_until
 
 script = Path(__file__).parents[2] / "infra" / "keep-running.sh"
 

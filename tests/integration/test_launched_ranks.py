@@ -9,19 +9,19 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from training_cases import FakeRun, a_group
-from waiting import wait_until
-from whole_run import small_settings
+from support.small_training import FakeRun, a_group
+from support.threaded_run import small_settings
+from support.waiting import wait_until
 
-from rollog.broker.topics import RunTopics
-from rollog.cli.creation import create_run
+from rollog.kernel.broker.topics import RunTopics
+from rollog.run.creation import create_run
 from schemas import Genesis, LedgerKind, Step
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from rollog.broker.kafka import KafkaBroker
+    from rollog.kernel.broker.kafka import KafkaBroker
 
 pytestmark = [pytest.mark.broker, pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from broker_cases import read_to_end
-from training_cases import notices, sha256_of
-from whole_run import small_settings, whole_run
+from support.broker_topics import read_to_end
+from support.small_training import notices, sha256_of
+from support.threaded_run import small_settings, whole_run
 
-from rollog.cli.local import trainer_settings
+from rollog.run.role_settings import trainer_settings
 from schemas import Disposition, LedgerKind, Sample, Status, Step
 from schemas.codec import decode_as
 from trainer.engines.ports import TrainingBatch, TrainingSample
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from whole_run import WholeRun
+    from support.threaded_run import WholeRun
 
-    from rollog.broker.kafka import KafkaBroker
-    from rollog.broker.topics import RunTopics
+    from rollog.kernel.broker.kafka import KafkaBroker
+    from rollog.kernel.broker.topics import RunTopics
     from schemas import LedgerRecord
 
 pytestmark = [pytest.mark.broker, pytest.mark.engine]

@@ -8,21 +8,21 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from recordings import altered_copy, recording_of, replayed
 from safetensors.torch import load_file, save_file
-from whole_run import small_settings, whole_run
+from support.recorded_steps import altered_copy, recording_of, replayed
+from support.threaded_run import small_settings, whole_run
 
-from rollog.broker.memory import MemoryBroker
-from rollog.cli.local import trainer_settings
 from rollog.cli.replay import replay_line, verdict_line
-from rollog.errors import ConfigError, EngineError, LedgerError, RunExists
-from rollog.weights import weights_name
+from rollog.kernel.broker.memory import MemoryBroker
+from rollog.kernel.errors import ConfigError, EngineError, LedgerError, RunExists
+from rollog.kernel.weights import weights_name
+from rollog.run.role_settings import trainer_settings
 from schemas import LedgerRecord, Step
 from trainer.checkpoints import CheckpointStore
-from trainer.counterfactual import Question, check_question, train_counterfactual
-from trainer.distances import weights_distance
-from trainer.redo import environment_differences, restore
-from trainer.replay import recorded_span
+from trainer.recorded.counterfactual import Question, check_question, train_counterfactual
+from trainer.recorded.distances import weights_distance
+from trainer.recorded.redo import environment_differences, restore
+from trainer.recorded.replay import recorded_span
 from trainer.revisions import amended
 from trainer.role import training_engine
 
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from rollog.broker.ports import Consumer
-    from trainer.counterfactual import CounterfactualStep
-    from trainer.redo import Recording
+    from rollog.kernel.broker.ports import Consumer
+    from trainer.recorded.counterfactual import CounterfactualStep
+    from trainer.recorded.redo import Recording
     from trainer.settings import TrainerSettings
 
 pytestmark = pytest.mark.engine

@@ -6,8 +6,8 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
-from terminal import Terminal
-from whole_run import settings_file, small_settings
+from support.terminal import Terminal
+from support.threaded_run import settings_file, small_settings
 
 from consumers.ledger import read_ledger
 from schemas import Amend, LedgerKind, Step
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from rollog.broker.kafka import KafkaBroker
-    from rollog.broker.topics import RunTopics
+    from rollog.kernel.broker.kafka import KafkaBroker
+    from rollog.kernel.broker.topics import RunTopics
 
 pytestmark = [pytest.mark.broker, pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -10,13 +10,13 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
-from waiting import wait_until
-from whole_run import small_settings
+from support.threaded_run import small_settings
+from support.waiting import wait_until
 
 from consumers.ledger import read_ledger
-from rollog.broker.reading import read_to_end
-from rollog.broker.topics import RunTopics
-from rollog.cli.creation import create_run
+from rollog.kernel.broker.reading import read_to_end
+from rollog.kernel.broker.topics import RunTopics
+from rollog.run.creation import create_run
 from schemas import Disposition, LedgerKind, RolloutTask, Sample, Status
 from schemas.codec import decode
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from rollog.broker.kafka import KafkaBroker
+    from rollog.kernel.broker.kafka import KafkaBroker
     from schemas import LedgerRecord, Verdict
 
 pytestmark = [pytest.mark.broker, pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -48,7 +48,7 @@ class Terminals:
             run={"prefix": "rollog", "num_steps": num_steps},
             groups={"groups_per_batch": groups_per_batch, "group_size": group_size},
             rollout={"engine": "vllm", "capacity": 8},
-            reward={"function": "loop_rewards:even_words_at_a_pace", "num_processes": 1},
+            reward={"function": "support.loop_rewards:even_words_at_a_pace", "num_processes": 1},
         )
         self._pace.touch()
         create_run(broker, settings)

@@ -15,34 +15,41 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-import two_ranks_process
-from recordings import recording_of
 from safetensors.torch import load
-from training_cases import FakeRun, a_group, dispositions, make_model, trainer_settings
-from two_ranks_process import one_sample, step_settings, temperature, trained, with_critic, with_divergence
-from waiting import wait_until
+from support import two_ranks_process
+from support.recorded_steps import recording_of
+from support.small_training import FakeRun, a_group, dispositions, make_model, trainer_settings
+from support.two_ranks_process import (
+    one_sample,
+    step_settings,
+    temperature,
+    trained,
+    with_critic,
+    with_divergence,
+)
+from support.waiting import wait_until
 
-from rollog.broker.memory import MemoryBroker
-from rollog.broker.topics import RunTopics
 from rollog.cli.replay import replay_line, verdict_line
-from rollog.errors import EngineError
-from rollog.metrics import Metrics
-from rollog.processes import ChildProcess, exists
+from rollog.kernel.broker.memory import MemoryBroker
+from rollog.kernel.broker.topics import RunTopics
+from rollog.kernel.errors import EngineError
+from rollog.kernel.metrics import Metrics
+from rollog.kernel.processes import ChildProcess, exists
+from rollog.settings.training import TrainerConfig
 from schemas import Disposition, Genesis, Step
 from trainer.checkpoints import CheckpointStore
-from trainer.config import TrainerConfig
 from trainer.engines.deepspeed import DeepSpeedEngine
-from trainer.engines.leading import Followers
-from trainer.engines.ranks import own_group
-from trainer.redo import restore
-from trainer.replay import replay_steps
+from trainer.engines.multi_rank.leader import Followers
+from trainer.engines.multi_rank.ranks import own_group
+from trainer.recorded.redo import restore
+from trainer.recorded.replay import replay_steps
 from trainer.role import engine_of_ranks, run_trainer
 
 if TYPE_CHECKING:
+    from trainer.engines.multi_rank.ranks import LaunchedRank
     from trainer.engines.ports import StepResult, StepSettings
-    from trainer.engines.ranks import LaunchedRank
-    from trainer.redo import Recording
-    from trainer.replay import ReplayedStep
+    from trainer.recorded.redo import Recording
+    from trainer.recorded.replay import ReplayedStep
     from trainer.settings import TrainerSettings
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
@@ -99,7 +106,7 @@ def environment() -> dict[str, str]:
 
 def follower(place: LaunchedRank, directory: Path) -> ChildProcess:
     return ChildProcess.start(
-        [sys.executable, "-m", "trainer.engines.following"],
+        [sys.executable, "-m", "trainer.engines.multi_rank.follower"],
         log_path=directory / f"rank-{place.rank}.log",
         environment=place.environment() | environment(),
     )

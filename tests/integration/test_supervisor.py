@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rollog.errors import ChildFailed
-from rollog.processes import ChildProcess, launcher_command
-from rollog.supervision.policy import RestartPolicy
-from rollog.supervisor import RoleSpec, RoleState, Supervisor
+from rollog.kernel.errors import ChildFailed
+from rollog.kernel.processes import ChildProcess, launcher_command
+from rollog.run.restart_policy import RestartPolicy
+from rollog.run.supervisor import RoleSpec, RoleState, Supervisor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -44,7 +44,7 @@ while True:
 
 parent_of_a_sleeper = """
 import sys, pathlib
-from rollog.processes import ChildProcess
+from rollog.kernel.processes import ChildProcess
 command = [sys.executable, "-c", "import time; time.sleep(600)"]
 child = ChildProcess.start(command, log_path=pathlib.Path(sys.argv[1]))
 pathlib.Path(sys.argv[2] + ".new").write_text(str(child.pid))

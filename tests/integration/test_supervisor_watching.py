@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING
 import pytest
 
 from consumers.progress import RunProgress
-from rollog.broker.memory import MemoryBroker
-from rollog.broker.topics import RunTopics, topic_specs
-from rollog.cli.display import Lines
-from rollog.cli.settings import Settings
-from rollog.cli.signals import StopSignals
-from rollog.cli.supervising import BrokerKeeper, Supervision, role_specs
-from rollog.cli.view import RunFacts
-from rollog.cli.watching import Outcome, Watcher
-from rollog.config import BrokerConfig
-from rollog.errors import ChildFailed
+from rollog.kernel.broker.memory import MemoryBroker
+from rollog.kernel.broker.topics import RunTopics, topic_specs
+from rollog.kernel.errors import ChildFailed
+from rollog.kernel.signals import StopSignals
 from rollog.rules.ledger_state import no_hash, record_hash
-from rollog.supervision.policy import RestartPolicy
-from rollog.supervisor import RoleSpec, RoleState, Supervisor
+from rollog.run.display import Lines
+from rollog.run.local_run import BrokerKeeper, Supervision, role_specs
+from rollog.run.restart_policy import RestartPolicy
+from rollog.run.supervisor import RoleSpec, RoleState, Supervisor
+from rollog.run.view import RunFacts
+from rollog.run.watching import Outcome, Watcher
+from rollog.settings.run import BrokerConfig
+from rollog.settings.settings import Settings
 from schemas import Close, Genesis, LedgerKind, LedgerRecord
 from schemas.codec import encode
 

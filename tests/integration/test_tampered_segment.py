@@ -11,20 +11,20 @@ from kafka.record.util import calc_crc32c
 
 from consumers.audit.auditor import audit_run
 from consumers.audit.findings import Place
-from rollog.archived_weights import archived_weights
-from rollog.broker.archive import ArchiveBroker
-from rollog.broker.embedded import EmbeddedKafka
-from rollog.broker.kafka import KafkaBroker
-from rollog.broker.reading import read_to_end
-from rollog.broker.topics import run_topic_names, topic_specs
-from rollog.cli.settings import Settings
-from rollog.runs import find_run
+from rollog.kernel.archived_weights import archived_weights
+from rollog.kernel.broker.archive import ArchiveBroker
+from rollog.kernel.broker.embedded import EmbeddedKafka
+from rollog.kernel.broker.kafka import KafkaBroker
+from rollog.kernel.broker.reading import read_to_end
+from rollog.kernel.broker.topics import run_topic_names, topic_specs
+from rollog.kernel.runs import find_run
+from rollog.settings.settings import Settings
 from schemas import Sample, Status
 from schemas.codec import decode_as
 
 if TYPE_CHECKING:
     from consumers.audit.report import AuditReport
-    from rollog.broker.ports import Broker
+    from rollog.kernel.broker.ports import Broker
 
 pytestmark = [pytest.mark.broker]
 

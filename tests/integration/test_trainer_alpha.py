@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
-from training_cases import (
+from support.small_training import (
     FakeRun,
     NaiveEngine,
     a_group,
@@ -19,13 +19,14 @@ from training_cases import (
     turn_until_version,
 )
 
-from rollog.broker.memory import MemoryBroker
-from rollog.broker.topics import RunTopics
-from rollog.config import FreshnessConfig, RunConfig
-from rollog.metrics import Metrics
+from rollog.kernel.broker.memory import MemoryBroker
+from rollog.kernel.broker.topics import RunTopics
+from rollog.kernel.metrics import Metrics
 from rollog.rules.alpha_control import TakenStep, alpha_of_step
+from rollog.settings.groups import FreshnessConfig
+from rollog.settings.run import RunConfig
+from rollog.settings.training import TrainerConfig
 from schemas import Disposition, LedgerKind, Step
-from trainer.config import TrainerConfig
 from trainer.loop import Trainer
 
 if TYPE_CHECKING:

@@ -8,24 +8,31 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from recordings import recording_of, replayed
-from training_cases import FakeRun, NaiveEngine, a_group, make_model, trainer_settings, turn_until_version
+from support.recorded_steps import recording_of, replayed
+from support.small_training import (
+    FakeRun,
+    NaiveEngine,
+    a_group,
+    make_model,
+    trainer_settings,
+    turn_until_version,
+)
 
-from rollog.errors import ConfigError, LedgerError
-from rollog.metrics import Metrics
+from rollog.kernel.errors import ConfigError, LedgerError
+from rollog.kernel.metrics import Metrics
+from rollog.settings.training import TrainerConfig
 from schemas import Amend, LedgerKind, Step
-from trainer.config import TrainerConfig
-from trainer.learning_rates import learning_rate
 from trainer.loop import Trainer
-from trainer.recorded import read_history
+from trainer.recorded.history import read_history
 from trainer.role import training_engine
+from trainer.step.schedule import learning_rate
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from rollog.broker.memory import MemoryBroker
-    from rollog.broker.topics import RunTopics
+    from rollog.kernel.broker.memory import MemoryBroker
+    from rollog.kernel.broker.topics import RunTopics
     from trainer.settings import TrainerSettings
 
 pytestmark = pytest.mark.engine

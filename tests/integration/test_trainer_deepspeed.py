@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 from safetensors.torch import load
-from training_cases import FakeRun, a_group, dispositions, make_model, notices, trainer_settings
-from waiting import wait_until
+from support.small_training import FakeRun, a_group, dispositions, make_model, notices, trainer_settings
+from support.waiting import wait_until
 
-from rollog.errors import RollogError
-from rollog.metrics import Metrics
+from rollog.kernel.errors import RollogError
+from rollog.kernel.metrics import Metrics
 from schemas import Disposition, Genesis, Step
 from trainer.role import run_trainer
 
 if TYPE_CHECKING:
-    from rollog.broker.ports import Broker
-    from rollog.broker.topics import RunTopics
+    from rollog.kernel.broker.ports import Broker
+    from rollog.kernel.broker.topics import RunTopics
 
 pytestmark = pytest.mark.engine
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from training_cases import (
+from support.small_training import (
     FakeRun,
     NaiveEngine,
     a_group,
@@ -23,13 +23,20 @@ from training_cases import (
     turn_until_version,
 )
 
-from rollog.broker.memory import MemoryBroker
-from rollog.broker.ports import Broker, TopicPartition
-from rollog.broker.reading import read_to_end
-from rollog.config import LastBatch, RunConfig
-from rollog.errors import BrokerTimeout, ConfigError, DataError, EngineError, LedgerError, ProducerFenced
-from rollog.metrics import Metrics
-from rollog.weights import WeightsStore
+from rollog.kernel.broker.memory import MemoryBroker
+from rollog.kernel.broker.ports import Broker, TopicPartition
+from rollog.kernel.broker.reading import read_to_end
+from rollog.kernel.errors import (
+    BrokerTimeout,
+    ConfigError,
+    DataError,
+    EngineError,
+    LedgerError,
+    ProducerFenced,
+)
+from rollog.kernel.metrics import Metrics
+from rollog.kernel.weights import WeightsStore
+from rollog.settings.run import LastBatch, RunConfig
 from schemas import (
     Close,
     DeadLetter,
@@ -42,14 +49,14 @@ from schemas import (
 )
 from schemas.codec import decode_as
 from trainer.loop import Trainer
-from trainer.planning import step_seed
 from trainer.role import run_trainer
-from trainer.training import plan_groups, training_batch
+from trainer.step.batch import plan_groups, training_batch
+from trainer.step.planning import step_seed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from rollog.broker.topics import RunTopics
+    from rollog.kernel.broker.topics import RunTopics
     from trainer.engines.ports import StepResult, TrainingBatch
     from trainer.settings import TrainerSettings
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-from training_cases import (
+from support.small_training import (
     FakeRun,
     NaiveEngine,
     a_group,
@@ -18,21 +18,21 @@ from training_cases import (
     turn_until_version,
 )
 
-from rollog.broker.memory import MemoryBroker
-from rollog.broker.topics import RunTopics
-from rollog.errors import EngineError, LedgerError, WeightsError
-from rollog.metrics import Metrics
-from rollog.weights import WeightsStore
+from rollog.kernel.broker.memory import MemoryBroker
+from rollog.kernel.broker.topics import RunTopics
+from rollog.kernel.errors import EngineError, LedgerError, WeightsError
+from rollog.kernel.metrics import Metrics
+from rollog.kernel.weights import WeightsStore
+from rollog.settings.training import TrainerConfig
 from schemas import Disposition, Rebase, Step
-from trainer.config import TrainerConfig
 from trainer.loop import Trainer
 from trainer.role import training_engine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from rollog.broker.memory_producers import MemoryTransactionalProducer
-    from rollog.broker.ports import Broker
+    from rollog.kernel.broker.memory_producers import MemoryTransactionalProducer
+    from rollog.kernel.broker.ports import Broker
     from trainer.engines.ports import TrainingEngine
     from trainer.settings import TrainerSettings
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from terminal import Terminal
-from waiting import wait_until
-from whole_run import settings_file, small_settings
+from support.terminal import Terminal
+from support.threaded_run import settings_file, small_settings
+from support.waiting import wait_until
 
 from consumers.ledger import read_ledger
-from rollog.broker.embedded import EmbeddedKafka
-from rollog.broker.kafka import KafkaBroker
-from rollog.broker.topics import RunTopics
-from rollog.runs import read_runs
+from rollog.kernel.broker.embedded import EmbeddedKafka
+from rollog.kernel.broker.kafka import KafkaBroker
+from rollog.kernel.broker.topics import RunTopics
+from rollog.kernel.runs import read_runs
 from schemas import LedgerKind
 
 if TYPE_CHECKING:

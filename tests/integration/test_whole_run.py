@@ -8,23 +8,23 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
-from loop_rewards import poisoned_prompt
-from whole_run import small_settings, whole_run
+from support.loop_rewards import poisoned_prompt
+from support.threaded_run import small_settings, whole_run
 
 from consumers.audit.auditor import audit_run
-from rollog.cli.summary import summarize
-from rollog.errors import DataError, exit_status, exit_status_configuration
+from rollog.kernel.errors import DataError, exit_status, exit_status_configuration
+from rollog.kernel.weights import WeightsStore
 from rollog.rules.freshness import lag_bound
-from rollog.weights import WeightsStore
+from rollog.run.summary import summarize
 from schemas import Disposition, LedgerKind, Status, Step
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from whole_run import WholeRun
+    from support.threaded_run import WholeRun
 
-    from rollog.broker.kafka import KafkaBroker
-    from rollog.broker.topics import RunTopics
+    from rollog.kernel.broker.kafka import KafkaBroker
+    from rollog.kernel.broker.topics import RunTopics
     from schemas import LedgerRecord
 
 pytestmark = [pytest.mark.broker, pytest.mark.engine]
@@ -191,7 +191,7 @@ def test_a_poisoned_prompt_is_given_up_after_its_attempts_and_the_run_ends(
         tmp_path,
         run_topics.run,
         groups={"filter_zero_signal": False, "max_attempts": 2, "group_size": 2},
-        reward={"function": "loop_rewards:fails_on_one_prompt"},
+        reward={"function": "support.loop_rewards:fails_on_one_prompt"},
         data={"shuffle": False},
     )
     train = tmp_path / "prompts.jsonl"
@@ -231,7 +231,7 @@ def test_a_run_whose_rewards_never_vary_ends_and_says_what_to_change(
         tmp_path,
         run_topics.run,
         groups={"max_untrained_in_a_row": 5, "group_size": 2},
-        reward={"function": "loop_rewards:always_right"},
+        reward={"function": "support.loop_rewards:always_right"},
     )
     with whole_run(kafka_broker, tmp_path, settings) as run:
         run.dispatcher()

@@ -11,21 +11,21 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import pytest
-import simulated_run
-from mutants import Mutants
-from simulated_run import Plan, SimulatedRun, max_workers, num_partitions
+from support import simulated_run
+from support.mutants import Mutants
+from support.simulated_run import Plan, SimulatedRun, max_workers, num_partitions
 
 from consumers.audit.auditor import audit_run
 from consumers.ledger import read_ledger
-from rollog.broker.ports import TopicPartition
-from rollog.config import BrokerConfig
-from rollog.weights import WeightsStore
+from rollog.kernel.broker.ports import TopicPartition
+from rollog.kernel.weights import WeightsStore
+from rollog.settings.run import BrokerConfig
 from schemas import Close, Disposition
 
 if TYPE_CHECKING:
-    from run_auditor import RunAuditor
+    from support.run_auditor import RunAuditor
 
-    from rollog.broker.ports import Record
+    from rollog.kernel.broker.ports import Record
 
 num_mutants = 2_500
 """Of each of the runs."""

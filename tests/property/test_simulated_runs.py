@@ -13,10 +13,10 @@ from dataclasses import replace
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from simulated_run import Plan, SimulatedRun
+from support.simulated_run import Plan, SimulatedRun
 
-from rollog.config import LastBatch
-from rollog.errors import DataError
+from rollog.kernel.errors import DataError
+from rollog.settings.run import LastBatch
 from schemas import CancelReason, Disposition
 
 Event = Callable[[SimulatedRun, int], None]

@@ -17,15 +17,11 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from rollog.errors import EngineError
-from trainer.engines.packing_probe import check_packing
+from rollog.kernel.errors import EngineError
 from trainer.engines.ports import EngineDescription, StepResult, TrainingBatch
-from trainer.engines.reference import ReferenceModel
-from trainer.gradients import accumulate, step_statistics, step_work
-from trainer.learning_rates import next_rates
-from trainer.lora import adapter_versions, add_adapters, published_tensors, trained_parameters
-from trainer.optimizers import adamw_settings
-from trainer.policy import (
+from trainer.model.adapters import adapter_versions, add_adapters, published_tensors, trained_parameters
+from trainer.model.packing_probe import check_packing
+from trainer.model.policy import (
     Policy,
     checkpoint_activations,
     compute_deterministically,
@@ -34,16 +30,20 @@ from trainer.policy import (
     model_config_json,
     to_safetensors,
 )
+from trainer.model.reference import ReferenceModel
+from trainer.step.gradients import accumulate, step_statistics, step_work
+from trainer.step.optimizer import adamw_settings
+from trainer.step.schedule import next_rates
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from transformers import PreTrainedModel
 
-    from trainer.config import TrainerConfig
+    from rollog.settings.training import TrainerConfig
     from trainer.engines.ports import StepSettings
-    from trainer.gradients import Anchors, Minibatch
-    from trainer.off_policy import RatioSums
+    from trainer.step.gradients import Anchors, Minibatch
+    from trainer.step.off_policy import RatioSums
 
 checkpoint_file = "engine.pt"
 

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from rollog.settings.training import AlgorithmConfig, OptimizerConfig
     from schemas import MicroBatch
     from schemas.arrays import Float32Array, Int32Array, UInt8Array
-    from trainer.config import AlgorithmConfig, OptimizerConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -12,28 +12,28 @@ from typing import TYPE_CHECKING, Any
 
 import fastavro
 import pytest
-from broker_cases import a_topic, read_to_end
-from recorded_run import recorded_run, store_of
-from run_auditor import RunAuditor
+from support.broker_topics import a_topic, read_to_end
+from support.recorded_run import recorded_run, store_of
+from support.run_auditor import RunAuditor
 
 from consumers.archive import WeightsChoice, export_archive, write_archive
 from consumers.ledger import read_ledger
-from rollog.archived_weights import archived_weights
-from rollog.bench.training_engine import HashTrainingEngine
-from rollog.broker import archive_format
-from rollog.broker.archive import ArchiveBroker
-from rollog.broker.archive_format import record_schema, topic_member, weights_member
-from rollog.broker.memory import MemoryBroker
-from rollog.broker.ports import TopicPartition
-from rollog.broker.topics import RunTopics, run_topic_names, runs_topic
-from rollog.errors import ArchiveError, ConfigError, TopicMismatch, WeightsError
-from rollog.runs import find_run, read_runs, register_run
-from rollog.weights import WeightsStore
+from rollog.kernel.archived_weights import archived_weights
+from rollog.kernel.broker import archive_format
+from rollog.kernel.broker.archive import ArchiveBroker
+from rollog.kernel.broker.archive_format import record_schema, topic_member, weights_member
+from rollog.kernel.broker.memory import MemoryBroker
+from rollog.kernel.broker.ports import TopicPartition
+from rollog.kernel.broker.topics import RunTopics, run_topic_names, runs_topic
+from rollog.kernel.errors import ArchiveError, ConfigError, TopicMismatch, WeightsError
+from rollog.kernel.runs import find_run, read_runs, register_run
+from rollog.kernel.weights import WeightsStore
 from schemas import RunManifest, WeightVersion
 from schemas.codec import decode_as
-from trainer.recorded import read_history
-from trainer.recovery import restore_engine
-from trainer.redo import Recording
+from trainer.engines.simulated import HashTrainingEngine
+from trainer.recorded.history import read_history
+from trainer.recorded.recovery import restore_engine
+from trainer.recorded.redo import Recording
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

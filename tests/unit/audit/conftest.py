@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from audited_run import AuditedRun, record_run
+from support.audited_run import AuditedRun, record_run
 
 
 @pytest.fixture(scope="session")

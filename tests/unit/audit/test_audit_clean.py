@@ -6,18 +6,18 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
-from audited_run import check, findings, places
+from support.audited_run import check, findings, places
 
 from consumers.audit.auditor import audit_run
-from rollog.broker.ports import TopicPartition
-from rollog.broker.topics import RunTopics
-from rollog.errors import TopicMismatch
+from rollog.kernel.broker.ports import TopicPartition
+from rollog.kernel.broker.topics import RunTopics
+from rollog.kernel.errors import TopicMismatch
 from schemas import Disposition, LedgerKind
 
 if TYPE_CHECKING:
-    from audited_run import AuditedRun
+    from support.audited_run import AuditedRun
 
-    from rollog.broker.memory import MemoryBroker
+    from rollog.kernel.broker.memory import MemoryBroker
 
 
 def test_nothing_is_off_and_everything_is_counted(run: AuditedRun) -> None:

@@ -7,15 +7,15 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from audited_run import check, findings, places
+from support.audited_run import check, findings, places
 
-from rollog.broker.ports import TopicPartition
+from rollog.kernel.broker.ports import TopicPartition
 from schemas import Disposition, LedgerKind, RolloutTask, Sample, Status, Step
 from schemas.codec import decode, decode_as, encode
 
 if TYPE_CHECKING:
-    from audited_run import AuditedRun
-    from recorded_topics import RecordedTopics
+    from support.altered_topics import RecordedTopics
+    from support.audited_run import AuditedRun
 
     from schemas import LedgerRecord, Verdict
 

@@ -6,20 +6,20 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from audited_run import check, findings, places
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.audited_run import check, findings, places
 
-from rollog.broker.ports import TopicPartition
+from rollog.kernel.broker.ports import TopicPartition
 from schemas import DeadLetter, Disposition, LedgerKind, LedgerRecord, Step, WeightVersion
 from schemas.codec import decode_as, encode
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from audited_run import AuditedRun
+    from support.audited_run import AuditedRun
 
-    from rollog.broker.ports import Record
+    from rollog.kernel.broker.ports import Record
 
 
 def with_other_byte(record: Record, at: int) -> bytes:

@@ -11,10 +11,10 @@ from typing import Any, cast
 
 import pytest
 
-from rollog.broker.embedded import EmbeddedKafka
-from rollog.broker.embedded_jars import Jar, download, pinned
-from rollog.broker.embedded_settings import server_properties
-from rollog.errors import ConfigError
+from rollog.kernel.broker.embedded import EmbeddedKafka
+from rollog.kernel.broker.embedded_jars import Jar, download, pinned
+from rollog.kernel.broker.embedded_settings import server_properties
+from rollog.kernel.errors import ConfigError
 
 jar = Jar("org.example:thing:1.2", hashlib.sha256(b"right").hexdigest())
 
@@ -69,7 +69,7 @@ def test_every_jar_is_pinned_once() -> None:
 
 def launch(parent: int, *command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "rollog.broker.child", str(parent), *command],
+        [sys.executable, "-m", "rollog.kernel.broker.child", str(parent), *command],
         capture_output=True,
         text=True,
         check=False,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import kafka.errors as kafka_errors
 import pytest
 
-from rollog.broker.kafka_errors import translated, translating
-from rollog.errors import BrokerError, BrokerTimeout, ProducerFenced, RecordTooLarge, TopicMismatch
+from rollog.kernel.broker.kafka_errors import translated, translating
+from rollog.kernel.errors import BrokerError, BrokerTimeout, ProducerFenced, RecordTooLarge, TopicMismatch
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 
 import pytest
-from broker_cases import a_topic, read_to_end, values
-from waiting import wait_until
+from support.broker_topics import a_topic, read_to_end, values
+from support.waiting import wait_until
 
-from rollog.broker.memory import MemoryBroker
-from rollog.broker.ports import TopicPartition
-from rollog.errors import BrokerTimeout, ProducerFenced
+from rollog.kernel.broker.memory import MemoryBroker
+from rollog.kernel.broker.ports import TopicPartition
+from rollog.kernel.errors import BrokerTimeout, ProducerFenced
 
 
 def test_sends_to_a_paused_broker_stay_in_flight_until_it_resumes() -> None:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rollog.broker.preflight import Address, answers, parse_addresses, wait_for_broker
-from rollog.errors import BrokerUnreachable, ConfigError
+from rollog.kernel.broker.preflight import Address, answers, parse_addresses, wait_for_broker
+from rollog.kernel.errors import BrokerUnreachable, ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from broker_cases import a_topic, values
+from support.broker_topics import a_topic, values
 
-from rollog.broker.memory import MemoryBroker
-from rollog.broker.ports import TopicPartition
-from rollog.broker.reading import drain, read_to_end, read_until
-from rollog.errors import BrokerTimeout
+from rollog.kernel.broker.memory import MemoryBroker
+from rollog.kernel.broker.ports import TopicPartition
+from rollog.kernel.broker.reading import drain, read_to_end, read_until
+from rollog.kernel.errors import BrokerTimeout
 
 
 def written(broker: MemoryBroker, *, num_partitions: int = 1, num_records: int = 4) -> str:

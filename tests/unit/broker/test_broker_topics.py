@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from rollog.broker.limits import dead_letter_margin_bytes, largest_record_limit_bytes
-from rollog.broker.memory import MemoryBroker
-from rollog.broker.ports import TopicSpec
-from rollog.broker.topics import (
+from rollog.kernel.broker.limits import dead_letter_margin_bytes, largest_record_limit_bytes
+from rollog.kernel.broker.memory import MemoryBroker
+from rollog.kernel.broker.ports import TopicSpec
+from rollog.kernel.broker.topics import (
     RunTopics,
     check_topics,
     ensure_topics,
@@ -16,8 +16,8 @@ from rollog.broker.topics import (
     topic_differences,
     topic_specs,
 )
-from rollog.config import BrokerConfig
-from rollog.errors import ConfigError, TopicMismatch
+from rollog.kernel.errors import ConfigError, TopicMismatch
+from rollog.settings.run import BrokerConfig
 
 topics = RunTopics("team", "exp-1")
 

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 from zipfile import ZipFile
 
 import pytest
-from audited_run import AuditedRun, record_run
 from click.testing import CliRunner
-from recorded_run import recorded_run, store_of
+from support.audited_run import AuditedRun, record_run
+from support.recorded_run import recorded_run, store_of
 
 from consumers.archive import WeightsChoice, export_archive
 from rollog.cli.audit import checked_head, tell
 from rollog.cli.main import cli
-from rollog.errors import ConfigError
+from rollog.kernel.errors import ConfigError
 from schemas import Disposition
 
 if TYPE_CHECKING:

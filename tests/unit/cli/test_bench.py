@@ -7,10 +7,10 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
-from rollog.bench.demo_run import as_published
-from rollog.cli.bench_learning import what_is_learnt
+from benchmarks.harness.commands_learning import what_is_learnt
+from benchmarks.harness.demo_run import as_published
 from rollog.cli.main import cli
-from rollog.cli.sources import load_settings
+from rollog.settings.sources import load_settings
 
 results = Path(__file__).parents[3] / "benchmarks" / "results"
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 from click.testing import CliRunner
-from recorded_run import recorded_run, store_of
+from support.recorded_run import recorded_run, store_of
 
 from consumers.archive import WeightsChoice, export_archive
 from consumers.dead_letters import Reinjection, StoredLetter
 from rollog.cli.dead_letters import letter_lines, outcome_lines
 from rollog.cli.main import cli
-from rollog.errors import ConfigError, DecodeError
+from rollog.kernel.errors import ConfigError, DecodeError
 from schemas import DeadLetter
 
 if TYPE_CHECKING:

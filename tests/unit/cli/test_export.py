@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 from click.testing import CliRunner
-from recorded_run import recorded_run, store_of
+from support.recorded_run import recorded_run, store_of
 
 from consumers.archive import WeightsChoice, export_archive
 from consumers.ledger import read_ledger
 from rollog.cli.main import cli
-from rollog.errors import ConfigError
+from rollog.kernel.errors import ConfigError
 from schemas import Disposition
 
 if TYPE_CHECKING:

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from rollog.broker.memory import MemoryBroker
-from rollog.cli.creation import create_run, create_run_if_missing
-from rollog.cli.local import dispatcher_settings, rollout_settings, settings_of_run, trainer_settings
-from rollog.cli.settings import Settings
-from rollog.errors import ConfigError, RunExists, RunNotFound, TopicMismatch
+from rollog.kernel.broker.memory import MemoryBroker
+from rollog.kernel.errors import ConfigError, RunExists, RunNotFound, TopicMismatch
+from rollog.run.creation import create_run, create_run_if_missing
+from rollog.run.role_settings import dispatcher_settings, rollout_settings, settings_of_run, trainer_settings
+from rollog.settings.settings import Settings
 
 
 def settings_named(name: str) -> Settings:

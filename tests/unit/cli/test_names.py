@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rollog.cli.names import checked_name, made_up_name
-from rollog.errors import ConfigError
+from rollog.kernel.errors import ConfigError
+from rollog.run.names import checked_name, made_up_name
 
 
 def test_made_up_names_are_well_formed_and_differ() -> None:

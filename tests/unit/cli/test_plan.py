@@ -6,17 +6,17 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from builders import a_sample
 from click.testing import CliRunner
-from written_run import WrittenRun
+from support.builders import a_sample
+from support.written_run import WrittenRun
 
-from consumers.measured_times import measure_times
-from rollog.broker.memory import MemoryBroker
-from rollog.broker.topics import RunTopics
+from consumers.durations import measure_times
 from rollog.cli.main import cli
 from rollog.cli.plan import Measured, figures_of, plan_lines, workload_of
-from rollog.errors import ConfigError
-from rollog.rules.sizing import plan_devices, with_alpha
+from rollog.kernel.broker.memory import MemoryBroker
+from rollog.kernel.broker.topics import RunTopics
+from rollog.kernel.errors import ConfigError
+from rollog.planning.sizing import plan_devices, with_alpha
 from schemas import Timings
 
 if TYPE_CHECKING:

@@ -5,24 +5,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from broker_cases import read_to_end
-from recorded_run import a_manifest_of, recorded_run, store_of
-from simulated_run import Plan
+from support.broker_topics import read_to_end
+from support.recorded_run import a_manifest_of, recorded_run, store_of
+from support.simulated_run import Plan
 
 from consumers.ledger import read_ledger
 from consumers.trained_samples import trained_samples
-from rollog.cli.pruning import prune_samples
 from rollog.cli.run_source import RunSource
-from rollog.cli.settings import Settings
-from rollog.errors import ConfigError, LedgerError
-from rollog.weights import WeightsStore
+from rollog.kernel.errors import ConfigError, LedgerError
+from rollog.kernel.weights import WeightsStore
+from rollog.run.pruning import prune_samples
+from rollog.settings.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from simulated_run import SimulatedRun
+    from support.simulated_run import SimulatedRun
 
-    from rollog.broker.ports import Record
+    from rollog.kernel.broker.ports import Record
     from schemas import Sample
 
 

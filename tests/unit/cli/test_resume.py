@@ -5,16 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from builders import LedgerBuilder
 from click.testing import CliRunner
+from support.builders import LedgerBuilder
 
-from rollog.cli.local import shared_out
 from rollog.cli.main import cli
 from rollog.cli.resume import changes_of
-from rollog.cli.settings import Settings
-from rollog.cli.sources import assigned
-from rollog.cli.supervising import RoleFlags, role_specs
-from rollog.errors import ConfigError
+from rollog.kernel.errors import ConfigError
+from rollog.run.local_run import RoleFlags, role_specs
+from rollog.run.role_settings import shared_out
+from rollog.settings.settings import Settings
+from rollog.settings.sources import assigned
 
 
 def changes(ledger: LedgerBuilder, **wanted: object) -> dict[str, object]:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rollog.cli.settings import Settings, check_files, config_sha256, with_absolute_paths
-from rollog.cli.sources import demo_settings, load_settings
-from rollog.errors import ConfigError
+from rollog.kernel.errors import ConfigError
+from rollog.settings.settings import Settings, check_files, config_sha256, with_absolute_paths
+from rollog.settings.sources import demo_settings, load_settings
 
 if TYPE_CHECKING:
     from pathlib import Path

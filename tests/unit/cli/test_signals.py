@@ -9,11 +9,11 @@ import sys
 
 import pytest
 
-from rollog.cli.signals import StopSignals
+from rollog.kernel.signals import StopSignals
 
 stubborn = """
 import os, signal, sys
-from rollog.cli.signals import StopSignals
+from rollog.kernel.signals import StopSignals
 with StopSignals() as signals:
     os.kill(os.getpid(), signal.SIGTERM)
     assert signals.stop.is_set()

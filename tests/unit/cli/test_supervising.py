@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rollog.cli.supervising import sole_supervisor
-from rollog.errors import ConfigError
+from rollog.kernel.errors import ConfigError
+from rollog.run.local_run import sole_supervisor
 
 if TYPE_CHECKING:
     from pathlib import Path

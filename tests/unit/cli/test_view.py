@@ -11,11 +11,11 @@ from rich.console import Console
 
 from consumers.evaluation import EvaluationScore
 from consumers.progress import ProgressView
-from rollog.cli.display import Lines, Picture
-from rollog.cli.settings import Settings
-from rollog.cli.summary import step_split, summarize, summary_lines, write_summary
-from rollog.cli.view import RunFacts, picture, sparkline
-from rollog.supervisor import RoleSpec, RoleState, SupervisedRole
+from rollog.run.display import Lines, Picture
+from rollog.run.summary import step_split, summarize, summary_lines, write_summary
+from rollog.run.supervisor import RoleSpec, RoleState, SupervisedRole
+from rollog.run.view import RunFacts, picture, sparkline
+from rollog.settings.settings import Settings
 from schemas import StepTimings, WorkerState, WorkerStatus
 
 if TYPE_CHECKING:

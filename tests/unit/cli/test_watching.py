@@ -6,14 +6,14 @@ import json
 import threading
 from typing import TYPE_CHECKING
 
-from written_run import WrittenRun
+from support.written_run import WrittenRun
 
-from rollog.broker.memory import MemoryBroker
-from rollog.broker.topics import RunTopics
-from rollog.cli.conclusion import conclude, version_of
-from rollog.cli.settings import Settings
-from rollog.cli.watching import logging_beside, watcher_of
-from rollog.logs import get_logger
+from rollog.kernel.broker.memory import MemoryBroker
+from rollog.kernel.broker.topics import RunTopics
+from rollog.kernel.logs import get_logger
+from rollog.run.conclusion import conclude, version_of
+from rollog.run.watching import logging_beside, watcher_of
+from rollog.settings.settings import Settings
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from broker_cases import read_to_end
-from recorded_run import recorded_run
+from support.broker_topics import read_to_end
+from support.recorded_run import recorded_run
 
 from consumers.dead_letters import Reinjection, chosen_letters, letter_header, read_letters, reinject
-from rollog.broker.ports import Record
-from rollog.errors import ConfigError
+from rollog.kernel.broker.ports import Record
+from rollog.kernel.errors import ConfigError
 from rollog.rules.dead_letters import dead_letter
 from rollog.rules.headers import SampleLimits
 from schemas import Sample
@@ -18,7 +18,7 @@ from schemas.codec import decode_as, encode
 from schemas.headers import headers_of
 
 if TYPE_CHECKING:
-    from simulated_run import SimulatedRun
+    from support.simulated_run import SimulatedRun
 
 
 limits = SampleLimits(num_partitions=2, num_replicas=2, temperature=1.0)

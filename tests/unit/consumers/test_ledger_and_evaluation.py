@@ -5,18 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from builders import LedgerBuilder, a_sample, a_segment
+from support.builders import LedgerBuilder, a_sample, a_segment
 
 from consumers.evaluation import EvaluationTally
 from consumers.ledger import read_ledger
-from rollog.broker.ports import TopicSpec
-from rollog.errors import LedgerError
+from rollog.kernel.broker.ports import TopicSpec
+from rollog.kernel.errors import LedgerError
 from schemas import Kind, Status
 from schemas.codec import encode
 
 if TYPE_CHECKING:
-    from rollog.broker.memory import MemoryBroker
-    from rollog.broker.topics import RunTopics
+    from rollog.kernel.broker.memory import MemoryBroker
+    from rollog.kernel.broker.topics import RunTopics
     from schemas import Sample
 
 

@@ -7,18 +7,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from broker_cases import read_to_end
-from builders import a_sample
 from click.testing import CliRunner
-from recorded_run import recorded_run, store_of
-from simulated_run import Plan
+from support.broker_topics import read_to_end
+from support.builders import a_sample
+from support.recorded_run import recorded_run, store_of
+from support.simulated_run import Plan
 
 from consumers.archive import WeightsChoice, export_archive
 from consumers.ledger import read_ledger
 from consumers.lineage import Lineage
-from rollog.broker.ports import TopicPartition
 from rollog.cli.main import cli
-from rollog.errors import ConfigError
+from rollog.kernel.broker.ports import TopicPartition
+from rollog.kernel.errors import ConfigError
 from schemas import Disposition, Kind, Prompt, RolloutTask, Sample, Verdict, sample_id
 from schemas.codec import decode, decode_as, encode
 from schemas.headers import headers_of
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from click.testing import Result
-    from simulated_run import SimulatedRun
+    from support.simulated_run import SimulatedRun
 
-    from rollog.broker.ports import Record
+    from rollog.kernel.broker.ports import Record
 
 
 @pytest.fixture

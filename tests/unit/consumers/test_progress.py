@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from written_run import WrittenRun, a_verdict
+from support.written_run import WrittenRun, a_verdict
 
 from consumers.progress import RunProgress, RunTimes
-from rollog.broker.memory import MemoryBroker
-from rollog.broker.ports import TopicPartition
-from rollog.broker.topics import RunTopics
-from rollog.errors import LedgerError, TopicMismatch
+from rollog.kernel.broker.memory import MemoryBroker
+from rollog.kernel.broker.ports import TopicPartition
+from rollog.kernel.broker.topics import RunTopics
+from rollog.kernel.errors import LedgerError, TopicMismatch
 from schemas import (
     Disposition,
     FinishReason,

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from producers.reward_functions import load_reward_function
-from rollog.cli.settings import check_files
-from rollog.cli.sources import demo_settings, load_settings
+from producers.rewards.functions import load_reward_function
+from rollog.settings.settings import check_files
+from rollog.settings.sources import demo_settings, load_settings
 
 root = Path(__file__).resolve().parents[3]
 examples = sorted((root / "examples").glob("*.toml"))

@@ -17,7 +17,7 @@ from rollog.demo.model import (
     save_tokenizer,
     vocabulary,
 )
-from rollog.word_models import eos_token_id, pad_token_id, unknown_token_id
+from rollog.demo.word_models import eos_token_id, pad_token_id, unknown_token_id
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -17,7 +17,7 @@ from rollog.demo.model import load_tokenizer
 from rollog.demo.prepare import DemoFiles, prepare
 from rollog.demo.settings import WarmStartSettings
 from rollog.demo.warm_start import train
-from rollog.errors import DataError
+from rollog.kernel.errors import DataError
 
 if TYPE_CHECKING:
     from pathlib import Path

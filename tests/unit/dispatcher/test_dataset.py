@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from producers.dispatcher.dataset import PromptOrder, load_prompts
-from rollog.errors import DataError
+from rollog.kernel.errors import DataError
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from builders import a_header, a_task, groups_config
-from dispatcher_bench import Bench, num_partitions
+from support.builders import a_header, a_task, groups_config
+from support.dispatcher_driver import Bench, num_partitions
 
-from producers.config import DataConfig, DispatchConfig, EvaluationConfig
 from producers.seeds import derived_seed
-from rollog.config import BrokerConfig, RunConfig
-from rollog.errors import Superseded
-from rollog.rules.verdicts import verdict_of
+from rollog.kernel.errors import Superseded
+from rollog.settings.generation import DataConfig, DispatchConfig, EvaluationConfig
+from rollog.settings.run import BrokerConfig, RunConfig
 from schemas import (
     Cancel,
     CancelReason,
@@ -33,6 +32,7 @@ from schemas import (
     int32_array,
 )
 from schemas.codec import encode
+from trainer.buffer.verdicts import verdict_of
 
 
 def started_bench(**sections: object) -> Bench:

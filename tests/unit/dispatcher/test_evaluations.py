@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from builders import a_sample, a_task
+from support.builders import a_sample, a_task
 
-from producers.config import EvaluationConfig
-from producers.dispatcher.evaluations import EvaluationBook, WantedEvaluation
+from producers.dispatcher.evaluation_tracker import EvaluationBook, WantedEvaluation
+from rollog.settings.generation import EvaluationConfig
 from schemas import Kind, RolloutTask, Sample, Status
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from builders import LedgerBuilder, a_header, a_task, freshness_config, groups_config
 from hypothesis import given
 from hypothesis import strategies as st
+from support.builders import LedgerBuilder, a_header, a_task, freshness_config, groups_config
 
-from producers.dispatcher.groups import GroupBook
-from rollog.rules.verdicts import verdict_of
-from rollog.rules.window import SampleWindow
+from producers.dispatcher.group_tracker import GroupBook
 from schemas import CancelReason, ClosedGroup, Disposition, IssueReason, Status
+from trainer.buffer.sample_buffer import SampleWindow
+from trainer.buffer.verdicts import verdict_of
 
 
 def a_book(ledger: LedgerBuilder, *, num_steps: int = 100, **changes: Any) -> GroupBook:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from builders import groups_config
-from dispatcher_bench import Bench
+from support.builders import groups_config
+from support.dispatcher_driver import Bench
 
-from producers.config import DispatchConfig
 from producers.dispatcher.rounds import Round
+from rollog.settings.generation import DispatchConfig
 from schemas import IssueReason, Status
 
 

@@ -6,13 +6,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from builders import a_task
+from support.builders import a_task
 
 from producers.dispatcher.startup import History
 from producers.dispatcher.tasks import is_issued_by_a_dispatcher
 from producers.seeds import derived_seed
-from rollog.broker.ports import Record
-from rollog.broker.topics import RunTopics
+from rollog.kernel.broker.ports import Record
+from rollog.kernel.broker.topics import RunTopics
 from schemas import Fence, RolloutTask
 from schemas.codec import encode
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from builders import a_heartbeat, a_task
+from support.builders import a_heartbeat, a_task
 
 from producers.dispatcher.credits import (
     Candidate,

@@ -5,21 +5,23 @@ from __future__ import annotations
 from pathlib import Path
 from typing import get_args
 
-from rollog.cli.reference import algorithm_defaults, configuration_reference
-from rollog.cli.settings import Settings
-from trainer.config import AlgorithmConfig, AlgorithmType
+from rollog.settings.reference import algorithm_defaults, configuration_reference
+from rollog.settings.settings import Settings
+from rollog.settings.training import AlgorithmConfig, AlgorithmType
 
 page = Path(__file__).parents[3] / "docs" / "configuration.md"
 
 
 def test_the_page_is_what_the_code_writes() -> None:
-    written = "python -m rollog.cli.reference > docs/configuration.md"
+    written = "python -m rollog.settings.reference > docs/configuration.md"
     assert page.read_text(encoding="utf-8") == configuration_reference(), f"write the page anew: {written}"
 
 
 def test_the_defaults_of_every_algorithm_are_those_of_the_code() -> None:
     text = (page.parent / "algorithms.md").read_text(encoding="utf-8")
-    assert algorithm_defaults() in text, "put the table of rollog.cli.reference.algorithm_defaults() there"
+    assert algorithm_defaults() in text, (
+        "put the table of rollog.settings.reference.algorithm_defaults() there"
+    )
 
 
 def test_every_setting_of_the_algorithms_is_explained() -> None:

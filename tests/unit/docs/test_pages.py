@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import click
 import pytest
 
-from rollog.broker.topics import RunTopics, run_topic_names
 from rollog.cli.main import cli
-from rollog.cli.settings import Settings
-from rollog.config import Section
+from rollog.kernel.broker.topics import RunTopics, run_topic_names
+from rollog.kernel.config import Section
+from rollog.settings.settings import Settings
 from schemas import Disposition, LedgerKind, Status
 from schemas.records import Record
 

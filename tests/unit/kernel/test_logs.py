@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rollog.errors import ConfigError
-from rollog.logs import configure_logging, get_logger
+from rollog.kernel.errors import ConfigError
+from rollog.kernel.logs import configure_logging, get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,8 +10,8 @@ from urllib.request import urlopen
 import pytest
 from prometheus_client import CollectorRegistry
 
-from rollog.errors import ConfigError
-from rollog.metrics import Metrics, catalogue_table
+from rollog.kernel.errors import ConfigError
+from rollog.kernel.metrics import Metrics, catalogue_table
 
 page = Path(__file__).parents[3] / "docs" / "metrics.md"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rollog.supervision.policy import Done, Exit, GiveUp, Restart, RestartPolicy, decide
+from rollog.run.restart_policy import Done, Exit, GiveUp, Restart, RestartPolicy, decide
 
 policy = RestartPolicy(max_restarts=3, window_seconds=100, first_delay_seconds=1, longest_delay_seconds=3)
 

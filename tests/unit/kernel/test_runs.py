@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from rollog.broker.memory import MemoryBroker
-from rollog.broker.ports import TopicSpec
-from rollog.errors import RunExists, RunNotFound
-from rollog.runs import find_run, read_runs, register_run
+from rollog.kernel.broker.memory import MemoryBroker
+from rollog.kernel.broker.ports import TopicSpec
+from rollog.kernel.errors import RunExists, RunNotFound
+from rollog.kernel.runs import find_run, read_runs, register_run
 from schemas import RunManifest
 
 

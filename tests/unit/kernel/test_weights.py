@@ -11,9 +11,9 @@ from uuid import uuid4
 
 import pytest
 
-from rollog import weights
-from rollog.errors import ConfigError, WeightsError
-from rollog.weights import WeightsStore, weights_name
+from rollog.kernel import weights
+from rollog.kernel.errors import ConfigError, WeightsError
+from rollog.kernel.weights import WeightsStore, weights_name
 from schemas.weights import WeightVersion
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ def test_deleting_twice_is_fine(store: WeightsStore) -> None:
 
 dying_writer = """
 import os, sys
-from rollog.weights import WeightsStore
+from rollog.kernel.weights import WeightsStore
 os.fsync = lambda descriptor: os._exit(9)
 WeightsStore(sys.argv[1]).publish(1, b"weights")
 """

@@ -6,13 +6,19 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
-from builders import a_task
+from support.builders import a_task
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 
-from producers.prompts import ByteTokenizer, PromptRenderer, load_tokenizer, reward_fields, reward_prompt
-from rollog.errors import DataError
+from producers.rollout.prompts import (
+    ByteTokenizer,
+    PromptRenderer,
+    load_tokenizer,
+    reward_fields,
+    reward_prompt,
+)
+from rollog.kernel.errors import DataError
 from schemas import Prompt, SamplingParameters
 
 if TYPE_CHECKING:

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from rollout_cases import Stage, a_stage, running
-from waiting import wait_until
+from support.waiting import wait_until
+from support.worker_thread import Stage, a_stage, running
 
 from producers.engines.simulated import SimulatedEngine, simulated_logprob
 from producers.rollout.reporting import ReloadStopwatch
 from producers.rollout.resumption import resumed_seed
-from rollog.broker.ports import TopicPartition
-from rollog.errors import WeightsError
-from rollog.metrics import Metrics
-from rollog.weights import WeightsStore
+from rollog.kernel.broker.ports import TopicPartition
+from rollog.kernel.errors import WeightsError
+from rollog.kernel.metrics import Metrics
+from rollog.kernel.weights import WeightsStore
 from schemas import Cancel, CancelReason, FinishReason, SamplingParameters, Status, WorkerState
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from producers.engines.ports import Generation, GenerationRequest
-    from rollog.broker.memory import MemoryBroker
-    from rollog.broker.topics import RunTopics
+    from rollog.kernel.broker.memory import MemoryBroker
+    from rollog.kernel.broker.topics import RunTopics
     from schemas import Sample
 
 modes = ["keep", "drain", "abort"]

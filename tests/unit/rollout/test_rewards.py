@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from waiting import wait_until
+from support.waiting import wait_until
 
-from producers.config import RewardConfig
-from producers.reward_functions import RewardResult, call_reward_function
-from producers.rewards import InProcessRewards, RewardPool, ShuffledRewards, make_rewards
-from rollog.errors import DataError, RewardError
+from producers.rewards.functions import RewardResult, call_reward_function
+from producers.rewards.scorers import InProcessRewards, RewardPool, ShuffledRewards, make_rewards
+from rollog.kernel.errors import DataError, RewardError
+from rollog.settings.generation import RewardConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
 
-    from producers.rewards import Rewards
+    from producers.rewards.scorers import Rewards
 
-function = "reward_functions_for_tests:reward"
+function = "support.reward_functions_for_tests:reward"
 
 
 @pytest.fixture(autouse=True)
@@ -164,7 +164,11 @@ def test_a_cancelled_call_does_not_disturb_the_order_of_the_others() -> None:
 
 @pytest.mark.parametrize(
     "reference",
-    ["no_such_module:f", "reward_functions_for_tests:missing", "reward_functions_for_tests:not_callable"],
+    [
+        "no_such_module:f",
+        "support.reward_functions_for_tests:missing",
+        "support.reward_functions_for_tests:not_callable",
+    ],
 )
 @pytest.mark.parametrize("num_processes", [0, 1])
 def test_a_function_that_cannot_be_used_is_named_at_the_start(reference: str, num_processes: int) -> None:

@@ -10,27 +10,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from rollout_cases import a_stage
+from support.worker_thread import a_stage
 
-from producers.config import RewardConfig, RolloutConfig
 from producers.engines.choice import make_engine
 from producers.engines.vllm import vllm_environment
-from producers.rewards import InProcessRewards, RewardPool, ShuffledRewards
+from producers.rewards.scorers import InProcessRewards, RewardPool, ShuffledRewards
 from producers.rollout.role import make_parts, run_rollout
-from rollog.config import ModelConfig
-from rollog.errors import ConfigError, WeightsError
-from rollog.metrics import Metrics
+from rollog.kernel.errors import ConfigError, WeightsError
+from rollog.kernel.metrics import Metrics
+from rollog.settings.generation import RewardConfig, RolloutConfig
+from rollog.settings.run import ModelConfig
 from schemas import RunClosed, Status
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from rollout_cases import Stage
+    from support.worker_thread import Stage
 
-    from rollog.broker.memory import MemoryBroker
-    from rollog.broker.topics import RunTopics
+    from rollog.kernel.broker.memory import MemoryBroker
+    from rollog.kernel.broker.topics import RunTopics
 
-function = "reward_functions_for_tests:reward"
+function = "support.reward_functions_for_tests:reward"
 
 
 @pytest.fixture

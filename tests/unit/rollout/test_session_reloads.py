@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from builders import a_task
-from session_turner import Turner, a_notice, an_evaluation, started, worker_id
+from support.builders import a_task
+from support.session_driver import Turner, a_notice, an_evaluation, started, worker_id
 
 from producers.rollout.actions import Interrupt, Load, Swap
 from producers.rollout.session import ReloadMode, WorkerSession

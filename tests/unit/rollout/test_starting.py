@@ -10,12 +10,12 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from waiting import wait_until
+from support.waiting import wait_until
 
 from producers.engines.starting import GivenUp, Start
 from producers.engines.transformers_engine import TransformersEngine
 from rollog.demo.model import model_config
-from rollog.errors import EngineError
+from rollog.kernel.errors import EngineError
 
 if TYPE_CHECKING:
     from pathlib import Path

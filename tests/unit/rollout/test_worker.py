@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from rollout_cases import Stage, a_stage, running, with_prompt
-from waiting import wait_until
+from support.waiting import wait_until
+from support.worker_thread import Stage, a_stage, running, with_prompt
 
 from producers.engines.simulated import SimulatedEngine, simulated_logprob
-from producers.prompts import ByteTokenizer
-from rollog.broker.ports import TopicPartition
-from rollog.errors import DecodeError, EngineDied, WeightsError
+from producers.rollout.prompts import ByteTokenizer
+from rollog.kernel.broker.ports import TopicPartition
+from rollog.kernel.errors import DecodeError, EngineDied, WeightsError
 from schemas import (
     Cancel,
     CancelReason,
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from producers.engines.ports import Generation, GenerationRequest
-    from rollog.broker.memory import MemoryBroker
-    from rollog.broker.topics import RunTopics
+    from rollog.kernel.broker.memory import MemoryBroker
+    from rollog.kernel.broker.topics import RunTopics
 
 
 @pytest.fixture

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from builders import a_task
+from support.builders import a_task
 
 from producers.engines.simulated import SimulatedEngine
 from producers.rollout.reporting import WorkerReport
 from producers.rollout.session import WorkerSession
-from rollog.metrics import Metrics
+from rollog.kernel.metrics import Metrics
 from schemas import Grant, RolloutTask, WeightVersion
 
 capacity = 3

@@ -6,15 +6,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from builders import LedgerBuilder, freshness_config
 from hypothesis import given
 from hypothesis import strategies as st
+from support.builders import LedgerBuilder, freshness_config
 
 from rollog.rules.alpha_control import TakenStep, alpha_of_step, controlled, is_barrier, may_become_fresh
 from schemas import StepTimings
 
 if TYPE_CHECKING:
-    from rollog.config import FreshnessConfig
+    from rollog.settings.groups import FreshnessConfig
 
 
 def auto(**changes: Any) -> FreshnessConfig:

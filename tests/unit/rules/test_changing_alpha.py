@@ -12,21 +12,21 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from builders import LedgerBuilder, a_header, a_task, freshness_config, groups_config, num_partitions
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.builders import LedgerBuilder, a_header, a_task, freshness_config, groups_config, num_partitions
 
-from producers.dispatcher.groups import GroupBook
-from rollog.rules.admission import max_open_groups
+from producers.dispatcher.admission import max_open_groups
+from producers.dispatcher.group_tracker import GroupBook
 from rollog.rules.alpha_control import alpha_of_step
 from rollog.rules.freshness import lag_bound, lag_quota, min_version
-from rollog.rules.window import SampleWindow
 from schemas import Disposition, Status, sample_id
+from trainer.buffer.sample_buffer import SampleWindow
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from producers.dispatcher.groups import Wanted
+    from producers.dispatcher.group_tracker import Wanted
     from schemas import LedgerRecord
 
 num_steps = 8

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rollog.broker.ports import Record
-from rollog.errors import DecodeError
+from rollog.kernel.broker.ports import Record
+from rollog.kernel.errors import DecodeError
 from rollog.rules.dead_letters import DeadLetterLimit, dead_letter
 
 

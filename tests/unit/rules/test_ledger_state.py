@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from builders import LedgerBuilder, a_genesis, a_header, weights_sha256
+from support.builders import LedgerBuilder, a_genesis, a_header, weights_sha256
 
-from rollog.errors import LedgerError
+from rollog.kernel.errors import LedgerError
 from rollog.rules.ledger_state import LedgerState, record_hash
-from rollog.rules.verdicts import verdict_of
 from schemas import Close, ClosedGroup, Disposition, LedgerKind, LedgerRecord
 from schemas.codec import encode
+from trainer.buffer.verdicts import verdict_of
 
 
 def close_record(state: LedgerState) -> LedgerRecord:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from builders import LedgerBuilder
+from support.builders import LedgerBuilder
 
-from rollog.errors import ConfigError
-from rollog.rules.retention import PrunePlan, plan_prune
+from rollog.kernel.errors import ConfigError
+from rollog.run.retention import PrunePlan, plan_prune
 from schemas import ClosedGroup, Disposition, LedgerRecord, Verdict
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from rollog.rules.sizing import (
+from rollog.planning.sizing import (
     Workload,
     best_device_split,
     best_share,

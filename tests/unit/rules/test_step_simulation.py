@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from rollog.rules.sizing import Workload, best_device_split, split_at
-from rollog.rules.step_simulation import best_simulated_split, simulated_step_seconds
+from rollog.planning.sizing import Workload, best_device_split, split_at
+from rollog.planning.step_simulation import best_simulated_split, simulated_step_seconds
 
 
 def lognormal(num: int, *, cv: float, cap: float, seed: int = 1) -> list[float]:

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.advantages import (
+from rollog.settings.training import AlgorithmConfig
+from trainer.step.advantages import (
     advantages_of,
     batch_advantages,
     group_advantages,
@@ -20,7 +21,6 @@ from trainer.advantages import (
     std_epsilon,
     turn_advantages,
 )
-from trainer.config import AlgorithmConfig
 
 
 def test_two_of_four_right_gives_plus_and_minus_the_inverse_unbiased_deviation() -> None:

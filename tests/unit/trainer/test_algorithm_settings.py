@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, get_args
 
 import pytest
 from pydantic import ValidationError
-from training_cases import trainer_settings
+from support.small_training import trainer_settings
 
-from rollog.broker.topics import RunTopics
-from rollog.cli.settings import Settings
-from rollog.errors import ConfigError
+from rollog.kernel.broker.topics import RunTopics
+from rollog.kernel.errors import ConfigError
 from rollog.rules.ledger_state import LedgerState
-from trainer.config import AlgorithmConfig, AlgorithmType, TrainerConfig, changes_by_type
+from rollog.settings.settings import Settings
+from rollog.settings.training import AlgorithmConfig, AlgorithmType, TrainerConfig, changes_by_type
 from trainer.revisions import amended, changed_by_type, new_changes
 
 if TYPE_CHECKING:

@@ -10,20 +10,20 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from loss_reference import Response, reference_loss
+from support.loss_reference import Response, reference_loss
 
-from trainer.algorithms import extreme_tokens, token_losses
-from trainer.config import AlgorithmConfig, AlgorithmType
-from trainer.losses.aggregation import Denominators, aggregate
-from trainer.losses.penalties import divergences
-from trainer.losses.policy import (
+from rollog.settings.training import AlgorithmConfig, AlgorithmType
+from trainer.step.algorithms import extreme_tokens, token_losses
+from trainer.step.losses.aggregation import Denominators, aggregate
+from trainer.step.losses.penalties import divergences
+from trainer.step.losses.policy import (
     Tokens,
     clipped_losses,
     decoupled_losses,
     tapered_losses,
     weighted_losses,
 )
-from trainer.losses.ratios import at_level, log_ratios, max_log_ratio
+from trainer.step.losses.ratios import at_level, log_ratios, max_log_ratio
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -6,12 +6,12 @@ from dataclasses import fields, replace
 
 import numpy as np
 import pytest
-from training_cases import a_batch, a_training_sample
+from support.small_training import a_batch, a_training_sample
 
-from rollog.errors import EngineError
+from rollog.kernel.errors import EngineError
+from rollog.settings.training import AlgorithmConfig, OptimizerConfig
 from schemas import MicroBatch, int32_array
-from trainer.config import AlgorithmConfig, OptimizerConfig
-from trainer.engines.calls import (
+from trainer.engines.multi_rank.messages import (
     Call,
     batch_call,
     batch_of,
@@ -22,7 +22,7 @@ from trainer.engines.calls import (
     settings_of,
 )
 from trainer.engines.ports import StepSettings, TrainingBatch, TrainingSample
-from trainer.gradients import minibatches
+from trainer.step.gradients import minibatches
 
 
 def through_bytes(batch: TrainingBatch) -> TrainingBatch:

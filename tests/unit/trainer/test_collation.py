@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 import pytest
 import torch
-from training_cases import NaiveEngine, a_training_sample, make_model
+from support.small_training import NaiveEngine, a_training_sample, make_model
 
-from rollog.errors import DataError, WeightsError
-from trainer.collation import collate
-from trainer.policy import (
+from rollog.kernel.errors import DataError, WeightsError
+from trainer.model.policy import (
     Policy,
     checkpoint_activations,
     frozen_logprobs,
@@ -20,6 +19,7 @@ from trainer.policy import (
     to_safetensors,
     untied_tensors,
 )
+from trainer.step.collation import collate
 
 if TYPE_CHECKING:
     from pathlib import Path

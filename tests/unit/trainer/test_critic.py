@@ -13,20 +13,20 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from support.small_training import a_batch, a_training_sample
 from torch import Tensor, nn
-from training_cases import a_batch, a_training_sample
 
-from rollog.errors import EngineError
+from rollog.kernel.errors import EngineError
+from rollog.settings.training import AlgorithmConfig
 from schemas import MicroBatch
-from trainer.advantages import gae_advantages
-from trainer.config import AlgorithmConfig
-from trainer.critic import with_estimates
 from trainer.engines.ports import TrainingBatch
-from trainer.losses.aggregation import Denominators, aggregate
-from trainer.losses.values import Values, value_losses
+from trainer.step.advantages import gae_advantages
+from trainer.step.critic import with_estimates
+from trainer.step.losses.aggregation import Denominators, aggregate
+from trainer.step.losses.values import Values, value_losses
 
 if TYPE_CHECKING:
-    from trainer.config import Aggregation
+    from rollog.settings.training import Aggregation
 
 cpu = torch.device("cpu")
 numbers = st.floats(-10, 10)

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 import torch
+from support.small_training import a_batch, a_training_sample, rewarded
 from torch import Tensor, nn
-from training_cases import a_batch, a_training_sample, rewarded
 
+from rollog.settings.training import AlgorithmConfig
 from schemas import MicroBatch
-from trainer.advantages import batch_advantages, leave_one_out_advantages
-from trainer.config import AlgorithmConfig
 from trainer.engines.ports import TrainingBatch
-from trainer.gradients import anchors_of, less_divergence, minibatches, step_work
+from trainer.step.advantages import batch_advantages, leave_one_out_advantages
+from trainer.step.gradients import anchors_of, less_divergence, minibatches, step_work
 
 cpu = torch.device("cpu")
 

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from training_cases import a_batch
-from waiting import wait_until
+from support.small_training import a_batch
+from support.waiting import wait_until
 
-from rollog.bench.training_engine import HashTrainingEngine
-from rollog.errors import ConfigError, DataError, EngineError
-from trainer.config import AlgorithmConfig, OptimizerConfig, TrainerConfig
-from trainer.engines.calls import Call, encode_call
-from trainer.engines.connections import Connection
-from trainer.engines.following import follow
-from trainer.engines.leading import Followers, LeadingEngine
+from rollog.kernel.errors import ConfigError, DataError, EngineError
+from rollog.settings.training import AlgorithmConfig, OptimizerConfig, TrainerConfig
+from trainer.engines.multi_rank.connections import Connection
+from trainer.engines.multi_rank.follower import follow
+from trainer.engines.multi_rank.leader import Followers, LeadingEngine
+from trainer.engines.multi_rank.messages import Call, encode_call
+from trainer.engines.multi_rank.ranks import RankGroup, launched_rank
 from trainer.engines.ports import StepSettings
-from trainer.engines.ranks import RankGroup, launched_rank
+from trainer.engines.simulated import HashTrainingEngine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from trainer.config import OptimizerConfig
-from trainer.learning_rates import learning_rate
+from rollog.settings.training import OptimizerConfig
+from trainer.step.schedule import learning_rate
 
 
 def test_the_rate_falls_linearly_to_its_final_fraction_at_the_last_step_and_stays() -> None:

@@ -6,22 +6,22 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from builders import LedgerBuilder, a_genesis, weights_sha256
-from training_cases import FakeRun
+from support.builders import LedgerBuilder, a_genesis, weights_sha256
+from support.small_training import FakeRun
 
-from rollog.broker.ports import TopicPartition
-from rollog.broker.reading import read_to_end
-from rollog.errors import ProducerFenced, RecordTooLarge
+from rollog.kernel.broker.ports import TopicPartition
+from rollog.kernel.broker.reading import read_to_end
+from rollog.kernel.errors import ProducerFenced, RecordTooLarge
 from rollog.rules.ledger_state import record_hash
 from schemas import DeadLetter, Disposition, LedgerKind, LedgerRecord, Verdict, WeightVersion
 from schemas.codec import decode, encode
-from trainer.ledger_writer import LedgerWriter
+from trainer.ledger.writer import LedgerWriter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from rollog.broker.memory import MemoryBroker
-    from rollog.broker.topics import RunTopics
+    from rollog.kernel.broker.memory import MemoryBroker
+    from rollog.kernel.broker.topics import RunTopics
 
 notice = WeightVersion(version=0, sha256=weights_sha256(0), name="v000000-0.safetensors", num_bytes=1)
 letter = DeadLetter(

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from trainer.config import Aggregation
-from trainer.losses.aggregation import Denominators, aggregate
-from trainer.losses.policy import Tokens, clipped_losses
-from trainer.losses.ratios import max_log_ratio
+from rollog.settings.training import Aggregation
+from trainer.step.losses.aggregation import Denominators, aggregate
+from trainer.step.losses.policy import Tokens, clipped_losses
+from trainer.step.losses.ratios import max_log_ratio
 
 aggregations: list[Aggregation] = [*get_args(Aggregation)]
 

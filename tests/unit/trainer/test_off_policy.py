@@ -7,9 +7,9 @@ import math
 import pytest
 import torch
 
-from trainer.gradients import step_statistics
-from trainer.losses.policy import Tokens, clipped_losses
-from trainer.off_policy import RatioSums, finite, ratio_sums
+from trainer.step.gradients import step_statistics
+from trainer.step.losses.policy import Tokens, clipped_losses
+from trainer.step.off_policy import RatioSums, finite, ratio_sums
 
 
 def sums_of(

@@ -9,18 +9,18 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from support.small_training import NaiveEngine, a_batch, a_training_sample, make_model
 from torch import Tensor, nn
-from training_cases import NaiveEngine, a_batch, a_training_sample, make_model
 
-from rollog.errors import DataError
+from rollog.kernel.errors import DataError
+from rollog.settings.training import AlgorithmConfig
 from schemas import MicroBatch
-from trainer.collation import collate
-from trainer.config import AlgorithmConfig
-from trainer.engines.packing_probe import check_packing
-from trainer.gradients import accumulate, anchors_of, minibatches
-from trainer.packing import num_padded_tokens, pack_rows
-from trainer.planning import padding_share, plan_step
-from trainer.policy import Policy, frozen_logprobs, load_model
+from trainer.model.packing_probe import check_packing
+from trainer.model.policy import Policy, frozen_logprobs, load_model
+from trainer.step.collation import collate
+from trainer.step.gradients import accumulate, anchors_of, minibatches
+from trainer.step.packing import num_padded_tokens, pack_rows
+from trainer.step.planning import padding_share, plan_step
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas import MicroBatch
-from trainer.planning import first_pass, padding_share, plan_step, step_seed
+from trainer.step.planning import first_pass, padding_share, plan_step, step_seed
 
 
 def plan(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from builders import LedgerBuilder, a_header, groups_config
+from support.builders import LedgerBuilder, a_header, groups_config
 
-from rollog.errors import DataError
-from rollog.rules.verdicts import verdict_of
+from rollog.kernel.errors import DataError
 from schemas import ClosedGroup, Disposition
+from trainer.buffer.verdicts import verdict_of
 from trainer.progress import check_progress
 
 

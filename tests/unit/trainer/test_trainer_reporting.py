@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from builders import LedgerBuilder, a_header, freshness_config, groups_config
+from support.builders import LedgerBuilder, a_header, freshness_config, groups_config
 
-from rollog.metrics import Metrics
-from rollog.rules.window import SampleWindow
+from rollog.kernel.metrics import Metrics
 from schemas import Status
+from trainer.buffer.sample_buffer import SampleWindow
 from trainer.reporting import Reporter
 
 if TYPE_CHECKING:

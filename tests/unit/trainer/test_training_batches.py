@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from builders import a_sample
+from support.builders import a_sample
 
-from rollog.errors import ConfigError, DataError
+from rollog.kernel.errors import ConfigError, DataError
+from rollog.settings.training import AlgorithmConfig, TrainerConfig
 from schemas import Segment, float32_array, int32_array, uint8_array
-from trainer.collation import collate
-from trainer.config import AlgorithmConfig, TrainerConfig
-from trainer.training import plan_groups, training_batch
+from trainer.step.batch import plan_groups, training_batch
+from trainer.step.collation import collate
 
 
 def test_samples_keep_the_training_order_and_get_the_advantage_of_their_group() -> None:

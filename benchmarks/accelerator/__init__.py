@@ -1,0 +1,1 @@
+"""The whole loop with vLLM and DeepSpeed sharing one device, and where its time goes."""

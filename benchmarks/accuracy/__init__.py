@@ -1,0 +1,1 @@
+"""Time to the demo's target accuracy, synchronous against asynchronous, on real engines."""

@@ -1,0 +1,1 @@
+"""Kills in the middle of real runs; nothing is lost, nothing is trained twice."""

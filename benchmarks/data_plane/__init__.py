@@ -1,0 +1,1 @@
+"""What the data plane costs, against raw kafka-python."""

@@ -1,0 +1,1 @@
+"""The demo over several seeds, its negative control, and a bare loop."""

@@ -1,0 +1,1 @@
+"""What experiments share: figures, simulated runs, a Kafka of their own."""

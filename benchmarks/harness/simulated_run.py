@@ -1,0 +1,379 @@
+"""One run of a benchmark: the real dispatcher, rollout workers and trainer as threads on a real broker.
+
+The engines are simulated and in their own time; nothing else is. The workers load version 0 and get their grants
+before the trainer writes genesis, so that the first task finds all of them ready. Several processes may each hold a
+part of one run: they share its directory, and with it its name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import threading
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from benchmarks.harness.engine_clock import EngineClock
+from benchmarks.harness.workload_seeds import tokens_per_second
+from benchmarks.scaling.answering_workers import AnsweringWorkers
+from benchmarks.scheduling.ideal_slots import full_speed, slower_beyond_64
+from producers.dispatcher.dispatcher import Dispatcher
+from producers.dispatcher.settings import DispatcherSettings
+from producers.engines.simulated import SimulatedEngine
+from producers.rewards.scorers import make_rewards
+from producers.rollout.prompts import ByteTokenizer, PromptRenderer
+from producers.rollout.settings import RolloutSettings
+from producers.rollout.worker import RolloutWorker, WorkerParts
+from rollog.kernel.broker.ports import TopicPartition
+from rollog.kernel.broker.reading import read_to_end
+from rollog.kernel.broker.topics import RunTopics, ensure_topics, runs_topic, topic_specs
+from rollog.kernel.errors import BrokerTimeout, EngineError
+from rollog.kernel.metrics import Metrics
+from rollog.kernel.weights import WeightsStore
+from rollog.settings.generation import (
+    DataConfig,
+    DispatchConfig,
+    EvaluationConfig,
+    RewardConfig,
+    RolloutConfig,
+    SamplingConfig,
+)
+from rollog.settings.groups import GroupConfig
+from rollog.settings.run import BrokerConfig, ModelConfig, RunConfig
+from rollog.settings.training import AlgorithmConfig, OptimizerConfig, TrainerConfig
+from schemas import LedgerRecord, Prompt, WorkerState, WorkerStatus
+from schemas.codec import decode, encode
+from schemas.headers import headers_of
+from trainer.engines.simulated import HashTrainingEngine
+from trainer.loop import Trainer
+from trainer.settings import TrainerSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
+
+    from benchmarks.harness.workload_seeds import Draw
+    from benchmarks.scheduling.variants import Variant
+    from producers.engines.ports import GenerationRequest
+    from rollog.kernel.broker.ports import Broker, Record
+
+prefix = "rollog-bench"
+num_prompts = 2000
+"""More than any draw needs: a group's number is its prompt's."""
+
+_longest_response_tokens = 1024
+_ready_seconds = 60.0
+closing_seconds = 60.0
+_poll_seconds = 0.02
+
+
+@dataclass
+class _Role:
+    thread: threading.Thread
+    errors: list[BaseException] = field(default_factory=list)
+
+
+class SimulatedRun:
+    """One run of one variant on one draw."""
+
+    def __init__(self, variant: Variant, draw: Draw, broker: Broker, home: Path, speed: float) -> None:
+        self._variant = variant
+        self._draw = draw
+        self._broker = broker
+        self._home = home
+        self._speed = speed
+        self._name = f"bench-{home.name}"
+        self.topics = RunTopics(prefix, self._name)
+        self._store = WeightsStore((home / "weights").resolve().as_uri())
+        self._stop = threading.Event()
+        self._roles: list[_Role] = []
+        self.sections = Sections(variant)
+
+    def create(self) -> None:
+        """Topics, and version 0, which the trainer will publish once more with genesis."""
+        with self._broker.admin() as admin:
+            ensure_topics(admin, topic_specs(self.topics, self.sections.broker))
+        notice = self._store.publish(0, self._initial_weights())
+        with self._broker.producer(client_id="bench") as producer:
+            producer.send(self.topics.weights, 0, encode(notice), key=b"0", headers=headers_of(notice))
+            producer.flush(_ready_seconds)
+
+    @contextmanager
+    def roles(self) -> Iterator[None]:
+        """Start workers and dispatcher, wait until every worker is ready, start the trainer; end them all."""
+        try:
+            self.start_workers(range(self._variant.num_workers))
+            self.start_dispatcher()
+            self.wait_for_workers()
+            self.start_trainer()
+            yield
+        finally:
+            self.end()
+
+    def start_workers(self, numbers: Iterable[int]) -> None:
+        """Start the workers of these numbers."""
+        for number in numbers:
+            self._start(worker_name(number), self._work)
+
+    def start_dispatcher(self) -> None:
+        """Start the dispatcher."""
+        self._start("dispatcher", self._dispatch)
+
+    def start_trainer(self) -> None:
+        """Start the trainer, which writes genesis: with it the tasks begin."""
+        self._start("trainer", self._train)
+
+    def start_answers(self) -> None:
+        """Start workers of which each answers every task at once."""
+        self._start("answers", self._answer)
+
+    def begin(self) -> None:
+        """Let a trainer write genesis and leave: the tasks begin, and none is ever trained."""
+        with self._trainer():
+            pass
+
+    def end(self) -> None:
+        """End every role that was started here."""
+        self._stop.set()
+        for role in self._roles:
+            role.thread.join(closing_seconds)
+
+    def wait_until_closed(self) -> None:
+        """Wait until every role has ended by itself. Raises what ended one otherwise."""
+        longest = closing_seconds + self._variant.patience_seconds(self._draw) / self._speed
+        deadline = time.monotonic() + longest
+        while any(role.thread.is_alive() for role in self._roles):
+            self.raise_errors()
+            if time.monotonic() > deadline:
+                raise BrokerTimeout(
+                    f"{self._variant.name}, draw {self._draw.number}: not closed after {longest:.0f} s; "
+                    "choose a lower --speed or fewer --lanes, or free the machine"
+                )
+            time.sleep(_poll_seconds)
+        self.raise_errors()
+
+    def samples(self) -> list[Record]:
+        """All records of `samples`, by append time."""
+        return self.read(self.topics.samples, self.sections.broker.samples_partitions)
+
+    def ledger(self) -> list[tuple[int, LedgerRecord]]:
+        """All records of the ledger, each with its append time in milliseconds."""
+        return [
+            (record.timestamp_ms, found)
+            for record in self.read(self.topics.steps, 1)
+            if isinstance(found := decode(record.value or b""), LedgerRecord)
+        ]
+
+    def remove(self) -> None:
+        """Delete the run's topics and files: hundreds of runs share one broker."""
+        specs = topic_specs(self.topics, self.sections.broker)
+        kept = runs_topic(prefix)
+        with self._broker.admin() as admin:
+            admin.delete_topics([spec.name for spec in specs if spec.name != kept])
+        shutil.rmtree(self._home, ignore_errors=True)
+
+    def _work(self, name: str) -> None:
+        asyncio.run(self._worker(name).run())
+
+    def _worker(self, name: str) -> RolloutWorker:
+        sections = self.sections
+        settings = RolloutSettings(
+            run=self._name,
+            prefix=prefix,
+            seed=0,
+            name=name,
+            home=self._home,
+            broker=sections.broker,
+            model=sections.model,
+            sampling=sections.sampling,
+            reward=sections.reward,
+            rollout=sections.rollout,
+            weights_uri=self._store.uri,
+            num_replicas=sections.groups.num_replicas,
+        )
+        rewards = make_rewards(sections.reward.function or "", sections.reward)
+        parts = WorkerParts(
+            broker=self._broker,
+            engine=self._engine(self._slowness(name)),
+            renderer=PromptRenderer(ByteTokenizer(), max_context_tokens=sections.model.max_context_tokens),
+            training_rewards=rewards,
+            evaluation_rewards=rewards,
+            store=WeightsStore(self._store.uri),
+            metrics=Metrics(),
+        )
+        return RolloutWorker(settings, parts, worker_id=name, stop=self._stop)
+
+    def _slowness(self, worker: str) -> float:
+        """How many times longer everything takes at this worker."""
+        is_last = worker == worker_name(self._variant.num_workers - 1)
+        return self._variant.last_worker_slowness if is_last else 1.0
+
+    def _engine(self, slowness: float) -> SimulatedEngine:
+        slowdown = slower_beyond_64 if self._variant.slows_down else full_speed
+        return SimulatedEngine(
+            tokens_per_second=tokens_per_second,
+            max_context_tokens=self.sections.model.max_context_tokens,
+            clock=EngineClock(speed=self._speed / slowness, slowdown=slowdown),
+            length_of=lambda request: self._draw.num_tokens(*rollout_of(request)),
+        )
+
+    def _initial_weights(self) -> bytes:
+        engine = HashTrainingEngine()
+        engine.start(self.sections.model.path or "")
+        return engine.export_weights()
+
+    def _dispatch(self, name: str) -> None:
+        sections = self.sections
+        settings = DispatcherSettings(
+            run=self._name,
+            prefix=prefix,
+            run_config=sections.run,
+            broker=sections.broker,
+            groups=sections.groups,
+            freshness=sections.freshness,
+            data=DataConfig(shuffle=False),
+            sampling=sections.sampling,
+            evaluation=EvaluationConfig(every_steps=0, sampled=False),
+            reward=sections.reward,
+            dispatch=sections.dispatch,
+        )
+        dispatcher = Dispatcher(
+            settings,
+            self._broker,
+            self.topics,
+            Metrics(),
+            dispatcher_id=name,
+            prompts=[self._prompt(number) for number in range(num_prompts)],
+            held_out=[],
+        )
+        dispatcher.run(self._stop)
+
+    def _prompt(self, number: int) -> Prompt:
+        passes = "true" if self._draw.passes(number) else "false"
+        return Prompt(prompt_id=str(number), text=str(number), reward_inputs_json=f'{{"passes": {passes}}}')
+
+    def _train(self, name: str) -> None:
+        del name
+        with self._trainer() as trainer:
+            trainer.run(self._stop)
+
+    def _answer(self, name: str) -> None:
+        del name
+        AnsweringWorkers(
+            self._broker,
+            self.topics,
+            [worker_name(number) for number in range(self._variant.num_workers)],
+            capacity=self._variant.slots_per_worker,
+            max_record_bytes=self.sections.broker.max_record_bytes,
+        ).run(self._stop)
+
+    def _trainer(self) -> Trainer:
+        sections = self.sections
+        settings = TrainerSettings(
+            run=self._name,
+            prefix=prefix,
+            seed=0,
+            home=self._home,
+            run_config=sections.run,
+            broker=sections.broker,
+            model=sections.model,
+            groups=sections.groups,
+            freshness=sections.freshness,
+            sampling_temperature=sections.sampling.temperature,
+            algorithm=AlgorithmConfig(),
+            optimizer=OptimizerConfig(),
+            trainer=TrainerConfig(num_minibatches=1),
+            weights_uri=self._store.uri,
+            manifest_json="{}",
+        )
+        engine = HashTrainingEngine(step_seconds=self._variant.train_seconds / self._speed)
+        return Trainer(settings, self._broker, Metrics(), engine)
+
+    def _start(self, name: str, target: Callable[[str], None]) -> None:
+        errors: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                target(name)
+            except BaseException as error:  # noqa: BLE001 - raised where the run is waited for
+                errors.append(error)
+
+        role = _Role(threading.Thread(target=run, name=name), errors)
+        self._roles.append(role)
+        role.thread.start()
+
+    def raise_errors(self) -> None:
+        """Raise what ended a role, if anything did."""
+        for role in self._roles:
+            for error in role.errors:
+                raise error
+
+    def wait_for_workers(self) -> None:
+        """Wait until every worker serves and has its grant. Raises EngineError, or what ended a role."""
+        ready: set[str] = set()
+        deadline = time.monotonic() + _ready_seconds
+        with self._broker.consumer(client_id="bench") as consumer:
+            consumer.assign({TopicPartition(self.topics.workers, 0): 0})
+            while len(ready) < self._variant.num_workers:
+                self.raise_errors()
+                if time.monotonic() > deadline:
+                    raise EngineError(
+                        f"only {sorted(ready)} of {self._variant.num_workers} workers were ready after "
+                        f"{_ready_seconds:.0f} s; choose fewer --lanes, or free the machine"
+                    )
+                ready |= {status.worker_id for status in _statuses(consumer.poll(_poll_seconds))}
+
+    def read(self, topic: str, partitions: int) -> list[Record]:
+        """All committed records of a topic, by append time."""
+        with self._broker.consumer(client_id="bench") as consumer:
+            found = list(read_to_end(consumer, topic, *range(partitions)))
+        return sorted(found, key=lambda record: (record.timestamp_ms, record.partition, record.offset))
+
+
+class Sections:
+    """The configuration of a variant's run."""
+
+    def __init__(self, variant: Variant) -> None:
+        self.run = RunConfig(num_steps=variant.num_steps)
+        self.broker = BrokerConfig(samples_partitions=1, max_workers=variant.num_workers)
+        self.model = ModelConfig(path="none", max_context_tokens=2 * _longest_response_tokens)
+        self.groups = GroupConfig(
+            groups_per_batch=variant.num_groups,
+            group_size=variant.group_size,
+            redundant_groups=variant.redundant_groups,
+            redundant_replicas=variant.redundant_replicas,
+            filter_zero_signal=False,
+            reward_mean_bounds=(0.5, 1.0),
+        )
+        self.freshness = variant.freshness
+        self.sampling = SamplingConfig(max_tokens=_longest_response_tokens)
+        self.reward = RewardConfig(function="benchmarks.harness.verdicts:verdict", num_processes=0)
+        self.rollout = RolloutConfig(engine="simulated", capacity=variant.slots_per_worker)
+        # A lease must not run out on a machine that is busy with other things.
+        self.dispatch = DispatchConfig(
+            scheduling=variant.scheduling,
+            replicate=variant.replicate,
+            prefetch_tasks=variant.prefetch_tasks,
+            lease_seconds=30.0,
+        )
+
+
+def worker_name(number: int) -> str:
+    """Name of the worker with that number."""
+    return f"worker-{number}"
+
+
+def rollout_of(request: GenerationRequest) -> tuple[int, int]:
+    """(group, replica) of a request: the prompt is the group's number, the request's name ends with the replica."""
+    group = int(ByteTokenizer().decode(request.prompt_token_ids))
+    return group, int(request.request_id.rpartition("/")[2])
+
+
+def _statuses(records: Iterable[Record]) -> Iterator[WorkerStatus]:
+    """Heartbeats of workers that serve and have their grant."""
+    for record in records:
+        status = None if record.value is None else decode(record.value)
+        if isinstance(status, WorkerStatus) and status.state is WorkerState.SERVING and status.grant_id:
+            yield status

@@ -1,0 +1,1 @@
+"""Every algorithm under lag."""

@@ -1,0 +1,1 @@
+"""A killed trainer that comes back, against loading its checkpoint and re-training."""

@@ -1,0 +1,1 @@
+"""What more workers bring and what they cost the dispatcher."""

@@ -1,0 +1,1 @@
+"""Queue scheduling, replication, redundancy and asynchrony against their ideals."""

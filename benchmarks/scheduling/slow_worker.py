@@ -1,0 +1,83 @@
+"""What one slow worker costs: the step time of a run with it over that of the same run without it.
+
+Pure. Seven workers are equally fast; in one of the two runs there is an eighth that takes 20 times as long.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from benchmarks.harness.figures import Figure, bootstrap_interval, ratio_of_means, rounded
+from benchmarks.scheduling.variants import Comparison, Scheduling, Variant, part_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from benchmarks.harness.run_result import Collected
+
+slowness = 20.0
+most_times_as_long = 1.3
+"""Target: the step time with the slow worker over that without it, with queue scheduling."""
+
+num_steps = 20
+_num_workers = 7
+_ways: tuple[Scheduling, ...] = ("queue", "static", "batch")
+
+
+def slow_worker_comparisons(num_draws: int, *, steps: int = num_steps) -> list[Comparison]:
+    """With the slow worker against without it, for each way of scheduling."""
+    return [
+        Comparison(
+            name=f"slow_worker.{scheduling}",
+            baseline=_variant(scheduling, is_slow=False, steps=steps),
+            mode=_variant(scheduling, is_slow=True, steps=steps),
+            num_draws=part_of(num_draws, 5),
+        )
+        for scheduling in _ways
+    ]
+
+
+def slow_worker_figures(
+    comparisons: Sequence[Comparison], outcomes: Mapping[str, Mapping[int, Collected]]
+) -> list[Figure]:
+    """Per way of scheduling the ratio of the step times."""
+    figures = []
+    for comparison in comparisons:
+        without, slow = (outcomes.get(variant.name, {}) for variant in (comparison.baseline, comparison.mode))
+        pairs = [
+            (slow[number].seconds, without[number].seconds) for number in sorted(slow.keys() & without.keys())
+        ]
+        if pairs:
+            figures.append(_figure(comparison, pairs))
+    return figures
+
+
+def _figure(comparison: Comparison, pairs: Sequence[tuple[float, float]]) -> Figure:
+    is_queue = comparison.mode.scheduling == "queue"
+    return Figure(
+        name=f"{comparison.name}.step_time",
+        value=round(ratio_of_means(pairs), 4),
+        unit="step time with a worker 20 times slower / without it",
+        target=most_times_as_long if is_queue else None,
+        ideal=1.0,
+        higher_is_better=False,
+        interval=rounded(bootstrap_interval(pairs, ratio_of_means)),
+        num_draws=len(pairs),
+    )
+
+
+def _variant(scheduling: Scheduling, *, is_slow: bool, steps: int) -> Variant:
+    return Variant(
+        name=f"slow_worker.{scheduling}.{'with' if is_slow else 'without'}",
+        num_groups=8,
+        group_size=4,
+        num_workers=_num_workers + is_slow,
+        slots_per_worker=8,
+        scheduling=scheduling,
+        redundant_replicas=2,
+        last_worker_slowness=slowness if is_slow else 1.0,
+        prefetch_tasks=0,
+        num_steps=steps,
+        alpha=1.0,
+        longest_seconds=80.0,
+    )

@@ -1,0 +1,1 @@
+"""How fast the trainer's engine is, against a bare PyTorch loop."""

@@ -1,0 +1,128 @@
+"""What a run took: how long its rollouts held their slots and how long its trainer trained on a sample.
+
+Consumes `steps` and `samples`, from their beginnings to their ends at the time of the call. Produces nothing.
+Records of `samples` that cannot be decoded are passed over: dead-lettering them is the trainer's task.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from consumers.ledger import read_ledger
+from rollog.kernel.broker.reading import read_to_end
+from rollog.rules.ledger_state import LedgerState
+from schemas import Disposition, Genesis, Sample, Status, Step
+from schemas.codec import SchemaError, decode_as
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from consumers.ledger import LedgerEntry
+    from rollog.kernel.broker.ports import Broker
+    from rollog.kernel.broker.topics import RunTopics
+
+Place = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredTimes:
+    """Figures of one run; None for what its topics do not tell (yet)."""
+
+    durations: tuple[float, ...]
+    """Seconds that each finished rollout held its slot, generation and reward, in the order of the topic."""
+    num_steps: int
+    train_seconds_per_sample: float | None
+    """Seconds one rank trains on one sample, once."""
+    batch: int | None
+    """Most samples any step trained on."""
+    num_epochs: int | None
+    """How often the newest step trained on each of its samples."""
+    alpha: float | None
+    """As the newest ledger record states it."""
+    rollouts_per_sample: float | None
+    """Slot time spent on everything that has a disposition, per sample trained, in mean rollouts."""
+
+    @property
+    def mean_seconds(self) -> float | None:
+        """Mean of `durations`."""
+        return sum(self.durations) / len(self.durations) if self.durations else None
+
+    @property
+    def max_seconds(self) -> float | None:
+        """Longest of `durations`."""
+        return max(self.durations, default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ended:
+    """One record of `samples`: where it is and how long it held a slot."""
+
+    place: Place
+    is_finished: bool
+    seconds: float
+
+
+def measure_times(broker: Broker, topics: RunTopics) -> MeasuredTimes:
+    """Read a run, finished or not. Raises LedgerError for a broken chain, BrokerTimeout if reading stalls."""
+    entries = read_ledger(broker, topics)
+    ledger = LedgerState()
+    for entry in entries:
+        ledger.apply(entry.record, entry.digest)
+    ended = {each.place: each for each in _ended(broker, topics, len(ledger.low_water_marks))}
+    durations = tuple(each.seconds for each in ended.values() if each.is_finished)
+    steps = [entry.record.body for entry in entries if isinstance(entry.record.body, Step)]
+    return MeasuredTimes(
+        durations=durations,
+        num_steps=len(steps),
+        train_seconds_per_sample=_train_seconds_per_sample(steps, _world_size(entries)),
+        batch=max((step.num_samples for step in steps), default=None),
+        num_epochs=_num_epochs(steps[-1]) if steps else None,
+        alpha=entries[-1].record.alpha if entries else None,
+        rollouts_per_sample=_rollouts_per_sample(entries, ended, durations),
+    )
+
+
+def _ended(broker: Broker, topics: RunTopics, num_partitions: int) -> Iterator[_Ended]:
+    with broker.consumer(client_id="measured-times") as consumer:
+        for partition in range(num_partitions):
+            for record in read_to_end(consumer, topics.samples, partition):
+                try:
+                    sample = decode_as(Sample, record.value or b"")
+                except SchemaError:
+                    continue
+                yield _Ended(
+                    place=(partition, record.offset),
+                    is_finished=sample.status is Status.FINISHED,
+                    seconds=sample.timings.generation_seconds + sample.timings.reward_seconds,
+                )
+
+
+def _world_size(entries: Sequence[LedgerEntry]) -> int:
+    bodies = (entry.record.body for entry in entries)
+    return next((body.world_size for body in bodies if isinstance(body, Genesis)), 1)
+
+
+def _num_epochs(step: Step) -> int:
+    """The plan names each position once per pass; a step without a plan made one."""
+    num_trained = sum(len(part.positions) for part in step.plan)
+    return max(1, round(num_trained / step.num_samples)) if step.num_samples else 1
+
+
+def _train_seconds_per_sample(steps: Sequence[Step], world_size: int) -> float | None:
+    steps = steps[1:] or steps  # the first one loads and compiles what the others find
+    num_passes = sum(step.num_samples * _num_epochs(step) for step in steps)
+    seconds = sum(step.timings.train_seconds for step in steps)
+    return seconds * world_size / num_passes if num_passes and seconds else None
+
+
+def _rollouts_per_sample(
+    entries: Sequence[LedgerEntry], ended: Mapping[Place, _Ended], durations: Sequence[float]
+) -> float | None:
+    verdicts = [verdict for entry in entries for verdict in entry.record.verdicts]
+    num_trained = sum(verdict.disposition is Disposition.TRAINED for verdict in verdicts)
+    places = [(verdict.partition, verdict.offset) for verdict in verdicts]
+    spent = sum(ended[place].seconds for place in places if place in ended)
+    if not num_trained or not sum(durations):
+        return None
+    return max(1.0, spent / (num_trained * sum(durations) / len(durations)))

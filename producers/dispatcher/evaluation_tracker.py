@@ -1,0 +1,157 @@
+"""Evaluations of pinned versions: which held-out prompts still need an answer.
+
+Pure. An evaluation is (name, version); each of its prompts is one task, tried a limited number of times. One whose
+version no worker serves any more is given up, except that the final version is never overtaken.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from schemas import Status
+
+if TYPE_CHECKING:
+    from rollog.settings.generation import EvaluationConfig
+    from schemas import RolloutTask, Sample
+
+greedy = "greedy"
+sampled = "sampled"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class EvaluationKey:
+    """Which evaluation: its name and the version it is about."""
+
+    version: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WantedEvaluation:
+    """One held-out prompt to be answered under one version."""
+
+    key: EvaluationKey
+    prompt_index: int
+    attempt: int
+
+
+@dataclass(slots=True)
+class _Evaluation:
+    pending: deque[int] = field(default_factory=deque)
+    live: dict[int, str] = field(default_factory=dict)
+    done: set[int] = field(default_factory=set)
+    attempts: dict[int, int] = field(default_factory=dict)
+    is_started: bool = False
+    is_given_up: bool = False
+
+
+class EvaluationBook:
+    """All evaluations of a run."""
+
+    def __init__(self, config: EvaluationConfig, num_prompts: int) -> None:
+        self._config = config
+        self._num_prompts = min(num_prompts, config.num_prompts)
+        self._evaluations: dict[EvaluationKey, _Evaluation] = {}
+
+    def start(self, version: int, *, is_final: bool = False) -> None:
+        """Begin what is due at this version; what the log already answers is not asked again."""
+        if not self._num_prompts:
+            return
+        every = self._config.every_steps
+        if not (is_final or version == 0 or (every and version % every == 0)):
+            return
+        names = [greedy]
+        if self._config.sampled and (is_final or version == 0):
+            names.append(sampled)
+        for name in names:
+            self._start_one(self._get(EvaluationKey(version, name)))
+
+    def issued(self, task: RolloutTask) -> None:
+        """A task of kind evaluation stands in the log."""
+        evaluation = self._of(task)
+        if evaluation is None:
+            return
+        index = task.group_id
+        evaluation.attempts[index] = max(evaluation.attempts.get(index, 0), task.attempt + 1)
+        if index not in evaluation.done:
+            evaluation.live[index] = task.task_id
+
+    def ended(self, sample: Sample) -> None:
+        """A record of `evaluations` was read."""
+        evaluation = self._of(sample)
+        if evaluation is None:
+            return
+        index = sample.group_id
+        if sample.status is Status.FINISHED:
+            evaluation.done.add(index)
+        self._ended(evaluation, index, sample.task_id)
+
+    def lost(self, task: RolloutTask) -> None:
+        """A task of kind evaluation was declared lost."""
+        evaluation = self._of(task)
+        if evaluation is not None:
+            self._ended(evaluation, task.group_id, task.task_id)
+
+    def unanswered(self) -> list[EvaluationKey]:
+        """Evaluations with prompts to be issued, oldest version first."""
+        return sorted(
+            key
+            for key, evaluation in self._evaluations.items()
+            if evaluation.is_started and not evaluation.is_given_up and evaluation.pending
+        )
+
+    def wanted(self, key: EvaluationKey) -> WantedEvaluation | None:
+        """The next prompt of an evaluation, or None when each is answered or under way."""
+        evaluation = self._evaluations[key]
+        if evaluation.is_given_up or not evaluation.pending:
+            return None
+        index = evaluation.pending[0]
+        return WantedEvaluation(key=key, prompt_index=index, attempt=evaluation.attempts.get(index, 0))
+
+    def take(self, wanted: WantedEvaluation) -> None:
+        """The wanted prompt is being issued."""
+        self._evaluations[wanted.key].pending.popleft()
+
+    def give_up(self, key: EvaluationKey) -> list[str]:
+        """No worker serves this version any more; returns the evaluation's open tasks."""
+        evaluation = self._evaluations[key]
+        evaluation.is_given_up = True
+        return list(evaluation.live.values())
+
+    def is_settled(self, version: int) -> bool:
+        """Whether every evaluation of this version is answered or given up."""
+        return all(
+            evaluation.is_given_up or not (evaluation.pending or evaluation.live)
+            for key, evaluation in self._evaluations.items()
+            if key.version == version and evaluation.is_started
+        )
+
+    def _start_one(self, evaluation: _Evaluation) -> None:
+        if evaluation.is_started:
+            return
+        evaluation.is_started = True
+        evaluation.pending = deque(
+            index
+            for index in range(self._num_prompts)
+            if index not in evaluation.done
+            and index not in evaluation.live
+            and evaluation.attempts.get(index, 0) < self._config.max_attempts
+        )
+
+    def _ended(self, evaluation: _Evaluation, index: int, task_id: str) -> None:
+        if evaluation.live.get(index) == task_id:
+            del evaluation.live[index]
+        again = evaluation.attempts.get(index, 0) < self._config.max_attempts
+        settled = index in evaluation.done or index in evaluation.live or index in evaluation.pending
+        if evaluation.is_started and again and not settled:
+            evaluation.pending.append(index)
+
+    def _get(self, key: EvaluationKey) -> _Evaluation:
+        return self._evaluations.setdefault(key, _Evaluation())
+
+    def _of(self, record: RolloutTask | Sample) -> _Evaluation | None:
+        if record.evaluation is None or record.pinned_version is None:
+            return None
+        return self._get(EvaluationKey(record.pinned_version, record.evaluation))

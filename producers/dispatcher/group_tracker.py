@@ -1,0 +1,322 @@
+"""The groups of a run as the dispatcher sees them, and which attempts to issue next.
+
+Pure. A verdict may be taken in before its sample; a task always comes before its samples.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from producers.dispatcher.admission import max_open_groups
+from rollog.rules.alpha_control import may_become_fresh
+from rollog.rules.filtering import filter_reason
+from rollog.rules.freshness import is_stale
+from rollog.rules.limits import ReplicaTally, is_given_up
+from rollog.settings.groups import FreshnessConfig
+from schemas import CancelReason, Disposition, IssueReason, Status
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rollog.rules.headers import SampleHeader
+    from rollog.rules.ledger_state import LedgerState
+    from rollog.settings.groups import GroupConfig
+    from schemas import LedgerRecord, RolloutTask
+
+Place = tuple[int, int]
+
+reasons_by_disposition = {
+    Disposition.STALE: IssueReason.STALE,
+    Disposition.DEAD: IssueReason.DEAD,
+    Disposition.FAILED: IssueReason.FAILED,
+    Disposition.LOST: IssueReason.LOST,
+    Disposition.CANCELLED: IssueReason.CANCELLED,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """An attempt that should be issued."""
+
+    group_id: int
+    replica: int
+    attempt: int
+    reason: IssueReason
+    num_groups_ahead: int
+    protected: bool
+
+
+@dataclass(slots=True)
+class GroupProgress:
+    """One open group: which attempts run, which finished samples wait for the ledger's verdict."""
+
+    live: defaultdict[int, set[str]] = field(default_factory=lambda: defaultdict(set))
+    finished: dict[Place, SampleHeader] = field(default_factory=dict)
+    endings: dict[Place, SampleHeader] = field(default_factory=dict)
+    last_attempt: dict[int, int] = field(default_factory=dict)
+    last_reason: dict[int, IssueReason] = field(default_factory=dict)
+
+    def live_replicas(self) -> set[int]:
+        """Replicas with a task under way."""
+        return {replica for replica, tasks in self.live.items() if tasks}
+
+    def finished_replicas(self) -> set[int]:
+        """Replicas with a finished sample that the ledger has not judged."""
+        return {header.replica for header in self.finished.values()}
+
+
+class GroupBook:
+    """Open groups, admission of new ones, and the attempts that are wanted."""
+
+    def __init__(
+        self, ledger: LedgerState, groups: GroupConfig, freshness: FreshnessConfig, num_steps: int
+    ) -> None:
+        self._ledger = ledger
+        self._groups = groups
+        self._freshness = freshness
+        self._amended = (0, freshness)
+        self._num_steps = num_steps
+        self._progress: defaultdict[int, GroupProgress] = defaultdict(GroupProgress)
+        self._open: list[int] = []
+        self._changed: set[int] = set()
+        self._filtered: set[int] = set()
+        self.next_group_id = 0
+
+    @property
+    def num_open(self) -> int:
+        """Groups issued and not closed in the ledger."""
+        return len(self._open)
+
+    @property
+    def num_early_filtered(self) -> int:
+        """Open groups that will be filtered."""
+        return len(self._filtered)
+
+    def issued(self, task: RolloutTask) -> None:
+        """A valid task stands in the log, and none of its samples has been taken in yet."""
+        group = task.group_id
+        self.next_group_id = max(self.next_group_id, group + 1)
+        if group in self._ledger.closed_groups:
+            return
+        progress = self._progress[group]
+        if not self._is_open(group):
+            insort(self._open, group)
+        for replica in range(task.replica, task.replica + task.num_replicas):
+            progress.last_attempt[replica] = max(progress.last_attempt.get(replica, -1), task.attempt)
+            progress.live[replica].add(task.task_id)
+        self._changed.add(group)
+
+    def ended(self, header: SampleHeader) -> None:
+        """A record of `samples` was read."""
+        if header.group_id < 0 or header.group_id in self._ledger.closed_groups:
+            return
+        progress = self._progress[header.group_id]
+        progress.live[header.replica].discard(header.task_id)
+        attempt = max(progress.last_attempt.get(header.replica, -1), header.attempt)
+        progress.last_attempt[header.replica] = attempt
+        if not self._ledger.is_disposed(*header.place):
+            if header.status is Status.FINISHED and header.defect is None:
+                progress.finished[header.place] = header
+            else:
+                progress.endings[header.place] = header
+                progress.last_reason[header.replica] = _reason(header)
+        self._changed.add(header.group_id)
+
+    def judged(self, record: LedgerRecord) -> list[str]:
+        """A ledger record was folded; returns the open tasks of groups that it closed."""
+        for verdict in record.verdicts:
+            if verdict.group_id in self._ledger.closed_groups or verdict.group_id < 0:
+                continue
+            progress = self._progress[verdict.group_id]
+            place = (verdict.partition, verdict.offset)
+            progress.finished.pop(place, None)
+            progress.endings.pop(place, None)
+            if verdict.disposition in reasons_by_disposition:
+                progress.last_reason[verdict.replica] = reasons_by_disposition[verdict.disposition]
+            self._changed.add(verdict.group_id)
+        surplus: list[str] = []
+        for group in record.closed_groups:
+            progress = self._progress.pop(group.group_id, GroupProgress())
+            surplus.extend(task_id for tasks in progress.live.values() for task_id in tasks)
+            self._forget(group.group_id)
+        return surplus
+
+    def lost(self, task: RolloutTask) -> None:
+        """A task was declared lost: its attempt is no longer under way."""
+        if task.group_id in self._progress:
+            for replica in range(task.replica, task.replica + task.num_replicas):
+                self._progress[task.group_id].live[replica].discard(task.task_id)
+            self._changed.add(task.group_id)
+
+    def surplus_tasks(self, group: int) -> list[str]:
+        """Open tasks of a group that already has enough finished samples."""
+        progress = self._progress[group]
+        finished = progress.finished_replicas()
+        if len(finished) < self._groups.group_size:
+            return []
+        return [
+            task_id
+            for replica, tasks in progress.live.items()
+            if replica not in finished
+            for task_id in tasks
+        ]
+
+    def is_hopeless(self, group: int, first_version: int) -> bool:
+        """Whether a rollout that was begun under this version can only end stale, however soon it ends.
+
+        It is stale already, and either alpha never rises enough again, or its group is protected: then training
+        waits for the group under the alpha in force.
+        """
+        ledger = self._ledger
+        if not is_stale(ledger.version, first_version, ledger.alpha):
+            return False
+        return self._is_protected(group) or not may_become_fresh(
+            first_version, ledger.version, self._freshness_in_force()
+        )
+
+    def _freshness_in_force(self) -> FreshnessConfig:
+        """The manifest's, with what amendments of the run have changed since."""
+        if self._amended[0] != self._ledger.revision:
+            prefix = "freshness."
+            changes = {
+                key.removeprefix(prefix): value
+                for key, value in self._ledger.changed_settings().items()
+                if key.startswith(prefix)
+            }
+            merged = self._freshness.model_dump(mode="json") | changes
+            self._amended = (self._ledger.revision, FreshnessConfig.model_validate(merged))
+        return self._amended[1]
+
+    def take_changed(self) -> list[int]:
+        """Open groups something happened to since the last call, oldest first, with early filtering applied."""
+        changed = sorted(group for group in self._changed if self._is_open(group))
+        self._changed.clear()
+        for group in changed:
+            if self._will_be_filtered(self._progress[group]):
+                self._filtered.add(group)
+            else:
+                self._filtered.discard(group)
+        return changed
+
+    def wanted(self, group: int) -> Iterator[Wanted]:
+        """Attempts that an open group lacks, in order of replica: with redundant ones, until G samples are there.
+
+        Redundancy counts for later attempts as for first ones, so that none of them must be waited for.
+        """
+        if not self._is_open(group):
+            return
+        progress = self._progress[group]
+        if group in self._filtered:
+            return
+        present = progress.live_replicas() | progress.finished_replicas()
+        enough = len(progress.finished_replicas()) >= self._groups.group_size
+        tallies = self._tallies(group)
+        for replica in range(self._groups.num_replicas):
+            if replica in present or enough:
+                continue
+            if is_given_up(tallies.get(replica, ReplicaTally()), self._groups, self._freshness):
+                continue
+            present.add(replica)
+            yield self._attempt(group, replica)
+
+    def may_open(self) -> bool:
+        """Whether one more group may be issued now (I9)."""
+        return self.num_missing > 0
+
+    @property
+    def num_missing(self) -> int:
+        """How many more groups may be issued now (I9)."""
+        bound = max_open_groups(
+            alpha=self._ledger.alpha,
+            groups_per_batch=self._groups.groups_per_batch,
+            steps_left=self._ledger.num_steps(self._num_steps) - self._ledger.version,
+            redundant_groups=self._groups.redundant_groups,
+            num_early_filtered=self.num_early_filtered,
+        )
+        return max(0, bound - len(self._open))
+
+    def first_attempts(self, group: int) -> Iterator[Wanted]:
+        """All attempts of a group that is about to be opened."""
+        for replica in range(self._groups.num_replicas):
+            yield Wanted(
+                group_id=group,
+                replica=replica,
+                attempt=0,
+                reason=IssueReason.FIRST,
+                num_groups_ahead=len(self._open),
+                protected=False,
+            )
+
+    def all_closed(self) -> bool:
+        """Whether no issued group is open."""
+        return not self._open
+
+    def _attempt(self, group: int, replica: int) -> Wanted:
+        progress = self._progress[group]
+        return Wanted(
+            group_id=group,
+            replica=replica,
+            attempt=progress.last_attempt.get(replica, -1) + 1,
+            reason=progress.last_reason.get(replica, IssueReason.LOST)
+            if replica in progress.last_attempt
+            else IssueReason.FIRST,
+            num_groups_ahead=bisect_left(self._open, group),
+            protected=self._is_protected(group),
+        )
+
+    def _is_protected(self, group: int) -> bool:
+        return len(self._ledger.stale_versions.get(group, ())) >= self._freshness.protect_after
+
+    def _will_be_filtered(self, progress: GroupProgress) -> bool:
+        first: dict[int, SampleHeader] = {}
+        for place in sorted(progress.finished):
+            first.setdefault(progress.finished[place].replica, progress.finished[place])
+        members = list(first.values())[: self._groups.group_size]
+        if len(members) < self._groups.group_size:
+            return False
+        if any(
+            header.first_version is None
+            or is_stale(self._ledger.version, header.first_version, self._ledger.alpha)
+            for header in members
+        ):
+            return False
+        return filter_reason(members, self._groups) is not None
+
+    def _tallies(self, group: int) -> dict[int, ReplicaTally]:
+        tallies = {replica: tally + ReplicaTally() for replica, tally in self._ledger.tallies[group].items()}
+        for header in self._progress[group].endings.values():
+            tally = tallies.setdefault(header.replica, ReplicaTally())
+            if header.status is Status.LOST:
+                tally.num_lost += 1
+            elif header.status is Status.FAILED or header.defect is not None:
+                tally.num_failed += 1
+            elif header.cancel_reason == CancelReason.STALE:
+                tally.num_stale += 1
+        return tallies
+
+    def _forget(self, group: int) -> None:
+        self._filtered.discard(group)
+        place = bisect_left(self._open, group)
+        if place < len(self._open) and self._open[place] == group:
+            del self._open[place]
+
+    def _is_open(self, group: int) -> bool:
+        place = bisect_left(self._open, group)
+        return place < len(self._open) and self._open[place] == group
+
+
+def _reason(header: SampleHeader) -> IssueReason:
+    if header.defect is not None:
+        return IssueReason.DEAD
+    match header.status:
+        case Status.FAILED:
+            return IssueReason.FAILED
+        case Status.LOST:
+            return IssueReason.LOST
+        case _ if header.cancel_reason == CancelReason.STALE:
+            return IssueReason.STALE
+        case _:
+            return IssueReason.CANCELLED

@@ -1,0 +1,154 @@
+"""From stored records to the dispatcher's state; what cannot be read is set aside once.
+
+The dispatcher owns `control`, `workers` and `evaluations`: their undecodable records become its dead letters. Those
+of `samples` belong to the trainer, those of `tasks` to the worker; a broken ledger ends the role.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rollog.kernel.logs import get_logger
+from rollog.rules.dead_letters import DeadLetterLimit
+from rollog.rules.headers import defective_header
+from rollog.rules.reading import control_record, read_ledger_record, read_sample
+from schemas import Kind, Sample, Status, WorkerStatus
+from schemas.codec import SchemaError, decode_as
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from producers.dispatcher.sender import Outbox
+    from producers.dispatcher.state import DispatcherState
+    from rollog.kernel.broker.ports import Record, TopicPartition
+    from rollog.kernel.broker.topics import RunTopics
+    from rollog.kernel.metrics import Metrics
+    from rollog.rules.headers import SampleLimits
+
+log = get_logger("dispatcher")
+
+
+class Intake:
+    """Folds records into the state, by topic."""
+
+    def __init__(
+        self,
+        state: DispatcherState,
+        topics: RunTopics,
+        *,
+        outbox: Outbox,
+        metrics: Metrics,
+        limits: SampleLimits,
+        lettered: set[tuple[str, int, int]],
+        max_dead_letters_in_a_row: int,
+    ) -> None:
+        self._limit = DeadLetterLimit(max_dead_letters_in_a_row)
+        self._state = state
+        self._outbox = outbox
+        self._metrics = metrics
+        self._limits = limits
+        self._lettered = lettered
+        self._samples_topic = topics.samples
+        self._steps_topic = topics.steps
+        self._handlers = {
+            topics.control: self._take_in_control,
+            topics.steps: self._take_in_ledger,
+            topics.samples: self._take_in_sample,
+            topics.evaluations: self._take_in_evaluation,
+            topics.workers: self._take_in_worker,
+        }
+        self.ledger_position = 0
+        self.samples_positions = [0] * limits.num_partitions
+
+    def begin_at(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Everything before these positions has been folded already."""
+        for place, offset in positions.items():
+            if place.topic == self._samples_topic:
+                self.samples_positions[place.partition] = offset
+            elif place.topic == self._steps_topic:
+                self.ledger_position = offset
+
+    def take_in(self, record: Record, now: float) -> None:
+        """Fold one record. Raises LedgerError where the ledger is broken, DecodeError for a flood of dead letters."""
+        self._handlers[record.topic](record, now)
+
+    def _take_in_control(self, record: Record, now: float) -> None:
+        decoded = control_record(record)
+        if decoded is None:
+            self._set_aside(record, "not a record of this topic")
+            return
+        self._limit.good(record.topic)
+        self._state.on_control(decoded, now)
+
+    def _take_in_ledger(self, record: Record, _now: float) -> None:
+        self._state.on_ledger(*read_ledger_record(record))
+        self.ledger_position = record.offset + 1
+
+    def _take_in_sample(self, record: Record, _now: float) -> None:
+        header, sample = read_sample(record, self._limits)
+        self.samples_positions[record.partition] = record.offset + 1
+        self._state.on_sample(header)
+        status = "dead" if sample is None else sample.status.value
+        self._metrics.dispatcher_samples.labels(Kind.TRAINING.value, status).inc()
+
+    def _take_in_evaluation(self, record: Record, _now: float) -> None:
+        try:
+            sample = decode_as(Sample, record.value or b"")
+        except SchemaError as error:
+            self._set_aside(record, str(error))
+            named = defective_header(
+                partition=record.partition,
+                offset=record.offset,
+                value=record.value,
+                named=record.header,
+                defect=str(error),
+            )
+            open_task = self._state.credits.get(named.task_id)
+            if open_task is not None:
+                self._state.lose(open_task)
+            return
+        self._limit.good(record.topic)
+        self._state.on_evaluation(sample)
+        if sample.status is Status.FAILED:
+            log.warning("evaluation failed", prompt=sample.prompt_id, error=sample.error_message)
+        self._metrics.dispatcher_samples.labels(Kind.EVALUATION.value, sample.status.value).inc()
+
+    def set_aside_unreadable(self, control: Iterable[Record], workers: Iterable[Record]) -> None:
+        """Set aside what was written to the dispatcher's topics while none was there to read it."""
+        for record in control:
+            if control_record(record) is None:
+                self._set_aside(record, "not a record of this topic")
+        for record in workers:
+            if record.value is not None and not _is_heartbeat(record.value):
+                self._set_aside(record, "not a heartbeat")
+
+    def _take_in_worker(self, record: Record, now: float) -> None:
+        if record.value is None:
+            self._state.on_departure((record.key or b"").decode(errors="replace"))
+            return
+        try:
+            status = decode_as(WorkerStatus, record.value)
+        except SchemaError as error:
+            self._set_aside(record, str(error))
+            return
+        self._limit.good(record.topic)
+        self._state.on_worker(status, now)
+
+    def _set_aside(self, record: Record, reason: str) -> None:
+        place = (record.topic, record.partition, record.offset)
+        if place in self._lettered:
+            return
+        self._limit.dead(record, reason)
+        self._lettered.add(place)
+        self._outbox.dead_letter(record, reason)
+        topic = record.topic.rsplit(".", 1)[-1]
+        self._metrics.broker_dead_letters.labels(topic).inc()
+        log.warning("record set aside", topic=topic, offset=record.offset, reason=reason)
+
+
+def _is_heartbeat(value: bytes) -> bool:
+    try:
+        decode_as(WorkerStatus, value)
+    except SchemaError:
+        return False
+    return True

@@ -1,0 +1,89 @@
+"""What a dispatcher writes: tasks, cancels, grants, notices, lost samples and dead letters, encoded and addressed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rollog.kernel.crash_points import CrashPoint, reach
+from rollog.rules.dead_letters import dead_letter
+from schemas import (
+    Cancel,
+    CancelReason,
+    DatasetEnd,
+    Fence,
+    Grant,
+    Kind,
+    Revoke,
+    RunClosed,
+    Stop,
+    Stopped,
+)
+from schemas.codec import encode
+from schemas.headers import headers_of
+
+if TYPE_CHECKING:
+    from producers.dispatcher.credits import OpenTask
+    from rollog.kernel.broker.ports import Delivery, Producer
+    from rollog.kernel.broker.ports import Record as StoredRecord
+    from rollog.kernel.broker.topics import RunTopics
+    from schemas import RolloutTask, Sample
+    from schemas.records import Record
+
+flush_seconds = 30.0
+
+
+class Outbox:
+    """Sends under one epoch through one idempotent producer."""
+
+    def __init__(
+        self, producer: Producer, topics: RunTopics, epoch: int, num_samples_partitions: int
+    ) -> None:
+        self._producer = producer
+        self._topics = topics
+        self._epoch = epoch
+        self._num_samples_partitions = num_samples_partitions
+
+    def fence(self, partition: int) -> Delivery:
+        """Void the tasks of earlier epochs from here on."""
+        return self._send(self._topics.tasks, partition, Fence(epoch=self._epoch))
+
+    def task(self, task: RolloutTask, partition: int) -> Delivery:
+        """Hand a task to the holder of its grant."""
+        return self._send(self._topics.tasks, partition, task)
+
+    def cancel(self, open_task: OpenTask, partition: int, reason: CancelReason) -> None:
+        """Take a task back."""
+        task = open_task.task
+        self._send(
+            self._topics.tasks,
+            partition,
+            Cancel(task_id=task.task_id, epoch=self._epoch, grant_id=task.grant_id, reason=reason),
+        )
+
+    def stop(self, grant: Grant) -> None:
+        """Tell the holder of a grant that the run ends."""
+        self._send(self._topics.tasks, grant.partition, Stop(epoch=self._epoch, grant_id=grant.grant_id))
+
+    def lost(self, sample: Sample) -> None:
+        """Write the sample of an attempt that will not come back."""
+        topic = self._topics.samples if sample.kind is Kind.TRAINING else self._topics.evaluations
+        self._send(topic, sample.group_id % self._num_samples_partitions, sample)
+
+    def control(self, record: Grant | Revoke | DatasetEnd | Stopped | RunClosed) -> Delivery:
+        """Tell everybody something about the run."""
+        delivery = self._send(self._topics.control, 0, record)
+        if isinstance(record, Grant):
+            reach(CrashPoint.GRANT_SENT)
+        return delivery
+
+    def dead_letter(self, record: StoredRecord, reason: str) -> None:
+        """Set a record aside that cannot be read."""
+        letter = dead_letter(record, reason=reason, error_class="SchemaError", owner="dispatcher")
+        self._send(self._topics.dead_letters, 0, letter)
+
+    def flush(self) -> None:
+        """Wait until everything sent is acknowledged."""
+        self._producer.flush(flush_seconds)
+
+    def _send(self, topic: str, partition: int, record: Record) -> Delivery:
+        return self._producer.send(topic, partition, encode(record), headers=headers_of(record))

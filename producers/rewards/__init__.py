@@ -1,0 +1,1 @@
+"""Rewards: the user's function, in processes of its own."""

@@ -1,0 +1,34 @@
+"""Files that are there whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from contextlib import contextmanager
+from typing import IO, TYPE_CHECKING
+
+from rollog.kernel.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@contextmanager
+def written_whole(path: Path) -> Iterator[IO[bytes]]:
+    """A file that gets its name when the block is done and it is on disk. Raises ConfigError."""
+    if path.exists():
+        raise ConfigError(f"{path} exists already; name another file, or remove it")
+    partial = path.with_name(f"{path.name}.partial-{secrets.token_hex(4)}")
+    try:
+        with partial.open("xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        partial.rename(path)
+    except OSError as error:
+        raise ConfigError(
+            f"{path} cannot be written ({error.strerror or error}); name a file in a directory with room"
+        ) from error
+    finally:
+        partial.unlink(missing_ok=True)

@@ -1,0 +1,114 @@
+"""Apache Kafka behind the broker port, through kafka-python."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import kafka
+import kafka.errors as kafka_errors
+
+from rollog.kernel.broker.kafka_consumer import KafkaConsumer
+from rollog.kernel.broker.kafka_errors import translated
+from rollog.kernel.broker.kafka_producer import KafkaProducer, end_raw_producer
+from rollog.kernel.broker.kafka_settings import (
+    ConnectionSettings,
+    client_settings,
+    consumer_settings,
+    producer_settings,
+    transactional_settings,
+)
+from rollog.kernel.broker.kafka_topics import KafkaAdmin, TopicDirectory
+from rollog.kernel.broker.kafka_transactions import KafkaTransactionalProducer
+from rollog.kernel.broker.preflight import parse_addresses, wait_for_broker
+from rollog.kernel.errors import BrokerUnreachable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class KafkaBroker:
+    """A Kafka cluster. Nothing is connected before the first client is asked for.
+
+    Raises ConfigError for a malformed address; every client raises BrokerUnreachable, naming address and cause, when
+    no broker answers within `connect_timeout_seconds`.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        *,
+        connect_timeout_seconds: float = 10.0,
+        delivery_timeout_seconds: float = 120.0,
+        max_record_bytes: int = 16 << 20,
+        offsets_timeout_seconds: float = 30.0,
+    ) -> None:
+        parse_addresses(bootstrap_servers)
+        self._connection = ConnectionSettings(
+            bootstrap_servers=bootstrap_servers,
+            connect_timeout_seconds=connect_timeout_seconds,
+            delivery_timeout_seconds=delivery_timeout_seconds,
+            max_record_bytes=max_record_bytes,
+            offsets_timeout_seconds=offsets_timeout_seconds,
+        )
+        self._directory = TopicDirectory(self.admin, max_record_bytes)
+
+    @property
+    def address(self) -> str:
+        """`host:port[,host:port]` as given."""
+        return self._connection.bootstrap_servers
+
+    def producer(self, *, client_id: str, max_in_flight_bytes: int = 64 << 20) -> KafkaProducer:
+        """An idempotent producer."""
+        raw = self._connected(kafka.KafkaProducer, producer_settings(self._connection, client_id))
+        return KafkaProducer(
+            raw,
+            self._directory,
+            max_in_flight_bytes=max_in_flight_bytes,
+            block_seconds=self._connection.delivery_timeout_seconds,
+        )
+
+    def transactional_producer(
+        self, transactional_id: str, *, transaction_timeout_seconds: float = 15.0
+    ) -> KafkaTransactionalProducer:
+        """A transactional producer; earlier ones of this id are fenced, their open transactions aborted."""
+        settings = transactional_settings(self._connection, transactional_id, transaction_timeout_seconds)
+        raw = self._connected(kafka.KafkaProducer, settings)
+        try:
+            raw.init_transactions()
+        except kafka_errors.KafkaError as error:
+            end_raw_producer(raw, gently=False)
+            raise translated(error, f"taking over transactional id {transactional_id}") from error
+        return KafkaTransactionalProducer(
+            raw,
+            self._directory,
+            transactional_id,
+            block_seconds=self._connection.delivery_timeout_seconds,
+        )
+
+    def consumer(self, *, client_id: str, group_id: str | None = None) -> KafkaConsumer:
+        """A consumer of committed records; `group_id` only names the offsets it commits."""
+        raw = self._connected(kafka.KafkaConsumer, consumer_settings(self._connection, client_id, group_id))
+        return KafkaConsumer(
+            raw,
+            self._directory,
+            group_id,
+            offsets_timeout_seconds=self._connection.offsets_timeout_seconds,
+        )
+
+    def admin(self) -> KafkaAdmin:
+        """Administration of topics."""
+        return KafkaAdmin(
+            self._connected(kafka.KafkaAdminClient, client_settings(self._connection, "rollog-admin"))
+        )
+
+    def _connected(self, client: Callable[..., Any], settings: dict[str, Any]) -> Any:
+        wait_for_broker(self.address, self._connection.connect_timeout_seconds)
+        try:
+            return client(**settings)
+        except (kafka_errors.KafkaTimeoutError, OSError) as error:
+            raise BrokerUnreachable(
+                f"the broker at {self.address} answers, but no client could be set up within"
+                f" {self._connection.connect_timeout_seconds:g} s ({error}): check its listeners and its load"
+            ) from error
+        except kafka_errors.KafkaError as error:
+            raise translated(error, f"connecting to {self.address}") from error

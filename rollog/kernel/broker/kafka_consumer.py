@@ -1,0 +1,178 @@
+"""The consumer over kafka-python: manual assignment, committed records only."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING, Any, Self
+
+import kafka.errors as kafka_errors
+from kafka.structs import OffsetAndMetadata
+from kafka.structs import TopicPartition as KafkaTopicPartition
+
+from rollog.kernel.broker.kafka_errors import translating
+from rollog.kernel.broker.ports import Record, TopicPartition
+from rollog.kernel.errors import BrokerTimeout
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from types import TracebackType
+
+    from rollog.kernel.broker.kafka_topics import TopicDirectory
+
+logger = logging.getLogger(__name__)
+
+_close_timeout_seconds = 1.0
+_metadata_seconds = 0.02
+
+
+class KafkaConsumer:
+    """Reads assigned partitions from given offsets; an outage of the broker is a poll that returns nothing."""
+
+    def __init__(
+        self,
+        raw: Any,
+        directory: TopicDirectory,
+        group_id: str | None,
+        *,
+        offsets_timeout_seconds: float,
+    ) -> None:
+        self._raw = raw
+        self._directory = directory
+        self._group_id = group_id
+        self._committed: dict[Any, OffsetAndMetadata] = {}
+        self._offsets_timeout_seconds = offsets_timeout_seconds
+        self._is_closed = False
+
+    def assign(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Read exactly these partitions from these offsets on; see `rollog.kernel.broker.ports.Consumer`."""
+        self._require_open()
+        for partition in positions:
+            self._directory.require(partition.topic, partition.partition)
+        kept = self._raw.assignment()
+        wanted = {_foreign(partition): offset for partition, offset in positions.items()}
+        with translating("assigning partitions"):
+            self._raw.assign(list(wanted))
+            for partition, offset in wanted.items():
+                if partition not in kept or self._position(partition) != offset:
+                    self._raw.seek(partition, offset)
+
+    def poll(self, timeout_seconds: float, max_records: int | None = None) -> list[Record]:
+        """Records in offset order per partition; an empty list when none came in time."""
+        self._require_open()
+        with translating("reading"):
+            batches = self._raw.poll(timeout_ms=timeout_seconds * 1000, max_records=max_records)
+        return [
+            Record(
+                topic=raw.topic,
+                partition=raw.partition,
+                offset=raw.offset,
+                value=raw.value,
+                key=raw.key,
+                headers=raw.headers,
+                timestamp_ms=raw.timestamp,
+            )
+            for batch in batches.values()
+            for raw in batch
+        ]
+
+    def position(self, partition: TopicPartition) -> int:
+        """Next offset this consumer would return; it moves past transaction markers as they are read."""
+        self._require_open()
+        foreign = _foreign(partition)
+        if foreign not in self._raw.assignment():
+            raise ValueError(f"{partition.topic} partition {partition.partition} is not assigned")
+        return self._position(foreign)
+
+    def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Smallest offsets that can still be read."""
+        return self._offsets(partitions, self._raw.beginning_offsets)
+
+    def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Last stable offsets, fetched now."""
+        return self._offsets(partitions, self._raw.end_offsets)
+
+    def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Commit positions under the group id, in the background; a failure is logged and forgotten."""
+        self._require_open()
+        if self._group_id is None:
+            raise ValueError("this consumer has no group id to commit under")
+        foreign = {_foreign(p): OffsetAndMetadata(offset, "", -1) for p, offset in offsets.items()}
+        self._committed |= foreign
+        try:
+            self._raw.commit_async(foreign, callback=_log_failed_commit)
+        except kafka_errors.KafkaError as error:
+            logger.debug("offsets not committed group=%s error=%r", self._group_id, error)
+
+    def close(self) -> None:
+        """End the connection. The newest positions are committed once more, because closing drops what is under way."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._commit_last()
+            self._raw.close(autocommit=False, timeout_ms=round(_close_timeout_seconds * 1000))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _offsets(self, partitions: Iterable[TopicPartition], ask: Any) -> dict[TopicPartition, int]:
+        self._require_open()
+        wanted = {_foreign(partition): partition for partition in partitions}
+        if not wanted:
+            return {}
+        for partition in wanted.values():
+            self._directory.require(partition.topic, partition.partition)
+        names = ", ".join(sorted({partition.topic for partition in wanted}))
+        deadline = time.monotonic() + self._offsets_timeout_seconds
+        while True:
+            with translating(f"asking for offsets of {names}"):
+                found = _complete(ask, list(wanted), max(0.0, deadline - time.monotonic()))
+            if found is not None:
+                return {ours: found[foreign] for foreign, ours in wanted.items()}
+            if time.monotonic() > deadline:
+                raise BrokerTimeout(
+                    f"no leader known for some partition of {names} within {self._offsets_timeout_seconds:g} s: "
+                    "check the cluster's health"
+                )
+            time.sleep(_metadata_seconds)
+
+    def _commit_last(self) -> None:
+        if not self._committed:
+            return
+        try:
+            self._raw.commit(self._committed, timeout_ms=round(_close_timeout_seconds * 1000))
+        except kafka_errors.KafkaError as error:
+            logger.debug("offsets not committed group=%s error=%r", self._group_id, error)
+
+    def _position(self, partition: Any) -> int:
+        # The library's own position() goes to its network thread and back for what is known here.
+        return int(self._raw._subscription.position(partition).offset)  # noqa: SLF001
+
+    def _require_open(self) -> None:
+        if self._is_closed:
+            raise ValueError("this consumer is closed")
+
+
+def _foreign(partition: TopicPartition) -> Any:
+    return KafkaTopicPartition(partition.topic, partition.partition)
+
+
+def _complete(ask: Any, partitions: list[Any], timeout_seconds: float) -> Any:
+    """All offsets, or None where the library leaves partitions out whose leader it does not know yet.
+
+    It has then asked for their metadata and trips over the gap with a KeyError.
+    """
+    try:
+        found = ask(partitions, timeout_ms=round(timeout_seconds * 1000))
+    except KeyError:
+        return None
+    return found if len(found) == len(partitions) else None
+
+
+def _log_failed_commit(offsets: object, answer: object) -> None:
+    if isinstance(answer, Exception):
+        logger.debug("offsets not committed offsets=%s error=%r", offsets, answer)

@@ -1,0 +1,85 @@
+"""The one place where kafka-python's exceptions become rollog's."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import kafka.errors as kafka_errors
+
+from rollog.kernel.errors import BrokerError, BrokerTimeout, ProducerFenced, RecordTooLarge, TopicMismatch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_meanings: tuple[tuple[tuple[type[BaseException], ...], type[BrokerError], str], ...] = (
+    (
+        (
+            kafka_errors.ProducerFencedError,
+            kafka_errors.InvalidProducerEpochError,
+            kafka_errors.InvalidProducerIdMappingError,
+        ),
+        ProducerFenced,
+        (
+            "another process has taken over this transactional id, or the transaction stayed open longer than its"
+            " time-out: this process must end"
+        ),
+    ),
+    (
+        (kafka_errors.MessageSizeTooLargeError, kafka_errors.RecordListTooLargeError),
+        RecordTooLarge,
+        "raise the topic's max.message.bytes or send less",
+    ),
+    (
+        (kafka_errors.UnknownTopicOrPartitionError, kafka_errors.InvalidTopicError),
+        TopicMismatch,
+        "create the topic with `rollog topics create`",
+    ),
+    (
+        (kafka_errors.OffsetOutOfRangeError,),
+        BrokerError,
+        "the records there were deleted, or never existed",
+    ),
+    (
+        (kafka_errors.AuthorizationError,),
+        BrokerError,
+        "grant the right on the broker",
+    ),
+    (
+        (kafka_errors.KafkaTimeoutError, kafka_errors.RequestTimedOutError),
+        BrokerTimeout,
+        "the outcome is unknown: end and recover from the log",
+    ),
+)
+"""What each kind of error is to rollog, and what to do about it; the first match wins."""
+
+
+def translated(error: BaseException, place: str) -> BrokerError:
+    """What `error`, met while doing `place`, means to rollog."""
+    if isinstance(error, BrokerError):
+        return error
+    detail = f"{place}: {_described(error)}"
+    for kinds, meaning, remedy in _meanings:
+        if _is_any(error, kinds):
+            return meaning(f"{detail}; {remedy}")
+    return BrokerError(detail)
+
+
+@contextmanager
+def translating(place: str) -> Iterator[None]:
+    """Turn kafka-python's exceptions into rollog's, saying what was being done."""
+    try:
+        yield
+    except (kafka_errors.KafkaError, OSError) as error:
+        raise translated(error, place) from error
+
+
+def _is_any(error: BaseException, kinds: tuple[type[BaseException], ...]) -> bool:
+    """Whether it is one of `kinds`, or carries one as kafka-python's state errors carry their cause."""
+    return isinstance(error, kinds) or any(isinstance(part, kinds) for part in error.args)
+
+
+def _described(error: BaseException) -> str:
+    text = str(error)
+    name = type(error).__name__
+    return text if name in text else f"{name}: {text}" if text else name

@@ -1,0 +1,186 @@
+"""Administration of topics over kafka-python, and a directory of what producers and consumers ask about topics."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+import kafka.errors as kafka_errors
+from kafka.admin import ConfigResource, ConfigResourceType, NewTopic
+from kafka.structs import TopicPartition as KafkaTopicPartition
+
+from rollog.kernel.broker.kafka_errors import translated, translating
+from rollog.kernel.broker.limits import dead_letter_margin_bytes
+from rollog.kernel.broker.ports import TopicSpec
+from rollog.kernel.broker.topics import broker_defaults
+from rollog.kernel.errors import TopicMismatch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from types import TracebackType
+
+    from rollog.kernel.broker.ports import TopicPartition
+
+_visible_timeout_seconds = 20.0
+
+
+class KafkaAdmin:
+    """Topics of a Kafka cluster."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self._is_closed = False
+
+    def create_topics(self, specs: Sequence[TopicSpec]) -> list[str]:
+        """Create those that are missing and wait until they have leaders; returns the names created."""
+        self._require_open()
+        existing = set(self.list_topics())
+        created = [spec.name for spec in specs if spec.name not in existing and self._create(spec)]
+        if created:
+            with translating(f"waiting for leaders of {', '.join(created)}"):
+                self._client.wait_for_topics(created, timeout_ms=round(_visible_timeout_seconds * 1000))
+        return created
+
+    def _create(self, spec: TopicSpec) -> bool:
+        topic = NewTopic(
+            name=spec.name,
+            num_partitions=spec.num_partitions,
+            replication_factor=spec.replication_factor,
+            topic_configs=dict(spec.config),
+        )
+        try:
+            self._client.create_topics([topic])
+        except kafka_errors.TopicAlreadyExistsError:
+            return False
+        except kafka_errors.KafkaError as error:
+            raise translated(error, f"creating topic {spec.name}") from error
+        return True
+
+    def describe_topics(self, names: Sequence[str]) -> dict[str, TopicSpec]:
+        """What exists of `names`, with the settings rollog has an opinion on."""
+        self._require_open()
+        if not names:
+            return {}
+        with translating(f"describing topics {', '.join(names)}"):
+            found = [t for t in self._client.describe_topics(list(names)) if t["error_code"] == 0]
+            configs = self._configs([topic["name"] for topic in found])
+        return {
+            topic["name"]: TopicSpec(
+                name=topic["name"],
+                num_partitions=len(topic["partitions"]),
+                replication_factor=min(len(p["replica_nodes"]) for p in topic["partitions"]),
+                config=configs[topic["name"]],
+            )
+            for topic in found
+        }
+
+    def _configs(self, names: list[str]) -> dict[str, dict[str, str]]:
+        """The settings of each topic; empty where this client may not ask for them."""
+        if not names:
+            return {}
+        resources = [ConfigResource(ConfigResourceType.TOPIC, name, list(broker_defaults)) for name in names]
+        answer = self._client.describe_configs(resources, config_filter="all").get("topic", {})
+        return {name: {key: entry["value"] for key, entry in answer.get(name, {}).items()} for name in names}
+
+    def list_topics(self) -> list[str]:
+        """Names of all topics but Kafka's own."""
+        self._require_open()
+        with translating("listing topics"):
+            return sorted(name for name in self._client.list_topics() if not name.startswith("__"))
+
+    def delete_topics(self, names: Sequence[str]) -> None:
+        """Delete those of `names` that exist, with all their records."""
+        self._require_open()
+        with translating(f"deleting topics {', '.join(names)}"):
+            existing = [name for name in names if name in set(self._client.list_topics())]
+            if existing:
+                self._client.delete_topics(existing)
+
+    def delete_records(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Delete the records below these offsets, partition by partition."""
+        self._require_open()
+        for place, offset in offsets.items():
+            doing = f"deleting records of {place.topic} partition {place.partition} below offset {offset}"
+            if self._num_partitions(place.topic) <= place.partition:
+                raise TopicMismatch(f"{doing}: there is no such partition")
+            with translating(doing):
+                self._client.delete_records({KafkaTopicPartition(place.topic, place.partition): offset})
+
+    def _num_partitions(self, topic: str) -> int:
+        found = self.describe_topics([topic])
+        return found[topic].num_partitions if topic in found else 0
+
+    def broker_version(self) -> str:
+        """Release line of the broker as its protocol versions show it, for example `4.3`."""
+        self._require_open()
+        version = self._client._manager.broker_version  # noqa: SLF001 - not offered otherwise
+        return ".".join(map(str, version)) if version else "unknown"
+
+    def close(self) -> None:
+        """End the connection."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._client.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _require_open(self) -> None:
+        if self._is_closed:
+            raise ValueError("this admin client is closed")
+
+
+@dataclass(frozen=True, slots=True)
+class TopicFacts:
+    """What a producer or consumer has to know of a topic before it uses it."""
+
+    num_partitions: int
+    record_limit_bytes: int
+
+
+class TopicDirectory:
+    """Answers for each topic once, so that a missing one is an error at once and not a time-out.
+
+    It also tells the largest record a topic takes: the broker's refusal of a record would come with the loss of
+    every other record in flight. Shared by the clients of one broker object; may be used from several threads.
+    """
+
+    def __init__(self, new_admin: Callable[[], KafkaAdmin], max_record_bytes: int) -> None:
+        self._new_admin = new_admin
+        self._max_record_bytes = max_record_bytes
+        self._facts: dict[str, TopicFacts] = {}
+        self._lock = threading.Lock()
+
+    def facts(self, topic: str) -> TopicFacts:
+        """Raises TopicMismatch for a topic that does not exist."""
+        with self._lock:
+            if topic not in self._facts:
+                self._facts[topic] = self._ask(topic)
+            return self._facts[topic]
+
+    def require(self, topic: str, partition: int) -> TopicFacts:
+        """As `facts`; raises TopicMismatch also for a partition that does not exist."""
+        facts = self.facts(topic)
+        if not 0 <= partition < facts.num_partitions:
+            raise TopicMismatch(
+                f"topic {topic} has partitions 0 to {facts.num_partitions - 1}, not {partition}:"
+                " check that the configuration is that of the run"
+            )
+        return facts
+
+    def _ask(self, topic: str) -> TopicFacts:
+        with self._new_admin() as admin:
+            spec = admin.describe_topics([topic]).get(topic)
+        if spec is None:
+            raise TopicMismatch(f"topic {topic} does not exist: create it with `rollog topics create`")
+        limit = int(spec.config.get("max.message.bytes", self._max_record_bytes))
+        return TopicFacts(
+            num_partitions=spec.num_partitions,
+            record_limit_bytes=min(limit, self._max_record_bytes + dead_letter_margin_bytes),
+        )

@@ -1,0 +1,194 @@
+"""The transactional producer over kafka-python.
+
+The library's own commit would return normally although records of the transaction had failed, and would wait for
+ever on some faults. So every record is awaited before the commit, and every call has a deadline.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Self
+
+import kafka.errors as kafka_errors
+from kafka.structs import OffsetAndMetadata
+from kafka.structs import TopicPartition as KafkaTopicPartition
+
+from rollog.kernel.broker.kafka_errors import translated
+from rollog.kernel.broker.kafka_producer import RecordSender
+from rollog.kernel.errors import BrokerError, BrokerTimeout, ProducerFenced
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from types import TracebackType
+
+    from rollog.kernel.broker.kafka_topics import TopicDirectory
+    from rollog.kernel.broker.ports import Delivery, Headers, TopicPartition
+
+_max_in_flight_bytes = 64 << 20
+_abort_timeout_seconds = 30.0
+_least_commit_seconds = 0.1
+
+
+class KafkaTransactionalProducer:
+    """Producer of transactions; its creation has fenced every earlier one of the same id."""
+
+    def __init__(
+        self, raw: Any, directory: TopicDirectory, transactional_id: str, *, block_seconds: float
+    ) -> None:
+        # A fenced producer whose send is refused would have the library ask for a new epoch, and that request aborts
+        # the transaction of its successor. Without this recovery the refusal is what it should be: fatal.
+        raw._transaction_manager._supports_epoch_bump = lambda: False  # noqa: SLF001
+        self._raw = raw
+        self._transactional_id = transactional_id
+        self._block_seconds = block_seconds
+        self._sender = RecordSender(
+            raw, directory, max_in_flight_bytes=_max_in_flight_bytes, block_seconds=block_seconds
+        )
+        self._is_open = False
+        self._end: BrokerError | None = None
+
+    def begin(self) -> None:
+        """Start a transaction."""
+        self._require_usable()
+        if self._is_open:
+            raise ValueError(f"a transaction of {self._transactional_id} is already open")
+        try:
+            self._raw.begin_transaction()
+        except kafka_errors.KafkaError as error:
+            raise self._ended_by(error, "beginning a transaction") from error
+        self._is_open = True
+
+    def send(
+        self,
+        topic: str,
+        partition: int,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: Headers = (),
+    ) -> Delivery:
+        """Send one record within the open transaction."""
+        self._require_transaction()
+        try:
+            return self._sender.send(topic, partition, value, key, headers)
+        except ProducerFenced as fenced:
+            self._end = fenced
+            raise
+
+    def send_offsets(self, offsets: Mapping[TopicPartition, int], group_id: str) -> None:
+        """Commit consumer positions for `group_id` as part of the transaction."""
+        self._require_transaction()
+        self._sender.require_usable()
+        if not offsets:
+            return
+        positions = {
+            KafkaTopicPartition(partition.topic, partition.partition): OffsetAndMetadata(offset, "", -1)
+            for partition, offset in offsets.items()
+        }
+        try:
+            _within(self._block_seconds, lambda: self._raw.send_offsets_to_transaction(positions, group_id))
+        except kafka_errors.KafkaError as error:
+            # The library would add these offsets to the next transaction too: there must be none.
+            raise self._ended_by(error, f"adding offsets of group {group_id} to a transaction") from error
+
+    def commit(self, timeout_seconds: float) -> None:
+        """Wait for every record, then commit; aborts and raises when one failed."""
+        self._require_transaction()
+        deadline = time.monotonic() + timeout_seconds
+        try:
+            self._sender.wait(timeout_seconds)
+        except BrokerError as error:
+            self._abort_because_of(error)
+            raise
+        try:
+            _within(max(_least_commit_seconds, deadline - time.monotonic()), self._raw.commit_transaction)
+        except kafka_errors.KafkaError as error:
+            raise self._commit_failed(error) from error
+        self._finish()
+
+    def abort(self) -> None:
+        """Undo the open transaction; does nothing when none is open or this producer has ended."""
+        if self._sender.is_closed or not self._is_open:
+            return
+        if self._end is None:
+            try:
+                _within(_abort_timeout_seconds, self._raw.abort_transaction)
+            except kafka_errors.KafkaError as error:
+                raise self._ended_by(error, "aborting a transaction") from error
+        self._finish()
+
+    def close(self) -> None:
+        """Abort what is open and end; raises nothing."""
+        with contextlib.suppress(BrokerError):
+            self.abort()
+        self._sender.shut(deliver=False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _require_usable(self) -> None:
+        if self._sender.is_closed:
+            raise ValueError("this producer is closed")
+        if self._end is not None:
+            raise self._end
+
+    def _require_transaction(self) -> None:
+        self._require_usable()
+        if not self._is_open:
+            raise ValueError(f"no transaction of {self._transactional_id} is open: call begin first")
+
+    def _finish(self) -> None:
+        self._is_open = False
+        self._sender.forget()
+
+    def _abort_because_of(self, error: BrokerError) -> None:
+        if isinstance(error, ProducerFenced | BrokerTimeout):
+            self._end = error
+            return
+        with contextlib.suppress(BrokerError):
+            self.abort()
+
+    def _commit_failed(self, error: BaseException) -> BrokerError:
+        place = f"committing a transaction of {self._transactional_id}"
+        ended = self._ended_by(error, place)
+        if isinstance(ended, ProducerFenced | BrokerTimeout):
+            return ended
+        self._end = BrokerTimeout(
+            f"{ended}; whether it was committed is unknown: end and recover from the log"
+        )
+        return self._end
+
+    def _ended_by(self, error: BaseException, place: str) -> BrokerError:
+        """Remember what made this producer unusable for good."""
+        cause = error
+        if not isinstance(error, kafka_errors.KafkaTimeoutError):
+            # The library repeats an earlier fatal error as text only.
+            cause = self._raw._transaction_manager.last_error or error  # noqa: SLF001
+        self._end = translated(cause, f"{place} ({self._transactional_id})")
+        return self._end
+
+
+def _within(seconds: float, call: Callable[[], object]) -> None:
+    """Run a call of the library that has no time-out of its own. Raises its error or KafkaTimeoutError."""
+    errors: list[kafka_errors.KafkaError] = []
+
+    def run() -> None:
+        try:
+            call()
+        except kafka_errors.KafkaError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run, name="kafka-transaction", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if thread.is_alive():
+        raise kafka_errors.KafkaTimeoutError(f"no answer within {seconds:g} s")
+    if errors:
+        raise errors[0]

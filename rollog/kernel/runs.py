@@ -1,0 +1,102 @@
+"""The register of runs: one manifest per run on `<prefix>.runs`, compacted by the name of the run.
+
+A name is taken once and for ever. Two that register the same name at once cannot both succeed: registering is
+a transaction under an id made of the name, and the later one fences the earlier.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from rollog.kernel.broker.reading import read_to_end
+from rollog.kernel.broker.topics import runs_topic
+from rollog.kernel.errors import ProducerFenced, RunExists, RunNotFound
+from rollog.kernel.logs import get_logger
+from schemas import RunManifest
+from schemas.codec import SchemaError, decode_as, encode
+from schemas.headers import headers_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from rollog.kernel.broker.ports import Broker, Record
+
+log = get_logger("runs")
+
+_commit_seconds = 15.0
+
+
+def register_run(broker: Broker, manifest: RunManifest) -> None:
+    """Write the manifest of a new run. Raises RunExists when the name is taken."""
+    topic = runs_topic(manifest.prefix)
+    taken = name_taken(broker, manifest.run)
+    with broker.transactional_producer(f"{manifest.prefix}.{manifest.run}.manifest") as producer:
+        if manifest.run in read_runs(broker, manifest.prefix):
+            raise taken
+        try:
+            producer.begin()
+            producer.send(topic, 0, encode(manifest), key=manifest.run.encode(), headers=headers_of(manifest))
+            producer.commit(_commit_seconds)
+        except ProducerFenced as error:
+            raise taken from error
+
+
+def name_taken(broker: Broker, run: str) -> RunExists:
+    """The error for a name that is taken, with both ways on."""
+    return RunExists(
+        f"run {run!r} exists already at {broker.address}; names are never reused: choose another with --run, or go on "
+        f"with it: `rollog resume {run}` does what is left of it on this machine, with changed settings, too; "
+        f"`rollog dispatch`, `rollog rollout` and `rollog train` with --run {run} do so one by one, "
+        f"`rollog watch --run {run}` shows it and writes its summary (the embedded broker is `rollog broker`)"
+    )
+
+
+def read_runs(broker: Broker, prefix: str) -> dict[str, RunManifest]:
+    """All runs under `prefix` by name; empty while there is no register. Unreadable records are logged."""
+    topic = runs_topic(prefix)
+    with broker.admin() as admin:
+        if not admin.describe_topics([topic]):
+            return {}
+    found: dict[str, RunManifest] = {}
+    for record in _records(broker, topic):
+        name = (record.key or b"").decode(errors="replace")
+        if record.value is None:
+            found.pop(name, None)
+            continue
+        try:
+            manifest = decode_as(RunManifest, record.value)
+        except SchemaError as error:
+            log.warning("manifest unreadable", topic=topic, offset=record.offset, error=error)
+            continue
+        found[manifest.run] = manifest
+    return found
+
+
+def find_run(
+    broker: Broker,
+    prefix: str,
+    run: str,
+    *,
+    wait_seconds: float = 0.0,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> RunManifest:
+    """The manifest of `run`, waiting for it at most so long. Raises RunNotFound, naming those that exist."""
+    deadline = clock() + wait_seconds
+    while True:
+        runs = read_runs(broker, prefix)
+        if run in runs:
+            return runs[run]
+        if clock() >= deadline:
+            known = ", ".join(sorted(runs)) or "none"
+            raise RunNotFound(
+                f"there is no run {run!r} in {runs_topic(prefix)} at {broker.address} (runs there: {known}); "
+                "start it with `rollog up` or create it with `rollog topics create`"
+            )
+        sleep(min(0.2, wait_seconds))
+
+
+def _records(broker: Broker, topic: str) -> Iterator[Record]:
+    with broker.consumer(client_id="runs-reader") as consumer:
+        yield from read_to_end(consumer, topic, 0)

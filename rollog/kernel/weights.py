@@ -1,0 +1,278 @@
+"""The weights store: published policy versions as files, written once and named after their content.
+
+The store is any fsspec address. A file appears under its final name only when it is complete: on a local disk
+it is written beside, synced and renamed; elsewhere it is uploaded by the one call that makes objects visible.
+Readers trust a file only after its length and sha256 agree with the notice that named it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import secrets
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import fsspec
+
+from rollog.kernel.errors import ConfigError, WeightsError
+from schemas.weights import WeightVersion
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+_final_name = re.compile(r"v\d{6,9}-[0-9a-f]{16}\.safetensors")
+_partial_name = re.compile(r"\.partial-[0-9a-f]{16}")
+_chunk_bytes = 4 << 20
+
+
+def weights_name(version: int, sha256: str) -> str:
+    """File name of a version whose file has this sha256."""
+    return f"v{version:06d}-{sha256[:16]}.safetensors"
+
+
+class WeightsStore:
+    """Published weights of one run under `uri` (`file:///...`, a plain path, `s3://...`, `memory://...`).
+
+    `filesystem`, an fsspec one with its root, stands in place of what the address leads to. Raises ConfigError when the
+    address cannot be used at all, WeightsError for everything about one file.
+    """
+
+    def __init__(self, uri: str, *, filesystem: tuple[Any, str] | None = None) -> None:
+        self.uri = uri
+        self._fs, self._root = filesystem or _open_filesystem(uri)
+        self._is_local = "file" in _protocols(self._fs)
+
+    def publish(self, version: int, data: bytes | Path) -> WeightVersion:
+        """Store one version; when this returns, the file is durable under its final name.
+
+        Publishing the same bytes again under the same version changes nothing.
+        """
+        try:
+            return self._write(version, data) if self._is_local else self._upload(version, data)
+        except OSError as error:
+            raise WeightsError(
+                f"weights of version {version} could not be written to {self.uri}: {error}; "
+                "check that the store exists, is writable and has room"
+            ) from error
+
+    def fetch(self, notice: WeightVersion, directory: Path) -> Path:
+        """Local path of a file with exactly the bytes that `notice` names.
+
+        For a store on this disk that is the stored file itself; otherwise a download in `directory`.
+        """
+        _check_notice(notice)
+        path = self._path(notice.name)
+        try:
+            if self._is_local:
+                self._verify(path, notice)
+                return Path(path)
+            return self._download(path, notice, directory)
+        except FileNotFoundError as error:
+            raise WeightsError(
+                f"weights {notice.name} of version {notice.version} are not in {self.uri}; "
+                "check that every role uses the same store and that the version was not deleted"
+            ) from error
+        except OSError as error:
+            raise WeightsError(f"weights {notice.name} could not be read from {self.uri}: {error}") from error
+
+    def digest(self, name: str) -> tuple[str, int]:
+        """The sha256 and length in bytes of a complete file as it is stored; nothing of it is kept."""
+        if not _final_name.fullmatch(name):
+            raise WeightsError(_bad_name(name))
+        try:
+            with self._fs.open(self._path(name), "rb") as source:
+                return _digest_of(source)
+        except OSError as error:
+            raise WeightsError(f"weights {name} could not be read from {self.uri}: {error}") from error
+
+    def names(self) -> list[str]:
+        """Names of all complete files, by version."""
+        return sorted(name for name in self._listing() if _final_name.fullmatch(name))
+
+    def partial_names(self) -> list[str]:
+        """Names of files whose writer died before it was done."""
+        return sorted(name for name in self._listing() if _partial_name.fullmatch(name))
+
+    def orphans(self, named: Iterable[str]) -> list[str]:
+        """Names of complete files that are not among `named`, the names in committed notices."""
+        return sorted(set(self.names()) - set(named))
+
+    def delete(self, name: str) -> None:
+        """Remove one complete or partial file; a missing one is fine."""
+        if not (_final_name.fullmatch(name) or _partial_name.fullmatch(name)):
+            raise WeightsError(_bad_name(name))
+        with suppress(FileNotFoundError):
+            self._fs.rm_file(self._path(name))
+
+    def _path(self, name: str) -> str:
+        return f"{self._root.rstrip('/')}/{name}"
+
+    def _listing(self) -> list[str]:
+        # Listings of object stores are cached by fsspec; other processes write here.
+        self._fs.invalidate_cache()
+        try:
+            return [str(path).rsplit("/", 1)[-1] for path in self._fs.ls(self._root, detail=False)]
+        except FileNotFoundError:
+            return []
+
+    def _write(self, version: int, data: bytes | Path) -> WeightVersion:
+        root = Path(self._root)
+        root.mkdir(parents=True, exist_ok=True)
+        with _partial_file(root) as partial:
+            notice = _write_durably(version, data, partial)
+            if (root / notice.name).exists():
+                self._verify(self._path(notice.name), notice)
+            else:
+                partial.replace(root / notice.name)
+        _sync_directory(root)
+        return notice
+
+    def _upload(self, version: int, data: bytes | Path) -> WeightVersion:
+        notice = _notice(version, data)
+        path = self._path(notice.name)
+        if self._fs.exists(path):
+            self._verify(path, notice)
+            return notice
+        self._fs.makedirs(self._root, exist_ok=True)
+        if isinstance(data, bytes):
+            self._fs.pipe_file(path, data)
+        else:
+            self._fs.put_file(str(data), path)
+        self._fs.invalidate_cache()
+        return notice
+
+    def _download(self, path: str, notice: WeightVersion, directory: Path) -> Path:
+        directory.mkdir(parents=True, exist_ok=True)
+        target = directory / notice.name
+        if target.is_file() and _digest_of_file(target) == (notice.sha256, notice.num_bytes):
+            return target
+        with _partial_file(directory) as partial:
+            with self._fs.open(path, "rb") as source, partial.open("wb") as sink:
+                _copy(source, sink, notice)
+            partial.replace(target)
+        return target
+
+    def _verify(self, path: str, notice: WeightVersion) -> None:
+        with self._fs.open(path, "rb") as source:
+            _copy(source, None, notice)
+
+
+def _open_filesystem(uri: str) -> tuple[Any, str]:
+    try:
+        filesystem, root = fsspec.core.url_to_fs(uri)
+    except ImportError as error:
+        raise ConfigError(
+            f"weights.uri = {uri!r} needs a package that is not installed ({error}); install it, for example "
+            "s3fs for s3:// or gcsfs for gs://"
+        ) from error
+    except ValueError as error:
+        raise ConfigError(
+            f"weights.uri = {uri!r} is not an address fsspec knows ({error}); use for example "
+            "file:///path or s3://bucket/path"
+        ) from error
+    return filesystem, str(root)
+
+
+def _protocols(filesystem: Any) -> tuple[str, ...]:
+    protocol = filesystem.protocol
+    return (protocol,) if isinstance(protocol, str) else tuple(protocol)
+
+
+def _notice(version: int, data: bytes | Path) -> WeightVersion:
+    if isinstance(data, bytes):
+        sha256, num_bytes = hashlib.sha256(data).hexdigest(), len(data)
+    else:
+        try:
+            sha256, num_bytes = _digest_of_file(data)
+        except OSError as error:
+            raise WeightsError(f"weights of version {version} cannot be read from {data}: {error}") from error
+    name = weights_name(version, sha256)
+    if not _final_name.fullmatch(name):
+        raise WeightsError(_bad_name(name))
+    return WeightVersion(version=version, sha256=sha256, name=name, num_bytes=num_bytes)
+
+
+def _check_notice(notice: WeightVersion) -> None:
+    if not _final_name.fullmatch(notice.name):
+        raise WeightsError(_bad_name(notice.name))
+    expected = weights_name(notice.version, notice.sha256)
+    if notice.name != expected:
+        raise WeightsError(
+            f"weights notice of version {notice.version} names {notice.name}, but version and sha256 make "
+            f"{expected}; the notice is refused"
+        )
+
+
+def _bad_name(name: str) -> str:
+    return f"{name!r} is no name of a weights file; expected v000000-0123456789abcdef.safetensors"
+
+
+def _digest_of_file(path: Path) -> tuple[str, int]:
+    with path.open("rb") as source:
+        return _digest_of(source)
+
+
+def _digest_of(source: IO[bytes]) -> tuple[str, int]:
+    digest, num_bytes = hashlib.sha256(), 0
+    while chunk := source.read(_chunk_bytes):
+        digest.update(chunk)
+        num_bytes += len(chunk)
+    return digest.hexdigest(), num_bytes
+
+
+def _write_durably(version: int, data: bytes | Path, path: Path) -> WeightVersion:
+    """Write and sync a file. The digest of bytes is taken meanwhile: each takes a second for a billion of them."""
+    with path.open("wb") as target, ThreadPoolExecutor(1, thread_name_prefix="digest") as other:
+        noticed = other.submit(_notice, version, data)
+        if isinstance(data, bytes):
+            target.write(data)
+        else:
+            notice = noticed.result()
+            with data.open("rb") as source:
+                _copy(source, target, notice)
+        target.flush()
+        os.fsync(target.fileno())
+        return noticed.result()
+
+
+def _copy(source: IO[bytes], target: IO[bytes] | None, notice: WeightVersion) -> None:
+    """Read `source`, into `target` if there is one, no further than it is as noticed; raises WeightsError otherwise."""
+    digest, num_bytes = hashlib.sha256(), 0
+    while num_bytes <= notice.num_bytes and (chunk := source.read(_chunk_bytes)):
+        digest.update(chunk)
+        num_bytes += len(chunk)
+        if target is not None:
+            target.write(chunk)
+    if num_bytes != notice.num_bytes:
+        at_least = "at least " if num_bytes > notice.num_bytes else ""
+        raise WeightsError(
+            f"weights {notice.name} have {at_least}{num_bytes} bytes instead of {notice.num_bytes}; the file was cut "
+            "or overwritten and is not used"
+        )
+    if digest.hexdigest() != notice.sha256:
+        raise WeightsError(
+            f"weights {notice.name} have sha256 {digest.hexdigest()} instead of {notice.sha256}; the file "
+            "was altered and is not used"
+        )
+
+
+@contextmanager
+def _partial_file(directory: Path) -> Iterator[Path]:
+    """A name to write to before renaming; removed if the caller fails."""
+    path = directory / f".partial-{secrets.token_hex(8)}"
+    try:
+        yield path
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,1 @@
+"""How devices are shared between generating and training, and what alpha brings."""

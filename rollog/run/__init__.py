@@ -1,0 +1,1 @@
+"""A run as a whole: made, joined, supervised, watched, summed up."""

@@ -1,0 +1,55 @@
+"""The broker a command talks to: the one named, or the embedded one of the state directory."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from rollog.kernel.broker.embedded import EmbeddedKafka
+from rollog.kernel.broker.kafka import KafkaBroker
+from rollog.kernel.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from rollog.kernel.broker.ports import Broker
+    from rollog.settings.run import BrokerConfig
+
+
+def connect(config: BrokerConfig, home: Path) -> Broker:
+    """The configured broker, else the embedded one that runs for `home`.
+
+    Raises BrokerUnreachable within `broker.connect_timeout_seconds`, ConfigError when there is none to talk to.
+    """
+    address = config.bootstrap_servers or EmbeddedKafka.running(data_directory(home))
+    if address is None:
+        raise ConfigError(
+            f"no broker is named and none runs in {data_directory(home)}; "
+            "name one with --broker HOST:PORT or start one with `rollog broker`"
+        )
+    return KafkaBroker(
+        address,
+        connect_timeout_seconds=config.connect_timeout_seconds,
+        max_record_bytes=config.max_record_bytes,
+    )
+
+
+@contextmanager
+def embedded_unless_named(config: BrokerConfig, home: Path) -> Iterator[EmbeddedKafka | None]:
+    """An embedded broker for as long as the block lasts, unless one is named or runs already."""
+    if config.bootstrap_servers or EmbeddedKafka.running(data_directory(home)):
+        yield None
+        return
+    with EmbeddedKafka(data_directory(home), cache_directory(home)) as kafka:
+        yield kafka
+
+
+def data_directory(home: Path) -> Path:
+    """Where the embedded broker of a state directory keeps its log."""
+    return home / "kafka"
+
+
+def cache_directory(home: Path) -> Path:
+    """Where downloads and everything else that can be made again is kept."""
+    return home / "cache"

@@ -1,0 +1,123 @@
+"""Bringing a run into being: the demo's files, its topics, its manifest."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from rollog import __version__
+from rollog.kernel.broker.topics import RunTopics, check_topics, ensure_topics, topic_specs
+from rollog.kernel.errors import ConfigError, RunExists
+from rollog.kernel.runs import find_run, name_taken, read_runs, register_run
+from rollog.run.names import made_up_name
+from rollog.settings.settings import by_key, check_files, config_sha256, with_absolute_paths
+from schemas import RunManifest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from rollog.kernel.broker.ports import Broker
+    from rollog.settings.settings import Settings
+
+_absent = "absent"
+demo_reward = "rollog.demo.countdown:reward"
+
+
+def complete(settings: Settings, home: Path, on_progress: Callable[[str, float], None]) -> Settings:
+    """The settings with a name, with files that exist and with an address for the weights.
+
+    The demo's model and prompts are made (or found in the cache) where none are named.
+    """
+    check_files(settings)
+    if settings.run.name is None:
+        settings = settings.changed(run={"name": made_up_name()})
+    if settings.model.path is None or settings.data.train is None:
+        settings = _with_demo_files(settings, home / "cache" / "demo", on_progress)
+    if settings.reward.function is None:
+        settings = settings.changed(reward={"function": demo_reward})
+    if settings.weights.uri is None:
+        directory = (home / "weights" / settings.run_name).resolve()
+        settings = settings.changed(weights={"uri": directory.as_uri()})
+    return with_absolute_paths(settings)
+
+
+def create_run(broker: Broker, settings: Settings) -> RunManifest:
+    """Create the topics of a new run and register its manifest. Raises RunExists, TopicMismatch."""
+    manifest = manifest_of(settings)
+    refuse_taken_name(broker, settings)
+    with broker.admin() as admin:
+        ensure_topics(admin, topic_specs(RunTopics(manifest.prefix, manifest.run), settings.broker))
+    register_run(broker, manifest)
+    return manifest
+
+
+def create_run_if_missing(broker: Broker, settings: Settings) -> tuple[RunManifest, bool]:
+    """The run that these completed settings describe, and whether it was created now.
+
+    Raises ConfigError, naming every key that differs, when a run of that name has another configuration, and
+    TopicMismatch when its topics are not as it needs them.
+    """
+    try:
+        return create_run(broker, settings), True
+    except RunExists:
+        existing = find_run(broker, settings.run.prefix, settings.run_name)
+    _refuse_differences(existing, manifest_of(settings), broker.address)
+    with broker.admin() as admin:
+        check_topics(admin, topic_specs(RunTopics(existing.prefix, existing.run), settings.broker))
+    return existing, False
+
+
+def refuse_taken_name(broker: Broker, settings: Settings) -> None:
+    """Raise RunExists when the name of the run, if it has one yet, is taken."""
+    name, prefix = settings.run.name, settings.run.prefix
+    if name is not None and name in read_runs(broker, prefix):
+        raise name_taken(broker, name)
+
+
+def manifest_of(settings: Settings) -> RunManifest:
+    """The manifest of completed settings."""
+    config_json = settings.to_manifest()
+    topics = RunTopics(settings.run.prefix, settings.run_name)
+    start = f"{topics.prefix}.{topics.run}."
+    return RunManifest(
+        run=topics.run,
+        prefix=topics.prefix,
+        seed=settings.run.seed,
+        config_json=config_json,
+        config_sha256=config_sha256(config_json),
+        weights_uri=type(settings).from_manifest(config_json).weights.uri or "",
+        rollog_version=__version__,
+        created_unix_seconds=time.time(),
+        partitions={
+            spec.name.removeprefix(start): spec.num_partitions
+            for spec in topic_specs(topics, settings.broker)
+            if spec.name.startswith(start)
+        },
+    )
+
+
+def _refuse_differences(existing: RunManifest, wanted: RunManifest, address: str) -> None:
+    if existing.config_sha256 == wanted.config_sha256:
+        return
+    there, here = by_key(existing.config_json), by_key(wanted.config_json)
+    differences = [
+        f"{key} = {there.get(key, _absent)!r} there, {here.get(key, _absent)!r} here"
+        for key in sorted(there.keys() | here.keys())
+        if there.get(key, _absent) != here.get(key, _absent)
+    ]
+    raise ConfigError(
+        f"run {wanted.run!r} exists at {address} with another configuration: {'; '.join(differences)}. "
+        "A run keeps the configuration it began with: give these keys their old values, or name a new run with --run"
+    )
+
+
+def _with_demo_files(settings: Settings, cache: Path, on_progress: Callable[[str, float], None]) -> Settings:
+    from rollog.demo.prepare import prepare  # noqa: PLC0415  # imports torch when it has to train
+
+    files = prepare(cache, on_progress=lambda fraction: on_progress("the demo's model", fraction))
+    if settings.model.path is None:
+        settings = settings.changed(model={"path": str(files.model)})
+    if settings.data.train is None:
+        settings = settings.changed(data={"train": str(files.train), "held_out": str(files.held_out)})
+    return settings

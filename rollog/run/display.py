@@ -1,0 +1,110 @@
+"""Shows how a run goes: a live picture on a terminal, one line per step elsewhere."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol, Self
+
+import click
+from rich.console import Console
+from rich.live import Live
+
+from rollog.run.view import evaluation_line, picture, step_line
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import TracebackType
+
+    from consumers.progress import ProgressView
+    from rollog.run.supervisor import SupervisedRole
+    from rollog.run.view import RunFacts
+
+
+class Display(Protocol):
+    """Where progress is shown."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...
+
+    def show(self, view: ProgressView, roles: Sequence[SupervisedRole], seconds: float) -> None:
+        """Show the newest state."""
+        ...
+
+    def tell(self, text: str) -> None:
+        """Say something once, so that it stays readable."""
+        ...
+
+
+class Lines:
+    """Prints one line per finished step, one per evaluation, nothing twice."""
+
+    def __init__(self, facts: RunFacts, num_prompts: int) -> None:
+        self._facts = facts
+        self._num_prompts = num_prompts
+        self._num_steps = 0
+        self._evaluations: set[tuple[str, int]] = set()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """There is nothing to restore."""
+
+    def show(self, view: ProgressView, roles: Sequence[SupervisedRole], seconds: float) -> None:
+        """Print what is new."""
+        del roles, seconds
+        for step in range(self._num_steps + 1, len(view.step_timings) + 1):
+            click.echo(step_line(self._facts, view, step))
+        self._num_steps = len(view.step_timings)
+        for key, score in view.held_out.items():
+            is_whole = score.num_prompts >= self._num_prompts or view.is_closed
+            if is_whole and key not in self._evaluations:
+                self._evaluations.add(key)
+                click.echo(evaluation_line(*key, score.mean_reward, score.num_prompts))
+
+    def tell(self, text: str) -> None:
+        """Print a line."""
+        click.echo(text)
+
+
+class Picture:
+    """Redraws the picture in place."""
+
+    def __init__(self, facts: RunFacts, console: Console | None = None) -> None:
+        self._facts = facts
+        self._live = Live(console=console or Console(stderr=False), auto_refresh=False)
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._live.stop()
+
+    def show(self, view: ProgressView, roles: Sequence[SupervisedRole], seconds: float) -> None:
+        """Redraw."""
+        self._live.update(picture(self._facts, view, roles, seconds), refresh=True)
+
+    def tell(self, text: str) -> None:
+        """Print a line above the picture."""
+        self._live.console.print(text)
+
+
+def display_for(facts: RunFacts, num_prompts: int, *, is_terminal: bool) -> Display:
+    """The picture on a terminal, lines elsewhere."""
+    return Picture(facts) if is_terminal else Lines(facts, num_prompts)

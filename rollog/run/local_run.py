@@ -1,0 +1,220 @@
+"""Supervises the roles of a run on this machine and watches it, until the run is over or somebody stops it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sys
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import click
+
+from rollog.kernel.broker.kafka import KafkaBroker
+from rollog.kernel.errors import ChildFailed, ConfigError
+from rollog.kernel.logs import get_logger
+from rollog.kernel.processes import exists
+from rollog.kernel.signals import StopSignals
+from rollog.run.restart_policy import Exit, Restart, RestartPolicy, decide
+from rollog.run.supervisor import RoleSpec, Supervisor
+from rollog.run.watching import Outcome, logging_beside, tick_seconds, watcher_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from rollog.kernel.broker.ports import Broker
+    from rollog.run.watching import Watcher
+    from rollog.settings.settings import Settings
+
+log = get_logger("up")
+
+_seconds_to_end = 60.0
+_watching_seconds = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoleFlags:
+    """What the roles are told besides their run: all of them, and the trainer alone."""
+
+    common: tuple[str, ...] = ()
+    trainer: tuple[str, ...] = ()
+
+
+def role_specs(
+    settings: Settings,
+    address: str,
+    home: Path,
+    logs: Path,
+    num_workers: int,
+    *,
+    flags: RoleFlags = RoleFlags(),
+) -> list[RoleSpec]:
+    """Dispatcher, rollout workers and trainer of a run, in the order in which they are stopped."""
+    workers = [(f"rollout-{number}", "rollout", 2 + number) for number in range(num_workers)]
+    return [
+        RoleSpec(
+            name=name,
+            kind=kind,
+            command=(
+                *(sys.executable, "-m", "rollog.cli.main", kind),
+                *("--run", settings.run_name, "--broker", address, "--home", str(home)),
+                *("--set", f"run.prefix={settings.run.prefix}"),
+                *flags.common,
+                *(("--name", name) if kind == "rollout" else ()),
+                *(flags.trainer if kind == "train" else ()),
+                *_metrics_port(settings.metrics.port, index),
+            ),
+            log_path=logs / f"{name}.log",
+        )
+        for name, kind, index in (("dispatcher", "dispatch", 0), *workers, ("trainer", "train", 1))
+    ]
+
+
+def run_here(
+    settings: Settings,
+    broker: Broker,
+    kafka: Restartable | None,
+    *,
+    home: Path,
+    num_workers: int,
+    is_terminal: bool,
+    flags: RoleFlags = RoleFlags(),
+) -> Outcome:
+    """Run every role of a run on this machine to its end.
+
+    Raises ChildFailed when one that is needed was given up, ConfigError where another process does so already.
+    """
+    directory = run_directory(settings, home)
+    with sole_supervisor(directory, settings.run_name):
+        click.echo(
+            f"run {settings.run_name} on Apache Kafka at {broker.address}; logs in {directory / 'logs'}"
+        )
+        specs = role_specs(settings, broker.address, home, directory / "logs", num_workers, flags=flags)
+        policy = RestartPolicy(**settings.supervision.model_dump())
+        # Whoever waits for a broker that is away does not see meanwhile that it has to be started again.
+        watched = KafkaBroker(broker.address, offsets_timeout_seconds=_watching_seconds)
+        supervisor = Supervisor(specs, policy=policy)
+        with (
+            logging_beside(directory / "up.log", is_terminal=is_terminal),
+            StopSignals(patience=3) as signals,
+            supervisor,
+            watcher_of(
+                settings, watched, home=home, is_terminal=is_terminal, roles=supervisor.roles
+            ) as watcher,
+        ):
+            return Supervision(supervisor, watcher, signals, BrokerKeeper(kafka, policy)).run()
+
+
+@contextmanager
+def sole_supervisor(directory: Path, run: str) -> Iterator[None]:
+    """Hold a run's directory: two that started its roles would supersede each other's for ever. Raises ConfigError."""
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / "supervisor.lock").open("a+") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            lock.seek(0)
+            raise ConfigError(
+                f"run {run} is under way here already: process {lock.read().strip()} runs its roles and holds "
+                f"{lock.name}; see it with `rollog watch --run {run}`, or stop that process first"
+            ) from error
+        lock.truncate(0)
+        lock.write(f"{os.getpid()}\n")
+        lock.flush()
+        yield
+
+
+def run_directory(settings: Settings, home: Path) -> Path:
+    """Where a run keeps its logs, checkpoints and summary."""
+    return (home / "runs" / settings.run_name).resolve()
+
+
+class Supervision:
+    """Turns the supervisor and the watcher, notices the end."""
+
+    def __init__(
+        self, supervisor: Supervisor, watcher: Watcher, signals: StopSignals, broker: BrokerKeeper
+    ) -> None:
+        self._supervisor = supervisor
+        self._watcher = watcher
+        self._signals = signals
+        self._broker = broker
+        self._closed_at: float | None = None
+
+    def run(self) -> Outcome:
+        """Go on until every role has ended, the roles of a closed run took too long, or a signal came."""
+        try:
+            if not self._signals.stop.is_set():
+                self._supervisor.start()
+            while not self._is_over() and not self._signals.stop.wait(tick_seconds):
+                self.run_once()
+        finally:
+            if self._signals.received:
+                self._watcher.tell("stopping; Ctrl-C again ends everything at once")
+            self._supervisor.stop(hurry=lambda: self._signals.in_a_hurry)
+        view = self._watcher.catch_up()
+        return Outcome(view=view, exit_status=0 if view.is_closed else self._signals.exit_status or 1)
+
+    def run_once(self) -> None:
+        """Look after broker and roles once, and show how things are."""
+        self._broker.run_once()
+        try:
+            self._supervisor.run_once()
+        except ChildFailed as error:
+            if not self._watcher.view.is_closed:
+                raise
+            log.warning("role failed after the end of the run", error=error)
+        self._watcher.run_once()
+        if self._watcher.view.is_closed and self._closed_at is None:
+            self._closed_at = time.monotonic()
+
+    def _is_over(self) -> bool:
+        if self._supervisor.is_finished:
+            return True
+        return self._closed_at is not None and time.monotonic() > self._closed_at + _seconds_to_end
+
+
+class Restartable(Protocol):
+    """A broker of our own that can be started again."""
+
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        ...
+
+    @property
+    def log_path(self) -> Path:
+        """What it has to say."""
+        ...
+
+    def restart(self) -> None:
+        """Start again on the same data and address."""
+        ...
+
+
+class BrokerKeeper:
+    """Starts the embedded broker again, on the same data and address, when its process is gone."""
+
+    def __init__(self, kafka: Restartable | None, policy: RestartPolicy | None = None) -> None:
+        self._kafka = kafka
+        self._policy = policy or RestartPolicy()
+        self._exits: list[Exit] = []
+
+    def run_once(self) -> None:
+        """Look once. Raises ChildFailed when restarts do not help any more."""
+        if self._kafka is None or exists(self._kafka.pid):
+            return
+        self._exits.append(Exit(status=1, at_seconds=time.monotonic()))
+        if not isinstance(decide(self._policy, self._exits), Restart):
+            raise ChildFailed(f"the embedded broker keeps ending; see {self._kafka.log_path}")
+        log.warning("embedded broker restarts", log=self._kafka.log_path)
+        self._kafka.restart()
+
+
+def _metrics_port(first: int | None, index: int) -> tuple[str, ...]:
+    if first is None:
+        return ()
+    return ("--metrics-port", str(first + index if first else 0))

@@ -1,0 +1,63 @@
+"""Deleting the samples of a run that nothing needs any more, and saying what can no longer be shown then."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from consumers.ledger import read_ledger
+from rollog.kernel.broker.ports import TopicPartition
+from rollog.rules.ledger_state import LedgerState
+from rollog.run.retention import plan_prune
+from trainer.checkpoints import CheckpointStore
+from trainer.recorded.redo import usable_checkpoint
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from rollog.cli.run_source import RunSource
+    from rollog.run.retention import PrunePlan
+
+
+def prune_samples(run: RunSource, home: Path, *, keep_steps: int, is_dry_run: bool) -> Iterator[str]:
+    """Delete what may go, unless it is a dry run; yields lines that say so. Raises as `plan_prune` does."""
+    entries = read_ledger(run.broker, run.topics)
+    ledger = LedgerState()
+    for entry in entries:
+        ledger.apply(entry.record, entry.digest)
+    places = [TopicPartition(run.topics.samples, number) for number in range(len(ledger.low_water_marks))]
+    with run.broker.consumer(client_id="prune") as consumer:
+        beginnings = consumer.beginning_offsets(places)
+    plan = plan_prune(
+        [entry.record for entry in entries],
+        [beginnings[place] for place in places],
+        keep_steps=keep_steps,
+        redo_from=None if ledger.is_closed else _first_step_redone(run, home, ledger),
+    )
+    if plan.num_deleted and not is_dry_run:
+        with run.broker.admin() as admin:
+            admin.delete_records(dict(zip(places, plan.offsets, strict=True)))
+    yield from _lines(plan, run, ledger, is_dry_run=is_dry_run)
+
+
+def _first_step_redone(run: RunSource, home: Path, ledger: LedgerState) -> int:
+    """The step from which a trainer that starts in `home` would train again."""
+    directory = home / "runs" / run.topics.run / "checkpoints"
+    complete = CheckpointStore(directory).complete()
+    checkpoint = usable_checkpoint(complete, ledger, at_most=ledger.version)
+    return 1 if checkpoint is None else checkpoint.version + 1
+
+
+def _lines(plan: PrunePlan, run: RunSource, ledger: LedgerState, *, is_dry_run: bool) -> Iterator[str]:
+    if not plan.num_deleted:
+        yield f"run {run.topics.run}: nothing to delete at version {ledger.version}"
+        return
+    verb = "would be deleted" if is_dry_run else "were deleted"
+    offsets = ", ".join(f"{number}: {offset}" for number, offset in enumerate(plan.offsets))
+    yield f"{run.topics.samples}: {plan.num_deleted} offsets {verb}, below (by partition) {offsets}"
+    yield f"audit can then no longer compare {plan.num_unchecked} samples with the digests in the ledger"
+    if plan.last_step_lost:
+        yield (
+            f"steps 1 to {plan.last_step_lost} can then not be trained again: replay needs a checkpoint of version "
+            f"{plan.last_step_lost} or later, and samples of these steps cannot be exported; `rollog export` keeps them"
+        )

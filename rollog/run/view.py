@@ -1,0 +1,169 @@
+"""The live picture of a run: the stage graph with its numbers, and what each process is doing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rich.columns import Columns
+from rich.console import Group
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import RenderableType
+
+    from consumers.progress import ProgressView
+    from rollog.run.supervisor import SupervisedRole
+    from schemas import WorkerStatus
+
+_bars = "▁▂▃▄▅▆▇█"
+_history_length = 40
+_state_styles = {
+    "running": "green",
+    "done": "green",
+    "waiting": "yellow",
+    "given up": "red",
+    "stopped": "dim",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFacts:
+    """A run as it began."""
+
+    run: str
+    num_steps: int
+    broker: str
+    state_directory: str
+
+
+def picture(
+    facts: RunFacts, view: ProgressView, roles: Sequence[SupervisedRole], seconds: float
+) -> RenderableType:
+    """Everything, ready to print."""
+    title = f"rollog · run {facts.run} · {_clock(seconds)}"
+    body = Group(_stages(facts, view), Text(""), _figures(facts, view), Text(""), _roles(view, roles))
+    place = f"broker {facts.broker} · {facts.state_directory}"
+    return Panel(body, title=title, subtitle=place, border_style="cyan")
+
+
+def step_line(facts: RunFacts, view: ProgressView, step: int) -> str:
+    """One finished step as a line of text."""
+    timings = view.step_timings[step - 1]
+    parts = [
+        f"step {step}/{_num_steps(facts, view)}",
+        f"reward {view.reward_history[step - 1]:.3f}",
+        f"max lag {view.lag_max}",
+        f"waited {timings.wait_seconds:.2f} s",
+        f"trained {timings.train_seconds:.2f} s",
+    ]
+    if len(set(view.alpha_history[max(0, step - 2) : step])) > 1:
+        parts.append(f"alpha {view.alpha_history[step - 1]:g}")
+    if view.tokens_per_second:
+        parts.append(f"{view.tokens_per_second:.0f} tokens/s")
+    return "  ".join(parts)
+
+
+def evaluation_line(name: str, version: int, accuracy: float, num_prompts: int) -> str:
+    """One evaluation as a line of text."""
+    return f"held-out accuracy ({name}) at version {version}: {accuracy:.3f} of {num_prompts} prompts"
+
+
+def _num_steps(facts: RunFacts, view: ProgressView) -> object:
+    """Training steps the run is to make, as they are in force."""
+    return view.changed_settings.get("run.num_steps", facts.num_steps)
+
+
+def _stages(facts: RunFacts, view: ProgressView) -> RenderableType:
+    in_flight = (
+        f"{sum(w.num_running for w in view.workers)}/{sum(w.capacity for w in view.workers)} in flight"
+    )
+    versions = sorted({w.served_version for w in view.workers if w.served_version is not None})
+    served = "serving v" + ", v".join(map(str, versions)) if versions else "starting"
+    boxes = [
+        ("dataset", "prompts", ""),
+        ("dispatcher", f"{view.num_open_tasks} open tasks", f"alpha {view.alpha:g}"),
+        (f"{len(view.workers)} worker(s)", in_flight, served),
+        (
+            "trainer",
+            f"step {max(view.version, 0)}/{_num_steps(facts, view)}",
+            f"{view.samples_produced} samples",
+        ),
+        ("weights", f"version {view.version}" if view.version >= 0 else "none yet", ""),
+    ]
+    parts: list[RenderableType] = []
+    for number, (name, first, second) in enumerate(boxes):
+        if number:
+            parts.append(Text("\n\n→"))
+        parts.append(Panel(Text(f"{first}\n{second}"), title=name, expand=False, border_style="blue"))
+    return Columns(parts, padding=(0, 0))
+
+
+def _figures(facts: RunFacts, view: ProgressView) -> RenderableType:
+    table = Table.grid(padding=(0, 3))
+    for _ in range(2):
+        table.add_column(style="bold")
+        table.add_column()
+    step = max(view.version, 0)
+    reward = "-" if view.reward_mean is None else f"{view.reward_mean:.3f}  {sparkline(view.reward_history)}"
+    table.add_row("step", f"{step}/{_num_steps(facts, view)}", "reward", reward)
+    table.add_row("held-out", _accuracy(view), "tokens/s", f"{view.tokens_per_second:.0f}")
+    table.add_row("lag", _lags(view), "samples", _dispositions(view))
+    return table
+
+
+def _roles(view: ProgressView, roles: Sequence[SupervisedRole]) -> RenderableType:
+    doing = {worker.pid: worker_line(worker) for worker in view.workers}
+    table = Table.grid(padding=(0, 3))
+    for role in roles:
+        state = Text(role.state.value, style=_state_styles.get(role.state.value, ""))
+        pid = "" if role.child is None else f"pid {role.child.pid}"
+        notes = [doing.get(role.child.pid, "")] if role.child else []
+        if role.num_restarts:
+            notes.append(f"restarted {role.num_restarts} times")
+        notes.append(role.reason)
+        table.add_row(role.spec.name, state, pid, ", ".join(note for note in notes if note))
+    return table
+
+
+def worker_line(worker: WorkerStatus) -> str:
+    """What a worker is doing."""
+    version = "no weights yet" if worker.served_version is None else f"version {worker.served_version}"
+    return f"{worker.state.value}, {version}, {worker.num_running}/{worker.capacity} rollouts in flight"
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """The newest values as a row of bars between their smallest and largest."""
+    shown = values[-_history_length:]
+    low, high = min(shown, default=0.0), max(shown, default=0.0)
+    scale = (len(_bars) - 1) / (high - low) if high > low else 0.0
+    return "".join(_bars[round((value - low) * scale)] for value in shown)
+
+
+def _accuracy(view: ProgressView) -> str:
+    newest = view.newest_evaluation("greedy")
+    if newest is None:
+        return "-"
+    version, score = newest
+    before = view.accuracy("greedy", 0)
+    start = "" if before is None or version == 0 else f" (from {before:.3f})"
+    return f"{score.mean_reward:.3f} at version {version}{start}"
+
+
+def _lags(view: ProgressView) -> str:
+    counts = ", ".join(f"{lag}: {count}" for lag, count in sorted(view.lags.items()))
+    return f"max {view.lag_max}" + (f" ({counts})" if counts else "")
+
+
+def _dispositions(view: ProgressView) -> str:
+    counts = ", ".join(f"{count} {name}" for name, count in view.dispositions.items())
+    return f"{view.samples_produced}" + (f" ({counts})" if counts else "")
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    return f"{minutes}:{rest:02d}"

@@ -1,0 +1,178 @@
+"""The configuration reference: every section, key, type, default and meaning, as the models declare them.
+
+    python -m rollog.settings.reference > docs/configuration.md
+
+writes the page anew; a test compares it with the code.
+"""
+
+from __future__ import annotations
+
+import json
+from importlib import resources
+from inspect import getdoc
+from typing import TYPE_CHECKING, Any, get_args
+
+import click
+
+from rollog.run.role_settings import is_local
+from rollog.settings.settings import Settings
+from rollog.settings.training import AlgorithmConfig, AlgorithmType
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rollog.kernel.config import Section
+
+Schema = dict[str, Any]
+
+_introduction = """\
+# Configuration
+
+This page is written by `python -m rollog.settings.reference > docs/configuration.md` from the models in
+`rollog/settings/run.py`, `rollog/settings/generation.py` and `rollog/settings/training.py`; change those, not the page.
+
+## Where a value comes from
+
+Later sources win:
+
+1. the default of the key, or without `--config` the demo's settings at the end of this page;
+2. the TOML file given with `--config`, one table per section;
+3. environment variables `ROLLOG_<SECTION>__<KEY>` (two underscores), for example `ROLLOG_FRESHNESS__ALPHA=2`;
+4. `--set section.key=value`, then `--run` and `--broker`.
+
+With `--config` the demo's settings play no part: what the file leaves out has its default. Unknown keys, values of
+another type and sections that contradict each other are refused; the message names source, key, value and remedy.
+
+`rollog up` and `rollog topics create` resolve all of this once and put the result into the run's manifest, without
+the broker's address, without keys named like secrets (password, token ...) and without the user part of
+`weights.uri`. `rollog dispatch`, `rollog rollout`, `rollog train` and `rollog watch` take their settings from the
+manifest. Only the keys marked *per machine* below may then differ, by file, environment variable or `--set`, in the
+order above: `--set` of any other key is an error; other keys of a file and other environment variables are not looked
+at, because the file may be the one the run was created with. `run.name` and `run.prefix` say which run is meant.
+
+## Sections
+"""
+
+_demo_introduction = """\
+## The demo's settings
+
+What `rollog up` and `rollog topics create` start from when no file is given (`rollog/demo/settings.toml`). The
+model, the prompts and the reward function of the demo are filled in when the run is created.
+
+```toml
+"""
+
+_bounds: Mapping[str, str] = {
+    "minimum": ">=",
+    "exclusiveMinimum": ">",
+    "maximum": "<=",
+    "exclusiveMaximum": "<",
+}
+
+
+def configuration_reference() -> str:
+    """The page as Markdown."""
+    schema = Settings.model_json_schema()
+    definitions: dict[str, Schema] = schema["$defs"]
+    sections = [
+        _section(name, definitions[_target(reference)], definitions)
+        for name, reference in schema["properties"].items()
+    ]
+    demo = resources.files("rollog.demo").joinpath("settings.toml").read_text(encoding="utf-8")
+    return "\n".join([_introduction, *sections, f"{_demo_introduction}{demo}```\n"])
+
+
+def algorithm_defaults() -> str:
+    """The defaults of each `algorithm.type` as a Markdown table, for docs/algorithms.md."""
+    shown = ("advantage", "normalize_std", "aggregation", "ratio_level")
+    usual = AlgorithmConfig().model_dump()
+    lines = [
+        f"| `type` | {' | '.join(f'`{key}`' for key in shown)} | other than `grpo` |",
+        "| --- " * 6 + "|",
+    ]
+    for name in get_args(AlgorithmType):
+        values = AlgorithmConfig(type=name).model_dump()
+        others = [
+            f"`{key} = {json.dumps(value)}`"
+            for key, value in values.items()
+            if key not in {"type", *shown} and value != usual[key]
+        ]
+        cells = [name, *(json.dumps(values[key]).strip('"') for key in shown), ", ".join(others) or "-"]
+        lines.append("| " + " | ".join([f"`{cells[0]}`", *cells[1:]]) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _section(name: str, model: Schema, definitions: Mapping[str, Schema]) -> str:
+    lines = [
+        f"### [{name}]",
+        "",
+        _section_doc(name),
+        "",
+        "| key | type | default | meaning |",
+        "| --- | --- | --- | --- |",
+    ]
+    for key, field in model["properties"].items():
+        cells = (
+            f"`{key}`",
+            _type(field, definitions),
+            _default(field),
+            " ".join(str(field.get("description", "")).split()) + _place(name, key),
+        )
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _section_doc(name: str) -> str:
+    model: type[Section] = type(getattr(Settings(), name))
+    return " ".join((getdoc(model) or "").split())
+
+
+def _place(section: str, key: str) -> str:
+    return " *Per machine.*" if is_local((section, key)) else ""
+
+
+def _target(reference: Schema) -> str:
+    return str(reference["$ref"]).rsplit("/", 1)[-1]
+
+
+def _type(field: Schema, definitions: Mapping[str, Schema]) -> str:
+    """A type in words, with its bounds."""
+    if "$ref" in field:
+        return _type(definitions[_target(field)], definitions)
+    if "anyOf" in field:
+        parts = [part for part in field["anyOf"] if part.get("type") != "null"]
+        return " or ".join(_type(part, definitions) for part in parts)
+    if "enum" in field or "const" in field:
+        return ", ".join(f"`{choice}`" for choice in field.get("enum", [field.get("const")]))
+    bounds = [f"{sign} {field[name]}" for name, sign in _bounds.items() if name in field]
+    if "pattern" in field:
+        bounds.append(f"matching `{field['pattern']}`")
+    return " ".join([_kind(field, definitions), ", ".join(bounds)]).strip()
+
+
+def _kind(field: Schema, definitions: Mapping[str, Schema]) -> str:
+    match field["type"]:
+        case "array" if "prefixItems" not in field:
+            return f"list of {_kind_of_entry(field['items'], definitions)}"
+        case "array":
+            return f"list of {len(field['prefixItems'])} {_type(field['prefixItems'][0], definitions)}s"
+        case "object":
+            return f"table of {_type(field['additionalProperties'], definitions)}"
+        case kind:
+            return str(kind)
+
+
+def _kind_of_entry(field: Schema, definitions: Mapping[str, Schema]) -> str:
+    """An entry of a list: `[integer, number]` where it is itself a list of given length."""
+    if "prefixItems" not in field:
+        return _type(field, definitions)
+    return f"[{', '.join(_type(part, definitions) for part in field['prefixItems'])}]"
+
+
+def _default(field: Schema) -> str:
+    value = field.get("default", {})
+    return "none" if value is None else f"`{json.dumps(value)}`"
+
+
+if __name__ == "__main__":
+    click.echo(configuration_reference(), nl=False)

@@ -1,0 +1,101 @@
+"""Settings of a run as a whole: its name and length, broker, model, weights store, metrics, supervision."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from rollog.kernel.config import Section
+
+run_name_pattern = r"^[a-z0-9-]{1,48}$"
+
+
+class LastBatch(StrEnum):
+    """What happens to the groups left when the dataset ends."""
+
+    TRAIN = "train"
+    DROP = "drop"
+
+
+class RunConfig(Section):
+    """The run as a whole."""
+
+    name: Annotated[str, Field(pattern=run_name_pattern)] | None = None
+    """Name of the run, `[a-z0-9-]{1,48}`, never reused; a new one is made up when left out."""
+    prefix: Annotated[str, Field(pattern=r"^[a-z0-9-]{1,48}$")] = "rollog"
+    """First part of every topic name."""
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    """Seed of dataset order, sampling and training."""
+    num_steps: Annotated[int, Field(ge=1)] = 60
+    """Training steps after which the run ends (earlier if the dataset does)."""
+    last_batch: LastBatch = LastBatch.TRAIN
+    """Whether a batch smaller than `groups_per_batch` is trained when the dataset ends."""
+    close_timeout_seconds: Annotated[float, Field(gt=0)] = 600.0
+    """How long after its last step the trainer waits for the dispatcher's `Stopped` before it closes the ledger without
+    it. Bounds the final evaluation and the end of the workers together: what takes longer is cut off."""
+
+
+class BrokerConfig(Section):
+    """The Kafka cluster and the topics of a run."""
+
+    bootstrap_servers: str | None = None
+    """`host:port[,host:port]`; left out, `rollog up` starts the embedded Apache Kafka."""
+    samples_partitions: Annotated[int, Field(ge=1, le=4096)] = 4
+    """Partitions of `samples` and `evaluations`."""
+    max_workers: Annotated[int, Field(ge=1, le=4096)] = 16
+    """Partitions of `tasks`: how many rollout workers can hold a grant at once."""
+    replication_factor: Annotated[int, Field(ge=1)] = 1
+    """Replicas of each topic; 3 with min ISR 2 to survive the loss of a machine."""
+    min_insync_replicas: Annotated[int, Field(ge=1)] = 1
+    """Replicas that must have a record before it is acknowledged."""
+    connect_timeout_seconds: Annotated[float, Field(gt=0)] = 10.0
+    """How long a client tries to reach the broker before it gives up, naming the address."""
+    max_dead_letters_in_a_row: Annotated[int, Field(ge=1)] = 100
+    """Unusable records of one topic, one after the other, that a role sets aside; one more ends it, because then the
+    writer is at fault and not a record."""
+    max_record_bytes: Annotated[int, Field(ge=1 << 16)] = 16 << 20
+    """Largest record of `samples`, in bytes; a larger sample ends as failed: too_large."""
+
+
+class ModelConfig(Section):
+    """The policy."""
+
+    path: str | None = None
+    """Directory or Hugging Face name of a causal language model; left out, the demo's model is made."""
+    tokenizer: str | None = None
+    """Directory or name of the tokenizer, when it is not beside the model."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Type of weights and activations in generation and training."""
+    max_context_tokens: Annotated[int, Field(ge=2)] = 2048
+    """Longest prompt plus response."""
+
+
+class WeightsConfig(Section):
+    """Where published weights go."""
+
+    uri: str | None = None
+    """fsspec address of the weights store (`file://`, `s3://` ...); left out, a folder of the state directory."""
+
+
+class MetricsConfig(Section):
+    """Prometheus metrics over HTTP."""
+
+    port: Annotated[int, Field(ge=0, le=65535)] | None = None
+    """Port of the first role on this machine (0: any free one); left out, metrics are not served."""
+    host: str = "127.0.0.1"
+    """Address to listen on."""
+
+
+class SupervisionConfig(Section):
+    """How `rollog up` treats a role, or its own broker, that dies."""
+
+    max_restarts: Annotated[int, Field(ge=0)] = 5
+    """Restarts within `window_seconds` after which a role is given up."""
+    window_seconds: Annotated[float, Field(gt=0)] = 300.0
+    """Restarts longer ago than this are forgiven."""
+    first_delay_seconds: Annotated[float, Field(ge=0)] = 0.5
+    """Pause before the first restart; each one within the window doubles it."""
+    longest_delay_seconds: Annotated[float, Field(ge=0)] = 15.0
+    """Longest pause before a restart."""

@@ -1,0 +1,240 @@
+"""The whole configuration of a run: all sections, the checks between them, and the form for the manifest.
+
+`rollog.settings.sources` fills it from a TOML file, the environment and flags. Nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import urlsplit, urlunsplit
+
+from pydantic import Field, ValidationError, model_validator
+
+from rollog.kernel.config import Section
+from rollog.kernel.errors import ConfigError
+from rollog.settings.generation import (
+    DataConfig,
+    DispatchConfig,
+    EvaluationConfig,
+    RewardConfig,
+    RolloutConfig,
+    SamplingConfig,
+)
+from rollog.settings.groups import FreshnessConfig, GroupConfig
+from rollog.settings.run import (
+    BrokerConfig,
+    MetricsConfig,
+    ModelConfig,
+    RunConfig,
+    SupervisionConfig,
+    WeightsConfig,
+)
+from rollog.settings.training import AlgorithmConfig, OptimizerConfig, TrainerConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_secret_key = re.compile(r"(password|passwd|secret|token|credential|api_?key|private_?key)$", re.IGNORECASE)
+
+
+class Settings(Section):
+    """Everything that can be configured, one section per component."""
+
+    run: RunConfig = Field(default_factory=RunConfig)
+    broker: BrokerConfig = Field(default_factory=BrokerConfig)
+    model: ModelConfig = Field(default_factory=ModelConfig)
+    groups: GroupConfig = Field(default_factory=GroupConfig)
+    freshness: FreshnessConfig = Field(default_factory=FreshnessConfig)
+    weights: WeightsConfig = Field(default_factory=WeightsConfig)
+    metrics: MetricsConfig = Field(default_factory=MetricsConfig)
+    data: DataConfig = Field(default_factory=DataConfig)
+    sampling: SamplingConfig = Field(default_factory=SamplingConfig)
+    evaluation: EvaluationConfig = Field(default_factory=EvaluationConfig)
+    reward: RewardConfig = Field(default_factory=RewardConfig)
+    dispatch: DispatchConfig = Field(default_factory=DispatchConfig)
+    rollout: RolloutConfig = Field(default_factory=RolloutConfig)
+    algorithm: AlgorithmConfig = Field(default_factory=AlgorithmConfig)
+    optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
+    trainer: TrainerConfig = Field(default_factory=TrainerConfig)
+    supervision: SupervisionConfig = Field(default_factory=SupervisionConfig)
+
+    @model_validator(mode="after")
+    def _sections_agree(self) -> Self:
+        for problem in _disagreements(self):
+            raise ValueError(problem)
+        return self
+
+    @property
+    def run_name(self) -> str:
+        """The name of the run. Raises ConfigError while it has none."""
+        if self.run.name is None:
+            raise ConfigError("run.name is missing: name the run with --run NAME")
+        return self.run.name
+
+    def changed(self, **sections: dict[str, Any]) -> Settings:
+        """These settings with some keys replaced: `changed(run={"name": "first"})`."""
+        merged = self.model_dump()
+        for section, keys in sections.items():
+            merged[section].update(keys)
+        return Settings.model_validate(merged)
+
+    def to_manifest(self) -> str:
+        """The configuration as the run's manifest holds it: without broker addresses and secrets."""
+        dumped = self.model_dump(mode="json")
+        dumped["broker"]["bootstrap_servers"] = None
+        return json.dumps(_without_secrets(dumped), sort_keys=True)
+
+    @classmethod
+    def from_manifest(cls, text: str) -> Settings:
+        """The configuration of a manifest. Raises ConfigError when another version of rollog wrote it."""
+        try:
+            return cls.model_validate_json(text)
+        except ValidationError as error:
+            raise ConfigError(
+                f"the configuration in the run's manifest does not fit this version of rollog ({error}); "
+                "use the version that started the run"
+            ) from error
+
+
+def by_key(manifest_json: str) -> dict[str, object]:
+    """A configuration by dotted key."""
+    sections: dict[str, dict[str, object]] = json.loads(manifest_json)
+    return {f"{section}.{key}": value for section, keys in sections.items() for key, value in keys.items()}
+
+
+def by_section(changes: Mapping[str, object]) -> dict[str, dict[str, object]]:
+    """The opposite: values by dotted key as `Settings.changed` takes them."""
+    sections: dict[str, dict[str, object]] = {}
+    for dotted, value in changes.items():
+        section, _, key = dotted.partition(".")
+        sections.setdefault(section, {})[key] = value
+    return sections
+
+
+def config_sha256(manifest_json: str) -> str:
+    """Identity of a configuration, as in the manifest."""
+    return hashlib.sha256(manifest_json.encode()).hexdigest()
+
+
+def check_files(settings: Settings) -> None:
+    """Look for what the settings name. Raises ConfigError, naming key, value and remedy."""
+    _check_model_directory("model.path", settings.model.path, "config.json")
+    _check_model_directory("model.tokenizer", settings.model.tokenizer, None)
+    _check_dataset("data.train", settings.data.train)
+    _check_dataset("data.held_out", settings.data.held_out)
+    _check_reward(settings.reward.function)
+    if settings.data.train is not None and settings.reward.function is None:
+        raise ConfigError(
+            f"data.train = {settings.data.train!r} needs a reward function; "
+            'set reward.function = "module:function"'
+        )
+
+
+def with_absolute_paths(settings: Settings) -> Settings:
+    """The settings with local files and directories named from the root, so that any role finds them."""
+    model, data = settings.model, settings.data
+    return settings.changed(
+        model={"path": _absolute(model.path), "tokenizer": _absolute(model.tokenizer)},
+        data={"train": _absolute(data.train), "held_out": _absolute(data.held_out)},
+    )
+
+
+def _disagreements(settings: Settings) -> list[str]:
+    found = []
+    if settings.sampling.max_tokens >= settings.model.max_context_tokens:
+        found.append(
+            f"sampling.max_tokens = {settings.sampling.max_tokens} leaves no room for a prompt within "
+            f"model.max_context_tokens = {settings.model.max_context_tokens}; lower the first or raise the "
+            "second"
+        )
+    if settings.broker.min_insync_replicas > settings.broker.replication_factor:
+        found.append(
+            f"broker.min_insync_replicas = {settings.broker.min_insync_replicas} is more than "
+            f"broker.replication_factor = {settings.broker.replication_factor}: no record could be written"
+        )
+    if settings.trainer.num_minibatches > settings.groups.groups_per_batch * settings.groups.group_size:
+        found.append(
+            f"trainer.num_minibatches = {settings.trainer.num_minibatches} is more than the rollouts of a "
+            f"batch ({settings.groups.groups_per_batch} groups of {settings.groups.group_size})"
+        )
+    if settings.groups.group_size == 1 and settings.groups.filter_zero_signal:
+        found.append(
+            "groups.group_size = 1 with groups.filter_zero_signal = true filters every group (all rewards of "
+            "a group are equal); raise the first or set the second to false"
+        )
+    lengths = settings.groups.response_tokens_mean_bounds
+    if lengths is not None and lengths[0] > settings.sampling.max_tokens:
+        found.append(
+            f"groups.response_tokens_mean_bounds = {list(lengths)} filters every group: no response is longer than "
+            f"sampling.max_tokens = {settings.sampling.max_tokens}; lower the first bound or raise max_tokens"
+        )
+    return found
+
+
+def _looks_like_path(value: str) -> bool:
+    if value.startswith(("/", ".", "~")) or value.endswith((".jsonl", ".json", ".parquet")):
+        return True
+    first, separator, _ = value.partition("/")
+    return bool(separator) and Path(first).is_dir()
+
+
+def _check_model_directory(key: str, value: str | None, needed_file: str | None) -> None:
+    if value is None:
+        return
+    path = Path(value).expanduser()
+    if path.is_dir():
+        if needed_file is not None and not (path / needed_file).is_file():
+            raise ConfigError(
+                f"{key} = {value!r} has no {needed_file}; name a directory written by save_pretrained()"
+            )
+        return
+    if path.exists():
+        raise ConfigError(f"{key} = {value!r} is a file; name the directory it is in")
+    if _looks_like_path(value) or not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", value):
+        raise ConfigError(f"{key} = {value!r} does not exist; name a directory or a Hugging Face model")
+
+
+def _check_dataset(key: str, value: str | None) -> None:
+    if value is None:
+        return
+    path = Path(value).expanduser()
+    if path.is_dir():
+        raise ConfigError(f"{key} = {value!r} is a directory; name a JSONL or Parquet file in it")
+    if _looks_like_path(value) and not path.is_file():
+        raise ConfigError(f"{key} = {value!r} does not exist; name a JSONL or Parquet file")
+
+
+def _check_reward(value: str | None) -> None:
+    if value is None:
+        return
+    name = r"[A-Za-z_]\w*"
+    if not re.fullmatch(rf"{name}(\.{name})*:{name}", value):
+        raise ConfigError(
+            f"reward.function = {value!r} is not of the form module:function, for example "
+            "my_rewards:exact_match"
+        )
+
+
+def _absolute(value: str | None) -> str | None:
+    if value is None or not Path(value).expanduser().exists():
+        return value
+    return str(Path(value).expanduser().resolve())
+
+
+def _without_secrets(value: Any, key: str = "") -> Any:
+    if isinstance(value, dict):
+        return {
+            name: _without_secrets(item, name) for name, item in value.items() if not _secret_key.search(name)
+        }
+    if isinstance(value, str) and key == "uri":
+        return _without_user(value)
+    return value
+
+
+def _without_user(uri: str) -> str:
+    parts = urlsplit(uri)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))

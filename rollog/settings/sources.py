@@ -1,0 +1,254 @@
+"""Where settings come from: defaults, then a TOML file, then the environment, then flags; later ones win.
+
+Environment variables are called ROLLOG_<SECTION>__<KEY> (two underscores), flags `--set section.key=value`.
+Every value is checked against its key's type at once; an error names source, key, value and remedy.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import tomllib
+from dataclasses import dataclass, field
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from rollog.kernel.config import Section
+from rollog.kernel.errors import ConfigError
+from rollog.settings.settings import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    from pydantic.fields import FieldInfo
+    from pydantic_core import ErrorDetails
+
+KeyPath = tuple[str, ...]
+
+_environment_prefix = "ROLLOG_"
+_section_and_key = 2
+
+
+@dataclass
+class Layers:
+    """Values of all sources so far, and where each came from."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    origins: dict[KeyPath, str] = field(default_factory=dict)
+
+    def add_file(self, text: str, name: str) -> None:
+        """Put the keys of a TOML document over what is there."""
+        try:
+            document = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            raise ConfigError(f"{name} is not valid TOML: {error}") from error
+        for section, keys in document.items():
+            if not isinstance(keys, dict):
+                raise ConfigError(
+                    f"{name}: {section} = {keys!r} stands outside of a section; put it under [section]"
+                )
+            for key, value in keys.items():
+                self.put((section, key), value, name)
+
+    def add_environment(self, environment: Mapping[str, str]) -> None:
+        """Put ROLLOG_<SECTION>__<KEY> variables over what is there."""
+        for name in sorted(environment):
+            if not name.startswith(_environment_prefix) or "__" not in name:
+                continue
+            path = tuple(name.removeprefix(_environment_prefix).lower().split("__"))
+            if not all(path):
+                raise ConfigError(f"environment variable {name} is not of the form ROLLOG_SECTION__KEY")
+            self.put_text(path, environment[name], f"environment variable {name}")
+
+    def add_flags(self, assignments: Iterable[str]) -> None:
+        """Put `section.key=value` assignments over what is there."""
+        for assignment in assignments:
+            path, text = split_assignment(assignment)
+            self.put_text(path, text, f"--set {assignment}")
+
+    def only(self, wanted: Callable[[KeyPath], bool]) -> Layers:
+        """The values of those keys alone."""
+        kept = Layers()
+        for path, origin in self.origins.items():
+            if wanted(path):
+                kept.put(path, self._value(path), origin)
+        return kept
+
+    def by_key(self) -> dict[str, Any]:
+        """All values by dotted key."""
+        return {_dotted(path): self._value(path) for path in self.origins}
+
+    def put_text(self, path: KeyPath, text: str, origin: str) -> None:
+        """Put one value given as text, read as its key's type."""
+        self.put(path, _typed(path, text, origin), origin)
+
+    def put(self, path: KeyPath, value: Any, origin: str) -> None:
+        """Put one value."""
+        _field_of(path, value, origin)
+        inner = self.values
+        for part in path[:-1]:
+            inner = inner.setdefault(part, {})
+        inner[path[-1]] = value
+        self.origins[path] = origin
+
+    def _value(self, path: KeyPath) -> Any:
+        value: Any = self.values
+        for part in path:
+            value = value[part]
+        return value
+
+    def settings(self) -> Settings:
+        """The resolved settings. Raises ConfigError for what does not fit."""
+        try:
+            return Settings.model_validate_json(json.dumps(self.values, default=str), strict=True)
+        except ValidationError as error:
+            raise ConfigError("; ".join(self._problem(detail) for detail in error.errors())) from error
+
+    def _problem(self, detail: ErrorDetails) -> str:
+        path = tuple(str(part) for part in detail["loc"])
+        message = detail["msg"].removeprefix("Value error, ")
+        origin = self._origin(path)
+        if len(path) < _section_and_key:
+            return f"{message}{f' (set by {origin})' if origin else ''}"
+        return f"{_dotted(path)} = {detail['input']!r} ({origin or 'default'}): {message}"
+
+    def _origin(self, path: KeyPath) -> str:
+        """The source of the longest known part of `path`, or of everything under it."""
+        for length in range(len(path), 1, -1):
+            if path[:length] in self.origins:
+                return self.origins[path[:length]]
+        under = {origin for key, origin in self.origins.items() if path and key[: len(path)] == path}
+        return ", ".join(sorted(under))
+
+
+def load_settings(
+    config: Path | None = None,
+    *,
+    environment: Mapping[str, str] | None = None,
+    assignments: Sequence[str] = (),
+    with_demo: bool = True,
+) -> Settings:
+    """Settings from all sources; without a file those of the demo are the base (unless not `with_demo`)."""
+    layers = Layers()
+    if config is not None:
+        layers = file_layers(config)
+    elif with_demo:
+        layers.add_file(_demo_text(), "the demo's settings")
+    layers.add_environment(environment or {})
+    layers.add_flags(assignments)
+    return layers.settings()
+
+
+def file_layers(config: Path) -> Layers:
+    """What a TOML file says."""
+    layers = Layers()
+    layers.add_file(_read(config), str(config))
+    return layers
+
+
+def split_assignment(assignment: str) -> tuple[KeyPath, str]:
+    """Key path and text of `section.key=value`. Raises ConfigError for anything else."""
+    name, separator, text = assignment.partition("=")
+    path = tuple(name.strip().split("."))
+    if not separator or len(path) < _section_and_key or not all(path):
+        raise ConfigError(f"--set {assignment!r} is not of the form section.key=value")
+    return path, text.strip()
+
+
+def assigned(assignments: Iterable[str], flag: str = "--set") -> dict[str, Any]:
+    """Values of `section.key=value` assignments by dotted key. Raises ConfigError for unknown keys and wrong types."""
+    layers = Layers()
+    for assignment in assignments:
+        path, text = split_assignment(assignment)
+        layers.put_text(path, text, f"{flag} {assignment}")
+    return layers.by_key()
+
+
+def demo_settings() -> Settings:
+    """Settings of the demo, before its files are prepared."""
+    return load_settings()
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise ConfigError(f"--config {path}: there is no such file") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--config {path} cannot be read: {error}") from error
+
+
+def _demo_text() -> str:
+    return resources.files("rollog.demo").joinpath("settings.toml").read_text(encoding="utf-8")
+
+
+def _field_of(path: KeyPath, value: Any, origin: str) -> FieldInfo:
+    """The declared field that `path` names or lies within. Raises ConfigError for unknown keys."""
+    section, key = path[0], path[1]
+    fields = _section_fields(section)
+    if fields is None:
+        raise ConfigError(_unknown(f"section [{section}]", section, Settings.model_fields, origin))
+    if key not in fields:
+        shown = f"{section}.{key} = {value!r}"
+        raise ConfigError(_unknown(shown, key, fields, origin))
+    return fields[key]
+
+
+def _section_fields(section: str) -> dict[str, FieldInfo] | None:
+    declared = Settings.model_fields.get(section)
+    if declared is None or not isinstance(declared.annotation, type):
+        return None
+    assert issubclass(declared.annotation, Section)
+    return declared.annotation.model_fields
+
+
+def _unknown(shown: str, name: str, known: Iterable[str], origin: str) -> str:
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, n=1)
+    remedy = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(names)}"
+    return f"{shown} ({origin}) is not known; {remedy}"
+
+
+_nothing = ("null", "none")
+
+
+def _typed(path: KeyPath, text: str, origin: str) -> Any:
+    """`text` as a value of its key's type: as it stands if that fits, else as a TOML value."""
+    declared = _field_of(path, text, origin)
+    parsed = _toml_value(text)
+    if len(path) > _section_and_key:
+        return text if parsed is None else parsed
+    if isinstance(parsed, str):
+        text = parsed
+    annotation: Any = declared.annotation
+    adapter: TypeAdapter[Any] = TypeAdapter(annotation)
+    # What is no TOML value stands for nothing only where it says so.
+    for candidate in (text,) if parsed is None and text not in _nothing else (text, parsed):
+        try:
+            return adapter.dump_python(adapter.validate_python(candidate), mode="json")
+        except ValidationError:
+            continue
+    message = _first_message(adapter, text if parsed is None else parsed)
+    raise ConfigError(f"{_dotted(path)} = {text!r} ({origin}): {message}")
+
+
+def _first_message(adapter: TypeAdapter[Any], value: Any) -> str:
+    try:
+        adapter.validate_python(value)
+    except ValidationError as error:
+        return error.errors()[0]["msg"]
+    return "does not fit"
+
+
+def _toml_value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except (tomllib.TOMLDecodeError, KeyError):
+        return None
+
+
+def _dotted(path: KeyPath) -> str:
+    return ".".join(path)

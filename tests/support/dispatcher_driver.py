@@ -1,0 +1,148 @@
+"""A dispatcher on an in-memory broker, with the test playing workers and trainer by hand."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from producers.dispatcher.dispatcher import Dispatcher
+from producers.dispatcher.settings import DispatcherSettings
+from rollog.kernel.broker.memory import MemoryBroker
+from rollog.kernel.broker.reading import read_to_end
+from rollog.kernel.broker.topics import RunTopics, ensure_topics, topic_specs
+from rollog.kernel.metrics import Metrics
+from rollog.rules.alpha_control import alpha_of_step
+from rollog.settings.generation import (
+    DataConfig,
+    DispatchConfig,
+    EvaluationConfig,
+    RewardConfig,
+    SamplingConfig,
+)
+from rollog.settings.run import BrokerConfig, RunConfig
+from schemas import Prompt, RolloutTask, Sample, Segment
+from schemas.codec import decode, encode
+from schemas.headers import headers_of
+from support.builders import LedgerBuilder, a_heartbeat, a_sample, digest_of, freshness_config, groups_config
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from schemas.records import Record
+
+num_partitions = 2
+max_workers = 3
+
+
+def dispatcher_settings(**sections: Any) -> DispatcherSettings:
+    values: dict[str, Any] = {
+        "run": "test",
+        "prefix": "rollog",
+        "run_config": RunConfig(num_steps=100),
+        "broker": BrokerConfig(samples_partitions=num_partitions, max_workers=max_workers),
+        "groups": groups_config(),
+        "freshness": freshness_config(alpha=0.0),
+        "data": DataConfig(),
+        "sampling": SamplingConfig(),
+        "evaluation": EvaluationConfig(every_steps=0, sampled=False),
+        "reward": RewardConfig(function="rewards:score"),
+        "dispatch": DispatchConfig(prefetch_tasks=0, lease_seconds=3.0),
+    }
+    return DispatcherSettings(**(values | sections))
+
+
+class Bench:
+    """The broker, the clock, and what a test does in the place of the other roles."""
+
+    def __init__(self, num_prompts: int = 50, num_held_out: int = 0, **sections: Any) -> None:
+        self.settings = dispatcher_settings(**sections)
+        self.topics = RunTopics(self.settings.prefix, self.settings.run)
+        self.broker = MemoryBroker(block_seconds=0.0)
+        with self.broker.admin() as admin:
+            ensure_topics(admin, topic_specs(self.topics, self.settings.broker))
+        self.producer = self.broker.producer(client_id="bench")
+        self.ledger = LedgerBuilder(alpha=alpha_of_step(1, (), self.settings.freshness))
+        self._num_published = 0
+        self.now = 0.0
+        self._beats: dict[str, dict[str, Any]] = {}
+        self.prompts = [
+            Prompt(prompt_id=str(number), text=f"prompt {number}") for number in range(num_prompts)
+        ]
+        self.held_out = [Prompt(prompt_id=f"h{number}", text="?") for number in range(num_held_out)]
+
+    def dispatcher(self, *, silent: Sequence[str] = ()) -> Dispatcher:
+        """A dispatcher that has taken the run over; workers beat again as before, but for those `silent`."""
+        found = Dispatcher(
+            self.settings,
+            self.broker,
+            self.topics,
+            Metrics(),
+            dispatcher_id="test",
+            prompts=self.prompts,
+            held_out=self.held_out,
+            clock=lambda: self.now,
+        )
+        found.take_over(self.broker.producer(client_id="d"), self.broker.consumer(client_id="d"))
+        for worker_id, changes in list(self._beats.items()):
+            if worker_id not in silent:
+                self.beat(worker_id, **changes)
+        return found
+
+    def turn(self, dispatcher: Dispatcher, times: int = 3) -> None:
+        """Let the dispatcher run until it has seen what was written and has reacted."""
+        for _ in range(times):
+            dispatcher.run_once()
+
+    def publish_ledger(self) -> None:
+        """Write the ledger records that were built since the last call."""
+        for record in self.ledger.records[self._num_published :]:
+            self.producer.send(self.topics.steps, 0, encode(record))
+        self._num_published = len(self.ledger.records)
+        self.producer.flush(1.0)
+
+    def beat(self, worker_id: str = "worker-1", **changes: Any) -> None:
+        self._beats[worker_id] = changes
+        status = a_heartbeat(worker_id, **changes)
+        self.producer.send(self.topics.workers, 0, encode(status), key=worker_id.encode())
+        self.producer.flush(1.0)
+
+    def leave(self, worker_id: str) -> None:
+        del self._beats[worker_id]
+        self.producer.send(self.topics.workers, 0, None, key=worker_id.encode())
+        self.producer.flush(1.0)
+
+    def end(self, task: RolloutTask, *, reward: float | None = None, version: int = 0, **changes: Any) -> int:
+        """Write the sample that ends a task (of one replica); returns its offset."""
+        values: dict[str, Any] = {
+            "task_id": task.task_id,
+            "kind": task.kind,
+            "attempt": task.attempt,
+            "reward": float(task.replica % 2) if reward is None else reward,
+            "segments": (Segment(version=version, weights_digest=digest_of(version), start=0, end=3),),
+            "evaluation": task.evaluation,
+            "pinned_version": task.pinned_version,
+        }
+        sample = a_sample(task.group_id, task.replica, **(values | changes))
+        topic = self.topics.samples if task.evaluation is None else self.topics.evaluations
+        return self.write_sample(topic, task.sample_partition, sample)
+
+    def write_sample(self, topic: str, partition: int, sample: Sample) -> int:
+        delivery = self.producer.send(topic, partition, encode(sample), headers=headers_of(sample))
+        return delivery.offset(1.0)
+
+    def read(self, topic: str, partitions: int = 1) -> list[Record]:
+        """All committed records of a topic, decoded, partition after partition."""
+        with self.broker.consumer(client_id="reader") as consumer:
+            return [
+                decode(record.value)
+                for number in range(partitions)
+                for record in read_to_end(consumer, topic, number)
+                if record.value
+            ]
+
+    def tasks(self) -> list[RolloutTask]:
+        return [
+            record for record in self.read(self.topics.tasks, max_workers) if isinstance(record, RolloutTask)
+        ]
+
+    def control(self) -> list[Record]:
+        return self.read(self.topics.control)

@@ -1,0 +1,485 @@
+"""A whole run in one thread with simulated time: real dispatcher, sessions and trainer, and a test that plays fate.
+
+Nothing happens by itself. Every method is one event; after it the auditor has looked at everything that was written.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import fsspec
+
+from producers.dispatcher.dispatcher import Dispatcher
+from producers.dispatcher.settings import DispatcherSettings
+from producers.rollout.tasks import TaskLimits
+from rollog.kernel.broker.ports import TopicPartition
+from rollog.kernel.broker.topics import RunTopics, ensure_topics, topic_specs
+from rollog.kernel.errors import BrokerTimeout, ProducerFenced, Superseded
+from rollog.kernel.metrics import Metrics
+from rollog.kernel.weights import WeightsStore
+from rollog.settings.generation import (
+    DataConfig,
+    DispatchConfig,
+    EvaluationConfig,
+    RewardConfig,
+    SamplingConfig,
+)
+from rollog.settings.groups import FreshnessConfig, GroupConfig
+from rollog.settings.run import BrokerConfig, LastBatch, ModelConfig, RunConfig
+from rollog.settings.training import AlgorithmConfig, OptimizerConfig, TrainerConfig
+from schemas import Prompt, RolloutTask
+from schemas.codec import decode
+from support.run_auditor import RunAuditor
+from support.simulated_parts import InstantBroker, Killed, SlowProducer
+from support.simulated_worker import SimulatedWorker
+from trainer.engines.simulated import HashTrainingEngine
+from trainer.loop import Trainer
+from trainer.settings import TrainerSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import TracebackType
+
+    from producers.rollout.outcomes import Replica
+    from rollog.kernel.broker.ports import Record
+
+reward_function = "rewards:score"
+num_partitions = 2
+max_workers = 3
+max_tokens = 4
+capacity = 2
+prefetch_tasks = 1
+calm_rounds = 600
+round_seconds = 0.25
+looks_between_audits = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What may differ from run to run."""
+
+    alpha: float = 1.0
+    groups_per_batch: int = 2
+    group_size: int = 2
+    redundant_replicas: int = 0
+    redundant_groups: int = 0
+    num_steps: int = 3
+    num_epochs: int | None = None
+    num_prompts: int = 5
+    last_batch: LastBatch = LastBatch.TRAIN
+    action: str = "regenerate"
+    patience_seconds: float = 5.0
+    replicate: bool = True
+    checkpoint_every_steps: int = 100
+    poisoned_prompt: int | None = None
+    max_untrained_in_a_row: int = 1000
+    filters: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def groups(self) -> GroupConfig:
+        return GroupConfig(
+            groups_per_batch=self.groups_per_batch,
+            group_size=self.group_size,
+            redundant_replicas=self.redundant_replicas,
+            redundant_groups=self.redundant_groups,
+            max_untrained_in_a_row=self.max_untrained_in_a_row,
+            **self.filters,
+        )
+
+    @property
+    def freshness(self) -> FreshnessConfig:
+        values: dict[str, Any] = {"action": self.action, "patience_seconds": self.patience_seconds}
+        return FreshnessConfig(alpha=self.alpha, **values)
+
+    @property
+    def run(self) -> RunConfig:
+        return RunConfig(num_steps=self.num_steps, last_batch=self.last_batch, close_timeout_seconds=60.0)
+
+
+@dataclass
+class SimulatedRun:
+    """The world of one run. Enter it, make events happen, and `finish` it."""
+
+    plan: Plan
+    now: float = 0.0
+    broker: InstantBroker = field(default_factory=InstantBroker)
+    dispatcher: Dispatcher | None = None
+    dispatcher_producer: SlowProducer | None = None
+    trainer: Trainer | None = None
+    overtaken_dispatchers: list[Dispatcher] = field(default_factory=list)
+    overtaken_trainers: list[Trainer] = field(default_factory=list)
+    workers: list[SimulatedWorker] = field(default_factory=list)
+    dead_producers: list[SlowProducer] = field(default_factory=list)
+    num_workers_started: int = 0
+    num_looks: int = 0
+    rewards_vary: bool = True
+    same_reward: float | None = None
+
+    def __enter__(self) -> Self:
+        self.home = Path(tempfile.mkdtemp(prefix="simulated-run-"))
+        self.topics = RunTopics("rollog", self.home.name.lower().replace("_", "-"))
+        with self.broker.admin() as admin:
+            ensure_topics(admin, topic_specs(self.topics, self._broker_config))
+        self.auditor = RunAuditor(
+            self.broker,
+            self.topics,
+            self.plan.groups,
+            self.plan.freshness,
+            self.plan.num_steps,
+            num_partitions,
+            max_workers,
+        )
+        self.hand = self.broker.producer(client_id="hand")
+        self._metrics = Metrics()
+        self.start_trainer()
+        self.start_dispatcher()
+        self.start_worker()
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        shutil.rmtree(self.home)
+        store = fsspec.filesystem("memory")
+        if store.exists(self.topics.run):
+            store.rm(self.topics.run, recursive=True)
+
+    def look(self) -> None:
+        """Hold the invariants."""
+        if self.broker.is_paused:
+            return
+        self.auditor.look()
+        self.num_looks += 1
+        if self.num_looks % looks_between_audits == 0:
+            self.auditor.audit_live(WeightsStore(self.trainer_settings.weights_uri))
+        if self.dispatcher_producer is None or not self.dispatcher_producer.num_on_their_way:
+            self.auditor.check_issues()
+        for worker in self.workers:
+            worker.check_bounds(capacity + prefetch_tasks, self.plan.groups.num_replicas)
+
+    # Dispatchers
+
+    def start_dispatcher(self) -> None:
+        """A dispatcher takes over, whether or not another one runs."""
+        if self.broker.is_paused:
+            return
+        if self.dispatcher is not None:
+            self.overtaken_dispatchers.append(self.dispatcher)
+        self._bury(self.dispatcher_producer)
+        producer = SlowProducer(self.broker.producer(client_id="dispatcher"))
+        dispatcher = Dispatcher(
+            self._dispatcher_settings,
+            self.broker,
+            self.topics,
+            self._metrics,
+            dispatcher_id="simulated",
+            prompts=[Prompt(prompt_id=str(n), text=str(n)) for n in range(self.plan.num_prompts)],
+            held_out=[],
+            clock=lambda: self.now,
+        )
+        dispatcher.take_over(producer, self.broker.consumer(client_id="dispatcher"))
+        self.dispatcher, self.dispatcher_producer = dispatcher, producer
+
+    def turn_dispatcher(self) -> None:
+        if self.dispatcher is None or self.dispatcher.state.is_run_closed:
+            return
+        try:
+            self.dispatcher.run_once()
+        except BrokerTimeout:
+            assert self.broker.is_paused
+            self.kill_dispatcher()
+
+    def kill_dispatcher(self) -> None:
+        self._bury(self.dispatcher_producer)
+        self.dispatcher = self.dispatcher_producer = None
+
+    def turn_overtaken_dispatcher(self, which: int) -> None:
+        """One that was overtaken looks at the log: it must notice, and end."""
+        if not self.overtaken_dispatchers or self.broker.is_paused:
+            return
+        overtaken = self.overtaken_dispatchers.pop(which % len(self.overtaken_dispatchers))
+        try:
+            overtaken.run_once()
+        except Superseded:
+            return
+        raise AssertionError("an overtaken dispatcher went on")
+
+    # Trainers
+
+    def start_trainer(self) -> None:
+        """A trainer takes over, whether or not another one runs."""
+        if self.broker.is_paused:
+            return
+        if self.trainer is not None:
+            self.overtaken_trainers.append(self.trainer)
+        self.broker.cut = None
+        trainer = Trainer(
+            self.trainer_settings, self.broker, self._metrics, HashTrainingEngine(), clock=lambda: self.now
+        )
+        trainer.__enter__()
+        self.trainer = trainer
+
+    def turn_trainer(self) -> None:
+        if self.trainer is None or self.trainer.ledger.is_closed:
+            return
+        try:
+            self.trainer.run_once()
+        except Killed:
+            self.kill_trainer()
+        except BrokerTimeout:
+            assert self.broker.is_paused
+            self.kill_trainer()
+
+    def kill_trainer(self) -> None:
+        self.trainer = None
+
+    def turn_overtaken_trainer(self, which: int) -> None:
+        """One that was overtaken goes on as if nothing were: it is fenced as soon as it commits."""
+        if self.broker.is_paused or not self.overtaken_trainers:
+            return
+        overtaken = self.overtaken_trainers[which % len(self.overtaken_trainers)]
+        if overtaken.ledger.is_closed:
+            return
+        try:
+            overtaken.run_once()
+        except ProducerFenced:
+            self.overtaken_trainers.remove(overtaken)
+
+    # Workers
+
+    def start_worker(self) -> None:
+        if self.broker.is_paused or len(self.workers) > max_workers:
+            return
+        self.num_workers_started += 1
+        self.workers.append(
+            SimulatedWorker(
+                self.broker,
+                self.topics,
+                f"worker-{self.num_workers_started}",
+                capacity=capacity,
+                reward_function=reward_function,
+                limits=TaskLimits(
+                    num_sample_partitions=num_partitions, num_replicas=self.plan.groups.num_replicas
+                ),
+                clock=lambda: self.now,
+            )
+        )
+
+    def worker(self, which: int) -> SimulatedWorker | None:
+        return self.workers[which % len(self.workers)] if self.workers else None
+
+    def kill_worker(self, which: int, *, arrives: bool) -> None:
+        """Its records on their way arrive later, or never."""
+        worker = self.worker(which)
+        if worker is None:
+            return
+        self.workers.remove(worker)
+        if arrives:
+            self._bury(worker.producer)
+        else:
+            worker.producer.lose()
+
+    def dismiss_worker(self, which: int) -> None:
+        worker = self.worker(which)
+        if worker is not None and not self.broker.is_paused:
+            worker.leave()
+            self._remove_leavers()
+
+    def beat(self, which: int) -> None:
+        worker = self.worker(which)
+        if worker is not None and not self.broker.is_paused:
+            worker.beat()
+            self._remove_leavers()
+
+    # The log
+
+    def deliver(self, which: int) -> None:
+        """Something that was on its way arrives: from the living or from the dead."""
+        producers = [worker.producer for worker in self.workers] + self.dead_producers
+        if self.dispatcher_producer is not None:
+            producers.append(self.dispatcher_producer)
+        busy = [producer for producer in producers if producer.num_on_their_way]
+        if busy:
+            busy[which % len(busy)].deliver(which)
+
+    def send_sample_again(self, which: int) -> None:
+        """One of the newest samples arrives once more."""
+        if not self.broker.is_paused:
+            self._send_again(self._records(self.topics.samples, num_partitions), which)
+
+    def send_task_again(self, which: int) -> None:
+        """Only while its dispatcher is in office: a resend does not outlive its sender's fence."""
+        if self.broker.is_paused or self.dispatcher is None:
+            return
+        mine = [
+            record
+            for record in self._records(self.topics.tasks, max_workers)
+            if isinstance(task := decode(record.value or b""), RolloutTask)
+            and task.epoch == self.dispatcher.epoch
+        ]
+        self._send_again(mine, which)
+
+    def send_garbage(self, which: int) -> None:
+        if not self.broker.is_paused:
+            self.hand.send(self.topics.samples, which % num_partitions, b"\xc3\x01 no sample")
+
+    def pause(self) -> None:
+        self.broker.pause()
+
+    def resume(self) -> None:
+        if self.broker.is_paused:
+            self.broker.resume()
+
+    # The end
+
+    def finish(self) -> None:
+        """Nothing bad happens any more: the run must come to its end, and nothing is found off in it."""
+        self.come_to_the_end()
+        self.auditor.conclude(WeightsStore(self.trainer_settings.weights_uri))
+
+    def come_to_the_end(self) -> None:
+        """Nothing bad happens any more: the run must come to its end."""
+        self.resume()
+        self.broker.cut = None
+        for worker in self.workers:
+            worker.producer.is_slow = False
+        if self.dispatcher_producer is not None:
+            self.dispatcher_producer.is_slow = False
+        for _ in range(calm_rounds):
+            self.calm_round()
+            if self._is_over:
+                break
+        assert self._is_over, self._where_it_stands()
+
+    def score(self, replica: Replica) -> float | None:
+        """The reward in calm times: every group has signal, but for the poisoned prompt, which always fails.
+
+        More pass in every other group, so that no bounds on the pass rate refuse all of them.
+        """
+        if replica.task.prompt.prompt_id == str(self.plan.poisoned_prompt):
+            return None
+        is_passed = (replica.task.group_id + replica.number) % 2
+        return float(is_passed) if self.rewards_vary else self.same_reward
+
+    @property
+    def _is_over(self) -> bool:
+        closed = self.auditor.end_offsets is not None
+        return (
+            closed
+            and self.dispatcher is not None
+            and self.dispatcher.state.is_run_closed
+            and not self.workers
+        )
+
+    def calm_round(self) -> None:
+        """Everybody does what there is to do, and a moment passes."""
+        if self.trainer is None:
+            self.start_trainer()
+        self.producers_round()
+        self.turn_trainer()
+        self.look()
+
+    def producers_round(self) -> None:
+        """Workers and dispatcher do what there is to do, and a moment passes."""
+        self.now += round_seconds
+        if self.dispatcher is None:
+            self.start_dispatcher()
+        if not self.workers and not self.auditor.end_offsets:
+            self.start_worker()
+        for worker in list(self.workers):
+            worker.producer.flush(0.0)
+            worker.read()
+            worker.load()
+            for _ in range(worker.num_running):
+                worker.finish(0, self.score)
+            worker.beat()
+        self._remove_leavers()
+        assert self.dispatcher_producer is not None
+        self.dispatcher_producer.flush(0.0)
+        self.turn_dispatcher()
+
+    def _where_it_stands(self) -> str:
+        assert self.dispatcher is not None
+        state = self.dispatcher.state
+        return (
+            f"no end in sight: version {state.ledger.version} of {self.plan.num_steps}, "
+            f"closed {sorted(self.auditor.book.closed_groups)}, open tasks "
+            f"{[(task.task_id, task.task.group_id, task.worker_id) for task in state.credits.all()]}, "
+            f"open groups {state.groups.num_open}, next group {state.groups.next_group_id}, "
+            f"workers {[(worker.worker_id, worker.session.state.value) for worker in self.workers]}, "
+            f"ledger closed {self.auditor.end_offsets is not None}"
+        )
+
+    def _remove_leavers(self) -> None:
+        self.workers = [worker for worker in self.workers if not worker.has_left]
+
+    def _bury(self, producer: SlowProducer | None) -> None:
+        if producer is not None and producer.num_on_their_way:
+            self.dead_producers.append(producer)
+
+    def _send_again(self, records: list[Record], which: int) -> None:
+        newest = records[-4:]
+        if newest:
+            record = newest[which % len(newest)]
+            self.hand.send(record.topic, record.partition, record.value, headers=record.headers)
+
+    def _records(self, topic: str, count: int) -> list[Record]:
+        places = [TopicPartition(topic, number) for number in range(count)]
+        with self.broker.consumer(client_id="hand") as consumer:
+            consumer.assign(dict.fromkeys(places, 0))
+            return sorted(consumer.poll(0.0), key=lambda record: (record.offset, record.partition))
+
+    @property
+    def _broker_config(self) -> BrokerConfig:
+        return BrokerConfig(samples_partitions=num_partitions, max_workers=max_workers)
+
+    @property
+    def _dispatcher_settings(self) -> DispatcherSettings:
+        return DispatcherSettings(
+            run=self.topics.run,
+            prefix=self.topics.prefix,
+            run_config=self.plan.run,
+            broker=self._broker_config,
+            groups=self.plan.groups,
+            freshness=self.plan.freshness,
+            data=DataConfig(num_epochs=self.plan.num_epochs),
+            sampling=SamplingConfig(max_tokens=max_tokens),
+            evaluation=EvaluationConfig(every_steps=0, sampled=False),
+            reward=RewardConfig(function=reward_function),
+            dispatch=DispatchConfig(prefetch_tasks=prefetch_tasks, replicate=self.plan.replicate),
+        )
+
+    @property
+    def trainer_settings(self) -> TrainerSettings:
+        return TrainerSettings(
+            run=self.topics.run,
+            prefix=self.topics.prefix,
+            seed=0,
+            home=self.home,
+            run_config=self.plan.run,
+            broker=self._broker_config,
+            model=ModelConfig(path="simulated"),
+            groups=self.plan.groups,
+            freshness=self.plan.freshness,
+            sampling_temperature=1.0,
+            algorithm=AlgorithmConfig(),
+            optimizer=OptimizerConfig(),
+            trainer=TrainerConfig(
+                num_minibatches=1,
+                verdicts_interval_seconds=0.0,
+                checkpoint_every_steps=self.plan.checkpoint_every_steps,
+            ),
+            weights_uri=f"memory://{self.topics.run}",
+            manifest_json=json.dumps(
+                {
+                    "run": {"seed": 0},
+                    "groups": self.plan.groups.model_dump(),
+                    "sampling": {"temperature": 1.0},
+                }
+            ),
+        )

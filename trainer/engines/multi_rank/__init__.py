@@ -1,0 +1,1 @@
+"""Several ranks: rank 0 calls, the others follow."""

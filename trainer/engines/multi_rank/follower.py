@@ -1,0 +1,146 @@
+"""The other ranks: each holds an engine, and makes the calls that rank 0 makes.
+
+Consumes calls of rank 0, produces answers, and its part of checkpoints. Touches neither broker nor weights store. A
+call that fails is answered with what went wrong, and ends the process; the end of rank 0 ends it at once.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rollog.kernel.errors import EngineError, RollogError, exit_status
+from rollog.kernel.logs import configure_logging, get_logger
+from rollog.settings.training import TrainerConfig
+from trainer.engines.multi_rank.connections import Connection
+from trainer.engines.multi_rank.messages import Call, batch_of, decode_call, encode_call, settings_of
+from trainer.engines.multi_rank.ranks import launched_group, launched_rank
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+
+    from trainer.engines.multi_rank.ranks import LaunchedRank, RankGroup
+    from trainer.engines.ports import TrainingEngine
+
+    MakeEngine = Callable[[dict[str, Any]], TrainingEngine]
+
+log = get_logger("follower")
+
+
+def run_follower(place: LaunchedRank) -> None:
+    """Follow rank 0 until it lets go. The first signal to stop is left to rank 0, the second ends this process.
+
+    Raises EngineError where rank 0 cannot be reached, and what a call raised here; ends the process when it is gone.
+    """
+    _leave_the_end_to_rank_0()
+    group = launched_group(place)
+    connection = Connection(group.connect(), "rank 0", _leave_at_once)
+    log.info("following", rank=place.rank, world_size=place.world_size, pid=os.getpid())
+    follow(connection, lambda made_with: _engine(made_with, group))
+    connection.close()
+
+
+def follow(connection: Connection, make_engine: MakeEngine) -> None:
+    """Make every call that arrives, and answer it, until the last one.
+
+    Raises what a call raised, after it was answered, and EngineError for what is no call.
+    """
+    engine: TrainingEngine | None = None
+    while True:
+        call = decode_call(connection.receive())
+        if call.name == "end":
+            connection.expect_end()
+            connection.send(encode_call(Call(name="done")))
+            return
+        try:
+            if call.name == "create":
+                engine = make_engine(call.arguments)
+            else:
+                _make(call, engine)
+        except Exception as error:
+            connection.expect_end()
+            failed = Call(name="failed", arguments={"error": f"{type(error).__name__}: {error}"})
+            connection.send(encode_call(failed))
+            raise
+        connection.send(encode_call(Call(name="done")))
+
+
+def _make(call: Call, engine: TrainingEngine | None) -> None:
+    """Make one call. What it gives is rank 0's business."""
+    arguments = call.arguments
+    if engine is None:
+        raise EngineError(f"{call.name} was called before an engine was made")
+    match call.name:
+        case "start":
+            weights_path = arguments["weights_path"]
+            engine.start(arguments["model_path"], None if weights_path is None else Path(weights_path))
+        case "train_step":
+            engine.train_step(batch_of(call))
+        case "change_settings":
+            engine.change_settings(settings_of(arguments))
+        case "export_weights":
+            engine.export_weights()
+        case "save_checkpoint":
+            engine.save_checkpoint(Path(arguments["directory"]))
+        case "load_checkpoint":
+            engine.load_checkpoint(Path(arguments["directory"]))
+        case "close":
+            engine.close()
+        case _:
+            raise EngineError(
+                f"{call.name!r} is no call of an engine; all ranks must run the same version of rollog"
+            )
+
+
+def _engine(made_with: dict[str, Any], group: RankGroup) -> TrainingEngine:
+    from trainer.engines.deepspeed import DeepSpeedEngine  # noqa: PLC0415 - rank 0 is told of this rank before
+
+    return DeepSpeedEngine(
+        settings=settings_of(made_with["settings"]),
+        trainer=TrainerConfig.model_validate(made_with["trainer"]),
+        temperature=made_with["temperature"],
+        dtype=made_with["dtype"],
+        ranks=group,
+    )
+
+
+def _leave_at_once() -> None:
+    log.error("rank 0 is gone")
+    os._exit(1)
+
+
+def _leave_the_end_to_rank_0() -> None:
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+    def ignore_once(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        for each in numbers:
+            signal.signal(each, signal.SIG_DFL)
+
+    for each in numbers:
+        signal.signal(each, ignore_once)
+
+
+def main() -> None:
+    """Follow as the rank that the environment says: what rank 0 starts on its own machine."""
+    configure_logging()
+    place = launched_rank(os.environ)
+    if place is None or place.rank == 0:
+        sys.exit("this is started by rank 0 of a trainer, which says so in RANK and WORLD_SIZE")
+    status = 0
+    try:
+        run_follower(place)
+    except RollogError as error:
+        log.error("rank failed", rank=place.rank, error=error)  # noqa: TRY400 - for a traceback there is --debug
+        status = exit_status(error)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,287 @@
+"""Rank 0 of several: the training engine that the trainer talks to, and the other ranks behind it.
+
+Before each call of the engine, the call goes to every other rank; each of them makes it on its own engine and says
+when it is done. So all ranks meet in the same collective operations in the same order, whatever rank 0 waits for in
+between. Samples, ledger and weights store are rank 0's alone.
+
+On crash: a rank that dies ends the others within seconds. Rank 0 learns it from the end of the connection, or
+from what the rank still said, and raises EngineError; where it hangs in a collective operation, it ends its process.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from typing import TYPE_CHECKING, TypeVar
+
+from rollog.kernel.errors import EngineError, RollogError
+from rollog.kernel.logs import get_logger
+from trainer.engines.multi_rank.connections import Connection
+from trainer.engines.multi_rank.messages import (
+    Call,
+    batch_call,
+    decode_call,
+    encode_call,
+    of_rank,
+    settings_arguments,
+)
+from trainer.engines.multi_rank.ranks import join_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from rollog.kernel.processes import ChildProcess
+    from rollog.settings.training import TrainerConfig
+    from trainer.engines.multi_rank.ranks import RankGroup
+    from trainer.engines.ports import (
+        EngineDescription,
+        StepResult,
+        StepSettings,
+        TrainingBatch,
+        TrainingEngine,
+    )
+
+log = get_logger("trainer")
+
+_tick_seconds = 0.2
+_last_words_seconds = 5.0
+_T = TypeVar("_T")
+
+
+class Followers:
+    """The other ranks as rank 0 sees them. They are waited for when the first call is made."""
+
+    def __init__(
+        self,
+        group: RankGroup,
+        *,
+        children: Sequence[ChildProcess] = (),
+        timeout_seconds: float,
+        on_lost: Callable[[], None] = lambda: None,
+        abandon: Callable[[], None] = lambda: os._exit(1),
+        seconds_to_notice: float = 15.0,
+    ) -> None:
+        """`children` are those that this process started.
+
+        `abandon` ends it where it still hangs in a call `seconds_to_notice` after a rank was lost.
+        """
+        self._group = group
+        self._children = children
+        self._timeout_seconds = timeout_seconds
+        self._on_lost = on_lost
+        self._abandon = abandon
+        self._seconds_to_notice = seconds_to_notice
+        self._meeting_point = group.open_meeting_point()
+        self._connections: dict[int, Connection] = {}
+        self._calls = 0
+        self._is_calling = False
+        self._failure: str | None = None
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether no more calls can be made."""
+        return self._failure is not None or any(each.is_lost for each in self._connections.values())
+
+    def check(self) -> None:
+        """Raise EngineError where a rank is gone, or has failed before."""
+        lost = [connection.peer for connection in self._connections.values() if connection.is_lost]
+        if self._failure is None and lost:
+            self._failure = f"{', '.join(lost)} ended unexpectedly{self._last_lines()}"
+        if self._failure is not None:
+            raise EngineError(self._failure)
+
+    def call(self, name: str, own: Callable[[], _T], message_to: Callable[[int], Call]) -> _T:
+        """Have every other rank make a call, make it here by `own`, and wait until all are done.
+
+        Raises what `own` raises of rollog's errors, and EngineError where another rank failed or is gone.
+        """
+        self._connect()
+        self.check()
+        self._calls, self._is_calling = self._calls + 1, True
+        try:
+            self._send(message_to)
+            result = own()
+            self._take_answers(name, self._timeout_seconds)
+        except RollogError as error:
+            self._failure = self._failure or f"{name} failed: {error}"
+            raise
+        except Exception as error:
+            self._take_answers(name, _last_words_seconds)
+            self._failure = f"rank 0 failed in {name}: {type(error).__name__}: {error}"
+            raise EngineError(self._failure) from error
+        finally:
+            self._is_calling = False
+        return result
+
+    def close(self) -> None:
+        """Let the other ranks go; where one of them failed, they see the end of the connection."""
+        try:
+            if not self.has_failed:
+                self._connect()
+                for connection in self._connections.values():
+                    connection.expect_end()
+                self._send(lambda _: Call(name="end"))
+                self._take_answers("end", _last_words_seconds)
+        except EngineError as error:
+            log.warning("other ranks did not end in order", error=error)
+        finally:
+            self._meeting_point.close()
+            for connection in self._connections.values():
+                connection.close()
+            for child in self._children:
+                _end(child)
+
+    def _connect(self) -> None:
+        deadline = time.monotonic() + join_seconds
+        while self._meeting_point.missing:
+            for child in self._children:
+                if child.poll() is not None:
+                    raise EngineError(f"a rank did not start{self._last_lines()}")
+            if time.monotonic() > deadline:
+                raise EngineError(
+                    f"ranks {sorted(self._meeting_point.missing)} have not come within {join_seconds:g} s; "
+                    "see what they say, and whether they reach this machine"
+                )
+            arrived = self._meeting_point.accept(_tick_seconds)
+            if arrived is not None:
+                rank, sock = arrived
+                self._connections[rank] = Connection(sock, f"rank {rank}", self._notice_loss)
+                log.info("rank joined", rank=rank, world_size=self._group.world_size)
+
+    def _send(self, message_to: Callable[[int], Call]) -> None:
+        for rank, connection in sorted(self._connections.items()):
+            connection.send(encode_call(message_to(rank)))
+
+    def _take_answers(self, name: str, timeout_seconds: float) -> None:
+        """Wait until every rank has answered. Raises EngineError for the first that failed, else one that is gone."""
+        silent: list[str] = []
+        failed: list[str] = []
+        for _, connection in sorted(self._connections.items()):
+            try:
+                answer = decode_call(connection.receive(timeout_seconds))
+            except EngineError as error:
+                silent.append(f"in {name}: {error}")
+                timeout_seconds = min(timeout_seconds, _last_words_seconds)
+                continue
+            if answer.name != "done":
+                failed.append(f"{connection.peer} failed in {name}: {answer.arguments['error']}")
+        if failed or silent:
+            self._failure = (failed or silent)[0] + ("" if failed else self._last_lines())
+            raise EngineError(self._failure)
+
+    def _notice_loss(self) -> None:
+        """Called by a reader's thread: a step under way fails by itself, unless it hangs."""
+        self._on_lost()
+        call = self._calls
+        if self._is_calling:
+            timer = threading.Timer(self._seconds_to_notice, self._abandon_if_in, [call])
+            timer.daemon = True
+            timer.start()
+
+    def _abandon_if_in(self, call: int) -> None:
+        if self._is_calling and self._calls == call:
+            log.error("another rank is gone and this one hangs", rank=0)
+            self._abandon()
+
+    def _last_lines(self) -> str:
+        """The end of the logs of the ranks that ended here."""
+        ended = [child for child in self._children if child.poll() is not None]
+        return "".join(
+            f"; the end of {child.log_path}:\n" + "\n".join(f"    {line}" for line in child.last_lines())
+            for child in ended
+        )
+
+
+class LeadingEngine:
+    """The training engine of rank 0, whose calls all ranks make; see `trainer.engines.ports.TrainingEngine`."""
+
+    def __init__(
+        self,
+        engine: TrainingEngine,
+        followers: Followers,
+        *,
+        settings: StepSettings,
+        trainer: TrainerConfig,
+        temperature: float,
+        dtype: str,
+    ) -> None:
+        """The keywords are those that `engine` was made with: the other ranks make theirs with the same."""
+        self._engine = engine
+        self._followers = followers
+        self._made_with = {
+            "settings": settings_arguments(settings),
+            "trainer": trainer.model_dump(mode="json"),
+            "temperature": temperature,
+            "dtype": dtype,
+        }
+        self._is_started = False
+
+    def start(self, model_path: str, weights_path: Path | None = None) -> None:
+        """Build model and optimizer on every rank; paths are the same for all."""
+        if not self._is_started:
+            self._call("create", lambda: None, **self._made_with)
+        self._is_started = True
+        self._call(
+            "start",
+            lambda: self._engine.start(model_path, weights_path),
+            model_path=model_path,
+            weights_path=None if weights_path is None else str(weights_path),
+        )
+
+    def train_step(self, batch: TrainingBatch) -> StepResult:
+        """One optimizer step per minibatch, each rank with the micro-batches that the plan gives it."""
+        return self._followers.call(
+            "train_step",
+            lambda: self._engine.train_step(batch),
+            lambda rank: batch_call("train_step", of_rank(batch, rank)),
+        )
+
+    def change_settings(self, settings: StepSettings) -> None:
+        """Put the new settings into every rank's engine."""
+        self._call(
+            "change_settings",
+            lambda: self._engine.change_settings(settings),
+            **settings_arguments(settings),
+        )
+
+    def export_weights(self) -> bytes:
+        """All weights as safetensors, gathered from the ranks where they are shared out."""
+        return self._call("export_weights", self._engine.export_weights)
+
+    def save_checkpoint(self, directory: Path) -> None:
+        """Have every rank write its part; returns when all have."""
+        self._call(
+            "save_checkpoint", lambda: self._engine.save_checkpoint(directory), directory=str(directory)
+        )
+
+    def load_checkpoint(self, directory: Path) -> None:
+        """Have every rank load its part."""
+        self._call(
+            "load_checkpoint", lambda: self._engine.load_checkpoint(directory), directory=str(directory)
+        )
+
+    def describe(self) -> EngineDescription:
+        """Rank 0's engine, which knows how many there are."""
+        return self._engine.describe()
+
+    def close(self) -> None:
+        """Free the models of all ranks, which go on waiting for calls."""
+        try:
+            if self._is_started and not self._followers.has_failed:
+                self._call("close", self._engine.close)
+        finally:
+            self._is_started = False
+            self._engine.close()
+
+    def _call(self, name: str, own: Callable[[], _T], **arguments: object) -> _T:
+        return self._followers.call(name, own, lambda _: Call(name=name, arguments=arguments))
+
+
+def _end(child: ChildProcess) -> None:
+    """Give a child that was let go the time to leave, then end it."""
+    deadline = time.monotonic() + _last_words_seconds
+    while child.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.02)
+    child.kill()

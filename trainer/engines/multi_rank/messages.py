@@ -1,0 +1,197 @@
+"""Calls of a training engine as bytes, for the ranks that follow: numbers and JSON, nothing to be executed.
+
+A message is a safetensors file. Its tensor `call` holds the name and the arguments as JSON, the others are what is
+too large for that. Floating-point numbers survive bit for bit, so that every rank trains the very same batch.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from rollog.kernel.errors import EngineError
+from rollog.settings.training import AlgorithmConfig, OptimizerConfig
+from schemas import MicroBatch
+from schemas.arrays import float32_array, int32_array, uint8_array
+from trainer.engines.ports import StepSettings, TrainingBatch, TrainingSample
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    import numpy.typing as npt
+
+    Arrays = dict[str, npt.NDArray[Any]]
+
+_call = "call"
+_no_integers = int32_array()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Call:
+    """One message between ranks. `arguments` are values that JSON has."""
+
+    name: str
+    arguments: dict[str, Any] = field(default_factory=dict)
+    arrays: Arrays = field(default_factory=dict)
+
+
+def encode_call(call: Call) -> bytes:
+    """The bytes of a message."""
+    header = json.dumps({"name": call.name, "arguments": call.arguments}).encode()
+    data: bytes = save({_call: np.frombuffer(header, dtype=np.uint8), **call.arrays})
+    return data
+
+
+def decode_call(data: bytes) -> Call:
+    """The message that these bytes are. Raises EngineError for others."""
+    try:
+        arrays = load(data)
+        header = json.loads(arrays.pop(_call).tobytes())
+        return Call(name=header["name"], arguments=header["arguments"], arrays=arrays)
+    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+        raise EngineError(
+            f"{len(data)} bytes from another rank are no call of a training engine ({error}); "
+            "all ranks must run the same version of rollog"
+        ) from error
+
+
+def of_rank(batch: TrainingBatch, rank: int) -> TrainingBatch:
+    """The batch as `rank` needs it: of the samples that others train, what denominators and advantages come from."""
+    own = {position for part in batch.plan if part.rank == rank for position in part.positions}
+    return replace(
+        batch,
+        samples=tuple(
+            sample if position in own else _without_tokens(sample)
+            for position, sample in enumerate(batch.samples)
+        ),
+    )
+
+
+def batch_call(name: str, batch: TrainingBatch) -> Call:
+    """A batch as a message: each field of all samples one after another, beside their lengths."""
+    samples = batch.samples
+    return Call(
+        name=name,
+        arguments={"plan": [[part.minibatch, part.rank, list(part.positions)] for part in batch.plan]},
+        arrays={
+            "prompt_token_ids": _joined([sample.prompt_token_ids for sample in samples], "<i4"),
+            "token_ids": _joined([sample.token_ids for sample in samples], "<i4"),
+            "behaviour_logprobs": _joined([sample.behaviour_logprobs for sample in samples], "<f4"),
+            "loss_mask": _joined([sample.loss_mask for sample in samples], "u1"),
+            "lags": _joined([_lags(sample) for sample in samples], "<i4"),
+            "num_prompt": _integers(len(sample.prompt_token_ids) for sample in samples),
+            "num_response": _integers(len(sample.token_ids) for sample in samples),
+            "num_mask": _integers(len(sample.loss_mask) for sample in samples),
+            "num_lags": _integers(len(_lags(sample)) for sample in samples),
+            "knows_lags": _integers(sample.lags is not None for sample in samples),
+            "group": _integers(sample.group for sample in samples),
+            "advantage": _numbers(sample.advantage for sample in samples),
+            "reward": _numbers(sample.reward for sample in samples),
+            "turn_rewards": _numbers(reward for sample in samples for reward in sample.turn_rewards),
+            "turn_advantages": _numbers(each for sample in samples for each in sample.turn_advantages),
+            "num_turns": _integers(len(sample.turn_rewards) for sample in samples),
+        },
+    )
+
+
+def batch_of(call: Call) -> TrainingBatch:
+    """The batch of a message that `batch_call` made."""
+    arrays = call.arrays
+    columns = zip(
+        _split(arrays["prompt_token_ids"], arrays["num_prompt"]),
+        _split(arrays["token_ids"], arrays["num_response"]),
+        _split(arrays["behaviour_logprobs"], arrays["num_response"]),
+        _split(arrays["loss_mask"], arrays["num_mask"]),
+        _split(arrays["lags"], arrays["num_lags"]),
+        *(arrays[name].tolist() for name in ("knows_lags", "group", "advantage", "reward")),
+        _split(arrays["turn_rewards"], arrays["num_turns"]),
+        _split(arrays["turn_advantages"], arrays["num_turns"]),
+        strict=True,
+    )
+    return TrainingBatch(
+        samples=tuple(
+            TrainingSample(
+                prompt_token_ids=prompt,
+                token_ids=tokens,
+                behaviour_logprobs=behaviour,
+                loss_mask=mask,
+                advantage=advantage,
+                group=group,
+                reward=reward,
+                lags=lags if knows_lags else None,
+                turn_rewards=tuple(turns.tolist()),
+                turn_advantages=tuple(of_turns.tolist()),
+            )
+            for (
+                prompt,
+                tokens,
+                behaviour,
+                mask,
+                lags,
+                knows_lags,
+                group,
+                advantage,
+                reward,
+                turns,
+                of_turns,
+            ) in columns
+        ),
+        plan=tuple(
+            MicroBatch(minibatch=minibatch, rank=rank, positions=tuple(positions))
+            for minibatch, rank, positions in call.arguments["plan"]
+        ),
+    )
+
+
+def settings_arguments(settings: StepSettings) -> dict[str, Any]:
+    """The settings of an engine's steps as JSON has them."""
+    return {
+        "algorithm": settings.algorithm.model_dump(mode="json"),
+        "optimizer": settings.optimizer.model_dump(mode="json"),
+        "num_optimizer_steps": settings.num_optimizer_steps,
+    }
+
+
+def settings_of(arguments: dict[str, Any]) -> StepSettings:
+    """The settings that `settings_arguments` made."""
+    return StepSettings(
+        algorithm=AlgorithmConfig.model_validate(arguments["algorithm"]),
+        optimizer=OptimizerConfig.model_validate(arguments["optimizer"]),
+        num_optimizer_steps=arguments["num_optimizer_steps"],
+    )
+
+
+def _without_tokens(sample: TrainingSample) -> TrainingSample:
+    return replace(
+        sample,
+        prompt_token_ids=_no_integers,
+        token_ids=_no_integers,
+        behaviour_logprobs=float32_array(),
+        lags=None,
+    )
+
+
+def _lags(sample: TrainingSample) -> npt.NDArray[np.int32]:
+    return _no_integers if sample.lags is None else sample.lags
+
+
+def _joined(parts: Sequence[npt.NDArray[Any]], type_code: str) -> npt.NDArray[Any]:
+    joined: npt.NDArray[Any] = np.concatenate([*parts, uint8_array()]).astype(type_code)
+    return joined
+
+
+def _integers(values: Iterable[int]) -> npt.NDArray[np.int64]:
+    return np.array(list(values), dtype="<i8")
+
+
+def _numbers(values: Iterable[float]) -> npt.NDArray[np.float64]:
+    return np.array(list(values), dtype="<f8")
+
+
+def _split(joined: npt.NDArray[Any], lengths: npt.NDArray[np.int64]) -> list[npt.NDArray[Any]]:
+    return np.split(joined, np.cumsum(lengths)[:-1]) if len(lengths) else []

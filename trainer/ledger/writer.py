@@ -1,0 +1,113 @@
+"""The trainer's one way to write: a transaction that holds all consequences of a decision, or none.
+
+Produces, in one Kafka transaction: the ledger record (steps), the notice of the weights it made (weights), dead
+letters for samples it found dead (dead-letters), and the low-water marks as the trainer group's offsets.
+Waits for every acknowledgement before the commit. On crash the broker aborts what was open; the next trainer's
+init_transactions settles it. A time-out leaves the outcome unknown, so the caller must exit and recover from the
+ledger; being fenced is final.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self
+
+from rollog.kernel.broker.ports import TopicPartition
+from rollog.kernel.crash_points import CrashPoint, reach
+from rollog.kernel.errors import RecordTooLarge
+from rollog.rules.ledger_state import record_hash
+from schemas.codec import encode
+from schemas.headers import headers_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import TracebackType
+
+    from rollog.kernel.broker.ports import Broker
+    from rollog.kernel.broker.topics import RunTopics
+    from schemas import DeadLetter, LedgerRecord, WeightVersion
+
+framing_allowance_bytes = 4096
+"""Room for Kafka's own framing and headers below a topic's size limit."""
+
+
+class LedgerWriter:
+    """Commits ledger records under the run's trainer id. Creating one fences every earlier trainer."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        topics: RunTopics,
+        *,
+        transaction_timeout_seconds: float,
+        max_record_bytes: int,
+    ) -> None:
+        self._topics = topics
+        self._commit_seconds = transaction_timeout_seconds
+        self._max_bytes = max_record_bytes - framing_allowance_bytes
+        self._producer = broker.transactional_producer(
+            topics.trainer_transactional_id, transaction_timeout_seconds=transaction_timeout_seconds
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the producer."""
+        self._producer.close()
+
+    def commit(
+        self,
+        record: LedgerRecord,
+        *,
+        weights: WeightVersion | None = None,
+        dead_letters: Sequence[DeadLetter] = (),
+    ) -> bytes:
+        """Commit one ledger record and what belongs to it; returns the record's hash.
+
+        `weights` must be durable already. Raises RecordTooLarge before anything is sent, BrokerTimeout (outcome
+        unknown: exit and recover) or ProducerFenced (never restart).
+        """
+        value = self._encoded(record)
+        producer = self._producer
+        producer.begin()
+        reach(CrashPoint.TRANSACTION_OPEN)
+        producer.send(self._topics.steps, 0, value, headers=headers_of(record))
+        if weights is not None:
+            producer.send(
+                self._topics.weights,
+                0,
+                encode(weights),
+                key=str(weights.version).encode(),
+                headers=headers_of(weights),
+            )
+        for letter in dead_letters:
+            producer.send(self._topics.dead_letters, 0, encode(letter), headers=headers_of(letter))
+        producer.send_offsets(
+            {
+                TopicPartition(self._topics.samples, partition): offset
+                for partition, offset in enumerate(record.low_water_marks)
+            },
+            self._topics.trainer_group,
+        )
+        reach(CrashPoint.FUTURES_PENDING)
+        producer.commit(self._commit_seconds)
+        reach(CrashPoint.COMMIT_SENT)
+        return record_hash(value)
+
+    def _encoded(self, record: LedgerRecord) -> bytes:
+        value = encode(record)
+        if len(value) > self._max_bytes:
+            raise RecordTooLarge(
+                f"ledger record {record.sequence} ({record.kind}) with {len(record.verdicts)} verdicts has "
+                f"{len(value)} bytes, more than {self._max_bytes}; raise broker.max_record_bytes or lower "
+                "groups.groups_per_batch"
+            )
+        return value

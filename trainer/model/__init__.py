@@ -1,0 +1,1 @@
+"""The policy: loading it, its adapters, its reference."""

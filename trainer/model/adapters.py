@@ -1,0 +1,137 @@
+"""Low-rank adapters (LoRA, arXiv 2106.09685), made by peft.
+
+The model's own weights stay as they are. Beside each chosen layer the product of two small matrices is trained, of
+which one is zero at first, so that a run begins with the very model it was given. What is published are whole weights
+with these products added, under the model's own names: workers load them like any others.
+
+    y = W x + (alpha / rank) B A x          published: W + (alpha / rank) B A
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from transformers.pytorch_utils import Conv1D
+
+from rollog.kernel.errors import ConfigError
+from trainer.model.policy import untied_tensors
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch import Tensor, nn
+    from transformers import PreTrainedModel
+
+    from rollog.settings.training import TrainerConfig
+
+_adapter = "default"
+_seed = 0
+"""Of the first values of every A: they belong to the run, like the model it begins with."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PublishedTensor:
+    """One tensor of a weights file: its name, what it is made of, and the layer whose adapter is added, if any.
+
+    Where tensors are shared out among ranks, `parts` have to be gathered before `value` is asked for.
+    """
+
+    name: str
+    parts: tuple[Tensor, ...]
+    adapted: Any = None
+
+    def value(self) -> Tensor:
+        """What is published; merged in float32, and rounded only when it is written."""
+        weight, *matrices = (part.detach() for part in self.parts)
+        if self.adapted is None:
+            return weight
+        first, second = (matrix.float() for matrix in matrices)
+        product: Tensor = self.adapted.scaling[_adapter] * (second @ first)
+        return weight.float() + (product.T if self.adapted.fan_in_fan_out else product)
+
+
+def add_adapters(model: PreTrainedModel, trainer: TrainerConfig) -> None:
+    """Give the chosen layers of `model` adapters, and have nothing else of it trained; nothing happens at rank 0.
+
+    The first values are the same each time. Raises ConfigError for layers that `model` does not have, or that peft
+    does not adapt.
+    """
+    if trainer.lora_rank == 0:
+        return
+    from peft import LoraConfig, inject_adapter_in_model  # noqa: PLC0415 - heavy, and seldom needed
+
+    known = _adaptable(model)
+    unknown = sorted(set(trainer.lora_targets) - known)
+    if unknown:
+        raise ConfigError(
+            f"trainer.lora_targets has {', '.join(unknown)}: {type(model).__name__} has no such linear layer before "
+            f"its output layer; name some of {', '.join(sorted(known))}, or none for all"
+        )
+
+    targets = sorted(set(trainer.lora_targets) or known)
+    config = LoraConfig(
+        r=trainer.lora_rank,
+        lora_alpha=trainer.lora_alpha,
+        target_modules=targets,
+        fan_in_fan_out=any(isinstance(module, Conv1D) for module in model.modules()),
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(_seed)
+        try:
+            inject_adapter_in_model(config, model, adapter_name=_adapter)
+        except ValueError as error:
+            raise ConfigError(
+                f"trainer.lora_rank = {trainer.lora_rank}: peft does not adapt all of "
+                f"{', '.join(targets)} of {type(model).__name__} ({error}); "
+                "name other layers in trainer.lora_targets"
+            ) from error
+
+
+def adapter_versions(trainer: TrainerConfig) -> dict[str, str]:
+    """The version of what makes adapters, where a run has some."""
+    if trainer.lora_rank == 0:
+        return {}
+    import peft  # noqa: PLC0415 - heavy, and seldom needed
+
+    return {"peft": peft.__version__}
+
+
+def trained_parameters(module: nn.Module) -> list[nn.Parameter]:
+    """The parameters that an optimizer moves: with adapters only these, and a value head."""
+    return [parameter for parameter in module.parameters() if parameter.requires_grad]
+
+
+def published_tensors(model: nn.Module) -> Iterator[PublishedTensor]:
+    """What a weights file holds: the model's tensors under its own names, with adapters merged in."""
+    adapted = {name: module for name, module in model.named_modules() if _has_adapter(module)}
+    for name, tensor in untied_tensors(model):
+        owner = next((each for each in adapted if name.startswith(f"{each}.")), None)
+        if owner is None:
+            yield PublishedTensor(name=name, parts=(tensor,))
+            continue
+        own_name = name.removeprefix(f"{owner}.")
+        if not own_name.startswith("base_layer."):
+            continue
+        published = f"{owner}.{own_name.removeprefix('base_layer.')}"
+        if own_name != "base_layer.weight":
+            yield PublishedTensor(name=published, parts=(tensor,))
+            continue
+        layer: Any = adapted[owner]
+        matrices = (layer.lora_A[_adapter].weight, layer.lora_B[_adapter].weight)
+        yield PublishedTensor(name=published, parts=(tensor, *matrices), adapted=layer)
+
+
+def _has_adapter(module: nn.Module) -> bool:
+    return _adapter in getattr(module, "lora_A", ())
+
+
+def _adaptable(model: PreTrainedModel) -> set[str]:
+    """Last parts of the names of linear layers, the output layer apart."""
+    output_layer: object = model.get_output_embeddings()  # type: ignore[no-untyped-call]
+    return {
+        name.rpartition(".")[2]
+        for name, module in model.named_modules()
+        if isinstance(module, (torch.nn.Linear, Conv1D)) and module is not output_layer
+    }

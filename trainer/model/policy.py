@@ -1,0 +1,260 @@
+"""The policy: a Hugging Face causal language model that answers with log-probabilities of response tokens.
+
+Shapes: B samples of a micro-batch, S rows of a forward pass, T positions of a row, R response positions, N trained
+tokens, V vocabulary.
+
+The output layer runs only where a trained token is predicted: N rows instead of S * T, which for large
+vocabularies decides how much memory a step takes.
+"""
+# ruff: noqa: N815 - fields that are tensors carry shape suffixes
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.utils import logging as transformers_logging
+
+from rollog.kernel.errors import DataError, EngineError, WeightsError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from transformers import PreTrainedModel
+
+    from trainer.step.collation import CollatedBatch
+
+dtypes: dict[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+class PolicyOutputs(NamedTuple):
+    """What a policy says of one micro-batch, each (B, R) in float32, 0 where nothing is trained.
+
+    Log pi of the tokens; the entropies of the distributions they came from, in nats; the value, before each token, of
+    what is still to come. The latter two are None where they were not asked for.
+    """
+
+    logprobs_BR: Tensor
+    entropies_BR: Tensor | None
+    values_BR: Tensor | None
+
+
+class Policy(nn.Module):
+    """Wraps a causal language model; `forward` gives log pi of the trained tokens at the sampling temperature.
+
+    With a value head a linear layer on the last hidden states, zero at first, gives values beside them. It is trained
+    with the model and stands in checkpoints; the model's own weights, which are published, are without it.
+    """
+
+    def __init__(self, model: PreTrainedModel, temperature: float, *, with_value_head: bool = False) -> None:
+        super().__init__()
+        self.model = model
+        self.value_head: nn.Linear | None = None
+        self._temperature = temperature
+        self._source_N: Tensor | None = None
+        self._hidden_1NH: Tensor | None = None
+        output_layer: nn.Module | None = model.get_output_embeddings()  # type: ignore[no-untyped-call]
+        if output_layer is None:
+            raise EngineError(f"{type(model).__name__} has no output layer: it is no causal language model")
+        output_layer.register_forward_pre_hook(self._select_trained)
+        if with_value_head:
+            self.value_head = _zero_head(output_layer)
+
+    def forward(
+        self,
+        input_ids_ST: Tensor,
+        source_N: Tensor,
+        target_N: Tensor,
+        response_N: Tensor,
+        mask_BR: Tensor,
+        *,
+        position_ids_ST: Tensor | None = None,
+        with_entropy: bool = False,
+        with_values: bool = False,
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Gives the entries of PolicyOutputs. Raises EngineError for values where there is no value head."""
+        self._source_N = source_N
+        packed = {} if position_ids_ST is None else {"position_ids": position_ids_ST}
+        logits_NV = self.model(input_ids=input_ids_ST, use_cache=False, **packed).logits[0].float()
+        hidden_1NH, self._source_N, self._hidden_1NH = self._hidden_1NH, None, None
+        values_BR = _placed(self._values(hidden_1NH), response_N, mask_BR) if with_values else None
+        if self._temperature != 1.0:
+            logits_NV = logits_NV / self._temperature
+        logsums_N = logits_NV.logsumexp(dim=1)
+        logprobs_N = logits_NV.gather(1, target_N[:, None])[:, 0] - logsums_N
+        logprobs_BR = _placed(logprobs_N, response_N, mask_BR)
+        if not with_entropy:
+            return logprobs_BR, None, values_BR
+        entropies_N = logsums_N - (logits_NV.softmax(dim=1) * logits_NV).sum(dim=1)
+        return logprobs_BR, _placed(entropies_N, response_N, mask_BR), values_BR
+
+    def _values(self, hidden_1NH: Tensor | None) -> Tensor:
+        if self.value_head is None or hidden_1NH is None:
+            raise EngineError(
+                "this policy has no value head: it was not started with algorithm.advantage = 'gae'"
+            )
+        values: Tensor = self.value_head(hidden_1NH)
+        return values[0, :, 0].float()
+
+    def _select_trained(self, _layer: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        if self._source_N is None:
+            return inputs
+        hidden_1NH = inputs[0].flatten(0, 1).index_select(0, self._source_N)[None]
+        self._hidden_1NH = hidden_1NH
+        return (hidden_1NH, *inputs[1:])
+
+
+def compute_deterministically(num_threads: int) -> None:
+    """Have this process compute on so many threads, and give the same bits for the same work.
+
+    Call it before anything is computed on a GPU: cuBLAS reads its variable once.
+    """
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.set_num_threads(num_threads)
+    torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+
+
+def policy_outputs(
+    policy: nn.Module, batch: CollatedBatch, *, with_entropy: bool = False, with_values: bool = False
+) -> PolicyOutputs:
+    """What `policy`, a Policy or an engine around one, says of one micro-batch."""
+    outputs: tuple[Tensor, Tensor | None, Tensor | None] = policy(
+        batch.input_ids_ST,
+        batch.source_N,
+        batch.target_N,
+        batch.response_N,
+        batch.mask_BR,
+        position_ids_ST=batch.position_ids_ST,
+        with_entropy=with_entropy,
+        with_values=with_values,
+    )
+    return PolicyOutputs(*outputs)
+
+
+@torch.no_grad()
+def frozen_logprobs(policy: nn.Module, batch: CollatedBatch) -> Tensor:
+    """The log pi (B, R) of one micro-batch, without gradient."""
+    return policy_outputs(policy, batch).logprobs_BR
+
+
+@torch.no_grad()
+def frozen_values(policy: nn.Module, batch: CollatedBatch) -> Tensor:
+    """The values (B, R) before the trained tokens of one micro-batch, without gradient. Raises EngineError."""
+    values_BR = policy_outputs(policy, batch, with_values=True).values_BR
+    assert values_BR is not None
+    return values_BR
+
+
+def load_model(model_path: str, weights_path: Path | None, dtype: str) -> PreTrainedModel:
+    """A causal language model without dropout, with the weights of `weights_path` where given.
+
+    Raises:
+        DataError: the model cannot be loaded.
+        WeightsError: names or shapes in `weights_path` do not fit.
+    """
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        if weights_path is None:
+            model = AutoModelForCausalLM.from_pretrained(
+                model_path, dtype=dtypes[dtype], attn_implementation="sdpa"
+            )
+        else:
+            config = AutoConfig.from_pretrained(model_path)
+            model = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
+                config, dtype=dtypes[dtype], attn_implementation="sdpa"
+            )
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"model.path = {model_path!r} cannot be loaded as a causal language model ({error}); "
+            "give a directory with config.json and safetensors files, or a name known to Hugging Face"
+        ) from error
+    if weights_path is not None:
+        load_weights(model, weights_path)
+    _without_dropout(model)
+    return model
+
+
+def checkpoint_activations(model: PreTrainedModel) -> None:
+    """Have the model compute the activations of each layer again in the backward pass. Raises DataError."""
+    if not model.supports_gradient_checkpointing:
+        raise DataError(
+            f"trainer.activation_checkpointing = true: {type(model).__name__} cannot compute its layers twice; "
+            "set it to false"
+        )
+    model.gradient_checkpointing_enable({"use_reentrant": False, "preserve_rng_state": False})
+
+
+def load_weights(model: nn.Module, path: Path) -> None:
+    """Replace all weights of `model` by those of a safetensors file in which tied tensors appear once."""
+    try:
+        tensors = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise WeightsError(f"weights file {path} cannot be read: {error}") from error
+    expected = {name: tuple(tensor.shape) for name, tensor in untied_tensors(model)}
+    found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    if expected != found:
+        differing = sorted(set(expected.items()) ^ set(found.items()))
+        raise WeightsError(f"weights file {path} does not fit the model; differing tensors: {differing[:6]}")
+    with torch.no_grad():
+        for name, tensor in untied_tensors(model):
+            tensor.copy_(tensors[name])
+
+
+def untied_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Parameters and persistent buffers by name, each tensor under its first name only."""
+    seen: set[int] = set()
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        if id(tensor) not in seen:
+            seen.add(id(tensor))
+            yield name, tensor
+
+
+def to_safetensors(tensors: dict[str, Tensor], dtype: str) -> bytes:
+    """A safetensors file: floating tensors in `dtype`, byte for byte a function of names and values."""
+    prepared = {
+        name: (tensor.to(dtypes[dtype]) if tensor.is_floating_point() else tensor).contiguous()
+        for name, tensor in tensors.items()
+    }
+    data: bytes = save(prepared, metadata={"format": "pt"})
+    return data
+
+
+def model_config_json(model: PreTrainedModel) -> str:
+    """The model's configuration without the place it was loaded from."""
+    settings: dict[str, Any] = model.config.to_dict()
+    settings.pop("_name_or_path", None)
+    return json.dumps(settings, sort_keys=True, default=str)
+
+
+def _zero_head(output_layer: nn.Module) -> nn.Linear:
+    """A linear layer from the output layer's inputs to one number, zero at first."""
+    weight = output_layer.weight
+    assert isinstance(weight, Tensor)
+    head = nn.Linear(weight.shape[1], 1, device=weight.device, dtype=weight.dtype)
+    nn.init.zeros_(head.weight)
+    nn.init.zeros_(head.bias)
+    return head
+
+
+def _placed(values_N: Tensor, response_N: Tensor, mask_BR: Tensor) -> Tensor:
+    """Values of trained tokens at their places, 0 elsewhere."""
+    flat = values_N.new_zeros(mask_BR.numel())
+    return flat.index_copy(0, response_N, values_N).view_as(mask_BR)
+
+
+def _without_dropout(model: nn.Module) -> None:
+    """Training evaluates the very distribution that was sampled from, so nothing is dropped."""
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        for name in ("attention_dropout", "dropout"):
+            if isinstance(getattr(module, name, None), float):
+                setattr(module, name, 0.0)

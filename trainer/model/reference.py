@@ -1,0 +1,36 @@
+"""The reference model: what the run began with, frozen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from trainer.model.policy import Policy, load_model
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import torch
+
+
+@dataclass(slots=True)
+class ReferenceModel:
+    """A copy of the model that an engine was started with, loaded when it is first asked for.
+
+    Engines are started with version 0 also where they then go on from a checkpoint, so a redo has the same reference.
+    """
+
+    model_path: str
+    weights_path: Path | None
+    temperature: float
+    dtype: str
+    _policy: Policy | None = None
+
+    def policy(self, device: torch.device) -> Policy:
+        """The model on `device`. Raises DataError or WeightsError where it cannot be loaded any more."""
+        if self._policy is None:
+            model = load_model(self.model_path, self.weights_path, self.dtype)
+            self._policy = (
+                Policy(model, self.temperature).requires_grad_(requires_grad=False).eval().to(device)
+            )
+        return self._policy

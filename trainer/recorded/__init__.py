@@ -1,0 +1,1 @@
+"""Recorded steps trained again: recovery, replay, counterfactual training."""

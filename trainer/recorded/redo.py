@@ -1,0 +1,214 @@
+"""Training recorded steps once more: the one redo of recovery, replay and counterfactual training.
+
+Consumes a recorded run; produces an engine that stands at one of its versions, and what each redone step gave. Every
+step is trained under the settings of its revision, with the recorded plan. Whether a step gave what was published is
+for the caller to judge.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from rollog.kernel.crash_points import CrashPoint, reach
+from rollog.kernel.errors import EngineError, LedgerError
+from rollog.kernel.logs import get_logger
+from trainer.ledger.records import machine, own_versions
+from trainer.recorded.history import initial_weights, recorded_groups
+from trainer.revisions import changed_by_type, planning_keys, settings_at
+from trainer.step.batch import check_finite, plan_groups, training_batch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from rollog.kernel.broker.ports import Broker
+    from rollog.kernel.broker.topics import RunTopics
+    from rollog.kernel.weights import WeightsStore
+    from rollog.rules.ledger_state import LedgerState
+    from schemas import Genesis, MicroBatch, Step
+    from trainer.checkpoints import Checkpoint
+    from trainer.engines.ports import EngineDescription, StepResult, TrainingEngine
+    from trainer.recorded.history import History
+    from trainer.settings import TrainerSettings
+
+log = get_logger("trainer")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recording:
+    """One recorded run and the settings of its manifest. Nothing of it is ever changed.
+
+    `downloads` takes weights from a store that is not on this disk.
+    """
+
+    broker: Broker
+    topics: RunTopics
+    store: WeightsStore
+    downloads: Path
+    settings: TrainerSettings
+    history: History
+
+    @cached_property
+    def genesis(self) -> Genesis:
+        """The record the run began with. Raises LedgerError while the ledger is empty."""
+        if self.history.genesis is None:
+            raise LedgerError(f"{self.topics.steps} is empty: no step has been recorded; train the run first")
+        return self.history.genesis
+
+    def settings_of_step(self, version: int) -> TrainerSettings:
+        """The settings under which the step to `version` was taken."""
+        return settings_at(self.settings, self.history.state, self.history.step(version).revision)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RedoneStep:
+    """What one redone step gave, beside what was recorded of it."""
+
+    version: int
+    recorded: Step
+    result: StepResult
+    weights: bytes = field(repr=False)
+
+    @property
+    def weights_sha256(self) -> str:
+        """sha256 of the redone weights file."""
+        return hashlib.sha256(self.weights).hexdigest()
+
+
+def restore(
+    engine: TrainingEngine,
+    recording: Recording,
+    checkpoints: Sequence[Checkpoint],
+    *,
+    at_most: int,
+    may_have_other_ranks: bool = False,
+) -> Checkpoint | None:
+    """Start `engine` at the newest usable checkpoint up to version `at_most`, None for version 0 from the store.
+
+    A checkpoint whose weights a rebase replaced is passed over. An engine on other ranks than the run's begins with
+    version 0, where it is allowed at all: a checkpoint has a part for each rank.
+
+    Raises:
+        LedgerError: a checkpoint is of another history; the ledger or the notice of version 0 is missing.
+        EngineError: the checkpoint does not hold the published weights, or the engine has other ranks than the run.
+    """
+    genesis = recording.genesis
+    history = recording.history
+    on_the_way = [each for each in checkpoints if history.continued_as(each.version) == each.version]
+    checkpoint = usable_checkpoint(on_the_way, history.state, at_most=at_most)
+    notice = initial_weights(recording.broker, recording.topics, history.state)
+    engine.start(recording.settings.model_path, recording.store.fetch(notice, recording.downloads))
+    here = engine.describe()
+    if here.world_size != genesis.world_size:
+        if not may_have_other_ranks:
+            raise EngineError(
+                f"the run was trained on {genesis.world_size} rank(s), here are {here.world_size}: the recorded plans "
+                "share samples among ranks; use as many"
+            )
+        checkpoint = None
+    if checkpoint is not None:
+        engine.load_checkpoint(checkpoint.directory)
+        sha256 = hashlib.sha256(engine.export_weights()).hexdigest()
+        if sha256 != checkpoint.weights_sha256:
+            raise EngineError(not_reproduced(recording, here, checkpoint.version, sha256, checkpoint.name))
+    return checkpoint
+
+
+def redo_steps(
+    engine: TrainingEngine,
+    recording: Recording,
+    versions: range,
+    overrides: Mapping[str, object] | None = None,
+) -> Iterator[RedoneStep]:
+    """Train the recorded steps to `versions` on an engine that stands at the version before them.
+
+    `overrides` are settings by dotted key that win over the recorded ones. Where they, or another number of ranks, do
+    not fit the recorded plan, the batch is planned anew with the recorded seed. A version that a rebase made is passed
+    over: nothing was trained for it.
+    """
+    history = recording.history
+    world_size = engine.describe().world_size
+    plans_anew = world_size != recording.genesis.world_size or planning_keys & (overrides or {}).keys()
+    with recording.broker.consumer(client_id="trainer-redo") as consumer:
+        for version in versions:
+            if version in history.rebases:
+                continue
+            recorded = history.step(version)
+            settings = changed_by_type(recording.settings_of_step(version), overrides or {})
+            groups = recorded_groups(history.steps[version], consumer, recording.topics.samples)
+            plan: tuple[MicroBatch, ...] = recorded.plan
+            if plans_anew:
+                plan = plan_groups(groups, settings.trainer, world_size=world_size, seed=recorded.seed)
+            engine.change_settings(settings.step_settings)
+            result = engine.train_step(
+                training_batch(
+                    groups, plan, settings.algorithm, settings.sampling_temperature, version=version
+                )
+            )
+            check_finite(result, version)
+            reach(CrashPoint.REDO_RUNNING)
+            yield RedoneStep(
+                version=version, recorded=recorded, result=result, weights=engine.export_weights()
+            )
+
+
+def usable_checkpoint(
+    checkpoints: Sequence[Checkpoint], ledger: LedgerState, *, at_most: int
+) -> Checkpoint | None:
+    """The newest undamaged checkpoint up to version `at_most`. Raises LedgerError for one of another history."""
+    for checkpoint in checkpoints:
+        if checkpoint.version > at_most:
+            continue
+        if checkpoint.weights_sha256 != ledger.weights.get(checkpoint.version):
+            named = ledger.weights.get(checkpoint.version, "none")
+            raise LedgerError(
+                f"checkpoint {checkpoint.directory} holds weights {checkpoint.weights_sha256[:16]}, the ledger names "
+                f"{named[:16]} for version {checkpoint.version}: it belongs to another run; remove it"
+            )
+        damage = checkpoint.damage()
+        if damage is None:
+            return checkpoint
+        log.warning("checkpoint damaged", checkpoint=checkpoint.name, damage=damage)
+    return None
+
+
+def environment_differences(genesis: Genesis, here: EngineDescription) -> dict[str, tuple[str, str]]:
+    """What results depend on and is not as it was when the run began: name to (then, here)."""
+    then = {
+        "machine": genesis.machine,
+        "ranks": str(genesis.world_size),
+        "ZeRO stage": str(genesis.zero_stage),
+        "dtype": genesis.dtype,
+        **genesis.versions,
+    }
+    now = {
+        "machine": machine(here),
+        "ranks": str(here.world_size),
+        "ZeRO stage": str(here.zero_stage),
+        "dtype": here.dtype,
+        **own_versions(),
+        **here.versions,
+    }
+    return {
+        name: (then.get(name, "unknown"), value)
+        for name, value in now.items()
+        if then.get(name, "unknown") != value
+    }
+
+
+def not_reproduced(
+    recording: Recording, here: EngineDescription, version: int, sha256: str, what: str
+) -> str:
+    """The message for weights that are not the published ones."""
+    expected = recording.history.state.weights[version]
+    differences = environment_differences(recording.genesis, here)
+    named = "; ".join(f"{name} was {then}, is {now}" for name, (then, now) in differences.items())
+    return (
+        f"{what} gives weights {sha256[:16]} for version {version}, published were {expected[:16]}; the run began "
+        f"{f'elsewhere: {named}' if named else 'on this machine type and these versions'}: "
+        "resume on the same machine type and versions, or let the run go on from other weights with "
+        "trainer.allow_rebase = true"
+    )

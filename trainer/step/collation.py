@@ -1,0 +1,147 @@
+"""From samples to tensors.
+
+Shapes: B samples of a micro-batch, S rows of a forward pass, T positions of a row, R response positions, N trained
+tokens. Padded, every sample has a row and is padded on the right, so positions count from 0 without gaps and a causal
+model needs no attention mask: nothing real ever looks at padding. Packed, samples share rows; positions restart at 0
+with each sample, which is how a model knows to keep them apart, and with the padding at the end of a row.
+"""
+# ruff: noqa: N815 - fields that are tensors carry shape suffixes
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from schemas import float32_array, turn_numbers
+from trainer.step.packing import pack_rows
+from trainer.step.planning import first_pass
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import numpy.typing as npt
+
+    from trainer.engines.ports import TrainingBatch, TrainingSample
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CollatedBatch:
+    """One micro-batch.
+
+    `source_N` are places in the flattened (S, T) grid whose logits predict trained tokens, `target_N` these
+    tokens, `response_N` their places in the flattened (B, R) grid. Tokens whose loss mask is 0 are in none.
+    `lags_BR` is -1 where the lag of a token is not known. `position_ids_ST` is None where positions simply count,
+    `values_BR` and `returns_BR` are None without a critic.
+    """
+
+    input_ids_ST: Tensor
+    position_ids_ST: Tensor | None
+    source_N: Tensor
+    target_N: Tensor
+    response_N: Tensor
+    behaviour_logprobs_BR: Tensor
+    mask_BR: Tensor
+    advantages_BR: Tensor
+    lags_BR: Tensor
+    values_BR: Tensor | None = None
+    returns_BR: Tensor | None = None
+
+    def to(self, device: torch.device) -> CollatedBatch:
+        """The same micro-batch on `device`."""
+        found: dict[str, Tensor | None] = {name: getattr(self, name) for name in self.__slots__}
+        there = {name: tensor.to(device) for name, tensor in found.items() if tensor is not None}
+        return replace(self, **there)
+
+
+def collate(
+    samples: Sequence[TrainingSample], *, packing: bool = False, pad_token_id: int = 0
+) -> CollatedBatch:
+    """Pad or pack samples to a micro-batch; without samples, one sequence of padding that trains nothing."""
+    num_samples = max(len(samples), 1)
+    response_width = max((len(sample.token_ids) for sample in samples), default=1) or 1
+    input_ids_ST, position_ids_ST, begins_B = _rows(samples, packing=packing, pad_token_id=pad_token_id)
+    behaviour_BR = np.zeros((num_samples, response_width), dtype=np.float32)
+    mask_BR = np.zeros((num_samples, response_width), dtype=np.bool_)
+    advantages_BR = np.zeros((num_samples, response_width), dtype=np.float32)
+    lags_BR = np.full((num_samples, response_width), -1, dtype=np.int64)
+    starts_B = np.zeros(num_samples, dtype=np.int64)
+    for number, sample in enumerate(samples):
+        length = len(sample.token_ids)
+        behaviour_BR[number, :length] = sample.behaviour_logprobs
+        mask_BR[number, :length] = sample.loss_mask != 0
+        advantages_BR[number, :length] = _advantages(sample)
+        if sample.lags is not None:
+            lags_BR[number, :length] = sample.lags
+        starts_B[number] = begins_B[number] + len(sample.prompt_token_ids)
+    samples_N, columns_N = np.nonzero(mask_BR)
+    tokens_N = starts_B[samples_N] + columns_N
+    return CollatedBatch(
+        input_ids_ST=torch.from_numpy(input_ids_ST),
+        position_ids_ST=None if position_ids_ST is None else torch.from_numpy(position_ids_ST),
+        source_N=torch.from_numpy(tokens_N - 1),
+        target_N=torch.from_numpy(input_ids_ST.reshape(-1)[tokens_N]),
+        response_N=torch.from_numpy(samples_N * response_width + columns_N),
+        behaviour_logprobs_BR=torch.from_numpy(behaviour_BR),
+        mask_BR=torch.from_numpy(mask_BR),
+        advantages_BR=torch.from_numpy(advantages_BR),
+        lags_BR=torch.from_numpy(lags_BR),
+        **_estimates(samples, mask_BR.shape),
+    )
+
+
+def collated_once(
+    batch: TrainingBatch, rank: int, *, device: torch.device, packing: bool
+) -> Iterator[tuple[tuple[int, ...], CollatedBatch]]:
+    """The micro-batches of `rank` on `device`, each sample once however many passes are planned, with its positions."""
+    for part in first_pass(batch.plan):
+        if part.rank == rank:
+            samples = [batch.samples[position] for position in part.positions]
+            yield part.positions, collate(samples, packing=packing).to(device)
+
+
+def _advantages(sample: TrainingSample) -> float | npt.NDArray[np.float32]:
+    """Per response token, or one for all; what masked tokens have does not matter."""
+    if sample.estimates is not None:
+        return sample.estimates.advantages
+    if sample.turn_advantages:
+        return float32_array(sample.turn_advantages)[turn_numbers(sample.loss_mask)]
+    return sample.advantage
+
+
+def _estimates(samples: Sequence[TrainingSample], shape: tuple[int, ...]) -> dict[str, Tensor]:
+    """Values and returns (B, R) where a critic has made them."""
+    if not samples or any(sample.estimates is None for sample in samples):
+        return {}
+    found = {name: np.zeros(shape, dtype=np.float32) for name in ("values", "returns")}
+    for number, sample in enumerate(samples):
+        for name, array_BR in found.items():
+            array_BR[number, : len(sample.token_ids)] = getattr(sample.estimates, name)
+    return {f"{name}_BR": torch.from_numpy(array_BR) for name, array_BR in found.items()}
+
+
+def _rows(
+    samples: Sequence[TrainingSample], *, packing: bool, pad_token_id: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64] | None, list[int]]:
+    """Token ids (S, T), packed also positions (S, T), and the place of each sample in the flattened grid."""
+    lengths = [sample.num_tokens for sample in samples]
+    width = max(max(lengths, default=1), 1)
+    rows = pack_rows(lengths, width) if packing else [[number] for number in range(len(samples))]
+    input_ids_ST = np.full((max(len(rows), 1), width), pad_token_id, dtype=np.int64)
+    position_ids_ST = np.zeros_like(input_ids_ST)
+    begins_B = [0] * len(samples)
+    for row, members in enumerate(rows):
+        column = 0
+        for number in members:
+            sample, end = samples[number], column + lengths[number]
+            prompt_end = column + len(sample.prompt_token_ids)
+            input_ids_ST[row, column:prompt_end] = sample.prompt_token_ids
+            input_ids_ST[row, prompt_end:end] = sample.token_ids
+            position_ids_ST[row, column:end] = np.arange(end - column)
+            begins_B[number] = row * width + column
+            column = end
+        position_ids_ST[row, column:] = np.arange(width - column)
+    return input_ids_ST, position_ids_ST if packing else None, begins_B

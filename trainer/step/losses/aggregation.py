@@ -1,0 +1,51 @@
+"""From losses of tokens to the loss of a minibatch.
+
+Sums are divided by denominators of the whole minibatch that the caller passes in: cutting a minibatch into
+micro-batches, or sharing it among ranks, leaves its gradient unchanged.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from rollog.settings.training import Aggregation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Denominators:
+    """What the sums of one minibatch are divided by, over all its micro-batches and ranks.
+
+    `num_tokens` counts unmasked tokens, `num_sequences` samples that have at least one; `tokens_per_sequence` is the
+    constant that `sequence_sum` divides each sample's sum by.
+    """
+
+    num_tokens: int
+    num_sequences: int
+    tokens_per_sequence: int = 1
+
+
+def aggregate(
+    losses_BR: Tensor, mask_BR: Tensor, aggregation: Aggregation, denominators: Denominators
+) -> Tensor:
+    """This micro-batch's share of the minibatch loss; the shares add up to the loss.
+
+    `token_mean` divides the sum over tokens by the minibatch's tokens (DAPO, arXiv 2503.14476, equation 8);
+    `sequence_mean` first averages each sample over its own tokens, then over the minibatch's samples (GRPO, arXiv
+    2402.03300, equation 3); `sequence_sum` divides each sample's sum by a constant, then averages over the samples (Dr.
+    GRPO, arXiv 2503.20783). Samples without an unmasked token count in none.
+    """
+    kept_BR = torch.where(mask_BR, losses_BR, 0.0)
+    num_sequences = max(denominators.num_sequences, 1)
+    match aggregation:
+        case "token_mean":
+            return kept_BR.sum() / max(denominators.num_tokens, 1)
+        case "sequence_mean":
+            lengths_B = mask_BR.sum(dim=1).clamp(min=1)
+            return (kept_BR.sum(dim=1) / lengths_B).sum() / num_sequences
+        case "sequence_sum":
+            return kept_BR.sum() / (num_sequences * denominators.tokens_per_sequence)
