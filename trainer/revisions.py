@@ -36,6 +36,7 @@ engine_keys = frozenset(
     {
         "trainer.engine",
         "trainer.zero_stage",
+        "trainer.reproducible",
         "trainer.packing",
         "trainer.lora_rank",
         "trainer.lora_alpha",

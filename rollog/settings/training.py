@@ -30,6 +30,7 @@ AlgorithmType = Literal[
 Aggregation = Literal["token_mean", "sequence_mean", "sequence_sum"]
 RatioLevel = Literal["token", "sequence", "sequence_mean"]
 KlEstimator = Literal["k1", "k2", "k3"]
+Reproducible = Literal["machine", "avx2", "baseline"]
 
 _symmetric_clip = {"clip_low": 0.2, "clip_high": 0.2}
 _no_std = {"normalize_std": False}
@@ -235,6 +236,11 @@ class TrainerConfig(Section):
     tested when training begins. A run keeps what it began with."""
     num_threads: Annotated[int, Field(ge=1)] = 1
     """CPU threads of the trainer."""
+    reproducible: Reproducible = "machine"
+    """On which processors training on a CPU gives the same weights, bit for bit. `machine`: those of one vendor and
+    family, with the fastest code of each library. `avx2`, `baseline`: all that have AVX2 and FMA, or all of x86-64;
+    PyTorch and oneDNN then use no wider instructions, and MKL its code for all processors, which takes longer. A run
+    keeps what it began with."""
     activation_checkpointing: bool = False
     """Whether activations inside a layer are computed again in the backward pass instead of being kept: less memory,
     about a third more computation, the same weights."""

@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from rollog.kernel.errors import EngineError
 from trainer.engines.ports import EngineDescription, StepResult, TrainingBatch
 from trainer.model.adapters import adapter_versions, add_adapters, published_tensors, trained_parameters
+from trainer.model.arithmetic import arithmetic_facts
 from trainer.model.packing_probe import check_packing
 from trainer.model.policy import (
     Policy,
@@ -90,7 +91,7 @@ class DeepSpeedEngine:
     def start(self, model_path: str, weights_path: Path | None = None) -> None:
         """Build model, optimizer and process group."""
         self.close()
-        compute_deterministically(self._trainer.num_threads)
+        compute_deterministically(self._trainer.num_threads, self._trainer.reproducible)
         model = load_model(model_path, weights_path, self._dtype)
         policy = Policy(model, self._temperature, with_value_head=self._settings.algorithm.needs_values)
         if self._trainer.activation_checkpointing:
@@ -191,6 +192,7 @@ class DeepSpeedEngine:
                 "torch": torch.__version__,
                 "transformers": transformers.__version__,
                 **adapter_versions(self._trainer),
+                **arithmetic_facts(engine.device),
             },
         )
 

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from rollog.kernel.errors import EngineError
 from trainer.engines.ports import EngineDescription, StepResult, TrainingBatch
 from trainer.model.adapters import adapter_versions, add_adapters, published_tensors, trained_parameters
+from trainer.model.arithmetic import arithmetic_facts
 from trainer.model.packing_probe import check_packing
 from trainer.model.policy import (
     Policy,
@@ -77,7 +78,7 @@ class PlainEngine:
     def start(self, model_path: str, weights_path: Path | None = None) -> None:
         """Build model and optimizer."""
         self.close()
-        compute_deterministically(self._trainer.num_threads)
+        compute_deterministically(self._trainer.num_threads, self._trainer.reproducible)
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         model = load_model(model_path, weights_path, self._dtype)
         has_values = self._settings.algorithm.needs_values
@@ -194,6 +195,7 @@ class PlainEngine:
                 "torch": torch.__version__,
                 "transformers": transformers.__version__,
                 **adapter_versions(self._trainer),
+                **arithmetic_facts(state.device),
             },
         )
 

@@ -22,6 +22,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
 from rollog.kernel.errors import DataError, EngineError, WeightsError
+from trainer.model.arithmetic import pin_instructions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedModel
 
+    from rollog.settings.training import Reproducible
     from trainer.step.collation import CollatedBatch
 
 dtypes: dict[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -111,11 +113,13 @@ class Policy(nn.Module):
         return (hidden_1NH, *inputs[1:])
 
 
-def compute_deterministically(num_threads: int) -> None:
+def compute_deterministically(num_threads: int, reproducible: Reproducible = "machine") -> None:
     """Have this process compute on so many threads, and give the same bits for the same work.
 
-    Call it before anything is computed on a GPU: cuBLAS reads its variable once.
+    Call it before anything is computed: cuBLAS and the CPU's libraries read their variables once. Raises EngineError as
+    `pin_instructions` does.
     """
+    pin_instructions(reproducible)
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.set_num_threads(num_threads)
     torch.use_deterministic_algorithms(True)
