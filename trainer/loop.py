@@ -27,7 +27,7 @@ from rollog.rules.alpha_control import alpha_of_step
 from rollog.rules.headers import SampleLimits
 from rollog.settings.run import LastBatch
 from schemas import Step, StepTimings
-from trainer.buffer.sample_buffer import SampleWindow
+from trainer.buffer.sample_buffer import SampleBuffer
 from trainer.buffer.sample_stream import SampleStream
 from trainer.checkpoints import CheckpointStore
 from trainer.control import ControlReader
@@ -125,7 +125,7 @@ class Trainer:
         self._made_progress = False
         self._writer: LedgerWriter
         self._ledger: LedgerState
-        self._window: SampleWindow
+        self._window: SampleBuffer
         self._stream: SampleStream
         self._control: ControlReader
 
@@ -268,7 +268,7 @@ class Trainer:
     def _start_reading(self, open_parts: ExitStack) -> None:
         """Judge samples from the low-water marks on, by the settings in force."""
         settings, topics = self._settings, self._topics
-        self._window = SampleWindow(self._ledger, settings.groups, settings.freshness)
+        self._window = SampleBuffer(self._ledger, settings.groups, settings.freshness)
         self._stream = open_parts.enter_context(
             SampleStream(
                 self._broker,
@@ -339,7 +339,7 @@ class Trainer:
         if self._is_trained:
             return "num_steps"
         last_group_id = self._control.last_group_id
-        if batch is None and last_group_id is not None and self._window.is_exhausted(last_group_id):
+        if batch is None and last_group_id is not None and self._window.has_every_group(last_group_id):
             return "dataset_end"
         return None
 
