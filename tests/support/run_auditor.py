@@ -222,7 +222,7 @@ class RunAuditor:
                 and sample is not None
                 and sample.reward is not None
                 and version - min(segment.version for segment in sample.segments)
-                <= math.ceil(self.freshness.alpha)
+                <= math.ceil(Fraction(str(self.freshness.alpha)))
             ):
                 first.setdefault(sample.replica, sample)
         members = list(first.values())[: self.groups.group_size]
