@@ -62,11 +62,11 @@ class CheckpointStore:
 
     def complete(self) -> list[Checkpoint]:
         """All complete checkpoints, newest first."""
-        found = [
+        read = [
             _read(path) for path in self._directory.glob("step-*") if _directory_name.fullmatch(path.name)
         ]
         return sorted(
-            (checkpoint for checkpoint in found if checkpoint is not None),
+            (checkpoint for checkpoint in read if checkpoint is not None),
             key=lambda checkpoint: checkpoint.version,
             reverse=True,
         )

@@ -394,6 +394,31 @@ def test_another_number_of_partitions_than_the_run_began_with_is_refused(
         pass
 
 
+class ClosingEngine(NaiveEngine):
+    """Counts how often it is closed."""
+
+    num_closed = 0
+
+    def close(self) -> None:
+        self.num_closed += 1
+        super().close()
+
+
+def test_the_engine_is_closed_with_its_trainer_and_where_the_start_fails(
+    run: FakeRun, settings: TrainerSettings
+) -> None:
+    engine = ClosingEngine()
+    with start_trainer(settings, run.broker, Metrics(), engine) as trainer:
+        assert engine.num_closed == 0
+    trainer.close()
+    assert engine.num_closed == 1
+    broker_config = settings.broker.model_copy(update={"samples_partitions": 3})
+    refused = ClosingEngine()
+    with pytest.raises(LedgerError, match="counts 2 samples partitions"):
+        start_trainer(replace(settings, broker=broker_config), run.broker, Metrics(), refused)
+    assert refused.num_closed == 1
+
+
 class DivergingEngine(NaiveEngine):
     """Its gradients are no numbers."""
 

@@ -45,7 +45,7 @@ class SampleStream(Component):
         self._topic = topic
         self._limit = DeadLetterLimit(max_dead_letters_in_a_row)
         self._limits = limits
-        self._partitions = [TopicPartition(topic, number) for number in range(len(low_water_marks))]
+        self._partitions = [TopicPartition(topic, partition) for partition in range(len(low_water_marks))]
         self._consumer = broker.consumer(client_id="trainer-samples", group_id=group_id)
         self._finished: dict[Place, Sample] = {}
         self._dead_letters: dict[Place, DeadLetter] = {}

@@ -2,8 +2,8 @@
 
 Produces, in one Kafka transaction: the ledger record (steps), the notice of the weights it made (weights), dead
 letters for samples it found dead (dead-letters), and the low-water marks as the trainer group's offsets.
-Waits for every acknowledgement before the commit. On crash the broker aborts what was open; the next trainer's
-init_transactions settles it. A time-out leaves the outcome unknown, so the caller must exit and recover from the
+Waits for every acknowledgement before the commit. On crash the broker aborts what was open, at the latest when the
+next trainer fences this one. A time-out leaves the outcome unknown, so the caller must exit and recover from the
 ledger; being fenced is final.
 """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -48,6 +49,42 @@ def test_a_batch_is_b_complete_groups_in_order_of_group() -> None:
     assert batch is not None
     assert [group.group_id for group in batch] == [0, 1]
     assert [header.replica for header in batch[0].members] == [0, 1]
+
+
+def test_the_example_of_the_docstring() -> None:
+    ledger = LedgerBuilder()
+    for _ in range(3):
+        ledger.step()
+    buffer = a_buffer(ledger)
+    add_group(buffer, 7, version=2)
+    for replica in range(2):
+        buffer.add(a_header(8, replica, offset=replica, version=3, reward=1.0))
+    buffer.add(a_header(9, 0, offset=0, version=1))
+    assert buffer.next_batch(0.0) is None
+    add_group(buffer, 10, version=3)
+    batch = buffer.next_batch(0.0)
+    assert batch is not None
+    assert [(group.group_id, group.lag) for group in batch] == [(7, 1), (10, 0)]
+    record = ledger.publish(buffer, batch)
+    assert Counter(dispositions(record).values()) == {
+        Disposition.TRAINED: 4,
+        Disposition.FILTERED: 2,
+        Disposition.STALE: 1,
+    }
+    assert [group.group_id for group in record.closed_groups] == [7, 8, 10]
+    assert ledger.state.version == 4
+    assert not buffer.undisposed
+
+
+def test_what_is_committed_returns_the_headers_it_disposed_of_and_keeps_the_others() -> None:
+    ledger = LedgerBuilder()
+    buffer = a_buffer(ledger)
+    lost = a_header(0, 0, offset=0, status=Status.LOST, first_version=None, segments=())
+    buffer.add(lost)
+    buffer.add(a_header(0, 1, offset=1))
+    record = ledger.verdicts(*buffer.verdicts_for())
+    assert [(verdict.offset, header) for verdict, header in buffer.committed(record)] == [(0, lost)]
+    assert buffer.undisposed == {(0, 1)}
 
 
 def test_groups_with_larger_lag_come_first() -> None:
