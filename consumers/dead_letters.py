@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING
 
 from consumers.ledger import read_ledger
 from rollog.kernel.broker.ports import Record
-from rollog.kernel.broker.reading import read_to_end
+from rollog.kernel.broker.reading import read_to_end, read_topic
 from rollog.kernel.errors import ConfigError
 from rollog.rules.reading import read_sample
 from schemas import DeadLetter, Kind, LedgerKind, Sample
 from schemas.codec import SchemaError, decode_as
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
-    from rollog.kernel.broker.ports import Broker, Consumer, TransactionalProducer
+    from rollog.kernel.broker.ports import Broker, TransactionalProducer
     from rollog.kernel.broker.topics import RunTopics
     from rollog.rules.headers import SampleLimits
 
@@ -79,7 +79,8 @@ def reinject(
 ) -> list[Reinjection]:
     """Write again what can be used now, of the letters with these ids or of all; says so for each letter.
 
-    Raises ConfigError for an id that does not exist and for a run that is over.
+    Raises ConfigError for an id that does not exist and for a run that is over, TopicMismatch where `samples` or
+    `evaluations` is missing.
     """
     transactional_id = f"{topics.dead_letters}.reinjection"  # whoever came before has finished, or is fenced
     with broker.transactional_producer(transactional_id, transaction_timeout_seconds=60.0) as producer:
@@ -133,26 +134,17 @@ def _require_open(broker: Broker, topics: RunTopics) -> None:
 def _places_done(broker: Broker, topics: RunTopics, letters: list[StoredLetter]) -> set[Place]:
     """Where the records are whose letters have been written again."""
     places = {letter.letter_id: letter.place for letter in letters}
-    with broker.consumer(client_id="reinjected") as consumer:
-        named = [_letter_named(record) for record in _results(broker, topics, consumer)]
+    named = {
+        _letter_named(record)
+        for topic in (topics.samples, topics.evaluations)
+        for record in read_topic(broker, topic, client_id="reinjected")
+    }
     return {places[letter_id] for letter_id in named if letter_id in places}
-
-
-def _results(broker: Broker, topics: RunTopics, consumer: Consumer) -> Iterator[Record]:
-    for topic, num_partitions in _num_partitions(broker, topics).items():
-        for partition in range(num_partitions):
-            yield from read_to_end(consumer, topic, partition)
 
 
 def _letter_named(record: Record) -> int | None:
     value = record.header(letter_header) or b""
     return int(value) if value.isdigit() and len(value) < 19 else None  # noqa: PLR2004 - fits int64
-
-
-def _num_partitions(broker: Broker, topics: RunTopics) -> dict[str, int]:
-    names = [topics.samples, topics.evaluations]
-    with broker.admin() as admin:
-        return {name: spec.num_partitions for name, spec in admin.describe_topics(names).items()}
 
 
 def _obstacle(

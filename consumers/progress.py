@@ -9,20 +9,19 @@ from __future__ import annotations
 import time
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from consumers.evaluation import EvaluationTally
 from consumers.ledger import ledger_entry
 from rollog.kernel.broker.ports import TopicPartition
 from rollog.kernel.broker.reading import drain
 from rollog.kernel.errors import TopicMismatch
+from rollog.kernel.lifecycle import Component
 from rollog.rules.ledger_state import LedgerState
 from schemas import Close, Disposition, Genesis, Sample, Step, StepTimings, WorkerState, WorkerStatus
 from schemas.codec import SchemaError, decode_as
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from consumers.evaluation import EvaluationScore
     from rollog.kernel.broker.ports import Broker, Record
     from rollog.kernel.broker.topics import RunTopics
@@ -222,7 +221,7 @@ class ProgressFold:
         )
 
 
-class RunProgress:
+class RunProgress(Component):
     """Follows one run. Raises TopicMismatch when its topics do not exist."""
 
     def __init__(self, broker: Broker, topics: RunTopics) -> None:
@@ -237,17 +236,6 @@ class RunProgress:
         self._followed = followed
         self._history = self._consumer.end_offsets(followed)
         self._consumer.assign(self._consumer.beginning_offsets(followed))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close the consumer."""

@@ -33,7 +33,7 @@ class Reporter:
         self._groups = groups
 
     def ready(self, version: int, alpha: float) -> None:
-        """The trainer stands at `version`, and the next step is taken with `alpha`."""
+        """The trainer is at `version`, and the next step is taken with `alpha`."""
         self._metrics.trainer_version.set(version)
         self._metrics.trainer_alpha.set(alpha)
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from producers.dispatcher.admission import max_open_groups
 from rollog.rules.alpha_control import may_become_fresh
-from rollog.rules.filtering import filter_reason
 from rollog.rules.freshness import is_stale
-from rollog.rules.limits import ReplicaTally, is_given_up
+from rollog.rules.limits import ReplicaTally, is_exhausted
+from rollog.rules.members import facts_of_group, fresh_and_ended, is_protected
 from rollog.settings.groups import FreshnessConfig
 from schemas import CancelReason, Disposition, IssueReason, Status
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from rollog.rules.headers import SampleHeader
     from rollog.rules.ledger_state import LedgerState
+    from rollog.rules.members import GroupFacts
     from rollog.settings.groups import GroupConfig
     from schemas import LedgerRecord, RolloutTask
 
@@ -68,8 +69,26 @@ class GroupProgress:
         return {header.replica for header in self.finished.values()}
 
 
-class GroupBook:
-    """Open groups, admission of new ones, and the attempts that are wanted."""
+class GroupTracker:
+    """Open groups, admission of new ones, and the attempts that are wanted.
+
+    | a replica of an open group is | from | until |
+    | --- | --- | --- |
+    | wanted | its group is issued, or its attempt ended without a sample that counts | a task is issued |
+    | live | that task | its sample is read, or the task is lost |
+    | finished | a finished sample is read | the ledger judges it stale (wanted), or closes the group |
+    | exhausted | `max_attempts` failures or `max_lost` losses | the ledger closes the group |
+
+    | a group is | from | until |
+    | --- | --- | --- |
+    | open | its first task | the ledger closes it |
+    | early filtered | its first G fresh samples would be filtered | the ledger closes it, or judges one of them stale |
+
+    Example with B = 2, G = 2, alpha 1: 4 groups may be open, 0 to 3. Group 0 has both samples, rewards 1 and 1: early
+    filtered, so group 4 is issued before the ledger says anything. Replica 1 of group 1 fails: it is wanted again, as
+    attempt 1, with one open group ahead of it. The ledger closes group 0 as filtered: groups 1 to 4 are open, and
+    no other may be issued.
+    """
 
     def __init__(
         self, ledger: LedgerState, groups: GroupConfig, freshness: FreshnessConfig, num_steps: int
@@ -96,7 +115,7 @@ class GroupBook:
         return len(self._filtered)
 
     def issued(self, task: RolloutTask) -> None:
-        """A valid task stands in the log, and none of its samples has been taken in yet."""
+        """A valid task is in the log, and none of its samples has been taken in yet."""
         group = task.group_id
         self.next_group_id = max(self.next_group_id, group + 1)
         if group in self._ledger.closed_groups:
@@ -117,6 +136,7 @@ class GroupBook:
         progress.live[header.replica].discard(header.task_id)
         attempt = max(progress.last_attempt.get(header.replica, -1), header.attempt)
         progress.last_attempt[header.replica] = attempt
+        # The ledger is read on its own: it may have judged a sample that comes here only now.
         if not self._ledger.is_disposed(*header.place):
             if header.status is Status.FINISHED and header.defect is None:
                 progress.finished[header.place] = header
@@ -164,7 +184,7 @@ class GroupBook:
             for task_id in tasks
         ]
 
-    def is_hopeless(self, group: int, first_version: int) -> bool:
+    def cannot_be_fresh(self, group: int, first_version: int) -> bool:
         """Whether a rollout that was begun under this version can only end stale, however soon it ends.
 
         It is stale already, and either alpha never rises enough again, or its group is protected: then training
@@ -195,7 +215,8 @@ class GroupBook:
         changed = sorted(group for group in self._changed if self._is_open(group))
         self._changed.clear()
         for group in changed:
-            if self._will_be_filtered(self._progress[group]):
+            # The trainer may read further and judge otherwise; its verdicts bring the group back here.
+            if self._facts(group).refused_as is not None:
                 self._filtered.add(group)
             else:
                 self._filtered.discard(group)
@@ -209,15 +230,18 @@ class GroupBook:
         if not self._is_open(group):
             return
         progress = self._progress[group]
+        # It has been replaced already: whatever else is made for it is thrown away.
         if group in self._filtered:
             return
+        # A finished sample counts until the ledger has judged it, stale as it may look from here: issued again before
+        # its verdict, the replica could be trained twice.
         present = progress.live_replicas() | progress.finished_replicas()
         enough = len(progress.finished_replicas()) >= self._groups.group_size
-        tallies = self._tallies(group)
+        tallies = self._facts(group).tallies
         for replica in range(self._groups.num_replicas):
             if replica in present or enough:
                 continue
-            if is_given_up(tallies.get(replica, ReplicaTally()), self._groups, self._freshness):
+            if is_exhausted(tallies.get(replica, ReplicaTally()), self._groups, self._freshness):
                 continue
             present.add(replica)
             yield self._attempt(group, replica)
@@ -268,44 +292,31 @@ class GroupBook:
         )
 
     def _is_protected(self, group: int) -> bool:
-        return len(self._ledger.stale_versions.get(group, ())) >= self._freshness.protect_after
+        return is_protected(group, self._ledger, self._freshness)
 
-    def _will_be_filtered(self, progress: GroupProgress) -> bool:
-        first: dict[int, SampleHeader] = {}
-        for place in sorted(progress.finished):
-            first.setdefault(progress.finished[place].replica, progress.finished[place])
-        members = list(first.values())[: self._groups.group_size]
-        if len(members) < self._groups.group_size:
-            return False
-        if any(
-            header.first_version is None
-            or is_stale(self._ledger.version, header.first_version, self._ledger.alpha)
-            for header in members
-        ):
-            return False
-        return filter_reason(members, self._groups) is not None
-
-    def _tallies(self, group: int) -> dict[int, ReplicaTally]:
-        tallies = {replica: tally + ReplicaTally() for replica, tally in self._ledger.tallies[group].items()}
-        for header in self._progress[group].endings.values():
-            tally = tallies.setdefault(header.replica, ReplicaTally())
-            if header.status is Status.LOST:
-                tally.num_lost += 1
-            elif header.status is Status.FAILED or header.defect is not None:
-                tally.num_failed += 1
-            elif header.cancel_reason == CancelReason.STALE:
-                tally.num_stale += 1
-        return tallies
+    def _facts(self, group: int) -> GroupFacts:
+        """The group as the trainer would see it, had it read as far as this dispatcher."""
+        progress = self._progress[group]
+        undisposed = (*progress.finished.values(), *progress.endings.values())
+        fresh, endings = fresh_and_ended(undisposed, self._ledger)
+        return facts_of_group(
+            group,
+            fresh=fresh,
+            endings=endings,
+            ledger=self._ledger,
+            groups=self._groups,
+            freshness=self._freshness,
+        )
 
     def _forget(self, group: int) -> None:
         self._filtered.discard(group)
-        place = bisect_left(self._open, group)
-        if place < len(self._open) and self._open[place] == group:
-            del self._open[place]
+        index = bisect_left(self._open, group)
+        if index < len(self._open) and self._open[index] == group:
+            del self._open[index]
 
     def _is_open(self, group: int) -> bool:
-        place = bisect_left(self._open, group)
-        return place < len(self._open) and self._open[place] == group
+        index = bisect_left(self._open, group)
+        return index < len(self._open) and self._open[index] == group
 
 
 def _reason(header: SampleHeader) -> IssueReason:

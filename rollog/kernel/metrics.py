@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import errno
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Summary, start_http_server
 
 from rollog.kernel.errors import ConfigError
+from rollog.kernel.lifecycle import Component
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from threading import Thread
-    from types import TracebackType
     from wsgiref.simple_server import WSGIServer
 
 _seconds_buckets = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
@@ -300,7 +300,7 @@ class Metrics:
         self._entries.append(CatalogueEntry(name=name, kind=kind, labels=tuple(labels), help=text))
 
 
-class MetricsServer:
+class MetricsServer(Component):
     """A registry served over HTTP under `/metrics`."""
 
     def __init__(self, registry: CollectorRegistry, host: str, port: int) -> None:
@@ -316,17 +316,6 @@ class MetricsServer:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def _listen(registry: CollectorRegistry, host: str, port: int) -> tuple[WSGIServer, Thread]:

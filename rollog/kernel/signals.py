@@ -6,36 +6,35 @@ import signal
 import threading
 from typing import TYPE_CHECKING, Self
 
+from rollog.kernel.lifecycle import Component
+
 if TYPE_CHECKING:
-    from types import FrameType, TracebackType
+    from types import FrameType
 
 _numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-class StopSignals:
+class StopSignals(Component):
     """While active, SIGINT, SIGTERM and SIGHUP set `stop`.
 
-    After `patience` of them the next one ends the process. To be used in the main thread.
+    After `num_graceful` of them the next one ends the process. To be used in the main thread.
     """
 
-    def __init__(self, *, patience: int = 1) -> None:
+    def __init__(self, *, num_graceful: int = 1) -> None:
         self.stop = threading.Event()
         self.received: list[int] = []
-        self._patience = patience
+        self._num_graceful = num_graceful
         self._previous: dict[int, object] = {}
 
     def __enter__(self) -> Self:
         self._previous = {number: signal.signal(number, self._receive) for number in _numbers}
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Give the signals back to whoever had them before."""
         for number, handler in self._previous.items():
             signal.signal(number, handler)  # type: ignore[arg-type]  # what signal.signal returned itself
+        self._previous.clear()
 
     @property
     def in_a_hurry(self) -> bool:
@@ -51,7 +50,7 @@ class StopSignals:
         del frame
         self.received.append(number)
         self.stop.set()
-        if len(self.received) >= self._patience:
+        if len(self.received) >= self._num_graceful:
             for each in _numbers:
                 signal.signal(each, signal.SIG_DFL)
 

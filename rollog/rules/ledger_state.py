@@ -109,30 +109,29 @@ class LedgerState:
         self.head = digest
 
     def _check_follows(self, record: LedgerRecord) -> None:
-        place = f"ledger record {record.sequence} ({record.kind})"
+        name = f"ledger record {record.sequence} ({record.kind})"
         if record.sequence != self.next_sequence:
-            raise LedgerError(f"{place} follows record {self.next_sequence - 1}: one is missing or doubled")
+            raise LedgerError(f"{name} follows record {self.next_sequence - 1}: one is missing or doubled")
         if record.previous_hash != self.head:
-            raise LedgerError(f"{place} names another predecessor than the one that is stored")
+            raise LedgerError(f"{name} names another predecessor than the one that is stored")
         if (record.kind is LedgerKind.GENESIS) != (record.sequence == 0):
-            raise LedgerError(f"{place}: the ledger begins with one genesis record")
+            raise LedgerError(f"{name}: the ledger begins with one genesis record")
         if self.is_closed:
-            raise LedgerError(f"{place} comes after the close record")
+            raise LedgerError(f"{name} comes after the close record")
         expected = self.version + (record.kind in (LedgerKind.GENESIS, LedgerKind.STEP, LedgerKind.REBASE))
         if record.version != expected:
-            raise LedgerError(f"{place} makes version {record.version}, expected {expected}")
-        self._check_marks(record, place)
+            raise LedgerError(f"{name} makes version {record.version}, expected {expected}")
+        self._check_marks(record, name)
 
-    def _check_marks(self, record: LedgerRecord, place: str) -> None:
+    def _check_marks(self, record: LedgerRecord, name: str) -> None:
         num_marks = len(record.low_water_marks)
         if record.sequence and num_marks != len(self.low_water_marks):
+            raise LedgerError(f"{name} has {num_marks} low-water marks, expected {len(self.low_water_marks)}")
+        unexpected = [verdict for verdict in record.verdicts if not 0 <= verdict.partition < num_marks]
+        if unexpected:
+            verdict = unexpected[0]
             raise LedgerError(
-                f"{place} has {num_marks} low-water marks, expected {len(self.low_water_marks)}"
-            )
-        strange = [verdict for verdict in record.verdicts if not 0 <= verdict.partition < num_marks]
-        if strange:
-            raise LedgerError(
-                f"{place} judges {strange[0].sample_id} on partition {strange[0].partition}; samples has {num_marks}"
+                f"{name} judges {verdict.sample_id} on partition {verdict.partition}; samples has {num_marks}"
             )
 
     def _apply_body(self, record: LedgerRecord) -> None:
@@ -156,15 +155,15 @@ class LedgerState:
             )
 
     def _amend(self, body: Amend, sequence: int) -> None:
-        place = f"ledger record {sequence} (amend)"
+        name = f"ledger record {sequence} (amend)"
         if body.revision != self.revision + 1:
-            raise LedgerError(f"{place} begins revision {body.revision}, expected {self.revision + 1}")
+            raise LedgerError(f"{name} begins revision {body.revision}, expected {self.revision + 1}")
         try:
             changes = json.loads(body.changes_json)
         except ValueError as error:
-            raise LedgerError(f"{place} holds changes that are no JSON: {error}") from error
+            raise LedgerError(f"{name} holds changes that are no JSON: {error}") from error
         if not isinstance(changes, dict):
-            raise LedgerError(f"{place} holds changes that are no JSON object: {body.changes_json[:100]}")
+            raise LedgerError(f"{name} holds changes that are no JSON object: {body.changes_json[:100]}")
         self.revision = body.revision
         self.amendments[body.revision] = changes
 

@@ -2,45 +2,37 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, Self
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Self
 
 import click
 from rich.console import Console
 from rich.live import Live
 
+from rollog.kernel.lifecycle import Component
 from rollog.run.view import evaluation_line, picture, step_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from types import TracebackType
 
     from consumers.progress import ProgressView
     from rollog.run.supervisor import SupervisedRole
     from rollog.run.view import RunFacts
 
 
-class Display(Protocol):
-    """Where progress is shown."""
+class Display(Component):
+    """Where progress is shown, from entering to closing."""
 
-    def __enter__(self) -> Self: ...
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None: ...
-
+    @abstractmethod
     def show(self, view: ProgressView, roles: Sequence[SupervisedRole], seconds: float) -> None:
         """Show the newest state."""
-        ...
 
+    @abstractmethod
     def tell(self, text: str) -> None:
         """Say something once, so that it stays readable."""
-        ...
 
 
-class Lines:
+class Lines(Display):
     """Prints one line per finished step, one per evaluation, nothing twice."""
 
     def __init__(self, facts: RunFacts, num_prompts: int) -> None:
@@ -49,15 +41,7 @@ class Lines:
         self._num_steps = 0
         self._evaluations: set[tuple[str, int]] = set()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
         """There is nothing to restore."""
 
     def show(self, view: ProgressView, roles: Sequence[SupervisedRole], seconds: float) -> None:
@@ -77,7 +61,7 @@ class Lines:
         click.echo(text)
 
 
-class Picture:
+class Picture(Display):
     """Redraws the picture in place."""
 
     def __init__(self, facts: RunFacts, console: Console | None = None) -> None:
@@ -88,12 +72,8 @@ class Picture:
         self._live.start()
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Leave the newest picture where it is."""
         self._live.stop()
 
     def show(self, view: ProgressView, roles: Sequence[SupervisedRole], seconds: float) -> None:

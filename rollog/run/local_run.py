@@ -99,7 +99,7 @@ def run_here(
         supervisor = Supervisor(specs, policy=policy)
         with (
             logging_beside(directory / "up.log", is_terminal=is_terminal),
-            StopSignals(patience=3) as signals,
+            StopSignals(num_graceful=3) as signals,
             supervisor,
             watcher_of(
                 settings, watched, home=home, is_terminal=is_terminal, roles=supervisor.roles

@@ -11,9 +11,10 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from rollog.kernel.errors import ChildFailed
+from rollog.kernel.lifecycle import Component
 from rollog.kernel.logs import get_logger
 from rollog.kernel.processes import ChildProcess
 from rollog.run.restart_policy import (
@@ -29,7 +30,6 @@ from rollog.run.restart_policy import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
-    from types import TracebackType
 
 log = get_logger("supervisor")
 
@@ -74,7 +74,7 @@ class SupervisedRole:
         return self.state in {RoleState.RUNNING, RoleState.WAITING, RoleState.DONE}
 
 
-class Supervisor:
+class Supervisor(Component):
     """Keeps `roles` running; they are started, and stopped, in the order given."""
 
     def __init__(
@@ -89,17 +89,6 @@ class Supervisor:
         self._policy = policy or RestartPolicy()
         self._stop_timeout_seconds = stop_timeout_seconds
         self._clock = clock
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.kill()
 
     @property
     def is_finished(self) -> bool:
@@ -134,7 +123,7 @@ class Supervisor:
             for role in stage:
                 self._end(role)
 
-    def kill(self) -> None:
+    def close(self) -> None:
         """End whatever still runs, at once."""
         for role in self.roles:
             self._end(role)

@@ -95,7 +95,7 @@ def supervise() -> Iterator[Callable[..., Supervisor]]:
 
     yield make
     for supervisor in made:
-        supervisor.kill()
+        supervisor.close()
 
 
 def turned(supervisor: Supervisor) -> bool:

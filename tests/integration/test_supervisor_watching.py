@@ -90,7 +90,7 @@ def a_supervisor(tmp_path: Path, **scripts: str) -> Supervisor:
 
 
 def watched(broker: MemoryBroker, supervisor: Supervisor) -> Outcome:
-    with RunProgress(broker, topics) as progress, StopSignals(patience=3) as signals, supervisor:
+    with RunProgress(broker, topics) as progress, StopSignals(num_graceful=3) as signals, supervisor:
         watcher = Watcher(progress, Lines(facts, 1), supervisor.roles)
         return Supervision(supervisor, watcher, signals, BrokerKeeper(None)).run()
 

@@ -48,8 +48,8 @@ from schemas import (
     Step,
 )
 from schemas.codec import decode_as
-from trainer.loop import Trainer
 from trainer.role import run_trainer
+from trainer.startup import start_trainer
 from trainer.step.batch import plan_groups, training_batch
 from trainer.step.planning import step_seed
 
@@ -58,6 +58,7 @@ if TYPE_CHECKING:
 
     from rollog.kernel.broker.topics import RunTopics
     from trainer.engines.ports import StepResult, TrainingBatch
+    from trainer.loop import Trainer
     from trainer.settings import TrainerSettings
 
 pytestmark = pytest.mark.engine
@@ -88,7 +89,7 @@ def trainer(run: FakeRun, settings: TrainerSettings) -> Iterator[Trainer]:
 
 def a_trainer(settings: TrainerSettings, broker: Broker, **changes: Any) -> Trainer:
     engine = NaiveEngine(optimizer=settings.optimizer, num_optimizer_steps=6)
-    return Trainer(settings, broker, Metrics(), engine, **changes)
+    return start_trainer(settings, broker, Metrics(), engine, **changes)
 
 
 def turn_until_closed(trainer: Trainer) -> None:
@@ -393,6 +394,31 @@ def test_another_number_of_partitions_than_the_run_began_with_is_refused(
         pass
 
 
+class ClosingEngine(NaiveEngine):
+    """Counts how often it is closed."""
+
+    num_closed = 0
+
+    def close(self) -> None:
+        self.num_closed += 1
+        super().close()
+
+
+def test_the_engine_is_closed_with_its_trainer_and_where_the_start_fails(
+    run: FakeRun, settings: TrainerSettings
+) -> None:
+    engine = ClosingEngine()
+    with start_trainer(settings, run.broker, Metrics(), engine) as trainer:
+        assert engine.num_closed == 0
+    trainer.close()
+    assert engine.num_closed == 1
+    broker_config = settings.broker.model_copy(update={"samples_partitions": 3})
+    refused = ClosingEngine()
+    with pytest.raises(LedgerError, match="counts 2 samples partitions"):
+        start_trainer(replace(settings, broker=broker_config), run.broker, Metrics(), refused)
+    assert refused.num_closed == 1
+
+
 class DivergingEngine(NaiveEngine):
     """Its gradients are no numbers."""
 
@@ -403,7 +429,7 @@ class DivergingEngine(NaiveEngine):
 def test_weights_from_a_gradient_that_is_no_number_are_never_published(
     run: FakeRun, settings: TrainerSettings
 ) -> None:
-    with Trainer(settings, run.broker, Metrics(), DivergingEngine()) as trainer:
+    with start_trainer(settings, run.broker, Metrics(), DivergingEngine()) as trainer:
         send_groups(run, trainer, 0, 1)
         with pytest.raises(EngineError, match="nothing was published"):
             turn_until_version(trainer, 1)

@@ -97,8 +97,10 @@ def restore(
     """
     genesis = recording.genesis
     history = recording.history
-    on_the_way = [each for each in checkpoints if history.continued_as(each.version) == each.version]
-    checkpoint = usable_checkpoint(on_the_way, history.state, at_most=at_most)
+    current = [
+        candidate for candidate in checkpoints if history.continued_as(candidate.version) == candidate.version
+    ]
+    checkpoint = usable_checkpoint(current, history.state, at_most=at_most)
     notice = initial_weights(recording.broker, recording.topics, history.state)
     engine.start(recording.settings.model_path, recording.store.fetch(notice, recording.downloads))
     here = engine.describe()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import kafka.errors as kafka_errors
 from kafka.structs import OffsetAndMetadata
@@ -13,10 +13,10 @@ from kafka.structs import TopicPartition as KafkaTopicPartition
 from rollog.kernel.broker.kafka_errors import translating
 from rollog.kernel.broker.ports import Record, TopicPartition
 from rollog.kernel.errors import BrokerTimeout
+from rollog.kernel.lifecycle import Component
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-    from types import TracebackType
 
     from rollog.kernel.broker.kafka_topics import TopicDirectory
 
@@ -26,7 +26,7 @@ _close_timeout_seconds = 1.0
 _metadata_seconds = 0.02
 
 
-class KafkaConsumer:
+class KafkaConsumer(Component):
     """Reads assigned partitions from given offsets; an outage of the broker is a poll that returns nothing."""
 
     def __init__(
@@ -110,14 +110,6 @@ class KafkaConsumer:
             self._is_closed = True
             self._commit_last()
             self._raw.close(autocommit=False, timeout_ms=round(_close_timeout_seconds * 1000))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _offsets(self, partitions: Iterable[TopicPartition], ask: Any) -> dict[TopicPartition, int]:
         self._require_open()

@@ -9,17 +9,16 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import kafka.errors as kafka_errors
 
 from rollog.kernel.broker.kafka_errors import translated
 from rollog.kernel.broker.limits import record_bytes
 from rollog.kernel.errors import BrokerTimeout, RecordTooLarge
+from rollog.kernel.lifecycle import Component
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from rollog.kernel.broker.kafka_topics import TopicDirectory
     from rollog.kernel.broker.ports import Delivery, Headers
     from rollog.kernel.errors import BrokerError
@@ -210,7 +209,7 @@ def end_raw_producer(raw: Any, *, gently: bool) -> None:
     raw._closed = True  # noqa: SLF001
 
 
-class KafkaProducer:
+class KafkaProducer(Component):
     """Idempotent producer with bounded bytes in flight."""
 
     def __init__(
@@ -239,11 +238,3 @@ class KafkaProducer:
     def close(self) -> None:
         """Deliver what is in flight for a few seconds, then end; raises nothing."""
         self._sender.shut(deliver=self._sender.failure is None)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import kafka.errors as kafka_errors
 from kafka.admin import ConfigResource, ConfigResourceType, NewTopic
@@ -15,17 +15,17 @@ from rollog.kernel.broker.limits import dead_letter_margin_bytes
 from rollog.kernel.broker.ports import TopicSpec
 from rollog.kernel.broker.topics import broker_defaults
 from rollog.kernel.errors import TopicMismatch
+from rollog.kernel.lifecycle import Component
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from types import TracebackType
 
     from rollog.kernel.broker.ports import TopicPartition
 
 _visible_timeout_seconds = 20.0
 
 
-class KafkaAdmin:
+class KafkaAdmin(Component):
     """Topics of a Kafka cluster."""
 
     def __init__(self, client: Any) -> None:
@@ -122,14 +122,6 @@ class KafkaAdmin:
         if not self._is_closed:
             self._is_closed = True
             self._client.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _require_open(self) -> None:
         if self._is_closed:

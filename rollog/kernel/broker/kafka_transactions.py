@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import kafka.errors as kafka_errors
 from kafka.structs import OffsetAndMetadata
@@ -17,11 +17,12 @@ from kafka.structs import TopicPartition as KafkaTopicPartition
 
 from rollog.kernel.broker.kafka_errors import translated
 from rollog.kernel.broker.kafka_producer import RecordSender
+from rollog.kernel.broker.transaction_guard import TransactionGuard
 from rollog.kernel.errors import BrokerError, BrokerTimeout, ProducerFenced
+from rollog.kernel.lifecycle import Component
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from types import TracebackType
 
     from rollog.kernel.broker.kafka_topics import TopicDirectory
     from rollog.kernel.broker.ports import Delivery, Headers, TopicPartition
@@ -31,7 +32,7 @@ _abort_timeout_seconds = 30.0
 _least_commit_seconds = 0.1
 
 
-class KafkaTransactionalProducer:
+class KafkaTransactionalProducer(Component):
     """Producer of transactions; its creation has fenced every earlier one of the same id."""
 
     def __init__(
@@ -46,19 +47,16 @@ class KafkaTransactionalProducer:
         self._sender = RecordSender(
             raw, directory, max_in_flight_bytes=_max_in_flight_bytes, block_seconds=block_seconds
         )
-        self._is_open = False
-        self._end: BrokerError | None = None
+        self._guard = TransactionGuard(transactional_id)
 
     def begin(self) -> None:
         """Start a transaction."""
-        self._require_usable()
-        if self._is_open:
-            raise ValueError(f"a transaction of {self._transactional_id} is already open")
+        self._guard.require_idle()
         try:
             self._raw.begin_transaction()
         except kafka_errors.KafkaError as error:
             raise self._ended_by(error, "beginning a transaction") from error
-        self._is_open = True
+        self._guard.begun()
 
     def send(
         self,
@@ -70,16 +68,16 @@ class KafkaTransactionalProducer:
         headers: Headers = (),
     ) -> Delivery:
         """Send one record within the open transaction."""
-        self._require_transaction()
+        self._guard.require_transaction()
         try:
             return self._sender.send(topic, partition, value, key, headers)
         except ProducerFenced as fenced:
-            self._end = fenced
+            self._guard.end(fenced)
             raise
 
     def send_offsets(self, offsets: Mapping[TopicPartition, int], group_id: str) -> None:
         """Commit consumer positions for `group_id` as part of the transaction."""
-        self._require_transaction()
+        self._guard.require_transaction()
         self._sender.require_usable()
         if not offsets:
             return
@@ -95,12 +93,12 @@ class KafkaTransactionalProducer:
 
     def commit(self, timeout_seconds: float) -> None:
         """Wait for every record, then commit; aborts and raises when one failed."""
-        self._require_transaction()
+        self._guard.require_transaction()
         deadline = time.monotonic() + timeout_seconds
         try:
             self._sender.wait(timeout_seconds)
         except BrokerError as error:
-            self._abort_because_of(error)
+            self._guard.record_failed(error, self.abort)
             raise
         try:
             _within(max(_least_commit_seconds, deadline - time.monotonic()), self._raw.commit_transaction)
@@ -110,9 +108,9 @@ class KafkaTransactionalProducer:
 
     def abort(self) -> None:
         """Undo the open transaction; does nothing when none is open or this producer has ended."""
-        if self._sender.is_closed or not self._is_open:
+        if not self._guard.can_abort:
             return
-        if self._end is None:
+        if not self._guard.has_ended:
             try:
                 _within(_abort_timeout_seconds, self._raw.abort_transaction)
             except kafka_errors.KafkaError as error:
@@ -123,47 +121,21 @@ class KafkaTransactionalProducer:
         """Abort what is open and end; raises nothing."""
         with contextlib.suppress(BrokerError):
             self.abort()
+        self._guard.closed()
         self._sender.shut(deliver=False)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def _require_usable(self) -> None:
-        if self._sender.is_closed:
-            raise ValueError("this producer is closed")
-        if self._end is not None:
-            raise self._end
-
-    def _require_transaction(self) -> None:
-        self._require_usable()
-        if not self._is_open:
-            raise ValueError(f"no transaction of {self._transactional_id} is open: call begin first")
-
     def _finish(self) -> None:
-        self._is_open = False
+        self._guard.finished()
         self._sender.forget()
-
-    def _abort_because_of(self, error: BrokerError) -> None:
-        if isinstance(error, ProducerFenced | BrokerTimeout):
-            self._end = error
-            return
-        with contextlib.suppress(BrokerError):
-            self.abort()
 
     def _commit_failed(self, error: BaseException) -> BrokerError:
         place = f"committing a transaction of {self._transactional_id}"
         ended = self._ended_by(error, place)
         if isinstance(ended, ProducerFenced | BrokerTimeout):
             return ended
-        self._end = BrokerTimeout(
-            f"{ended}; whether it was committed is unknown: end and recover from the log"
+        return self._guard.end(
+            BrokerTimeout(f"{ended}; whether it was committed is unknown: end and recover from the log")
         )
-        return self._end
 
     def _ended_by(self, error: BaseException, place: str) -> BrokerError:
         """Remember what made this producer unusable for good."""
@@ -171,8 +143,7 @@ class KafkaTransactionalProducer:
         if not isinstance(error, kafka_errors.KafkaTimeoutError):
             # The library repeats an earlier fatal error as text only.
             cause = self._raw._transaction_manager.last_error or error  # noqa: SLF001
-        self._end = translated(cause, f"{place} ({self._transactional_id})")
-        return self._end
+        return self._guard.end(translated(cause, f"{place} ({self._transactional_id})"))
 
 
 def _within(seconds: float, call: Callable[[], object]) -> None:

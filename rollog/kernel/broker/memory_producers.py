@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import deque
 from typing import TYPE_CHECKING
 
 from rollog.kernel.broker.closing import Closing
 from rollog.kernel.broker.limits import record_bytes
+from rollog.kernel.broker.transaction_guard import TransactionGuard
 from rollog.kernel.errors import BrokerError, BrokerTimeout, ProducerFenced, RecordTooLarge
+from rollog.kernel.lifecycle import Component
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -139,27 +142,23 @@ class MemoryProducer(Closing):
         self._sender.wait(timeout_seconds)
 
 
-class MemoryTransactionalProducer(Closing):
+class MemoryTransactionalProducer(Component):
     """Producer of transactions; its creation has fenced every earlier one of the same id."""
 
     def __init__(
         self, broker: MemoryBroker, transactional_id: str, epoch: int, *, block_seconds: float
     ) -> None:
-        super().__init__()
         self._broker = broker
         self._id = transactional_id
         self._epoch = epoch
         self._block_seconds = block_seconds
         self._sender = _Sender(broker, max_in_flight_bytes=64 << 20, block_seconds=block_seconds)
-        self._is_open = False
-        self._end: BrokerError | None = None
+        self._guard = TransactionGuard(transactional_id)
 
     def begin(self) -> None:
         """Start a transaction."""
-        self._require_usable()
-        if self._is_open:
-            raise ValueError(f"a transaction of {self._id} is already open")
-        self._is_open = True
+        self._guard.require_idle()
+        self._guard.begun()
 
     def send(
         self,
@@ -171,7 +170,7 @@ class MemoryTransactionalProducer(Closing):
         headers: Headers = (),
     ) -> Delivery:
         """Send one record within the open transaction."""
-        self._require_transaction()
+        self._guard.require_transaction()
         log, delivery = self._sender.admit(topic, partition, value, key, headers)
 
         def append() -> None:
@@ -188,7 +187,7 @@ class MemoryTransactionalProducer(Closing):
 
     def send_offsets(self, offsets: Mapping[TopicPartition, int], group_id: str) -> None:
         """Commit consumer positions for `group_id` as part of the transaction."""
-        self._require_transaction()
+        self._guard.require_transaction()
 
         def add() -> None:
             transaction = self._broker.open_transaction(self._id, self._epoch)
@@ -198,34 +197,29 @@ class MemoryTransactionalProducer(Closing):
 
     def commit(self, timeout_seconds: float) -> None:
         """Wait for every record, then commit; aborts and raises when one failed."""
-        self._require_transaction()
+        self._guard.require_transaction()
         deadline = time.monotonic() + timeout_seconds
         try:
             self._sender.wait(timeout_seconds)
         except BrokerError as error:
-            if isinstance(error, ProducerFenced | BrokerTimeout):
-                self._end = error
-            else:
-                self.abort()
+            self._guard.record_failed(error, self.abort)
             raise
         self._settle(deadline - time.monotonic(), is_committed=True)
 
     def abort(self) -> None:
         """Undo the open transaction; does nothing when none is open or this producer has ended."""
-        if self._is_closed or not self._is_open:
+        if not self._guard.can_abort:
             return
-        if self._end is None:
+        if not self._guard.has_ended:
             self._settle(self._block_seconds, is_committed=False)
         self._finish()
 
     def close(self) -> None:
         """Abort what is open and end; raises nothing."""
         if not self._broker.is_paused:
-            try:
+            with contextlib.suppress(BrokerError):
                 self.abort()
-            except BrokerError as error:
-                self._end = error
-        super().close()
+        self._guard.closed()
 
     def _settle(self, timeout_seconds: float, *, is_committed: bool) -> None:
         def settle() -> None:
@@ -248,22 +242,12 @@ class MemoryTransactionalProducer(Closing):
 
         self._broker.request(act)
         if not self._broker.wait_for(lambda: bool(outcome), timeout_seconds):
-            self._end = BrokerTimeout(f"{place}: no answer in time; the outcome is unknown: end and recover")
-            raise self._end
+            raise self._guard.end(
+                BrokerTimeout(f"{place}: no answer in time; the outcome is unknown: end and recover")
+            )
         if outcome[0] is not None:
-            self._end = outcome[0]
-            raise self._end
+            raise self._guard.end(outcome[0])
 
     def _finish(self) -> None:
-        self._is_open = False
+        self._guard.finished()
         self._sender.forget()
-
-    def _require_usable(self) -> None:
-        self._require_open()
-        if self._end is not None:
-            raise self._end
-
-    def _require_transaction(self) -> None:
-        self._require_usable()
-        if not self._is_open:
-            raise ValueError(f"no transaction of {self._id} is open: call begin first")

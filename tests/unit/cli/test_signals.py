@@ -38,7 +38,7 @@ def test_the_second_signal_ends_the_process() -> None:
 
 
 def test_more_patience_turns_the_second_signal_into_hurry() -> None:
-    with StopSignals(patience=3) as signals:
+    with StopSignals(num_graceful=3) as signals:
         os.kill(os.getpid(), signal.SIGINT)
         os.kill(os.getpid(), signal.SIGTERM)
 

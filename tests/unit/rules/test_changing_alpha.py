@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from support.builders import LedgerBuilder, a_header, a_task, freshness_config, groups_config, num_partitions
 
 from producers.dispatcher.admission import max_open_groups
-from producers.dispatcher.group_tracker import GroupBook
+from producers.dispatcher.group_tracker import GroupTracker
 from rollog.rules.alpha_control import alpha_of_step
 from rollog.rules.freshness import lag_bound, lag_quota, min_version
 from schemas import Disposition, Status, sample_id
-from trainer.buffer.sample_buffer import SampleWindow
+from trainer.buffer.sample_buffer import SampleBuffer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,8 +60,8 @@ class Loop:
         action = "drop" if self.drop else "regenerate"
         freshness = freshness_config(action=action, patience_seconds=1e9)
         self.ledger = LedgerBuilder(alpha=self.alphas[0])
-        self.book = GroupBook(self.ledger.state, self.groups, freshness, num_steps)
-        self.window = SampleWindow(self.ledger.state, self.groups, freshness)
+        self.tracker = GroupTracker(self.ledger.state, self.groups, freshness, num_steps)
+        self.buffer = SampleBuffer(self.ledger.state, self.groups, freshness)
         self.lacking: set[int] = set()
 
     @property
@@ -70,24 +70,24 @@ class Loop:
 
     def issue(self) -> None:
         """What open groups lack, oldest first, then new groups, while there are slots."""
-        self.lacking.update(self.book.take_changed())
+        self.lacking.update(self.tracker.take_changed())
         for group in sorted(self.lacking):
-            for wanted in list(self.book.wanted(group)):
+            for wanted in list(self.tracker.wanted(group)):
                 if len(self.running) >= capacity:
                     return
                 self._send(wanted)
             self.lacking.discard(group)
-        while self.book.may_open() and len(self.running) < capacity:
+        while self.tracker.may_open() and len(self.running) < capacity:
             bound = max_open_groups(
                 alpha=self.ledger.state.alpha,
                 groups_per_batch=self.groups.groups_per_batch,
                 steps_left=num_steps - self.version,
                 redundant_groups=self.redundant,
-                num_early_filtered=self.book.num_early_filtered,
+                num_early_filtered=self.tracker.num_early_filtered,
             )
-            for wanted in list(self.book.first_attempts(self.book.next_group_id)):
+            for wanted in list(self.tracker.first_attempts(self.tracker.next_group_id)):
                 self._send(wanted)
-            assert self.book.num_open <= bound
+            assert self.tracker.num_open <= bound
 
     def start(self) -> None:
         """Workers load the newest version and begin what they may."""
@@ -123,17 +123,17 @@ class Loop:
             **values,
         )
         self.ends[partition] += 1
-        self.book.ended(header)
-        self.window.add(header)
+        self.tracker.ended(header)
+        self.buffer.add(header)
 
     def turn(self) -> None:
         """The trainer takes one step, or publishes verdicts."""
-        batch = self.window.next_batch(0.0) if self.version < num_steps else None
-        if batch is None and not self.window.has_pending:
+        batch = self.buffer.next_batch(0.0) if self.version < num_steps else None
+        if batch is None and not self.buffer.has_pending:
             return
-        verdicts, closed = self.window.verdicts_for(batch or ())
+        verdicts, closed = self.buffer.verdicts_for(batch or ())
         if batch is None:
-            self._settled(self.ledger.verdicts(verdicts, closed))
+            self._committed(self.ledger.verdicts(verdicts, closed))
             return
         in_force = self.ledger.state.alpha
         lags = [group.lag for group in batch]
@@ -141,7 +141,7 @@ class Loop:
         quota = lag_quota(in_force, self.groups.groups_per_batch)
         assert quota is None or lags.count(lag_bound(in_force)) <= quota
         following = self.alphas[min(self.version + 1, len(self.alphas) - 1)]
-        self._settled(self.ledger.step(verdicts, closed, alpha=following))
+        self._committed(self.ledger.step(verdicts, closed, alpha=following))
 
     def drain(self) -> None:
         """Everybody does what there is to do until the last step is taken."""
@@ -165,12 +165,12 @@ class Loop:
             protected=wanted.protected,
         )
         task_id = f"1.{self.num_tasks}"
-        self.book.issued(a_task(wanted.group_id, wanted.replica, attempt=wanted.attempt, task_id=task_id))
+        self.tracker.issued(a_task(wanted.group_id, wanted.replica, attempt=wanted.attempt, task_id=task_id))
         self.running.append(Running(wanted, task_id, needed))
 
-    def _settled(self, record: LedgerRecord) -> None:
-        self.window.settled(record)
-        surplus = set(self.book.judged(record))
+    def _committed(self, record: LedgerRecord) -> None:
+        self.buffer.committed(record)
+        surplus = set(self.tracker.judged(record))
         self.running = [task for task in self.running if task.task_id not in surplus]
 
 
@@ -245,7 +245,7 @@ def test_a_lowered_alpha_makes_what_is_ready_stale_and_has_it_generated_again() 
     loop.start()
     for _ in range(capacity):
         loop.end(0)
-    assert loop.window.num_ready > loop.groups.groups_per_batch
+    assert loop.buffer.num_ready > loop.groups.groups_per_batch
     loop.turn()
     loop.turn()
     stale = loop.ledger.state.num_by_disposition[Disposition.STALE]
