@@ -19,8 +19,8 @@ from benchmarks.harness.engine_clock import EngineClock
 from benchmarks.harness.workload_seeds import tokens_per_second
 from benchmarks.scaling.answering_workers import AnsweringWorkers
 from benchmarks.scheduling.ideal_slots import full_speed, slower_beyond_64
-from producers.dispatcher.dispatcher import Dispatcher
 from producers.dispatcher.settings import DispatcherSettings
+from producers.dispatcher.startup import TakeOver
 from producers.engines.simulated import SimulatedEngine
 from producers.rewards.scorers import make_rewards
 from producers.rollout.prompts import ByteTokenizer, PromptRenderer
@@ -239,16 +239,16 @@ class SimulatedRun:
             reward=sections.reward,
             dispatch=sections.dispatch,
         )
-        dispatcher = Dispatcher(
-            settings,
-            self._broker,
-            self.topics,
-            Metrics(),
+        take_over = TakeOver(
+            settings=settings,
+            broker=self._broker,
+            metrics=Metrics(),
             dispatcher_id=name,
             prompts=[self._prompt(number) for number in range(num_prompts)],
             held_out=[],
         )
-        dispatcher.run(self._stop)
+        with take_over.start() as dispatcher:
+            dispatcher.run(self._stop)
 
     def _prompt(self, number: int) -> Prompt:
         passes = "true" if self._draw.passes(number) else "false"
