@@ -59,11 +59,11 @@ class Dispatcher(Component):
     | dispatching | a take-over                           | grants, evaluations, attempts that lack, new groups     |
     | stopping    | last step taken, evaluations answered | open tasks end, or are declared lost at a deadline      |
     | stopped     | no open task; Stopped is written      | the ledger's close record is waited for                 |
-    | closed      | the close record; RunClosed is written | none: `run` returns                                    |
+    | closed      | its close record; RunClosed is sent   | none: `run` returns                                     |
 
-    Example: `num_steps` is 3. At version 3 every open training task is cancelled and the final evaluation is issued. Its
-    last sample leads to Stop for every worker. With the last open task ended, Stopped is written; the trainer reads it
-    and closes the ledger; the turn that reads the close writes RunClosed.
+    Example: `num_steps` is 3. At version 3 every open training task is cancelled and the final evaluation is issued.
+    Its last sample leads to Stop for every worker. With the last open task ended, Stopped is written; the trainer reads
+    it and closes the ledger; the turn that reads the close writes RunClosed.
     """
 
     def __init__(
