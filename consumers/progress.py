@@ -9,20 +9,19 @@ from __future__ import annotations
 import time
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from consumers.evaluation import EvaluationTally
 from consumers.ledger import ledger_entry
 from rollog.kernel.broker.ports import TopicPartition
 from rollog.kernel.broker.reading import drain
 from rollog.kernel.errors import TopicMismatch
+from rollog.kernel.lifecycle import Component
 from rollog.rules.ledger_state import LedgerState
 from schemas import Close, Disposition, Genesis, Sample, Step, StepTimings, WorkerState, WorkerStatus
 from schemas.codec import SchemaError, decode_as
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from consumers.evaluation import EvaluationScore
     from rollog.kernel.broker.ports import Broker, Record
     from rollog.kernel.broker.topics import RunTopics
@@ -175,7 +174,7 @@ class ProgressFold:
         self.times.rollout(at_ms)
 
     def add_worker(self, worker_id: str, status: WorkerStatus | None, at_ms: int) -> None:
-        """Take in one heartbeat, or a worker's farewell, that was appended then."""
+        """Take in one heartbeat, or a worker's tombstone, that was appended then."""
         if status is None or status.state is WorkerState.LEAVING:
             self.workers.pop(worker_id, None)
         else:
@@ -189,7 +188,7 @@ class ProgressFold:
 
     @property
     def tokens_generated(self) -> int:
-        """Response tokens of all workers that were heard."""
+        """Response tokens of all workers, by their heartbeats."""
         return sum(self.tokens_by_worker.values())
 
     def view(self, *, samples_produced: int, tokens_per_second: float) -> ProgressView:
@@ -200,7 +199,11 @@ class ProgressFold:
             alpha=self.ledger.alpha,
             reward_history=tuple(self.rewards),
             lags=dict(self.lags),
-            dispositions={each.value: counts[each] for each in Disposition if counts.get(each)},
+            dispositions={
+                disposition.value: counts[disposition]
+                for disposition in Disposition
+                if counts.get(disposition)
+            },
             reasons=dict(self.reasons),
             samples_produced=samples_produced,
             tokens_generated=self.tokens_generated,
@@ -222,35 +225,24 @@ class ProgressFold:
         )
 
 
-class RunProgress:
-    """Follows one run. Raises TopicMismatch when its topics do not exist."""
+class RunProgress(Component):
+    """Follows one run; every `poll` is a turn. Raises TopicMismatch when its topics do not exist."""
 
     def __init__(self, broker: Broker, topics: RunTopics) -> None:
         self._topics = topics
         self._fold = ProgressFold()
         self._tokens: list[tuple[float, int]] = []
         partitions = _partitions(broker, topics)
-        self._samples = [TopicPartition(topics.samples, number) for number in range(partitions)]
+        self._samples = [TopicPartition(topics.samples, partition) for partition in range(partitions)]
         self._consumer = broker.consumer(client_id="progress")
         followed = [TopicPartition(topics.steps, 0), TopicPartition(topics.workers, 0)]
-        followed += [TopicPartition(topics.evaluations, number) for number in range(partitions)]
+        followed += [TopicPartition(topics.evaluations, partition) for partition in range(partitions)]
         self._followed = followed
         self._history = self._consumer.end_offsets(followed)
         self._consumer.assign(self._consumer.beginning_offsets(followed))
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
     def close(self) -> None:
-        """Close the consumer."""
+        """Close the consumer. Idempotent."""
         self._consumer.close()
 
     def poll(self, timeout_seconds: float = 0.0) -> ProgressView:
@@ -305,7 +297,9 @@ class RunProgress:
 
     def _is_in_history(self) -> bool:
         self._history = {
-            place: end for place, end in self._history.items() if self._consumer.position(place) < end
+            partition: end
+            for partition, end in self._history.items()
+            if self._consumer.position(partition) < end
         }
         return bool(self._history)
 

@@ -143,12 +143,16 @@ class LeaseKeeper:
         partitions = self._state.workers.free_partitions()
         for worker in waiting[len(partitions) :]:
             self._complain_about_partitions(worker)
-        places = [TopicPartition(self._topics.tasks, partition) for partition in partitions[: len(waiting)]]
-        ends = self._consumer.end_offsets(places) if places else {}
-        for worker, place in zip(waiting, places, strict=False):
+        assigned = [TopicPartition(self._topics.tasks, partition) for partition in partitions[: len(waiting)]]
+        ends = self._consumer.end_offsets(assigned) if assigned else {}
+        for worker, partition in zip(waiting, assigned, strict=False):
             self._grants_given += 1
-            self.give(worker.worker_id, f"{self._epoch}.{self._grants_given}", place.partition, ends[place])
-            log.info("grant given", worker=worker.worker_id, partition=place.partition, start=ends[place])
+            self.give(
+                worker.worker_id, f"{self._epoch}.{self._grants_given}", partition.partition, ends[partition]
+            )
+            log.info(
+                "grant given", worker=worker.worker_id, partition=partition.partition, start=ends[partition]
+            )
 
     def give(self, worker_id: str, grant_id: str, partition: int, start_offset: int) -> None:
         """Write a grant under this epoch: a new one, or a live one repeated."""
@@ -210,7 +214,9 @@ class LeaseKeeper:
         """Take in what workers wrote up to ends fetched now; False where that cannot be done at present."""
         ends = self._ends()
         deadline = time.monotonic() + lost_contact_seconds
-        while ends is not None and any(self._consumer.position(place) < end for place, end in ends.items()):
+        while ends is not None and any(
+            self._consumer.position(partition) < end for partition, end in ends.items()
+        ):
             for record in self._consumer.poll(poll_seconds):
                 self._reader.take_in(record, self._clock())
             if time.monotonic() > deadline:

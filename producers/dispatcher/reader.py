@@ -62,10 +62,10 @@ class LogReader:
 
     def begin_at(self, positions: Mapping[TopicPartition, int]) -> None:
         """Everything before these positions has been folded already."""
-        for place, offset in positions.items():
-            if place.topic == self._samples_topic:
-                self.samples_positions[place.partition] = offset
-            elif place.topic == self._steps_topic:
+        for partition, offset in positions.items():
+            if partition.topic == self._samples_topic:
+                self.samples_positions[partition.partition] = offset
+            elif partition.topic == self._steps_topic:
                 self.ledger_position = offset
 
     def take_in(self, record: Record, now: float) -> None:

@@ -113,7 +113,9 @@ class TakeOver:
         self._read_results(consumer, reader, ends, now)
         parts = self._parts(producer, consumer, state, reader=reader, sender=sender, epoch=epoch)
         _resume_grants(parts.leases, grants.values())
-        consumer.assign({place: ends[place] for place in partitions if place.topic != topics.dead_letters})
+        consumer.assign(
+            {partition: ends[partition] for partition in partitions if partition.topic != topics.dead_letters}
+        )
         state.cancel_tasks_of_closed_groups()
         self.metrics.dispatcher_epoch.set(epoch)
         log.info("dispatcher ready", epoch=epoch, version=state.ledger.version, grants=len(grants))
@@ -139,7 +141,9 @@ class TakeOver:
 
     def _read_history(self, consumer: Consumer, ends: Mapping[TopicPartition, int], epoch: int) -> History:
         """Everything but samples and evaluations: these are folded one by one, and need tasks and ledger before."""
-        read = {place: end for place, end in ends.items() if place.topic not in self._result_topics}
+        read = {
+            partition: end for partition, end in ends.items() if partition.topic not in self._result_topics
+        }
         history = History(epoch, self._is_issued)
         for record in read_until(consumer, consumer.beginning_offsets(read), read):
             history.add(record, self._topics)
@@ -172,7 +176,9 @@ class TakeOver:
     def _read_results(
         self, consumer: Consumer, reader: LogReader, ends: Mapping[TopicPartition, int], now: float
     ) -> None:
-        results = {place: end for place, end in ends.items() if place.topic in self._result_topics}
+        results = {
+            partition: end for partition, end in ends.items() if partition.topic in self._result_topics
+        }
         for record in read_until(consumer, consumer.beginning_offsets(results), results):
             reader.take_in(record, now)
         reader.begin_at(ends)

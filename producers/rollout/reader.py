@@ -54,7 +54,7 @@ class LogReader:
     async def has_read(self, ends: dict[TopicPartition, int]) -> bool:
         """Whether everything committed before these offsets has been returned by `poll`."""
         return await self._call(
-            lambda: all(self._consumer.position(place) >= end for place, end in ends.items())
+            lambda: all(self._consumer.position(partition) >= end for partition, end in ends.items())
         )
 
     async def read_tasks(self, partition: int, start_offset: int) -> None:
@@ -79,7 +79,8 @@ class LogReader:
 
     def _assign(self, tasks: dict[TopicPartition, int]) -> None:
         consumer = self._consumer
-        consumer.assign({place: consumer.position(place) for place in (self._control, self._weights)} | tasks)
+        followed = (self._control, self._weights)
+        consumer.assign({partition: consumer.position(partition) for partition in followed} | tasks)
 
     async def _call(self, function: Callable[..., Result], *arguments: Any) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)

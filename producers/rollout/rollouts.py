@@ -1,6 +1,6 @@
 """One rollout from task to sample: render the prompt, generate, score. It always ends in a sample.
 
-Generation may be suspended: the engine gives back what it has made, and is asked for the rest when it serves again.
+Generation may be suspended: the engine returns what it has made, and is asked for the rest when it serves again.
 """
 
 from __future__ import annotations

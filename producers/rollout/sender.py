@@ -1,6 +1,6 @@
 """What the worker writes: samples, heartbeats and dead letters, by one producer on a thread of its own.
 
-Bytes that the broker has not acknowledged are bounded: rollouts wait for room before they give up their slot. A
+Bytes that the broker has not acknowledged are bounded: rollouts wait for room before they free their slot. A
 task counts as open until its sample is acknowledged, so that nobody declares it lost in between.
 """
 

@@ -183,7 +183,7 @@ class RolloutWorker:
             raise WeightsError(self._leave.error)
 
     async def _catch_up(self) -> None:
-        """Read control and weights to their ends, before anybody hears of this worker."""
+        """Read control and weights to their ends, before the first heartbeat."""
         ends = await self._reader.end_of_log()
         while self._leave is None and not await self._reader.has_read(ends):
             self._take(await self._reader.poll())
