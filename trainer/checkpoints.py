@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from rollog.rules.ledger_state import LedgerState
+    from trainer.engines.ports import TrainingEngine
+    from trainer.reporting import Reporter
+
 manifest_name = "manifest.json"
 _directory_name = re.compile(r"step-(\d{6,})")
 
@@ -71,7 +75,7 @@ class CheckpointStore:
         self, version: int, weights_sha256: str, write: Callable[[Path], None], *, keep: int
     ) -> Checkpoint:
         """Let `write` fill a directory, complete it, and remove all but the newest `keep`."""
-        directory = self._directory / f"step-{version:06d}"
+        directory = self._directory / _name_of(version)
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir(parents=True)
         write(directory)
@@ -90,6 +94,50 @@ class CheckpointStore:
         for path in self._directory.glob("step-*"):
             if path not in kept:
                 shutil.rmtree(path, ignore_errors=True)
+
+
+class EngineCheckpoints:
+    """The checkpoints of one engine: when to save, and what the ledger says of them.
+
+    `newest_version` is the version saved last or restored from, None before either. `seconds_since_step` is how long
+    saving took since the newest step; whoever records it resets it.
+    """
+
+    def __init__(
+        self, store: CheckpointStore, engine: TrainingEngine, reporter: Reporter, clock: Callable[[], float]
+    ) -> None:
+        self._store = store
+        self._engine = engine
+        self._reporter = reporter
+        self._clock = clock
+        self.newest_version: int | None = None
+        self.seconds_since_step = 0.0
+
+    @property
+    def newest_name(self) -> str | None:
+        """Directory name of the newest one."""
+        return None if self.newest_version is None else _name_of(self.newest_version)
+
+    def complete(self) -> list[Checkpoint]:
+        """All complete checkpoints on this disk, newest first."""
+        return self._store.complete()
+
+    def save(self, ledger: LedgerState, *, keep: int) -> None:
+        """Save the committed version, once; version 0 is in the weights store already."""
+        version = ledger.version
+        if version in {0, self.newest_version}:
+            return
+        started = self._clock()
+        checkpoint = self._store.save(
+            version, ledger.weights[version], self._engine.save_checkpoint, keep=keep
+        )
+        self.newest_version = version
+        self.seconds_since_step = self._clock() - started
+        self._reporter.checkpointed(checkpoint.name, self.seconds_since_step)
+
+
+def _name_of(version: int) -> str:
+    return f"step-{version:06d}"
 
 
 def _write_manifest(directory: Path, manifest: dict[str, object]) -> None:

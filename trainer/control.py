@@ -5,23 +5,22 @@ Consumes `control`, read_committed, from its beginning. On a crash the next trai
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from rollog.kernel.broker.ports import TopicPartition
+from rollog.kernel.lifecycle import Component
 from rollog.kernel.logs import get_logger
 from schemas import DatasetEnd, Stopped
 from schemas.codec import SchemaError, decode
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from rollog.kernel.broker.ports import Broker
 
 log = get_logger("trainer")
 
 
-class ControlReader:
-    """Follows `control`; of a dispatcher's words those of the highest epoch count."""
+class ControlReader(Component):
+    """Follows `control`. The newest epoch's `DatasetEnd` counts: an overtaken dispatcher may have written one."""
 
     def __init__(self, broker: Broker, topic: str) -> None:
         partition = TopicPartition(topic, 0)
@@ -29,17 +28,6 @@ class ControlReader:
         self._consumer.assign({partition: self._consumer.beginning_offsets([partition])[partition]})
         self._dataset_end: DatasetEnd | None = None
         self.is_stopped = False
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close the consumer."""

@@ -15,7 +15,7 @@ from trainer.engines.deepspeed import DeepSpeedEngine
 from trainer.engines.multi_rank.leader import Followers, LeadingEngine
 from trainer.engines.multi_rank.ranks import launched_group, launched_rank, own_group
 from trainer.engines.plain import PlainEngine
-from trainer.loop import Trainer
+from trainer.startup import start_trainer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -53,7 +53,7 @@ def run_trainer(
             logs=settings.home / "runs" / settings.run / "logs",
             on_lost=stop.set,
         ) as (engine, followers),
-        Trainer(settings, broker, metrics, engine, amendment=amendment or {}) as trainer,
+        start_trainer(settings, broker, metrics, engine, amendment=amendment) as trainer,
     ):
         trainer.run(stop)
         if followers is not None:

@@ -47,8 +47,8 @@ from schemas import LedgerRecord, Prompt, WorkerState, WorkerStatus
 from schemas.codec import decode, encode
 from schemas.headers import headers_of
 from trainer.engines.simulated import HashTrainingEngine
-from trainer.loop import Trainer
 from trainer.settings import TrainerSettings
+from trainer.startup import start_trainer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from benchmarks.scheduling.variants import Variant
     from producers.engines.ports import GenerationRequest
     from rollog.kernel.broker.ports import Broker, Record
+    from trainer.loop import Trainer
 
 prefix = "rollog-bench"
 num_prompts = 2000
@@ -290,7 +291,7 @@ class SimulatedRun:
             manifest_json="{}",
         )
         engine = HashTrainingEngine(step_seconds=self._variant.train_seconds / self._speed)
-        return Trainer(settings, self._broker, Metrics(), engine)
+        return start_trainer(settings, self._broker, Metrics(), engine)
 
     def _start(self, name: str, target: Callable[[str], None]) -> None:
         errors: list[BaseException] = []

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from producers.dispatcher.admission import max_open_groups
 from rollog.rules.alpha_control import may_become_fresh
-from rollog.rules.filtering import filter_reason
 from rollog.rules.freshness import is_stale
-from rollog.rules.limits import ReplicaTally, is_given_up
+from rollog.rules.limits import ReplicaTally, is_exhausted
+from rollog.rules.members import facts_of_group, fresh_and_ended, is_protected
 from rollog.settings.groups import FreshnessConfig
 from schemas import CancelReason, Disposition, IssueReason, Status
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from rollog.rules.headers import SampleHeader
     from rollog.rules.ledger_state import LedgerState
+    from rollog.rules.members import GroupFacts
     from rollog.settings.groups import GroupConfig
     from schemas import LedgerRecord, RolloutTask
 
@@ -195,7 +196,8 @@ class GroupBook:
         changed = sorted(group for group in self._changed if self._is_open(group))
         self._changed.clear()
         for group in changed:
-            if self._will_be_filtered(self._progress[group]):
+            # The trainer may read further and judge otherwise; its verdicts bring the group back here.
+            if self._facts(group).refused_as is not None:
                 self._filtered.add(group)
             else:
                 self._filtered.discard(group)
@@ -213,11 +215,11 @@ class GroupBook:
             return
         present = progress.live_replicas() | progress.finished_replicas()
         enough = len(progress.finished_replicas()) >= self._groups.group_size
-        tallies = self._tallies(group)
+        tallies = self._facts(group).tallies
         for replica in range(self._groups.num_replicas):
             if replica in present or enough:
                 continue
-            if is_given_up(tallies.get(replica, ReplicaTally()), self._groups, self._freshness):
+            if is_exhausted(tallies.get(replica, ReplicaTally()), self._groups, self._freshness):
                 continue
             present.add(replica)
             yield self._attempt(group, replica)
@@ -268,34 +270,21 @@ class GroupBook:
         )
 
     def _is_protected(self, group: int) -> bool:
-        return len(self._ledger.stale_versions.get(group, ())) >= self._freshness.protect_after
+        return is_protected(group, self._ledger, self._freshness)
 
-    def _will_be_filtered(self, progress: GroupProgress) -> bool:
-        first: dict[int, SampleHeader] = {}
-        for place in sorted(progress.finished):
-            first.setdefault(progress.finished[place].replica, progress.finished[place])
-        members = list(first.values())[: self._groups.group_size]
-        if len(members) < self._groups.group_size:
-            return False
-        if any(
-            header.first_version is None
-            or is_stale(self._ledger.version, header.first_version, self._ledger.alpha)
-            for header in members
-        ):
-            return False
-        return filter_reason(members, self._groups) is not None
-
-    def _tallies(self, group: int) -> dict[int, ReplicaTally]:
-        tallies = {replica: tally + ReplicaTally() for replica, tally in self._ledger.tallies[group].items()}
-        for header in self._progress[group].endings.values():
-            tally = tallies.setdefault(header.replica, ReplicaTally())
-            if header.status is Status.LOST:
-                tally.num_lost += 1
-            elif header.status is Status.FAILED or header.defect is not None:
-                tally.num_failed += 1
-            elif header.cancel_reason == CancelReason.STALE:
-                tally.num_stale += 1
-        return tallies
+    def _facts(self, group: int) -> GroupFacts:
+        """The group as the trainer would see it, had it read as far as this dispatcher."""
+        progress = self._progress[group]
+        undisposed = (*progress.finished.values(), *progress.endings.values())
+        fresh, endings = fresh_and_ended(undisposed, self._ledger)
+        return facts_of_group(
+            group,
+            fresh=fresh,
+            endings=endings,
+            ledger=self._ledger,
+            groups=self._groups,
+            freshness=self._freshness,
+        )
 
     def _forget(self, group: int) -> None:
         self._filtered.discard(group)

@@ -1,4 +1,4 @@
-"""When a replica, and with it its group, is given up."""
+"""When no further attempt at a replica is made."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 from rollog.settings.groups import StaleAction
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
     from rollog.settings.groups import FreshnessConfig, GroupConfig
 
 
@@ -29,8 +27,8 @@ class ReplicaTally:
         )
 
 
-def is_given_up(tally: ReplicaTally, groups: GroupConfig, freshness: FreshnessConfig) -> bool:
-    """Whether no further attempt at the replica is made.
+def is_exhausted(tally: ReplicaTally, groups: GroupConfig, freshness: FreshnessConfig) -> bool:
+    """Whether the attempts at a replica are used up.
 
     Failed and dead attempts share one limit, lost ones have their own; stale ones never count unless the
     configuration drops them.
@@ -40,19 +38,3 @@ def is_given_up(tally: ReplicaTally, groups: GroupConfig, freshness: FreshnessCo
         or tally.num_lost >= groups.max_lost
         or (freshness.action is StaleAction.DROP and tally.num_stale > 0)
     )
-
-
-def closes_short(
-    tallies: Mapping[int, ReplicaTally],
-    replicas_with_fresh_sample: Collection[int],
-    groups: GroupConfig,
-    freshness: FreshnessConfig,
-) -> bool:
-    """Whether fewer than `group_size` replicas of a group can still be fresh."""
-    gone = sum(
-        replica in tallies
-        and replica not in replicas_with_fresh_sample
-        and is_given_up(tallies[replica], groups, freshness)
-        for replica in range(groups.num_replicas)
-    )
-    return groups.num_replicas - gone < groups.group_size

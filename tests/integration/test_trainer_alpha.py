@@ -27,13 +27,14 @@ from rollog.settings.groups import FreshnessConfig
 from rollog.settings.run import RunConfig
 from rollog.settings.training import TrainerConfig
 from schemas import Disposition, LedgerKind, Step
-from trainer.loop import Trainer
+from trainer.startup import start_trainer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
     from trainer.engines.ports import StepResult, TrainingBatch
+    from trainer.loop import Trainer
     from trainer.settings import TrainerSettings
 
 pytestmark = pytest.mark.engine
@@ -72,7 +73,7 @@ class TimedRun:
 
     def trainer(self) -> Trainer:
         engine = MeasuringEngine(self.now)
-        return Trainer(self.settings, self.run.broker, self.metrics, engine, clock=lambda: self.now[0])
+        return start_trainer(self.settings, self.run.broker, self.metrics, engine, clock=lambda: self.now[0])
 
     def train(self, trainer: Trainer, *versions: int) -> None:
         """Let the trainer wait, feed it and make these versions, each from two groups of its own."""

@@ -22,9 +22,9 @@ from rollog.kernel.errors import ConfigError, LedgerError
 from rollog.kernel.metrics import Metrics
 from rollog.settings.training import TrainerConfig
 from schemas import Amend, LedgerKind, Step
-from trainer.loop import Trainer
 from trainer.recorded.history import read_history
 from trainer.role import training_engine
+from trainer.startup import start_trainer
 from trainer.step.schedule import learning_rate
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from rollog.kernel.broker.memory import MemoryBroker
     from rollog.kernel.broker.topics import RunTopics
+    from trainer.loop import Trainer
     from trainer.settings import TrainerSettings
 
 pytestmark = pytest.mark.engine
@@ -60,7 +61,7 @@ def a_trainer(
     settings: TrainerSettings, run: FakeRun, amendment: Mapping[str, object] | None = None
 ) -> Trainer:
     engine = NaiveEngine(optimizer=settings.optimizer, num_optimizer_steps=6)
-    return Trainer(settings, run.broker, Metrics(), engine, amendment=amendment)
+    return start_trainer(settings, run.broker, Metrics(), engine, amendment=amendment)
 
 
 def train(run: FakeRun, trainer: Trainer, *versions: int) -> None:
@@ -113,10 +114,10 @@ def test_several_revisions_are_redone_bit_for_bit_from_anywhere(
         {"optimizer.learning_rate": 1e-3, "algorithm.clip_high": 0.1},
         {"optimizer.betas": [0.5, 0.6], "trainer.num_minibatches": 1, "algorithm.type": "decoupled_ppo"},
     ]
-    with Trainer(settings, run.broker, Metrics(), training_engine(settings)) as trainer:
+    with start_trainer(settings, run.broker, Metrics(), training_engine(settings)) as trainer:
         train(run, trainer, 1)
     for version, amendment in ((2, amendments[1]), (3, amendments[2])):
-        with Trainer(
+        with start_trainer(
             settings, run.broker, Metrics(), training_engine(settings), amendment=amendment
         ) as trainer:
             train(run, trainer, version)
@@ -128,7 +129,7 @@ def test_several_revisions_are_redone_bit_for_bit_from_anywhere(
         assert used == checkpoint
         assert all(not step.differing for step in steps)
     shutil.rmtree(settings.checkpoints)
-    with Trainer(settings, run.broker, Metrics(), training_engine(settings)) as trainer:
+    with start_trainer(settings, run.broker, Metrics(), training_engine(settings)) as trainer:
         assert trainer.ledger.revision == 2
     assert read_history(run.broker, run.topics).state.changed_settings(1) == amendments[1]
 

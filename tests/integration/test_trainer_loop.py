@@ -48,8 +48,8 @@ from schemas import (
     Step,
 )
 from schemas.codec import decode_as
-from trainer.loop import Trainer
 from trainer.role import run_trainer
+from trainer.startup import start_trainer
 from trainer.step.batch import plan_groups, training_batch
 from trainer.step.planning import step_seed
 
@@ -58,6 +58,7 @@ if TYPE_CHECKING:
 
     from rollog.kernel.broker.topics import RunTopics
     from trainer.engines.ports import StepResult, TrainingBatch
+    from trainer.loop import Trainer
     from trainer.settings import TrainerSettings
 
 pytestmark = pytest.mark.engine
@@ -88,7 +89,7 @@ def trainer(run: FakeRun, settings: TrainerSettings) -> Iterator[Trainer]:
 
 def a_trainer(settings: TrainerSettings, broker: Broker, **changes: Any) -> Trainer:
     engine = NaiveEngine(optimizer=settings.optimizer, num_optimizer_steps=6)
-    return Trainer(settings, broker, Metrics(), engine, **changes)
+    return start_trainer(settings, broker, Metrics(), engine, **changes)
 
 
 def turn_until_closed(trainer: Trainer) -> None:
@@ -403,7 +404,7 @@ class DivergingEngine(NaiveEngine):
 def test_weights_from_a_gradient_that_is_no_number_are_never_published(
     run: FakeRun, settings: TrainerSettings
 ) -> None:
-    with Trainer(settings, run.broker, Metrics(), DivergingEngine()) as trainer:
+    with start_trainer(settings, run.broker, Metrics(), DivergingEngine()) as trainer:
         send_groups(run, trainer, 0, 1)
         with pytest.raises(EngineError, match="nothing was published"):
             turn_until_version(trainer, 1)

@@ -25,8 +25,8 @@ from rollog.kernel.metrics import Metrics
 from rollog.kernel.weights import WeightsStore
 from rollog.settings.training import TrainerConfig
 from schemas import Disposition, Rebase, Step
-from trainer.loop import Trainer
 from trainer.role import training_engine
+from trainer.startup import start_trainer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from rollog.kernel.broker.memory_producers import MemoryTransactionalProducer
     from rollog.kernel.broker.ports import Broker
     from trainer.engines.ports import TrainingEngine
+    from trainer.loop import Trainer
     from trainer.settings import TrainerSettings
 
 pytestmark = pytest.mark.engine
@@ -102,7 +103,7 @@ def naive(settings: TrainerSettings) -> TrainingEngine:
 
 
 def a_trainer(settings: TrainerSettings, broker: Broker, engine: TrainingEngine | None = None) -> Trainer:
-    return Trainer(settings, broker, Metrics(), engine or naive(settings))
+    return start_trainer(settings, broker, Metrics(), engine or naive(settings))
 
 
 def train(run: FakeRun, trainer: Trainer, *versions: int) -> None:

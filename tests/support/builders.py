@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from schemas import ClosedGroup
-    from trainer.buffer.sample_buffer import ReadyGroup, SampleWindow
+    from trainer.buffer.sample_buffer import ReadyGroup, SampleBuffer
 
 num_partitions = 4
 
@@ -253,9 +253,9 @@ class LedgerBuilder:
         marks = self.state.low_water_marks
         return self.bare(LedgerKind.CLOSE, Close(end_offsets=marks, reason="done"))
 
-    def publish(self, window: SampleWindow, batch: Sequence[ReadyGroup] = ()) -> LedgerRecord:
-        """Commit what the window has to say: a step where there is a batch, verdicts otherwise."""
-        verdicts, closed = window.verdicts_for(batch)
+    def publish(self, buffer: SampleBuffer, batch: Sequence[ReadyGroup] = ()) -> LedgerRecord:
+        """Commit what the buffer has to say: a step where there is a batch, verdicts otherwise."""
+        verdicts, closed = buffer.verdicts_for(batch)
         record = self.step(verdicts, closed) if batch else self.verdicts(verdicts, closed)
-        window.settled(record)
+        buffer.committed(record)
         return record

@@ -209,10 +209,21 @@ class RunAuditor:
         return in_queue + min(num_filtered, in_queue)
 
     def _will_be_filtered(self, group: int, task: RolloutTask, num_known: int) -> bool:
+        """Whether a dispatcher that knew this version, or an earlier one, could see that it will be."""
+        versions = range(task.issued_version + 1)
+        return any(self._is_refused(group, task, num_known, version) for version in versions)
+
+    def _is_refused(self, group: int, task: RolloutTask, num_known: int, version: int) -> bool:
         first: dict[int, Sample] = {}
         for place in sorted(self._members[group]):
             sample = self.samples[place].sample
-            if self._counts(place, task, num_known) and sample is not None and sample.reward is not None:
+            if (
+                self._counts(place, task, num_known)
+                and sample is not None
+                and sample.reward is not None
+                and version - min(segment.version for segment in sample.segments)
+                <= math.ceil(Fraction(str(self.freshness.alpha)))
+            ):
                 first.setdefault(sample.replica, sample)
         members = list(first.values())[: self.groups.group_size]
         return len(members) == self.groups.group_size and bool(self._filters_that_refuse(members))

@@ -38,8 +38,8 @@ from support.run_auditor import RunAuditor
 from support.simulated_parts import InstantBroker, Killed, SlowProducer
 from support.simulated_worker import SimulatedWorker
 from trainer.engines.simulated import HashTrainingEngine
-from trainer.loop import Trainer
 from trainer.settings import TrainerSettings
+from trainer.startup import start_trainer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from producers.dispatcher.dispatcher import Dispatcher
     from producers.rollout.outcomes import Replica
     from rollog.kernel.broker.ports import Record
+    from trainer.loop import Trainer
 
 reward_function = "rewards:score"
 num_partitions = 2
@@ -218,11 +219,9 @@ class SimulatedRun:
         if self.trainer is not None:
             self.overtaken_trainers.append(self.trainer)
         self.broker.cut = None
-        trainer = Trainer(
+        self.trainer = start_trainer(
             self.trainer_settings, self.broker, self._metrics, HashTrainingEngine(), clock=lambda: self.now
         )
-        trainer.__enter__()
-        self.trainer = trainer
 
     def turn_trainer(self) -> None:
         if self.trainer is None or self.trainer.ledger.is_closed:

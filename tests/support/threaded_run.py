@@ -22,13 +22,13 @@ from rollog.kernel.broker.reading import read_to_end
 from rollog.kernel.broker.topics import RunTopics
 from rollog.kernel.metrics import Metrics
 from rollog.rules.headers import SampleLimits
+from rollog.rules.reading import read_sample
 from rollog.run.creation import create_run
 from rollog.run.role_settings import dispatcher_settings, rollout_settings, trainer_settings
 from rollog.settings.settings import Settings
 from schemas import Sample
 from schemas.codec import decode_as
 from support.waiting import wait_until
-from trainer.buffer.sample_stream import consume
 from trainer.role import run_trainer
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ class WholeRun:
             num_replicas=99,
             temperature=self.settings.sampling.temperature,
         )
-        headers = [consume(record, limits).header for record in self._sample_records()]
+        headers = [read_sample(record, limits)[0] for record in self._sample_records()]
         return sorted(headers, key=lambda header: header.place)
 
     def read_samples(self) -> list[Sample]:

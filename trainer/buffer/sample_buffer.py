@@ -1,7 +1,7 @@
-"""The trainer's window: samples read and not yet disposed of, the groups they form, the batch they make.
+"""The trainer's sample buffer: samples read and not yet disposed of, the groups they form, the batch they make.
 
-A state machine without Kafka and clock. The caller adds headers as they arrive, asks for a batch, and reports
-the ledger record that was committed; in between every sample is a fresh candidate or has a pending verdict.
+A state machine without Kafka and clock. The caller adds headers as they arrive, asks for a batch, and reports the
+ledger record that was committed. In between every sample is a fresh candidate or has a pending verdict.
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ from dataclasses import dataclass, field
 from heapq import nlargest
 from typing import TYPE_CHECKING
 
-from rollog.rules.filtering import filter_reason
 from rollog.rules.freshness import lag_bound, lag_quota, newest_version_while_protected
-from rollog.rules.ledger_state import tally_verdict
-from rollog.rules.limits import ReplicaTally, closes_short
+from rollog.rules.limits import is_exhausted
+from rollog.rules.members import facts_of_group, is_protected
 from rollog.rules.reasons import (
     aged_surplus,
     cancelled,
@@ -28,14 +27,16 @@ from rollog.rules.reasons import (
     spare,
     timed_out,
 )
+from rollog.rules.verdicts import current_verdict
 from schemas import ClosedGroup, Disposition, Verdict
-from trainer.buffer.verdicts import standing_verdict, verdict_of
+from trainer.buffer.verdicts import verdict_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from rollog.rules.headers import SampleHeader
     from rollog.rules.ledger_state import LedgerState
+    from rollog.rules.members import Ending, GroupFacts
     from rollog.settings.groups import FreshnessConfig, GroupConfig
     from schemas import LedgerRecord
 
@@ -59,13 +60,11 @@ class _Pending:
 
     verdicts: dict[Place, Verdict] = field(default_factory=dict)
     closed: dict[int, Disposition] = field(default_factory=dict)
-    tallies: defaultdict[int, defaultdict[int, ReplicaTally]] = field(
-        default_factory=lambda: defaultdict(lambda: defaultdict(ReplicaTally))
-    )
+    endings: defaultdict[int, list[Ending]] = field(default_factory=lambda: defaultdict(list))
 
     def add(self, verdict: Verdict) -> None:
         self.verdicts[(verdict.partition, verdict.offset)] = verdict
-        tally_verdict(self.tallies[verdict.group_id][verdict.replica], verdict.disposition)
+        self.endings[verdict.group_id].append((verdict.replica, verdict.disposition))
 
 
 @dataclass(slots=True)
@@ -76,15 +75,37 @@ class _Hold:
     waits: defaultdict[int, int] = field(default_factory=lambda: defaultdict(int))
 
 
-class SampleWindow:
-    """Judges samples against the ledger and assembles batches (PROTOCOL: trainer, freshness, dispositions)."""
+class SampleBuffer:
+    """Judges samples against the ledger and assembles batches (PROTOCOL: trainer, freshness, dispositions).
+
+    It holds the header of every sample that was read and is not disposed of; nobody else keeps one.
+
+    | a sample is | from | until |
+    | --- | --- | --- |
+    | candidate | it arrives fresh | its group is in a batch, or it gets a pending verdict |
+    | pending | the ledger, its group's end or the quota decides about it | the record with its verdict is committed |
+    | released | that commit; `committed` returns its header for the last time | - |
+
+    | a group is | from | until |
+    | --- | --- | --- |
+    | open | its first sample | it is complete or is closed |
+    | ready | G replicas are fresh and no filter refuses them | it is trained, or open again: a member went stale |
+    | pending close | it is filtered, too many replicas are exhausted, or it timed out | the next record closes it |
+
+    Example with B = 2 groups of G = 2, alpha 1, version 3 (fresh: begun under version 2 or 3). Group 7 has replicas 0
+    and 1 of version 2, rewards 0 and 1: ready, lag 1. Group 8 has both of version 3, rewards 1 and 1: equal rewards, so
+    it is pending close, filtered. Group 9 has replica 0 of version 1: stale, pending. Group 10 has two of version 3,
+    rewards 0 and 1: ready, lag 0. The batch is groups 7 and 10, oldest first. The step record trains their four
+    samples, filters two of group 8 and finds one of group 9 stale; it closes groups 7, 8 and 10. Its commit makes
+    version 4, the buffer is empty, and group 9, still open, waits for another attempt at replica 0.
+    """
 
     def __init__(self, ledger: LedgerState, groups: GroupConfig, freshness: FreshnessConfig) -> None:
         self._ledger = ledger
         self._groups = groups
         self._freshness = freshness
         self._headers: dict[Place, SampleHeader] = {}
-        self._candidates: defaultdict[int, dict[Place, SampleHeader]] = defaultdict(dict)
+        self._candidates: defaultdict[int, set[Place]] = defaultdict(set)
         self._ready: dict[int, ReadyGroup] = {}
         self._pending = _Pending()
         self._hold = _Hold()
@@ -132,16 +153,18 @@ class SampleWindow:
         ordered = self._in_training_order()
         batch = self._within_quota(ordered)
         if len(batch) < self._groups.groups_per_batch:
-            if last_group_id is None or not batch or not self.is_exhausted(last_group_id):
+            # A short batch is the run's last: while any group can still become complete, it is not.
+            if last_group_id is None or not batch or not self.has_every_group(last_group_id):
                 return None
             if not train_short:
                 self._drop_ready()
                 return None
+        # Asked last, and only with a batch in hand: the time a protected group may hold up runs from here on.
         if self._is_held(now_seconds, {group.group_id for group in batch}):
             return None
         return tuple(batch)
 
-    def is_exhausted(self, last_group_id: int) -> bool:
+    def has_every_group(self, last_group_id: int) -> bool:
         """Whether every group up to `last_group_id` is closed or complete."""
         self._close_changed_groups()
         closed = self._ledger.closed_groups.keys() | self._pending.closed.keys()
@@ -157,12 +180,12 @@ class SampleWindow:
             for group in batch
             for header in group.members
         }
-        rest = dict(self._pending.verdicts)
+        others = dict(self._pending.verdicts)
         for group in batch:
-            rest.update(self._left_over(group, trained))
+            others.update(self._spare_verdicts(group, trained))
         closed = self._pending.closed | {group.group_id: Disposition.TRAINED for group in batch}
         return (
-            (*trained.values(), *(rest[place] for place in sorted(rest))),
+            (*trained.values(), *(others[place] for place in sorted(others))),
             tuple(
                 ClosedGroup(
                     group_id=group_id, outcome=outcome, protected_waits=self._hold.waits.get(group_id, 0)
@@ -180,22 +203,29 @@ class SampleWindow:
         self._ready.clear()
         self._candidates.clear()
 
-    def settled(self, record: LedgerRecord) -> None:
-        """The record was committed and folded into the ledger: forget what it disposed of and judge the rest anew."""
-        for verdict in record.verdicts:
-            self._headers.pop((verdict.partition, verdict.offset), None)
-        for group in record.closed_groups:
-            self._hold.waits.pop(group.group_id, None)
+    def committed(self, record: LedgerRecord) -> list[tuple[Verdict, SampleHeader]]:
+        """Release what a committed record, folded into the ledger already, disposed of; judge the others again.
+
+        Returns its verdicts with the headers they are about.
+        """
+        disposed = [
+            (verdict, self._headers.pop((verdict.partition, verdict.offset))) for verdict in record.verdicts
+        ]
         closed = {group.group_id for group in record.closed_groups}
+        for group in closed:
+            self._hold.waits.pop(group, None)
         self._hold.since = {key: since for key, since in self._hold.since.items() if key[0] not in closed}
         self._pending = _Pending()
         self._candidates.clear()
+        # A group that was ready had to wait for its batch: going stale now is not the fault of its prompt.
         self._surplus = set(self._ready)
         self._ready.clear()
+        # The version may be new, so every group is looked at again, those without an undisposed sample included.
         self._changed.update(group for group in self._ledger.tallies if group >= 0)
         for header in self._headers.values():
             self._judge(header)
         self._surplus.clear()
+        return disposed
 
     def low_water_marks(self, positions: Sequence[int], disposed: Iterable[Verdict] = ()) -> tuple[int, ...]:
         """Per partition the smallest offset without a disposition once `disposed` is published.
@@ -210,17 +240,17 @@ class SampleWindow:
 
     def _judge(self, header: SampleHeader) -> None:
         group = header.group_id
-        standing = standing_verdict(header, self._ledger)
-        if standing is None and group in self._pending.closed:
-            standing = (Disposition.REDUNDANT, group_closed)
-        if standing is None:
-            self._candidates[group][header.place] = header
-        elif standing == (Disposition.STALE, over_lag_bound) and group in self._surplus:
+        verdict = current_verdict(header, self._ledger)
+        if verdict is None and group in self._pending.closed:
+            verdict = (Disposition.REDUNDANT, group_closed)
+        if verdict is None:
+            self._candidates[group].add(header.place)
+        elif verdict == (Disposition.STALE, over_lag_bound) and group in self._surplus:
             self._decide(header, Disposition.STALE, aged_surplus)
-        elif standing in _stale_by_age and self._is_redundant(group):
+        elif verdict in _stale_by_age and self._is_redundant(group):
             self._decide(header, Disposition.STALE, redundant_group)
         else:
-            self._decide(header, *standing)
+            self._decide(header, *verdict)
         if group >= 0:
             self._changed.add(group)
 
@@ -248,13 +278,32 @@ class SampleWindow:
             self._ready.pop(group, None)
             if group in self._ledger.closed_groups or group in self._pending.closed:
                 continue
-            first = self._first_fresh(group)
-            if len(first) >= self._groups.group_size:
-                self._complete(group, first[: self._groups.group_size])
-            elif closes_short(
-                self._tallies(group), {header.replica for header in first}, self._groups, self._freshness
-            ):
+            facts = self._facts(group)
+            if facts.refused_as is not None:
+                members = {header.place: Disposition.FILTERED for header in facts.members}
+                self._end_group(group, Disposition.FILTERED, members, facts.refused_as)
+            elif facts.is_complete:
+                self._ready[group] = self._ready_group(group, facts.members)
+            elif _closes_short(facts, self._groups, self._freshness):
                 self._end_group(group, Disposition.INCOMPLETE, {}, closed_short)
+
+    def _facts(self, group: int) -> GroupFacts:
+        return facts_of_group(
+            group,
+            fresh=self._fresh(group),
+            endings=self._pending.endings.get(group, ()),
+            ledger=self._ledger,
+            groups=self._groups,
+            freshness=self._freshness,
+        )
+
+    def _fresh(self, group: int) -> list[SampleHeader]:
+        return [self._headers[place] for place in self._candidates.get(group, ())]
+
+    def _ready_group(self, group: int, members: Sequence[SampleHeader]) -> ReadyGroup:
+        # Training order is by replica: the order of arrival would make a replay depend on the network.
+        in_order = tuple(sorted(members, key=lambda header: header.replica))
+        return ReadyGroup(group_id=group, members=in_order, lag=max(self._lag(header) for header in in_order))
 
     def _close_overdue(self, now_seconds: float) -> None:
         """End groups that stay incomplete for longer than they may."""
@@ -262,8 +311,9 @@ class SampleWindow:
         if timeout is None:
             return
         closed = self._ledger.closed_groups.keys() | self._pending.closed.keys()
+        # Groups of which everything failed so far have no candidate, but they have begun.
         begun = (
-            {*self._candidates, *self._pending.tallies, *self._ledger.tallies} - closed - self._ready.keys()
+            {*self._candidates, *self._pending.endings, *self._ledger.tallies} - closed - self._ready.keys()
         )
         self._begun = {group: self._begun.get(group, now_seconds) for group in begun if group >= 0}
         for group, since in self._begun.items():
@@ -276,53 +326,22 @@ class SampleWindow:
             self._end_group(group, Disposition.INCOMPLETE, {}, last_batch)
         self._ready.clear()
 
-    def _first_fresh(self, group: int) -> list[SampleHeader]:
-        """The lowest fresh record of each replica, in order of arrival."""
-        first: dict[int, SampleHeader] = {}
-        for place in sorted(self._candidates.get(group, ())):
-            header = self._candidates[group][place]
-            first.setdefault(header.replica, header)
-        return list(first.values())
-
-    def _complete(self, group: int, members: list[SampleHeader]) -> None:
-        reason = filter_reason(members, self._groups)
-        if reason is not None:
-            self._end_group(
-                group,
-                Disposition.FILTERED,
-                {header.place: Disposition.FILTERED for header in members},
-                reason,
-            )
-            return
-        in_order = tuple(sorted(members, key=lambda header: header.replica))
-        lag = max(self._lag(header) for header in in_order)
-        self._ready[group] = ReadyGroup(group_id=group, members=in_order, lag=lag)
-
     def _end_group(
-        self, group: int, outcome: Disposition, members: dict[Place, Disposition], reason: str
+        self, group: int, outcome: Disposition, members: Mapping[Place, Disposition], reason: str
     ) -> None:
         """Close a group without training it; candidates outside `members` are incomplete or redundant."""
         others = Disposition.INCOMPLETE if outcome is Disposition.INCOMPLETE else Disposition.REDUNDANT
-        for place, header in self._candidates.pop(group, {}).items():
-            self._decide(header, members.get(place, others), reason)
+        for header in self._fresh(group):
+            self._decide(header, members.get(header.place, others), reason)
+        self._candidates.pop(group, None)
         self._pending.closed[group] = outcome
-
-    def _tallies(self, group: int) -> dict[int, ReplicaTally]:
-        published: Mapping[int, ReplicaTally] = self._ledger.tallies.get(group, {})
-        pending: Mapping[int, ReplicaTally] = self._pending.tallies.get(group, {})
-        return {
-            replica: published.get(replica, ReplicaTally()) + pending.get(replica, ReplicaTally())
-            for replica in published.keys() | pending.keys()
-        }
 
     def _lag(self, header: SampleHeader) -> int:
         assert header.first_version is not None
         return self._ledger.version - header.first_version
 
-    def _is_protected(self, group: int) -> bool:
-        return len(self._ledger.stale_versions.get(group, ())) >= self._freshness.protect_after
-
     def _in_training_order(self) -> list[ReadyGroup]:
+        """Protected groups first: they have waited longest, and others may be waiting for them."""
         sign = -1 if self._groups.batch_order == "oldest" else 1
         return sorted(
             self._ready.values(),
@@ -339,6 +358,7 @@ class SampleWindow:
                 break
             if quota is not None and group.lag == bound:
                 if quota == 0:
+                    # At the next version its lag is over the bound: waiting for another batch cannot help it.
                     self._turn_stale(group, bound)
                     continue
                 quota -= 1
@@ -346,12 +366,16 @@ class SampleWindow:
         return batch
 
     def _turn_stale(self, group: ReadyGroup, bound: int) -> None:
+        """Only members of the largest lag; the younger ones stay candidates for the same group."""
         for header in group.members:
             if self._lag(header) == bound:
-                del self._candidates[group.group_id][header.place]
+                self._candidates[group.group_id].remove(header.place)
                 self._decide(header, Disposition.STALE, over_lag_quota)
         self._changed.add(group.group_id)
         self._ready.pop(group.group_id, None)
+
+    def _is_protected(self, group: int) -> bool:
+        return is_protected(group, self._ledger, self._freshness)
 
     def _is_held(self, now_seconds: float, batch: set[int]) -> bool:
         """Whether a protected group that is not complete forbids the next version for now."""
@@ -361,6 +385,7 @@ class SampleWindow:
                 continue
             if not self._is_protected(group) or not self._would_outrun(group, stale):
                 continue
+            # Every replica, also once the answer is known: each has its own time, which begins at this look.
             waits = [self._waits_for(group, replica, now_seconds) for replica, _ in stale]
             held |= any(waits)
         return held
@@ -372,24 +397,37 @@ class SampleWindow:
         return now_seconds - self._hold.since[(group, replica)] < self._freshness.patience_seconds
 
     def _would_outrun(self, group: int, stale: list[tuple[int, int]]) -> bool:
+        """Whether the next version would make stale what the group has, or has begun since it is protected.
+
+        Its new attempts begin with the version at which it became protected, or a later one.
+        """
         versions = [version for _, version in stale[self._freshness.protect_after - 1 :][:1]]
         versions += [
-            header.first_version
-            for header in self._candidates.get(group, {}).values()
-            if header.first_version is not None
+            header.first_version for header in self._fresh(group) if header.first_version is not None
         ]
         return self._ledger.version + 1 > newest_version_while_protected(min(versions), self._ledger.alpha)
 
-    def _left_over(self, group: ReadyGroup, trained: dict[Place, Verdict]) -> dict[Place, Verdict]:
-        """Verdicts on the batch's own spare samples."""
+    def _spare_verdicts(self, group: ReadyGroup, trained: Mapping[Place, Verdict]) -> dict[Place, Verdict]:
+        """Verdicts on samples of a batch's group that are not trained."""
         replicas = {header.replica for header in group.members}
         return {
-            place: verdict_of(
+            header.place: verdict_of(
                 header,
                 Disposition.DUPLICATE if header.replica in replicas else Disposition.REDUNDANT,
                 version=self._ledger.version,
                 reason=spare,
             )
-            for place, header in self._candidates.get(group.group_id, {}).items()
-            if place not in trained
+            for header in self._fresh(group.group_id)
+            if header.place not in trained
         }
+
+
+def _closes_short(facts: GroupFacts, groups: GroupConfig, freshness: FreshnessConfig) -> bool:
+    """Whether fewer than `group_size` replicas of a group can still be fresh."""
+    num_exhausted = sum(
+        replica in facts.tallies
+        and replica not in facts.fresh_replicas
+        and is_exhausted(facts.tallies[replica], groups, freshness)
+        for replica in range(groups.num_replicas)
+    )
+    return groups.num_replicas - num_exhausted < groups.group_size

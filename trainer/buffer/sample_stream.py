@@ -1,25 +1,23 @@
-"""The trainer's view of `samples`: headers for judging, payloads kept until they are disposed of.
+"""The trainer's view of `samples`: headers come out for judging, payloads are kept until they are disposed of.
 
 Consumes `samples` (read_committed, assigned by hand from the ledger's low-water marks). Records that cannot be
-decoded or validated come out as dead headers together with the dead letter that goes into the same transaction
-as their verdict. On a crash nothing is lost: the next trainer reads again from the low-water marks.
+decoded or validated come out as dead headers; the dead letter of each is kept, it goes into the same transaction as
+their verdict. On a crash nothing is lost: the next trainer reads again from the low-water marks.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rollog.kernel.broker.ports import TopicPartition
 from rollog.kernel.errors import TopicMismatch
+from rollog.kernel.lifecycle import Component
 from rollog.rules.dead_letters import DeadLetterLimit, dead_letter
 from rollog.rules.reading import read_sample
 from schemas import Status
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from types import TracebackType
-    from typing import Self
 
     from rollog.kernel.broker.ports import Broker, Record
     from rollog.rules.headers import SampleHeader, SampleLimits
@@ -28,24 +26,8 @@ if TYPE_CHECKING:
 Place = tuple[int, int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumedSample:
-    """One record of `samples`: its header, and its payload or the dead letter it becomes."""
-
-    header: SampleHeader
-    sample: Sample | None
-    dead_letter: DeadLetter | None = None
-
-
-def consume(record: Record, limits: SampleLimits) -> ConsumedSample:
-    """Decode and validate one record; what is wrong with it is in the header's `defect`."""
-    header, sample = read_sample(record, limits)
-    letter = None if header.defect is None else _letter(record, header)
-    return ConsumedSample(header=header, sample=sample, dead_letter=letter)
-
-
-class SampleStream:
-    """Reads samples and holds their payloads by place until `release`.
+class SampleStream(Component):
+    """Reads samples and holds finished ones, and dead letters, by place until `release`; headers are the buffer's.
 
     `newest_failure` is what the newest failed sample says of its error; None while there was none.
     """
@@ -65,43 +47,35 @@ class SampleStream:
         self._limits = limits
         self._partitions = [TopicPartition(topic, number) for number in range(len(low_water_marks))]
         self._consumer = broker.consumer(client_id="trainer-samples", group_id=group_id)
-        self._held: dict[Place, ConsumedSample] = {}
+        self._finished: dict[Place, Sample] = {}
+        self._dead_letters: dict[Place, DeadLetter] = {}
         self.newest_failure: str | None = None
         self._check_retained(low_water_marks)
         self._consumer.assign(dict(zip(self._partitions, low_water_marks, strict=True)))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close the consumer."""
         self._consumer.close()
 
-    def poll(self, timeout_seconds: float) -> list[ConsumedSample]:
-        """What arrived, in offset order per partition; payloads stay held until released.
+    def poll(self, timeout_seconds: float) -> list[SampleHeader]:
+        """Headers of what arrived, in offset order per partition.
 
         Raises DecodeError for a flood of dead letters.
         """
         return [self._take(record) for record in self._consumer.poll(timeout_seconds)]
 
-    def _take(self, record: Record) -> ConsumedSample:
-        item = consume(record, self._limits)
-        if item.header.defect is None:
-            self._limit.good(record.topic)
-        else:
-            self._limit.dead(record, item.header.defect)
-        self._held[item.header.place] = item
-        if item.sample is not None and item.sample.status is Status.FAILED:
-            self.newest_failure = f"{item.sample.error_class}: {item.sample.error_message}"
-        return item
+    def _take(self, record: Record) -> SampleHeader:
+        header, sample = read_sample(record, self._limits)
+        if header.defect is not None:
+            self._limit.dead(record, header.defect)
+            self._dead_letters[header.place] = _dead_letter(record, header, header.defect)
+            return header
+        self._limit.good(record.topic)
+        if sample is not None and sample.status is Status.FINISHED:
+            self._finished[header.place] = sample
+        elif sample is not None and sample.status is Status.FAILED:
+            self.newest_failure = f"{sample.error_class}: {sample.error_message}"
+        return header
 
     @property
     def positions(self) -> tuple[int, ...]:
@@ -114,19 +88,18 @@ class SampleStream:
         return tuple(ends[partition] for partition in self._partitions)
 
     def samples(self, headers: Iterable[SampleHeader]) -> list[Sample]:
-        """Payloads of finished samples that are still held, in the given order."""
-        held = [self._held[header.place].sample for header in headers]
-        return [sample for sample in held if sample is not None]
+        """Finished samples, in the given order. Raises KeyError for one that is not held."""
+        return [self._finished[header.place] for header in headers]
 
     def dead_letters(self, places: Iterable[Place]) -> list[DeadLetter]:
         """Dead letters among these places."""
-        letters = (self._held[place].dead_letter for place in places if place in self._held)
-        return [letter for letter in letters if letter is not None]
+        return [self._dead_letters[place] for place in places if place in self._dead_letters]
 
     def release(self, places: Iterable[Place]) -> None:
-        """Forget payloads whose verdict is committed."""
+        """Forget what is held of samples whose verdict is committed."""
         for place in places:
-            self._held.pop(place, None)
+            self._finished.pop(place, None)
+            self._dead_letters.pop(place, None)
 
     def _check_retained(self, low_water_marks: Sequence[int]) -> None:
         beginnings = self._consumer.beginning_offsets(self._partitions)
@@ -139,6 +112,6 @@ class SampleStream:
                 )
 
 
-def _letter(record: Record, header: SampleHeader) -> DeadLetter:
+def _dead_letter(record: Record, header: SampleHeader, defect: str) -> DeadLetter:
     error_class = "SchemaError" if header.status is None else "InvalidSample"
-    return dead_letter(record, reason=header.defect or "", error_class=error_class, owner="trainer")
+    return dead_letter(record, reason=defect, error_class=error_class, owner="trainer")

@@ -9,18 +9,18 @@ ledger; being fenced is final.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from rollog.kernel.broker.ports import TopicPartition
 from rollog.kernel.crash_points import CrashPoint, reach
 from rollog.kernel.errors import RecordTooLarge
+from rollog.kernel.lifecycle import Component
 from rollog.rules.ledger_state import record_hash
 from schemas.codec import encode
 from schemas.headers import headers_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from types import TracebackType
 
     from rollog.kernel.broker.ports import Broker
     from rollog.kernel.broker.topics import RunTopics
@@ -30,7 +30,7 @@ framing_allowance_bytes = 4096
 """Room for Kafka's own framing and headers below a topic's size limit."""
 
 
-class LedgerWriter:
+class LedgerWriter(Component):
     """Commits ledger records under the run's trainer id. Creating one fences every earlier trainer."""
 
     def __init__(
@@ -47,17 +47,6 @@ class LedgerWriter:
         self._producer = broker.transactional_producer(
             topics.trainer_transactional_id, transaction_timeout_seconds=transaction_timeout_seconds
         )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close the producer."""

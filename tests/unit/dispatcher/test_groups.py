@@ -11,7 +11,7 @@ from support.builders import LedgerBuilder, a_header, a_task, freshness_config, 
 
 from producers.dispatcher.group_tracker import GroupBook
 from schemas import CancelReason, ClosedGroup, Disposition, IssueReason, Status
-from trainer.buffer.sample_buffer import SampleWindow
+from trainer.buffer.sample_buffer import SampleBuffer
 from trainer.buffer.verdicts import verdict_of
 
 
@@ -108,7 +108,7 @@ def test_dispatcher_and_trainer_filter_the_same_groups(
     groups: dict[str, Any] = {"group_size": 3, "redundant_replicas": 1, **filters}
     ledger = LedgerBuilder()
     book = a_book(ledger, **groups)
-    window = SampleWindow(ledger.state, groups_config(**groups), freshness_config())
+    buffer = SampleBuffer(ledger.state, groups_config(**groups), freshness_config())
     issue_group(book, 0, size=4)
     for offset, replica in enumerate(order):
         reward, num_tokens, is_truncated = members[replica]
@@ -116,9 +116,9 @@ def test_dispatcher_and_trainer_filter_the_same_groups(
             0, replica, offset=offset, reward=reward, num_tokens=num_tokens, is_truncated=is_truncated
         )
         book.ended(header)
-        window.add(header)
+        buffer.add(header)
         book.take_changed()
-        outcomes = {group.outcome for group in window.verdicts_for()[1]}
+        outcomes = {group.outcome for group in buffer.verdicts_for()[1]}
         assert (book.num_early_filtered == 1) == (outcomes == {Disposition.FILTERED})
 
 

@@ -10,7 +10,7 @@ from support.builders import a_header, freshness_config, groups_config
 from producers.dispatcher.admission import max_open_groups
 from rollog.rules.filtering import filter_reason
 from rollog.rules.freshness import is_stale, lag_bound, lag_quota, min_version
-from rollog.rules.limits import ReplicaTally, closes_short, is_given_up
+from rollog.rules.limits import ReplicaTally, is_exhausted
 
 if TYPE_CHECKING:
     from rollog.rules.headers import SampleHeader
@@ -148,17 +148,10 @@ def test_the_first_filter_that_a_group_does_not_pass_gives_the_reason() -> None:
 
 def test_failed_and_lost_attempts_have_limits_of_their_own_and_stale_ones_none() -> None:
     groups, freshness = groups_config(max_attempts=3, max_lost=5), freshness_config()
-    assert not is_given_up(ReplicaTally(num_failed=2, num_lost=4, num_stale=99), groups, freshness)
-    assert is_given_up(ReplicaTally(num_failed=3), groups, freshness)
-    assert is_given_up(ReplicaTally(num_lost=5), groups, freshness)
-    assert is_given_up(ReplicaTally(num_stale=1), groups, freshness_config(action="drop"))
-
-
-def test_a_replica_with_a_fresh_sample_never_counts_as_gone() -> None:
-    groups, freshness = groups_config(max_attempts=1), freshness_config()
-    tallies = {0: ReplicaTally(num_failed=1)}
-    assert closes_short(tallies, (), groups, freshness)
-    assert not closes_short(tallies, {0}, groups, freshness)
+    assert not is_exhausted(ReplicaTally(num_failed=2, num_lost=4, num_stale=99), groups, freshness)
+    assert is_exhausted(ReplicaTally(num_failed=3), groups, freshness)
+    assert is_exhausted(ReplicaTally(num_lost=5), groups, freshness)
+    assert is_exhausted(ReplicaTally(num_stale=1), groups, freshness_config(action="drop"))
 
 
 @pytest.mark.parametrize(

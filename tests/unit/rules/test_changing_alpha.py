@@ -21,7 +21,7 @@ from producers.dispatcher.group_tracker import GroupBook
 from rollog.rules.alpha_control import alpha_of_step
 from rollog.rules.freshness import lag_bound, lag_quota, min_version
 from schemas import Disposition, Status, sample_id
-from trainer.buffer.sample_buffer import SampleWindow
+from trainer.buffer.sample_buffer import SampleBuffer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -61,7 +61,7 @@ class Loop:
         freshness = freshness_config(action=action, patience_seconds=1e9)
         self.ledger = LedgerBuilder(alpha=self.alphas[0])
         self.book = GroupBook(self.ledger.state, self.groups, freshness, num_steps)
-        self.window = SampleWindow(self.ledger.state, self.groups, freshness)
+        self.buffer = SampleBuffer(self.ledger.state, self.groups, freshness)
         self.lacking: set[int] = set()
 
     @property
@@ -124,16 +124,16 @@ class Loop:
         )
         self.ends[partition] += 1
         self.book.ended(header)
-        self.window.add(header)
+        self.buffer.add(header)
 
     def turn(self) -> None:
         """The trainer takes one step, or publishes verdicts."""
-        batch = self.window.next_batch(0.0) if self.version < num_steps else None
-        if batch is None and not self.window.has_pending:
+        batch = self.buffer.next_batch(0.0) if self.version < num_steps else None
+        if batch is None and not self.buffer.has_pending:
             return
-        verdicts, closed = self.window.verdicts_for(batch or ())
+        verdicts, closed = self.buffer.verdicts_for(batch or ())
         if batch is None:
-            self._settled(self.ledger.verdicts(verdicts, closed))
+            self._committed(self.ledger.verdicts(verdicts, closed))
             return
         in_force = self.ledger.state.alpha
         lags = [group.lag for group in batch]
@@ -141,7 +141,7 @@ class Loop:
         quota = lag_quota(in_force, self.groups.groups_per_batch)
         assert quota is None or lags.count(lag_bound(in_force)) <= quota
         following = self.alphas[min(self.version + 1, len(self.alphas) - 1)]
-        self._settled(self.ledger.step(verdicts, closed, alpha=following))
+        self._committed(self.ledger.step(verdicts, closed, alpha=following))
 
     def drain(self) -> None:
         """Everybody does what there is to do until the last step is taken."""
@@ -168,8 +168,8 @@ class Loop:
         self.book.issued(a_task(wanted.group_id, wanted.replica, attempt=wanted.attempt, task_id=task_id))
         self.running.append(Running(wanted, task_id, needed))
 
-    def _settled(self, record: LedgerRecord) -> None:
-        self.window.settled(record)
+    def _committed(self, record: LedgerRecord) -> None:
+        self.buffer.committed(record)
         surplus = set(self.book.judged(record))
         self.running = [task for task in self.running if task.task_id not in surplus]
 
@@ -245,7 +245,7 @@ def test_a_lowered_alpha_makes_what_is_ready_stale_and_has_it_generated_again() 
     loop.start()
     for _ in range(capacity):
         loop.end(0)
-    assert loop.window.num_ready > loop.groups.groups_per_batch
+    assert loop.buffer.num_ready > loop.groups.groups_per_batch
     loop.turn()
     loop.turn()
     stale = loop.ledger.state.num_by_disposition[Disposition.STALE]

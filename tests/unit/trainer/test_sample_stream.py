@@ -65,8 +65,7 @@ def test_payloads_are_held_until_their_verdict_is_committed(memory_broker: Memor
     broker = a_broker(memory_broker)
     write(broker, 1, encode(a_sample(1, 0)), encode(a_sample(1, 1)))
     with a_stream(broker) as stream:
-        consumed = stream.poll(1.0)
-        headers = [item.header for item in consumed]
+        headers = stream.poll(1.0)
         assert [sample.replica for sample in stream.samples(headers)] == [0, 1]
         assert stream.positions == stream.end_offsets() == (0, 2, 0, 0)
         stream.release([headers[0].place])
@@ -115,10 +114,13 @@ def test_dead_records_bring_their_letter_with_bytes_and_place(memory_broker: Mem
     broker = a_broker(memory_broker)
     write(broker, 2, b"garbage")
     with a_stream(broker) as stream:
-        (item,) = stream.poll(1.0)
-        (letter,) = stream.dead_letters([item.header.place])
+        (header,) = stream.poll(1.0)
+        (letter,) = stream.dead_letters([header.place])
         assert (letter.topic, letter.partition, letter.offset, letter.value) == (topic, 2, 0, b"garbage")
-        assert stream.samples([item.header]) == []
+        with pytest.raises(KeyError):
+            stream.samples([header])
+        stream.release([header.place])
+        assert stream.dead_letters([header.place]) == []
 
 
 def test_a_topic_cut_off_above_the_low_water_mark_is_refused(

@@ -8,7 +8,7 @@ from support.builders import LedgerBuilder, a_header, freshness_config, groups_c
 
 from rollog.kernel.metrics import Metrics
 from schemas import Status
-from trainer.buffer.sample_buffer import SampleWindow
+from trainer.buffer.sample_buffer import SampleBuffer
 from trainer.reporting import Reporter
 
 if TYPE_CHECKING:
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 class Turner:
-    """A window over a ledger, and a reporter that hears of every record."""
+    """A buffer over a ledger, and a reporter that hears of every record."""
 
     def __init__(self, *headers: SampleHeader, alpha: float = 1.0) -> None:
         groups = groups_config(groups_per_batch=1, pass_rate_bounds=(0.0, 0.5), pass_reward=0.5)
         self.ledger = LedgerBuilder(alpha)
-        self.window = SampleWindow(self.ledger.state, groups, freshness_config())
+        self.buffer = SampleBuffer(self.ledger.state, groups, freshness_config())
         self.metrics = Metrics()
         self._reporter = Reporter(self.metrics, groups)
         self._headers: dict[tuple[int, int], SampleHeader] = {}
@@ -30,10 +30,10 @@ class Turner:
     def hear(self, *headers: SampleHeader) -> None:
         for header in headers:
             self._headers[header.place] = header
-            self.window.add(header)
+            self.buffer.add(header)
 
     def publish(self, now: float = 0.0) -> None:
-        record = self.ledger.publish(self.window, self.window.next_batch(now) or ())
+        record = self.ledger.publish(self.buffer, self.buffer.next_batch(now) or ())
         self._reporter.closed(record)
         self._reporter.judged(
             (verdict, self._headers[(verdict.partition, verdict.offset)]) for verdict in record.verdicts
@@ -99,7 +99,7 @@ def test_rollouts_that_training_waited_for_are_counted_as_their_group_closes() -
     turner.hear(a_header(0, 0, offset=0, version=0))
     turner.publish()
     turner.hear(*(a_header(1, replica, offset=replica, version=1) for replica in range(2)))
-    assert turner.window.next_batch(1.0) is None
+    assert turner.buffer.next_batch(1.0) is None
     assert turner.value("protected_waits_total") == 0
     turner.hear(*(a_header(0, replica, offset=1 + replica, version=1) for replica in range(2)))
     turner.publish(2.0)
