@@ -69,8 +69,25 @@ class GroupProgress:
         return {header.replica for header in self.finished.values()}
 
 
-class GroupBook:
-    """Open groups, admission of new ones, and the attempts that are wanted."""
+class GroupTracker:
+    """Open groups, admission of new ones, and the attempts that are wanted.
+
+    A group is open from its first task to its close in the ledger. Of each of its replicas:
+
+    | a replica is | reached by                                             | then                                   |
+    | ---          | ---                                                    | ---                                    |
+    | wanted       | the group opens; its attempt ended unfinished, or was  | its next attempt is issued, oldest     |
+    |              | judged stale, failed, dead, lost or cancelled          | group first, unless G others finished  |
+    | live         | a task for it is in the log                            | its sample is waited for               |
+    | finished     | a finished sample is read that has no verdict yet      | the verdict is waited for              |
+    | exhausted    | too many attempts failed or were lost                  | nothing more is issued for it          |
+
+    Example: G is 2 with one redundant replica, and groups are protected after going stale once. Group 7 opens with
+    tasks for replicas 0, 1 and 2. Samples of 0 and 2 finish: that is G of them, so the task of 1 is surplus and is
+    cancelled. Then the ledger judges the sample of 0 stale. One finished sample is too few, so attempt 1 at replica 0
+    (reason stale) and attempt 1 at replica 1 (reason cancelled) are wanted, both protected. When the ledger closes
+    group 7, the tasks that are still live are returned to be cancelled.
+    """
 
     def __init__(
         self, ledger: LedgerState, groups: GroupConfig, freshness: FreshnessConfig, num_steps: int
@@ -97,7 +114,7 @@ class GroupBook:
         return len(self._filtered)
 
     def issued(self, task: RolloutTask) -> None:
-        """A valid task stands in the log, and none of its samples has been taken in yet."""
+        """Take in a valid task that is in the log; none of its samples has been taken in yet."""
         group = task.group_id
         self.next_group_id = max(self.next_group_id, group + 1)
         if group in self._ledger.closed_groups:
@@ -111,13 +128,14 @@ class GroupBook:
         self._changed.add(group)
 
     def ended(self, header: SampleHeader) -> None:
-        """A record of `samples` was read."""
+        """Take in a record of `samples`: its replica is finished, or wanted again."""
         if header.group_id < 0 or header.group_id in self._ledger.closed_groups:
             return
         progress = self._progress[header.group_id]
         progress.live[header.replica].discard(header.task_id)
         attempt = max(progress.last_attempt.get(header.replica, -1), header.attempt)
         progress.last_attempt[header.replica] = attempt
+        # The ledger may have been read further than samples: what it judged already is not counted twice.
         if not self._ledger.is_disposed(*header.place):
             if header.status is Status.FINISHED and header.defect is None:
                 progress.finished[header.place] = header
@@ -127,7 +145,7 @@ class GroupBook:
         self._changed.add(header.group_id)
 
     def judged(self, record: LedgerRecord) -> list[str]:
-        """A ledger record was folded; returns the open tasks of groups that it closed."""
+        """Take in the verdicts of a ledger record; returns the open tasks of groups that it closed."""
         for verdict in record.verdicts:
             if verdict.group_id in self._ledger.closed_groups or verdict.group_id < 0:
                 continue
@@ -146,7 +164,7 @@ class GroupBook:
         return surplus
 
     def lost(self, task: RolloutTask) -> None:
-        """A task was declared lost: its attempt is no longer under way."""
+        """Note that a task was declared lost: its attempt is no longer live."""
         if task.group_id in self._progress:
             for replica in range(task.replica, task.replica + task.num_replicas):
                 self._progress[task.group_id].live[replica].discard(task.task_id)
@@ -165,8 +183,8 @@ class GroupBook:
             for task_id in tasks
         ]
 
-    def is_hopeless(self, group: int, first_version: int) -> bool:
-        """Whether a rollout that was begun under this version can only end stale, however soon it ends.
+    def cannot_be_fresh(self, group: int, first_version: int) -> bool:
+        """Whether a rollout that began under this version can only end stale, however soon it ends.
 
         It is stale already, and either alpha never rises enough again, or its group is protected: then training
         waits for the group under the alpha in force.
@@ -192,7 +210,7 @@ class GroupBook:
         return self._amended[1]
 
     def take_changed(self) -> list[int]:
-        """Open groups something happened to since the last call, oldest first, with early filtering applied."""
+        """Open groups that changed since the last call, oldest first, with early filtering applied."""
         changed = sorted(group for group in self._changed if self._is_open(group))
         self._changed.clear()
         for group in changed:
@@ -214,10 +232,11 @@ class GroupBook:
         if group in self._filtered:
             return
         present = progress.live_replicas() | progress.finished_replicas()
-        enough = len(progress.finished_replicas()) >= self._groups.group_size
+        if len(progress.finished_replicas()) >= self._groups.group_size:
+            return
         tallies = self._facts(group).tallies
         for replica in range(self._groups.num_replicas):
-            if replica in present or enough:
+            if replica in present:
                 continue
             if is_exhausted(tallies.get(replica, ReplicaTally()), self._groups, self._freshness):
                 continue
@@ -288,13 +307,13 @@ class GroupBook:
 
     def _forget(self, group: int) -> None:
         self._filtered.discard(group)
-        place = bisect_left(self._open, group)
-        if place < len(self._open) and self._open[place] == group:
-            del self._open[place]
+        index = bisect_left(self._open, group)
+        if index < len(self._open) and self._open[index] == group:
+            del self._open[index]
 
     def _is_open(self, group: int) -> bool:
-        place = bisect_left(self._open, group)
-        return place < len(self._open) and self._open[place] == group
+        index = bisect_left(self._open, group)
+        return index < len(self._open) and self._open[index] == group
 
 
 def _reason(header: SampleHeader) -> IssueReason:

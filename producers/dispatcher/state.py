@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from producers.dispatcher.credits import CreditLedger, OpenTask
 from producers.dispatcher.evaluation_tracker import EvaluationTracker
-from producers.dispatcher.group_tracker import GroupBook
+from producers.dispatcher.group_tracker import GroupTracker
 from producers.dispatcher.workers import WorkerRegistry
 from rollog.kernel.errors import Superseded
 from rollog.rules.ledger_state import LedgerState
@@ -43,7 +43,7 @@ class DispatcherState:
 
     def __init__(self, settings: DispatcherSettings, num_held_out: int) -> None:
         self.ledger = LedgerState()
-        self.groups = GroupBook(
+        self.groups = GroupTracker(
             self.ledger, settings.groups, settings.freshness, settings.run_config.num_steps
         )
         self.evaluations = EvaluationTracker(settings.evaluation, num_held_out)
@@ -129,7 +129,7 @@ class DispatcherState:
         return [
             open_task.task_id
             for open_task, first in running
-            if open_task is not None and self.groups.is_hopeless(open_task.task.group_id, first)
+            if open_task is not None and self.groups.cannot_be_fresh(open_task.task.group_id, first)
         ]
 
     def on_tombstone(self, worker_id: str) -> None:

@@ -15,7 +15,7 @@ from support.builders import (
     groups_config,
 )
 
-from producers.dispatcher.group_tracker import GroupBook
+from producers.dispatcher.group_tracker import GroupTracker
 from schemas import CancelReason, Disposition, Status
 from trainer.buffer.sample_buffer import SampleBuffer
 
@@ -70,7 +70,7 @@ def test_both_find_the_same_members_tallies_and_filter_before_and_after_the_verd
     for _ in range(newest):
         ledger.step()
     freshness = freshness_config(alpha=alpha, action=action)
-    tracker = GroupBook(ledger.state, groups_config(**groups), freshness, num_steps=100)
+    tracker = GroupTracker(ledger.state, groups_config(**groups), freshness, num_steps=100)
     buffer = SampleBuffer(ledger.state, groups_config(**groups), freshness)
     tracker.issued(a_task(0, 0))
     for offset, (replica, changes) in enumerate(arrivals):

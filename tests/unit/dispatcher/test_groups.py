@@ -1,4 +1,4 @@
-"""The dispatcher's book of groups: what is issued, again and anew."""
+"""The dispatcher's tracker of groups: what is issued, and what is issued again."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.builders import LedgerBuilder, a_header, a_task, freshness_config, groups_config
 
-from producers.dispatcher.group_tracker import GroupBook
+from producers.dispatcher.group_tracker import GroupTracker
 from schemas import CancelReason, ClosedGroup, Disposition, IssueReason, Status
 from trainer.buffer.sample_buffer import SampleBuffer
 from trainer.buffer.verdicts import verdict_of
 
 
-def a_book(ledger: LedgerBuilder, *, num_steps: int = 100, **changes: Any) -> GroupBook:
+def a_tracker(ledger: LedgerBuilder, *, num_steps: int = 100, **changes: Any) -> GroupTracker:
     freshness = freshness_config(**changes.pop("freshness", {}))
-    return GroupBook(ledger.state, groups_config(**changes), freshness, num_steps)
+    return GroupTracker(ledger.state, groups_config(**changes), freshness, num_steps)
 
 
-def issue_group(book: GroupBook, group: int, size: int = 2) -> None:
+def issue_group(tracker: GroupTracker, group: int, size: int = 2) -> None:
     for replica in range(size):
-        book.issued(a_task(group, replica))
+        tracker.issued(a_task(group, replica))
 
 
-def wanted(book: GroupBook) -> list[tuple[int, int, int, IssueReason]]:
+def wanted(tracker: GroupTracker) -> list[tuple[int, int, int, IssueReason]]:
     return [
         (found.group_id, found.replica, found.attempt, found.reason)
-        for group in book.take_changed()
-        for found in book.wanted(group)
+        for group in tracker.take_changed()
+        for found in tracker.wanted(group)
     ]
 
 
@@ -41,28 +41,28 @@ def failed_header(group: int, replica: int, offset: int, status: Status = Status
 
 def test_groups_are_admitted_up_to_the_bound_and_again_when_the_ledger_closes_some() -> None:
     ledger = LedgerBuilder(alpha=1.0)
-    book = a_book(ledger)
-    while book.may_open():
-        issue_group(book, book.next_group_id)
-    assert book.num_open == 4
-    book.judged(ledger.step([], [ClosedGroup(group_id=0, outcome=Disposition.TRAINED)]))
-    assert book.may_open()
+    tracker = a_tracker(ledger)
+    while tracker.may_open():
+        issue_group(tracker, tracker.next_group_id)
+    assert tracker.num_open == 4
+    tracker.judged(ledger.step([], [ClosedGroup(group_id=0, outcome=Disposition.TRAINED)]))
+    assert tracker.may_open()
 
 
 def test_no_more_groups_are_opened_than_the_run_still_needs() -> None:
-    book = a_book(LedgerBuilder(alpha=4.0), num_steps=1)
-    while book.may_open():
-        issue_group(book, book.next_group_id)
-    assert book.num_open == 2
+    tracker = a_tracker(LedgerBuilder(alpha=4.0), num_steps=1)
+    while tracker.may_open():
+        issue_group(tracker, tracker.next_group_id)
+    assert tracker.num_open == 2
 
 
 def test_how_many_steps_the_run_still_makes_is_read_in_the_ledger() -> None:
     ledger = LedgerBuilder(alpha=4.0)
-    book = a_book(ledger, num_steps=1)
+    tracker = a_tracker(ledger, num_steps=1)
     ledger.amend('{"run.num_steps": 3}')
-    while book.may_open():
-        issue_group(book, book.next_group_id)
-    assert book.num_open == 6
+    while tracker.may_open():
+        issue_group(tracker, tracker.next_group_id)
+    assert tracker.num_open == 6
 
 
 @pytest.mark.parametrize(
@@ -77,15 +77,15 @@ def test_how_many_steps_the_run_still_makes_is_read_in_the_ledger() -> None:
 def test_a_group_that_will_be_filtered_makes_room_at_once_and_wants_nothing(
     filters: dict[str, Any], members: dict[str, Any]
 ) -> None:
-    book = a_book(LedgerBuilder(alpha=0.0), **filters)
-    issue_group(book, 0)
-    issue_group(book, 1)
-    assert not book.may_open()
+    tracker = a_tracker(LedgerBuilder(alpha=0.0), **filters)
+    issue_group(tracker, 0)
+    issue_group(tracker, 1)
+    assert not tracker.may_open()
     for replica in range(2):
-        book.ended(a_header(0, replica, offset=replica, **members))
-    assert wanted(book) == []
-    assert book.num_early_filtered == 1
-    assert book.may_open()
+        tracker.ended(a_header(0, replica, offset=replica, **members))
+    assert wanted(tracker) == []
+    assert tracker.num_early_filtered == 1
+    assert tracker.may_open()
 
 
 filters_of_any_kind = st.fixed_dictionaries(
@@ -107,189 +107,191 @@ def test_dispatcher_and_trainer_filter_the_same_groups(
 ) -> None:
     groups: dict[str, Any] = {"group_size": 3, "redundant_replicas": 1, **filters}
     ledger = LedgerBuilder()
-    book = a_book(ledger, **groups)
+    tracker = a_tracker(ledger, **groups)
     buffer = SampleBuffer(ledger.state, groups_config(**groups), freshness_config())
-    issue_group(book, 0, size=4)
+    issue_group(tracker, 0, size=4)
     for offset, replica in enumerate(order):
         reward, num_tokens, is_truncated = members[replica]
         header = a_header(
             0, replica, offset=offset, reward=reward, num_tokens=num_tokens, is_truncated=is_truncated
         )
-        book.ended(header)
+        tracker.ended(header)
         buffer.add(header)
-        book.take_changed()
+        tracker.take_changed()
         outcomes = {group.outcome for group in buffer.verdicts_for()[1]}
-        assert (book.num_early_filtered == 1) == (outcomes == {Disposition.FILTERED})
+        assert (tracker.num_early_filtered == 1) == (outcomes == {Disposition.FILTERED})
 
 
 def test_a_failed_attempt_is_issued_again_until_the_limit() -> None:
-    book = a_book(LedgerBuilder(), max_attempts=2)
-    issue_group(book, 0)
-    book.ended(failed_header(0, 1, offset=0))
-    assert wanted(book) == [(0, 1, 1, IssueReason.FAILED)]
-    book.issued(a_task(0, 1, attempt=1, task_id="1.900"))
-    assert wanted(book) == []
-    book.ended(a_header(0, 1, offset=1, attempt=1, task_id="1.900", status=Status.FAILED, first_version=None))
-    assert wanted(book) == []
+    tracker = a_tracker(LedgerBuilder(), max_attempts=2)
+    issue_group(tracker, 0)
+    tracker.ended(failed_header(0, 1, offset=0))
+    assert wanted(tracker) == [(0, 1, 1, IssueReason.FAILED)]
+    tracker.issued(a_task(0, 1, attempt=1, task_id="1.900"))
+    assert wanted(tracker) == []
+    tracker.ended(
+        a_header(0, 1, offset=1, attempt=1, task_id="1.900", status=Status.FAILED, first_version=None)
+    )
+    assert wanted(tracker) == []
 
 
 def test_failures_in_the_ledger_and_failures_not_yet_judged_count_once_each() -> None:
     ledger = LedgerBuilder()
-    book = a_book(ledger, max_attempts=2)
-    issue_group(book, 0)
+    tracker = a_tracker(ledger, max_attempts=2)
+    issue_group(tracker, 0)
     header = failed_header(0, 1, offset=0)
-    book.ended(header)
-    book.judged(ledger.verdicts([verdict_of(header, Disposition.FAILED, version=0)]))
-    assert wanted(book) == [(0, 1, 1, IssueReason.FAILED)]
+    tracker.ended(header)
+    tracker.judged(ledger.verdicts([verdict_of(header, Disposition.FAILED, version=0)]))
+    assert wanted(tracker) == [(0, 1, 1, IssueReason.FAILED)]
 
 
 def test_a_stale_verdict_brings_the_replica_back_with_protection() -> None:
     ledger = LedgerBuilder(alpha=0.0)
-    book = a_book(ledger)
-    issue_group(book, 0)
+    tracker = a_tracker(ledger)
+    issue_group(tracker, 0)
     header = a_header(0, 0, offset=0)
-    book.ended(header)
-    assert wanted(book) == []
-    book.judged(ledger.verdicts([verdict_of(header, Disposition.STALE, version=0)]))
-    (group,) = book.take_changed()
-    (again,) = list(book.wanted(group))
+    tracker.ended(header)
+    assert wanted(tracker) == []
+    tracker.judged(ledger.verdicts([verdict_of(header, Disposition.STALE, version=0)]))
+    (group,) = tracker.take_changed()
+    (again,) = list(tracker.wanted(group))
     assert (again.replica, again.attempt, again.reason) == (0, 1, IssueReason.STALE)
     assert again.protected
 
 
 def test_redundancy_counts_for_later_attempts_too() -> None:
     ledger = LedgerBuilder(alpha=0.0)
-    book = a_book(ledger, redundant_replicas=1)
-    issue_group(book, 0, size=3)
+    tracker = a_tracker(ledger, redundant_replicas=1)
+    issue_group(tracker, 0, size=3)
     headers = [a_header(0, replica, offset=replica) for replica in (0, 1)]
     for header in headers:
-        book.ended(header)
-    book.judged(ledger.verdicts([verdict_of(header, Disposition.STALE, version=0) for header in headers]))
-    assert wanted(book) == [(0, 0, 1, IssueReason.STALE), (0, 1, 1, IssueReason.STALE)]
+        tracker.ended(header)
+    tracker.judged(ledger.verdicts([verdict_of(header, Disposition.STALE, version=0) for header in headers]))
+    assert wanted(tracker) == [(0, 0, 1, IssueReason.STALE), (0, 1, 1, IssueReason.STALE)]
 
 
 def test_a_verdict_read_before_its_sample_is_not_undone_by_the_sample() -> None:
     ledger = LedgerBuilder()
-    book = a_book(ledger)
-    issue_group(book, 0)
+    tracker = a_tracker(ledger)
+    issue_group(tracker, 0)
     header = a_header(0, 0, offset=0)
-    book.judged(ledger.verdicts([verdict_of(header, Disposition.STALE, version=0)]))
-    book.ended(header)
-    assert wanted(book) == [(0, 0, 1, IssueReason.STALE)]
+    tracker.judged(ledger.verdicts([verdict_of(header, Disposition.STALE, version=0)]))
+    tracker.ended(header)
+    assert wanted(tracker) == [(0, 0, 1, IssueReason.STALE)]
 
 
 def test_a_lost_task_is_issued_again_with_the_next_attempt() -> None:
-    book = a_book(LedgerBuilder())
-    issue_group(book, 0)
+    tracker = a_tracker(LedgerBuilder())
+    issue_group(tracker, 0)
     task = a_task(0, 1)
-    book.lost(task)
-    assert [(replica, attempt) for _, replica, attempt, _ in wanted(book)] == [(1, 1)]
-    book.ended(failed_header(0, 1, offset=0, status=Status.LOST))
-    assert [(replica, attempt) for _, replica, attempt, _ in wanted(book)] == [(1, 1)]
+    tracker.lost(task)
+    assert [(replica, attempt) for _, replica, attempt, _ in wanted(tracker)] == [(1, 1)]
+    tracker.ended(failed_header(0, 1, offset=0, status=Status.LOST))
+    assert [(replica, attempt) for _, replica, attempt, _ in wanted(tracker)] == [(1, 1)]
 
 
 def test_finished_replicas_are_not_issued_again_while_the_ledger_has_not_judged_them() -> None:
-    book = a_book(LedgerBuilder())
-    issue_group(book, 0)
-    book.ended(a_header(0, 0, offset=0))
-    assert wanted(book) == []
+    tracker = a_tracker(LedgerBuilder())
+    issue_group(tracker, 0)
+    tracker.ended(a_header(0, 0, offset=0))
+    assert wanted(tracker) == []
 
 
 def test_open_tasks_of_closed_and_of_satisfied_groups_are_surplus() -> None:
     ledger = LedgerBuilder()
-    book = a_book(ledger, redundant_replicas=1)
-    issue_group(book, 0, size=3)
-    book.ended(a_header(0, 0, offset=0, reward=0.0))
-    book.ended(a_header(0, 1, offset=1, reward=1.0))
-    book.take_changed()
-    assert book.surplus_tasks(0) == ["1.2"]
-    surplus = book.judged(ledger.step([], [ClosedGroup(group_id=0, outcome=Disposition.TRAINED)]))
+    tracker = a_tracker(ledger, redundant_replicas=1)
+    issue_group(tracker, 0, size=3)
+    tracker.ended(a_header(0, 0, offset=0, reward=0.0))
+    tracker.ended(a_header(0, 1, offset=1, reward=1.0))
+    tracker.take_changed()
+    assert tracker.surplus_tasks(0) == ["1.2"]
+    surplus = tracker.judged(ledger.step([], [ClosedGroup(group_id=0, outcome=Disposition.TRAINED)]))
     assert surplus == ["1.2"]
-    assert book.all_closed()
+    assert tracker.all_closed()
 
 
 def test_replicas_never_issued_are_wanted_first_time() -> None:
-    book = a_book(LedgerBuilder())
-    book.issued(a_task(0, 0))
-    assert wanted(book) == [(0, 1, 0, IssueReason.FIRST)]
+    tracker = a_tracker(LedgerBuilder())
+    tracker.issued(a_task(0, 0))
+    assert wanted(tracker) == [(0, 1, 0, IssueReason.FIRST)]
 
 
 def test_a_sample_of_a_group_never_issued_opens_nothing() -> None:
-    book = a_book(LedgerBuilder())
-    book.ended(a_header(77, 0, offset=0))
-    assert book.num_open == 0
-    assert wanted(book) == []
+    tracker = a_tracker(LedgerBuilder())
+    tracker.ended(a_header(77, 0, offset=0))
+    assert tracker.num_open == 0
+    assert wanted(tracker) == []
 
 
 def test_under_drop_a_stale_replica_does_not_come_back() -> None:
     ledger = LedgerBuilder(alpha=0.0)
-    book = a_book(ledger, freshness={"action": "drop"})
-    issue_group(book, 0)
+    tracker = a_tracker(ledger, freshness={"action": "drop"})
+    issue_group(tracker, 0)
     header = a_header(0, 0, offset=0)
-    book.ended(header)
-    book.judged(ledger.verdicts([verdict_of(header, Disposition.STALE, version=0)]))
-    assert wanted(book) == []
+    tracker.ended(header)
+    tracker.judged(ledger.verdicts([verdict_of(header, Disposition.STALE, version=0)]))
+    assert wanted(tracker) == []
 
 
 def test_attempts_know_how_many_open_groups_are_ahead() -> None:
-    book = a_book(LedgerBuilder())
+    tracker = a_tracker(LedgerBuilder())
     for group in range(3):
-        issue_group(book, group)
-    book.ended(failed_header(2, 0, offset=0))
-    (again,) = [found for group in book.take_changed() for found in book.wanted(group)]
+        issue_group(tracker, group)
+    tracker.ended(failed_header(2, 0, offset=0))
+    (again,) = [found for group in tracker.take_changed() for found in tracker.wanted(group)]
     assert again.num_groups_ahead == 2
-    assert next(iter(book.first_attempts(3))).num_groups_ahead == 3
+    assert next(iter(tracker.first_attempts(3))).num_groups_ahead == 3
 
 
 def test_a_group_that_closed_meanwhile_lacks_nothing() -> None:
     ledger = LedgerBuilder()
-    book = a_book(ledger)
-    book.issued(a_task(0, 0))
-    assert book.take_changed() == [0]
-    book.judged(ledger.step([], [ClosedGroup(group_id=0, outcome=Disposition.TRAINED)]))
-    assert list(book.wanted(0)) == []
+    tracker = a_tracker(ledger)
+    tracker.issued(a_task(0, 0))
+    assert tracker.take_changed() == [0]
+    tracker.judged(ledger.step([], [ClosedGroup(group_id=0, outcome=Disposition.TRAINED)]))
+    assert list(tracker.wanted(0)) == []
 
 
-def test_what_is_over_a_constant_alpha_is_hopeless() -> None:
+def test_what_is_over_a_constant_alpha_cannot_be_fresh() -> None:
     ledger = LedgerBuilder(alpha=1.0)
-    book = a_book(ledger)
-    issue_group(book, 0)
+    tracker = a_tracker(ledger)
+    issue_group(tracker, 0)
     for _ in range(2):
         ledger.step()
-    assert book.is_hopeless(0, first_version=0)
-    assert not book.is_hopeless(0, first_version=1)
+    assert tracker.cannot_be_fresh(0, first_version=0)
+    assert not tracker.cannot_be_fresh(0, first_version=1)
 
 
 def test_what_an_amendment_makes_fresh_again_is_not_hopeless() -> None:
     ledger = LedgerBuilder(alpha=0.0)
-    book = a_book(ledger)
-    issue_group(book, 0)
+    tracker = a_tracker(ledger)
+    issue_group(tracker, 0)
     ledger.step()
-    assert book.is_hopeless(0, first_version=0)
+    assert tracker.cannot_be_fresh(0, first_version=0)
     ledger.amend('{"freshness.alpha": [[0, 0.0], [2, 2.0]]}')
-    assert not book.is_hopeless(0, first_version=0)
+    assert not tracker.cannot_be_fresh(0, first_version=0)
 
 
-def test_at_a_barrier_a_rollout_is_hopeless_only_if_training_waits_for_its_group() -> None:
+def test_at_a_barrier_a_rollout_cannot_be_fresh_only_if_training_waits_for_its_group() -> None:
     ledger = LedgerBuilder(alpha=2.0)
-    book = a_book(ledger, freshness={"alpha": 2.0, "barrier_every_steps": 3})
-    issue_group(book, 0)
-    issue_group(book, 1)
+    tracker = a_tracker(ledger, freshness={"alpha": 2.0, "barrier_every_steps": 3})
+    issue_group(tracker, 0)
+    issue_group(tracker, 1)
     ledger.step()
     ledger.step(alpha=0.0)
-    assert not book.is_hopeless(0, first_version=1)
+    assert not tracker.cannot_be_fresh(0, first_version=1)
     stale = verdict_of(a_header(0, 0, offset=0, version=1), Disposition.STALE, version=2)
-    book.judged(ledger.verdicts([stale]))
-    assert book.is_hopeless(0, first_version=1)
-    assert not book.is_hopeless(0, first_version=2)
-    assert not book.is_hopeless(1, first_version=1)
+    tracker.judged(ledger.verdicts([stale]))
+    assert tracker.cannot_be_fresh(0, first_version=1)
+    assert not tracker.cannot_be_fresh(0, first_version=2)
+    assert not tracker.cannot_be_fresh(1, first_version=1)
 
 
 @pytest.mark.parametrize("action", ["regenerate", "drop"])
 def test_a_rollout_cancelled_for_staleness_counts_as_stale_before_its_verdict(action: str) -> None:
-    book = a_book(LedgerBuilder(), freshness={"action": action})
-    issue_group(book, 0)
-    book.ended(
+    tracker = a_tracker(LedgerBuilder(), freshness={"action": action})
+    issue_group(tracker, 0)
+    tracker.ended(
         a_header(
             0,
             0,
@@ -302,4 +304,4 @@ def test_a_rollout_cancelled_for_staleness_counts_as_stale_before_its_verdict(ac
         )
     )
     again = [(0, 0, 1, IssueReason.STALE)]
-    assert wanted(book) == (again if action == "regenerate" else [])
+    assert wanted(tracker) == (again if action == "regenerate" else [])

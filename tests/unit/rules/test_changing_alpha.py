@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from support.builders import LedgerBuilder, a_header, a_task, freshness_config, groups_config, num_partitions
 
 from producers.dispatcher.admission import max_open_groups
-from producers.dispatcher.group_tracker import GroupBook
+from producers.dispatcher.group_tracker import GroupTracker
 from rollog.rules.alpha_control import alpha_of_step
 from rollog.rules.freshness import lag_bound, lag_quota, min_version
 from schemas import Disposition, Status, sample_id
@@ -60,7 +60,7 @@ class Loop:
         action = "drop" if self.drop else "regenerate"
         freshness = freshness_config(action=action, patience_seconds=1e9)
         self.ledger = LedgerBuilder(alpha=self.alphas[0])
-        self.book = GroupBook(self.ledger.state, self.groups, freshness, num_steps)
+        self.tracker = GroupTracker(self.ledger.state, self.groups, freshness, num_steps)
         self.buffer = SampleBuffer(self.ledger.state, self.groups, freshness)
         self.lacking: set[int] = set()
 
@@ -70,24 +70,24 @@ class Loop:
 
     def issue(self) -> None:
         """What open groups lack, oldest first, then new groups, while there are slots."""
-        self.lacking.update(self.book.take_changed())
+        self.lacking.update(self.tracker.take_changed())
         for group in sorted(self.lacking):
-            for wanted in list(self.book.wanted(group)):
+            for wanted in list(self.tracker.wanted(group)):
                 if len(self.running) >= capacity:
                     return
                 self._send(wanted)
             self.lacking.discard(group)
-        while self.book.may_open() and len(self.running) < capacity:
+        while self.tracker.may_open() and len(self.running) < capacity:
             bound = max_open_groups(
                 alpha=self.ledger.state.alpha,
                 groups_per_batch=self.groups.groups_per_batch,
                 steps_left=num_steps - self.version,
                 redundant_groups=self.redundant,
-                num_early_filtered=self.book.num_early_filtered,
+                num_early_filtered=self.tracker.num_early_filtered,
             )
-            for wanted in list(self.book.first_attempts(self.book.next_group_id)):
+            for wanted in list(self.tracker.first_attempts(self.tracker.next_group_id)):
                 self._send(wanted)
-            assert self.book.num_open <= bound
+            assert self.tracker.num_open <= bound
 
     def start(self) -> None:
         """Workers load the newest version and begin what they may."""
@@ -123,7 +123,7 @@ class Loop:
             **values,
         )
         self.ends[partition] += 1
-        self.book.ended(header)
+        self.tracker.ended(header)
         self.buffer.add(header)
 
     def turn(self) -> None:
@@ -165,12 +165,12 @@ class Loop:
             protected=wanted.protected,
         )
         task_id = f"1.{self.num_tasks}"
-        self.book.issued(a_task(wanted.group_id, wanted.replica, attempt=wanted.attempt, task_id=task_id))
+        self.tracker.issued(a_task(wanted.group_id, wanted.replica, attempt=wanted.attempt, task_id=task_id))
         self.running.append(Running(wanted, task_id, needed))
 
     def _committed(self, record: LedgerRecord) -> None:
         self.buffer.committed(record)
-        surplus = set(self.book.judged(record))
+        surplus = set(self.tracker.judged(record))
         self.running = [task for task in self.running if task.task_id not in surplus]
 
 
