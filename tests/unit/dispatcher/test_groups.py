@@ -1,4 +1,4 @@
-"""The dispatcher's groups: what is issued, and what is issued again."""
+"""The dispatcher's tracker of groups: what is issued, and what is issued again."""
 
 from __future__ import annotations
 
