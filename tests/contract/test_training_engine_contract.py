@@ -17,12 +17,14 @@ from rollog.settings.training import AlgorithmConfig, AlgorithmType, OptimizerCo
 from schemas import MicroBatch
 from trainer.engines.deepspeed import DeepSpeedEngine
 from trainer.engines.plain import PlainEngine, checkpoint_file
-from trainer.engines.ports import StepResult, StepSettings, TrainingBatch, TrainingEngine
 from trainer.model.policy import load_model, untied_tensors
+from trainer.step.ports import StepResult, StepSettings, TrainingBatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from trainer.engines.ports import TrainingEngine
 
 pytestmark = pytest.mark.engine
 

@@ -9,17 +9,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 from safetensors.numpy import load, save
 
-from trainer.engines.ports import EngineDescription, StepResult
+from trainer.engines.ports import EngineDescription
+from trainer.step.ports import StepResult
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from trainer.engines.ports import StepSettings, TrainingBatch
+    from trainer.step.ports import StepSettings, TrainingBatch
 
 _on_policy = {"first_effective_sample_size": 1.0, "first_divergence": 0.0}
 
 
-class HashTrainingEngine:
+class SimulatedTrainingEngine:
     """Training as a hash chain: the weights are a digest of every batch so far, in order.
 
     A step takes `step_seconds`, in place of the computation. The policy never moves away from itself, which is what
