@@ -219,7 +219,7 @@ def test_in_bfloat16_products_are_added_in_float32(model_path: str) -> None:
     for seed in range(3):
         engine.train_step(a_batch(seed))
     weights = load(engine.export_weights())
-    layer = vars(engine)["_state"].model.model.layers[0].self_attn.q_proj
+    layer = vars(engine)["_state"].prepared.model.model.layers[0].self_attn.q_proj
     base, first, second = (
         matrix.weight.detach().float()
         for matrix in (layer.base_layer, layer.lora_A["default"], layer.lora_B["default"])

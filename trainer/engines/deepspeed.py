@@ -135,8 +135,11 @@ class DeepSpeedEngine:
 
     def load_checkpoint(self, directory: Path) -> None:
         """Restore weights, optimizer and schedule. Call it on a newly started engine. Raises EngineError."""
-        loaded, saved = self._started().policy.load_checkpoint(str(directory), tag=checkpoint_tag)
-        if loaded is None or "steps_taken" not in saved:
+        engine = self._started().policy
+        saved: dict[str, Any] = {}
+        if (directory / checkpoint_tag).is_dir():  # without one, DeepSpeed fails in an assertion of its own
+            _, saved = engine.load_checkpoint(str(directory), tag=checkpoint_tag)
+        if "steps_taken" not in (saved or {}):
             raise EngineError(
                 f"{directory} holds no DeepSpeed checkpoint of this kind; remove that directory"
             )
