@@ -12,7 +12,7 @@ import torch
 from rollog.kernel.errors import ConfigError
 from rollog.kernel.processes import ChildProcess
 from trainer.engines.deepspeed import DeepSpeedEngine
-from trainer.engines.multi_rank.leader import Followers, LeadingEngine
+from trainer.engines.multi_rank.leader import Followers, MultiRankEngine
 from trainer.engines.multi_rank.ranks import launched_group, launched_rank, own_group
 from trainer.engines.plain import PlainEngine
 from trainer.startup import start_trainer
@@ -90,7 +90,7 @@ def engine_of_ranks(
         timeout_seconds=settings.trainer.rank_timeout_seconds,
         on_lost=on_lost,
     )
-    with closing(followers), closing(_leading_engine(settings, group, followers)) as leading:
+    with closing(followers), closing(_multi_rank_engine(settings, group, followers)) as leading:
         yield leading, followers
 
 
@@ -112,8 +112,8 @@ def training_engine(settings: TrainerSettings, ranks: RankGroup | None = None) -
     )
 
 
-def _leading_engine(settings: TrainerSettings, group: RankGroup, followers: Followers) -> LeadingEngine:
-    return LeadingEngine(
+def _multi_rank_engine(settings: TrainerSettings, group: RankGroup, followers: Followers) -> MultiRankEngine:
+    return MultiRankEngine(
         training_engine(settings, group),
         followers,
         settings=settings.step_settings,

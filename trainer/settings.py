@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rollog.kernel.errors import ConfigError
-from trainer.engines.ports import StepSettings
+from trainer.step.ports import StepSettings
 
 if TYPE_CHECKING:
     from pathlib import Path

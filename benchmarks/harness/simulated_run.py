@@ -46,7 +46,7 @@ from rollog.settings.training import AlgorithmConfig, OptimizerConfig, TrainerCo
 from schemas import LedgerRecord, Prompt, WorkerState, WorkerStatus
 from schemas.codec import decode, encode
 from schemas.headers import headers_of
-from trainer.engines.simulated import HashTrainingEngine
+from trainer.engines.simulated import SimulatedTrainingEngine
 from trainer.settings import TrainerSettings
 from trainer.startup import start_trainer
 
@@ -222,7 +222,7 @@ class SimulatedRun:
         )
 
     def _initial_weights(self) -> bytes:
-        engine = HashTrainingEngine()
+        engine = SimulatedTrainingEngine()
         engine.start(self.sections.model.path or "")
         return engine.export_weights()
 
@@ -290,7 +290,7 @@ class SimulatedRun:
             weights_uri=self._store.uri,
             manifest_json="{}",
         )
-        engine = HashTrainingEngine(step_seconds=self._variant.train_seconds / self._speed)
+        engine = SimulatedTrainingEngine(step_seconds=self._variant.train_seconds / self._speed)
         return start_trainer(settings, self._broker, Metrics(), engine)
 
     def _start(self, name: str, target: Callable[[str], None]) -> None:

@@ -37,11 +37,12 @@ from schemas import (
     uint8_array,
 )
 from trainer.engines.plain import PlainEngine
-from trainer.engines.ports import StepSettings
-from trainer.model.policy import Policy, frozen_logprobs, load_model, untied_tensors
+from trainer.model.policy import Policy, load_model, untied_tensors
 from trainer.step.batch import check_finite, plan_groups, training_batch
 from trainer.step.collation import collate
+from trainer.step.forward import frozen_logprobs
 from trainer.step.planning import step_seed
+from trainer.step.ports import StepSettings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
     from rollog.settings.run import ModelConfig
     from rollog.settings.training import AlgorithmConfig, OptimizerConfig, TrainerConfig
     from schemas import Prompt
-    from trainer.engines.ports import TrainingBatch
+    from trainer.step.ports import TrainingBatch
 
 most_groups_per_place = 32
 """Groups that may be made for each one that a batch needs."""

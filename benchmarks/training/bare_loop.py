@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedModel
 
-    from trainer.engines.ports import StepSettings, TrainingBatch, TrainingSample
+    from trainer.step.ports import StepSettings, TrainingBatch, TrainingSample
 
 
 class BareLoop:

@@ -28,9 +28,9 @@ from benchmarks.training.bare_loop import BareLoop
 from rollog.settings.training import AlgorithmConfig, OptimizerConfig, TrainerConfig
 from schemas.arrays import float32_array, int32_array, uint8_array
 from trainer.engines.deepspeed import DeepSpeedEngine
-from trainer.engines.ports import StepSettings, TrainingBatch, TrainingSample
 from trainer.model.policy import load_model
 from trainer.step.planning import padding_share, plan_step, step_seed
+from trainer.step.ports import StepSettings, TrainingBatch, TrainingSample
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

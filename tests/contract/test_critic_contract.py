@@ -19,7 +19,7 @@ from rollog.settings.training import AlgorithmConfig, OptimizerConfig, TrainerCo
 from schemas import uint8_array
 from trainer.engines.deepspeed import DeepSpeedEngine
 from trainer.engines.plain import PlainEngine
-from trainer.engines.ports import StepSettings, TrainingBatch, TrainingEngine, TrainingSample
+from trainer.step.ports import StepSettings, TrainingBatch, TrainingSample
 from trainer.step.schedule import learning_rate
 
 if TYPE_CHECKING:
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from torch import Tensor
+
+    from trainer.engines.ports import TrainingEngine
 
 pytestmark = pytest.mark.engine
 

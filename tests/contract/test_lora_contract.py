@@ -19,10 +19,11 @@ from rollog.kernel.errors import ConfigError
 from rollog.settings.training import AlgorithmConfig, OptimizerConfig, TrainerConfig
 from trainer.engines.deepspeed import DeepSpeedEngine
 from trainer.engines.plain import PlainEngine
-from trainer.engines.ports import StepSettings, TrainingBatch, TrainingEngine, TrainingSample
 from trainer.model.adapters import adapter_versions, add_adapters
-from trainer.model.policy import Policy, frozen_logprobs, load_model
+from trainer.model.policy import Policy, load_model
 from trainer.step.collation import collate
+from trainer.step.forward import frozen_logprobs
+from trainer.step.ports import StepSettings, TrainingBatch, TrainingSample
 from trainer.step.schedule import learning_rate
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from torch import Tensor
+
+    from trainer.engines.ports import TrainingEngine
 
 pytestmark = pytest.mark.engine
 
@@ -216,7 +219,7 @@ def test_in_bfloat16_products_are_added_in_float32(model_path: str) -> None:
     for seed in range(3):
         engine.train_step(a_batch(seed))
     weights = load(engine.export_weights())
-    layer = vars(engine)["_state"].model.model.layers[0].self_attn.q_proj
+    layer = vars(engine)["_state"].prepared.model.model.layers[0].self_attn.q_proj
     base, first, second = (
         matrix.weight.detach().float()
         for matrix in (layer.base_layer, layer.lora_A["default"], layer.lora_B["default"])

@@ -12,9 +12,9 @@ from support.small_training import a_rollout, make_model, vocabulary
 from rollog.settings.training import AlgorithmConfig, AlgorithmType, OptimizerConfig, TrainerConfig
 from schemas import Segment, float32_array, int32_array, uint8_array
 from trainer.engines.plain import PlainEngine
-from trainer.engines.ports import StepSettings
 from trainer.model.policy import load_model, load_weights
 from trainer.step.batch import plan_groups, training_batch
+from trainer.step.ports import StepSettings
 
 if TYPE_CHECKING:
     from pathlib import Path

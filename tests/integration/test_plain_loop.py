@@ -15,8 +15,8 @@ from support.threaded_run import small_settings, whole_run
 from rollog.run.role_settings import trainer_settings
 from schemas import Disposition, LedgerKind, Sample, Status, Step
 from schemas.codec import decode_as
-from trainer.engines.ports import TrainingBatch, TrainingSample
 from trainer.role import training_engine
+from trainer.step.ports import TrainingBatch, TrainingSample
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -47,10 +47,10 @@ from trainer.role import engine_of_ranks, run_trainer
 
 if TYPE_CHECKING:
     from trainer.engines.multi_rank.ranks import LaunchedRank
-    from trainer.engines.ports import StepResult, StepSettings
     from trainer.recorded.redo import Recording
     from trainer.recorded.replay import ReplayedStep
     from trainer.settings import TrainerSettings
+    from trainer.step.ports import StepResult, StepSettings
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 

@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from trainer.engines.ports import StepResult, TrainingBatch
     from trainer.loop import Trainer
     from trainer.settings import TrainerSettings
+    from trainer.step.ports import StepResult, TrainingBatch
 
 pytestmark = pytest.mark.engine
 

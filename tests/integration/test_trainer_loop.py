@@ -57,9 +57,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from rollog.kernel.broker.topics import RunTopics
-    from trainer.engines.ports import StepResult, TrainingBatch
     from trainer.loop import Trainer
     from trainer.settings import TrainerSettings
+    from trainer.step.ports import StepResult, TrainingBatch
 
 pytestmark = pytest.mark.engine
 

@@ -37,7 +37,7 @@ from schemas.codec import decode
 from support.run_auditor import RunAuditor
 from support.simulated_parts import InstantBroker, Killed, SlowProducer
 from support.simulated_worker import SimulatedWorker
-from trainer.engines.simulated import HashTrainingEngine
+from trainer.engines.simulated import SimulatedTrainingEngine
 from trainer.settings import TrainerSettings
 from trainer.startup import start_trainer
 
@@ -220,7 +220,11 @@ class SimulatedRun:
             self.overtaken_trainers.append(self.trainer)
         self.broker.cut = None
         self.trainer = start_trainer(
-            self.trainer_settings, self.broker, self._metrics, HashTrainingEngine(), clock=lambda: self.now
+            self.trainer_settings,
+            self.broker,
+            self._metrics,
+            SimulatedTrainingEngine(),
+            clock=lambda: self.now,
         )
 
     def turn_trainer(self) -> None:

@@ -45,17 +45,12 @@ from schemas.codec import decode_as, encode
 from schemas.headers import headers_of
 from support.loss_reference import Response, reference_loss
 from support.waiting import wait_until
-from trainer.engines.ports import (
-    EngineDescription,
-    StepResult,
-    StepSettings,
-    TrainingBatch,
-    TrainingSample,
-)
+from trainer.engines.ports import EngineDescription
 from trainer.model.policy import load_weights
 from trainer.settings import TrainerSettings
 from trainer.step.advantages import leave_one_out_advantages
 from trainer.step.planning import plan_step
+from trainer.step.ports import StepResult, StepSettings, TrainingBatch, TrainingSample
 from trainer.step.schedule import learning_rate
 
 if TYPE_CHECKING:

@@ -13,13 +13,14 @@ from rollog.kernel.processes import ChildProcess
 from rollog.settings.training import AlgorithmConfig, OptimizerConfig, TrainerConfig
 from support.small_training import a_batch
 from trainer.engines.deepspeed import DeepSpeedEngine
-from trainer.engines.multi_rank.leader import Followers, LeadingEngine
+from trainer.engines.multi_rank.leader import Followers, MultiRankEngine
 from trainer.engines.multi_rank.ranks import own_group
-from trainer.engines.ports import StepSettings
+from trainer.step.ports import StepSettings
 
 if TYPE_CHECKING:
     from trainer.engines.multi_rank.ranks import RankGroup
-    from trainer.engines.ports import StepResult, TrainingBatch, TrainingEngine
+    from trainer.engines.ports import TrainingEngine
+    from trainer.step.ports import StepResult, TrainingBatch
 
 num_steps = 5
 temperature = 0.8
@@ -81,14 +82,14 @@ class Cases:
         dtype: str = "float32",
         settings: StepSettings = step_settings,
         lora_rank: int = 0,
-    ) -> LeadingEngine:
+    ) -> MultiRankEngine:
         trainer = TrainerConfig(
             zero_stage=zero_stage, num_minibatches=2, packing=packing, lora_rank=lora_rank
         )
         own = DeepSpeedEngine(
             settings=settings, trainer=trainer, temperature=temperature, dtype=dtype, ranks=self.group
         )
-        return LeadingEngine(
+        return MultiRankEngine(
             own,
             self.followers,
             settings=settings,

@@ -7,90 +7,14 @@ contract suite. All methods are called from one thread, on all ranks alike.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from rollog.settings.training import AlgorithmConfig, OptimizerConfig
-    from schemas import MicroBatch
-    from schemas.arrays import Float32Array, Int32Array, UInt8Array
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class TokenEstimates:
-    """What a critic says of a response, per token, 0 where the loss mask is 0.
-
-    `values` are what was expected before the token, `returns` what should have been, `advantages` what is learnt from.
-    """
-
-    values: Float32Array
-    returns: Float32Array
-    advantages: Float32Array
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class TrainingSample:
-    """What is learnt from one sample. Response arrays have one entry per response token.
-
-    `group` is the number of its group in the batch and `reward` what its advantage was computed from, for engines that
-    take a divergence off the reward. `lags` counts, per token, the versions from the one that generated it to the one
-    that the step begins with; None where that is not known. `turn_rewards` and `turn_advantages` have an entry per turn
-    (`schemas.turn_numbers`) where turns have rewards of their own, and win over those of the whole; `estimates` of a
-    critic win over all.
-    """
-
-    prompt_token_ids: Int32Array
-    token_ids: Int32Array
-    behaviour_logprobs: Float32Array
-    loss_mask: UInt8Array
-    advantage: float
-    group: int = 0
-    reward: float = 0.0
-    lags: Int32Array | None = None
-    turn_rewards: tuple[float, ...] = ()
-    turn_advantages: tuple[float, ...] = ()
-    estimates: TokenEstimates | None = None
-
-    @property
-    def num_tokens(self) -> int:
-        """Prompt and response together."""
-        return len(self.prompt_token_ids) + len(self.token_ids)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class TrainingBatch:
-    """The samples of one training step in training order, and how they are cut up."""
-
-    samples: tuple[TrainingSample, ...]
-    plan: tuple[MicroBatch, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepResult:
-    """What one training step did: the first three have one entry per optimizer step.
-
-    Norms are those before clipping.
-    """
-
-    losses: tuple[float, ...]
-    gradient_norms: tuple[float, ...]
-    learning_rates: tuple[float, ...]
-    statistics: Mapping[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepSettings:
-    """What an engine's steps depend on and may change between two of them.
-
-    `num_optimizer_steps` is the length of the learning-rate schedule.
-    """
-
-    algorithm: AlgorithmConfig
-    optimizer: OptimizerConfig
-    num_optimizer_steps: int
+    from trainer.step.ports import StepResult, StepSettings, TrainingBatch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +60,7 @@ class TrainingEngine(Protocol):
         ...
 
     def load_checkpoint(self, directory: Path) -> None:
-        """Go on exactly where `save_checkpoint` was called. Raises EngineError."""
+        """Continue exactly where `save_checkpoint` was called; the engine is newly started. Raises EngineError."""
         ...
 
     def describe(self) -> EngineDescription:
@@ -144,5 +68,5 @@ class TrainingEngine(Protocol):
         ...
 
     def close(self) -> None:
-        """Give everything back; calling it again does nothing."""
+        """Release all resources. Idempotent."""
         ...

@@ -1,4 +1,4 @@
-"""A training engine that only hashes: nothing is learnt, and everything it was given shows in its weights."""
+"""A simulated training engine: nothing is learnt, but everything it was given to train shows in its weights."""
 
 from __future__ import annotations
 
@@ -7,68 +7,86 @@ from hashlib import sha256
 from typing import TYPE_CHECKING
 
 import numpy as np
+from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from trainer.engines.ports import EngineDescription, StepResult
+from rollog.kernel.errors import EngineError, WeightsError
+from trainer.engines.ports import EngineDescription
+from trainer.step.ports import StepResult
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from trainer.engines.ports import StepSettings, TrainingBatch
+    from trainer.step.ports import StepSettings, TrainingBatch
 
 _on_policy = {"first_effective_sample_size": 1.0, "first_divergence": 0.0}
+_digest_file = "digest"
 
 
-class HashTrainingEngine:
-    """Training as a hash chain: the weights are a digest of every batch so far, in order.
+class SimulatedTrainingEngine:
+    """Training as a hash chain: the weights are a digest of model path and every batch so far, in order.
 
-    A step takes `step_seconds`, in place of the computation. The policy never moves away from itself, which is what
-    the statistics of a step say.
+    For `trainer.engines.ports.TrainingEngine` where learning does not matter: simulations, tests, benchmarks. A step
+    takes `step_seconds`, in place of the computation. The policy never moves away from itself, which is what the
+    statistics of a step say; settings change nothing.
     """
 
     def __init__(self, *, step_seconds: float = 0.0) -> None:
         self._step_seconds = step_seconds
-        self._digest = b""
+        self._digest: bytes | None = None
 
     def start(self, model_path: str, weights_path: Path | None = None) -> None:
-        """Begin with the digest of the path, or with that of a weights file."""
-        self._digest = sha256(model_path.encode()).digest()
-        if weights_path is not None:
+        """Begin with the digest of the path, or with that of a weights file. Raises WeightsError for other files."""
+        if weights_path is None:
+            self._digest = sha256(model_path.encode()).digest()
+            return
+        try:
             self._digest = load(weights_path.read_bytes())["digest"].tobytes()
+        except (OSError, SafetensorError, KeyError) as error:
+            raise WeightsError(f"weights file {weights_path} holds no digest: {error}") from error
 
     def train_step(self, batch: TrainingBatch) -> StepResult:
         """Take the batch into the digest."""
-        digest = sha256(self._digest)
+        digest = sha256(self._started())
         for sample in batch.samples:
             digest.update(sample.token_ids.tobytes() + repr(sample.advantage).encode())
-        for part in batch.plan:
-            digest.update(repr(part).encode())
+        for micro_batch in batch.plan:
+            digest.update(repr(micro_batch).encode())
         self._digest = digest.digest()
         if self._step_seconds:
             time.sleep(self._step_seconds)
+        nothing = (0.0,) * len({micro_batch.minibatch for micro_batch in batch.plan})
         return StepResult(
-            losses=(0.0,), gradient_norms=(0.0,), learning_rates=(0.0,), statistics=dict(_on_policy)
+            losses=nothing, gradient_norms=nothing, learning_rates=nothing, statistics=dict(_on_policy)
         )
 
     def change_settings(self, settings: StepSettings) -> None:
-        """There are none."""
+        """Nothing depends on them."""
         del settings
+        self._started()
 
     def export_weights(self) -> bytes:
         """The digest as a safetensors file."""
-        file: bytes = save({"digest": np.frombuffer(self._digest, dtype=np.uint8)})
+        file: bytes = save({"digest": np.frombuffer(self._started(), dtype=np.uint8)})
         return file
 
     def save_checkpoint(self, directory: Path) -> None:
         """Write the digest."""
-        (directory / "digest").write_bytes(self._digest)
+        (directory / _digest_file).write_bytes(self._started())
 
     def load_checkpoint(self, directory: Path) -> None:
-        """Go on from a digest."""
-        self._digest = (directory / "digest").read_bytes()
+        """Continue from a digest. Raises EngineError."""
+        self._started()
+        try:
+            self._digest = (directory / _digest_file).read_bytes()
+        except OSError as error:
+            raise EngineError(
+                f"{directory} holds no digest of the simulated engine ({error}); remove that directory"
+            ) from error
 
     def describe(self) -> EngineDescription:
         """Nothing that a result depends on."""
+        self._started()
         return EngineDescription(
             name="hash",
             world_size=1,
@@ -80,4 +98,10 @@ class HashTrainingEngine:
         )
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Forget the digest."""
+        self._digest = None
+
+    def _started(self) -> bytes:
+        if self._digest is None:
+            raise EngineError("the training engine is not started: call start() first")
+        return self._digest

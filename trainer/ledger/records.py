@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from rollog.settings.groups import FreshnessConfig
     from schemas import LedgerBody, MicroBatch, Sample
     from trainer.buffer.sample_buffer import ReadyGroup
-    from trainer.engines.ports import EngineDescription, StepResult
+    from trainer.engines.ports import EngineDescription
+    from trainer.step.ports import StepResult
 
 Judgement = tuple[tuple[Verdict, ...], tuple[ClosedGroup, ...]]
 

@@ -10,9 +10,9 @@ import torch
 
 from rollog.kernel.errors import DataError
 from schemas.arrays import float32_array, int32_array, uint8_array
-from trainer.engines.ports import TrainingSample
-from trainer.model.policy import frozen_logprobs
 from trainer.step.collation import collate
+from trainer.step.forward import frozen_logprobs
+from trainer.step.ports import TrainingSample
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -6,13 +6,12 @@ tokens, V vocabulary.
 The output layer runs only where a trained token is predicted: N rows instead of S * T, which for large
 vocabularies decides how much memory a step takes.
 """
-# ruff: noqa: N815 - fields that are tensors carry shape suffixes
 
 from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError
@@ -31,21 +30,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from rollog.settings.training import Reproducible
-    from trainer.step.collation import CollatedBatch
 
 dtypes: dict[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-
-
-class PolicyOutputs(NamedTuple):
-    """What a policy says of one micro-batch, each (B, R) in float32, 0 where nothing is trained.
-
-    Log pi of the tokens; the entropies of the distributions they came from, in nats; the value, before each token, of
-    what is still to come. The latter two are None where they were not asked for.
-    """
-
-    logprobs_BR: Tensor
-    entropies_BR: Tensor | None
-    values_BR: Tensor | None
 
 
 class Policy(nn.Module):
@@ -81,7 +67,10 @@ class Policy(nn.Module):
         with_entropy: bool = False,
         with_values: bool = False,
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Gives the entries of PolicyOutputs. Raises EngineError for values where there is no value head."""
+        """The entries of `trainer.step.forward.PolicyOutputs`, each (B, R).
+
+        Raises EngineError for values where there is no value head.
+        """
         self._source_N = source_N
         packed = {} if position_ids_ST is None else {"position_ids": position_ids_ST}
         logits_NV = self.model(input_ids=input_ids_ST, use_cache=False, **packed).logits[0].float()
@@ -124,37 +113,6 @@ def compute_deterministically(num_threads: int, reproducible: Reproducible = "ma
     torch.set_num_threads(num_threads)
     torch.use_deterministic_algorithms(True)
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-
-
-def policy_outputs(
-    policy: nn.Module, batch: CollatedBatch, *, with_entropy: bool = False, with_values: bool = False
-) -> PolicyOutputs:
-    """What `policy`, a Policy or an engine around one, says of one micro-batch."""
-    outputs: tuple[Tensor, Tensor | None, Tensor | None] = policy(
-        batch.input_ids_ST,
-        batch.source_N,
-        batch.target_N,
-        batch.response_N,
-        batch.mask_BR,
-        position_ids_ST=batch.position_ids_ST,
-        with_entropy=with_entropy,
-        with_values=with_values,
-    )
-    return PolicyOutputs(*outputs)
-
-
-@torch.no_grad()
-def frozen_logprobs(policy: nn.Module, batch: CollatedBatch) -> Tensor:
-    """The log pi (B, R) of one micro-batch, without gradient."""
-    return policy_outputs(policy, batch).logprobs_BR
-
-
-@torch.no_grad()
-def frozen_values(policy: nn.Module, batch: CollatedBatch) -> Tensor:
-    """The values (B, R) before the trained tokens of one micro-batch, without gradient. Raises EngineError."""
-    values_BR = policy_outputs(policy, batch, with_values=True).values_BR
-    assert values_BR is not None
-    return values_BR
 
 
 def load_model(model_path: str, weights_path: Path | None, dtype: str) -> PreTrainedModel:

@@ -30,9 +30,10 @@ if TYPE_CHECKING:
     from rollog.rules.ledger_state import LedgerState
     from schemas import Genesis, MicroBatch, Step
     from trainer.checkpoints import Checkpoint
-    from trainer.engines.ports import EngineDescription, StepResult, TrainingEngine
+    from trainer.engines.ports import EngineDescription, TrainingEngine
     from trainer.recorded.history import History
     from trainer.settings import TrainerSettings
+    from trainer.step.ports import StepResult
 
 log = get_logger("trainer")
 

@@ -15,7 +15,7 @@ from trainer.step.losses.policy import (
     TokenLosses,
     clipped_losses,
     decoupled_losses,
-    tapered_losses,
+    topr_losses,
     weighted_losses,
 )
 from trainer.step.losses.ratios import at_level, outside
@@ -58,9 +58,9 @@ def policy_losses(
         case "policy_gradient" | "rloo" | "cispo":
             return weighted_losses(tokens, weights=weights, level=level)
         case "topr":
-            return tapered_losses(tokens, weights=weights, level=level)
+            return topr_losses(tokens, weights=weights, level=level)
         case "weighted_topr":
-            return tapered_losses(
+            return topr_losses(
                 tokens,
                 weights=weights,
                 positive_weight=algorithm.positive_weight,

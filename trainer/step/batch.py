@@ -13,9 +13,9 @@ import numpy as np
 from rollog.kernel.errors import DataError, EngineError
 from rollog.rules.headers import is_drawn_at
 from schemas import int32_array, num_turns, uint8_array
-from trainer.engines.ports import TrainingBatch, TrainingSample
 from trainer.step.advantages import overlong_penalty, turn_advantages
 from trainer.step.planning import plan_step
+from trainer.step.ports import TrainingBatch, TrainingSample
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rollog.settings.training import AlgorithmConfig, TrainerConfig
     from schemas import MicroBatch, Sample
     from schemas.arrays import Int32Array, UInt8Array
-    from trainer.engines.ports import StepResult
+    from trainer.step.ports import StepResult
 
 
 def training_batch(

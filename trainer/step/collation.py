@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from trainer.engines.ports import TrainingBatch, TrainingSample
+    from trainer.step.ports import StepEngine, TrainingBatch, TrainingSample
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -52,9 +52,9 @@ class CollatedBatch:
 
     def to(self, device: torch.device) -> CollatedBatch:
         """The same micro-batch on `device`."""
-        found: dict[str, Tensor | None] = {name: getattr(self, name) for name in self.__slots__}
-        there = {name: tensor.to(device) for name, tensor in found.items() if tensor is not None}
-        return replace(self, **there)
+        tensors: dict[str, Tensor | None] = {name: getattr(self, name) for name in self.__slots__}
+        moved = {name: tensor.to(device) for name, tensor in tensors.items() if tensor is not None}
+        return replace(self, **moved)
 
 
 def collate(
@@ -69,14 +69,14 @@ def collate(
     advantages_BR = np.zeros((num_samples, response_width), dtype=np.float32)
     lags_BR = np.full((num_samples, response_width), -1, dtype=np.int64)
     starts_B = np.zeros(num_samples, dtype=np.int64)
-    for number, sample in enumerate(samples):
+    for row, sample in enumerate(samples):
         length = len(sample.token_ids)
-        behaviour_BR[number, :length] = sample.behaviour_logprobs
-        mask_BR[number, :length] = sample.loss_mask != 0
-        advantages_BR[number, :length] = _advantages(sample)
+        behaviour_BR[row, :length] = sample.behaviour_logprobs
+        mask_BR[row, :length] = sample.loss_mask != 0
+        advantages_BR[row, :length] = _advantages(sample)
         if sample.lags is not None:
-            lags_BR[number, :length] = sample.lags
-        starts_B[number] = begins_B[number] + len(sample.prompt_token_ids)
+            lags_BR[row, :length] = sample.lags
+        starts_B[row] = begins_B[row] + len(sample.prompt_token_ids)
     samples_N, columns_N = np.nonzero(mask_BR)
     tokens_N = starts_B[samples_N] + columns_N
     return CollatedBatch(
@@ -93,14 +93,21 @@ def collate(
     )
 
 
-def collated_once(
-    batch: TrainingBatch, rank: int, *, device: torch.device, packing: bool
+def collated_micro_batch(batch: TrainingBatch, positions: Sequence[int], engine: StepEngine) -> CollatedBatch:
+    """The samples at `positions` as `engine` takes them: padded or packed, on its device."""
+    samples = [batch.samples[position] for position in positions]
+    return collate(samples, packing=engine.packing).to(engine.device)
+
+
+def first_pass_micro_batches(
+    batch: TrainingBatch, engine: StepEngine, *, without_first_minibatch: bool = False
 ) -> Iterator[tuple[tuple[int, ...], CollatedBatch]]:
-    """The micro-batches of `rank` on `device`, each sample once however many passes are planned, with its positions."""
-    for part in first_pass(batch.plan):
-        if part.rank == rank:
-            samples = [batch.samples[position] for position in part.positions]
-            yield part.positions, collate(samples, packing=packing).to(device)
+    """The micro-batches of this rank with their positions, each sample once however many passes are planned."""
+    first_minibatch = min((planned.minibatch for planned in batch.plan), default=0)
+    for planned in first_pass(batch.plan):
+        is_left_out = without_first_minibatch and planned.minibatch == first_minibatch
+        if planned.rank == engine.rank and not is_left_out:
+            yield planned.positions, collated_micro_batch(batch, planned.positions, engine)
 
 
 def _advantages(sample: TrainingSample) -> float | npt.NDArray[np.float32]:
@@ -116,11 +123,11 @@ def _estimates(samples: Sequence[TrainingSample], shape: tuple[int, ...]) -> dic
     """Values and returns (B, R) where a critic has made them."""
     if not samples or any(sample.estimates is None for sample in samples):
         return {}
-    found = {name: np.zeros(shape, dtype=np.float32) for name in ("values", "returns")}
-    for number, sample in enumerate(samples):
-        for name, array_BR in found.items():
-            array_BR[number, : len(sample.token_ids)] = getattr(sample.estimates, name)
-    return {f"{name}_BR": torch.from_numpy(array_BR) for name, array_BR in found.items()}
+    arrays = {name: np.zeros(shape, dtype=np.float32) for name in ("values", "returns")}
+    for row, sample in enumerate(samples):
+        for name, array_BR in arrays.items():
+            array_BR[row, : len(sample.token_ids)] = getattr(sample.estimates, name)
+    return {f"{name}_BR": torch.from_numpy(array_BR) for name, array_BR in arrays.items()}
 
 
 def _rows(
@@ -129,19 +136,19 @@ def _rows(
     """Token ids (S, T), packed also positions (S, T), and the place of each sample in the flattened grid."""
     lengths = [sample.num_tokens for sample in samples]
     width = max(max(lengths, default=1), 1)
-    rows = pack_rows(lengths, width) if packing else [[number] for number in range(len(samples))]
+    rows = pack_rows(lengths, width) if packing else [[index] for index in range(len(samples))]
     input_ids_ST = np.full((max(len(rows), 1), width), pad_token_id, dtype=np.int64)
     position_ids_ST = np.zeros_like(input_ids_ST)
     begins_B = [0] * len(samples)
     for row, members in enumerate(rows):
         column = 0
-        for number in members:
-            sample, end = samples[number], column + lengths[number]
+        for index in members:
+            sample, end = samples[index], column + lengths[index]
             prompt_end = column + len(sample.prompt_token_ids)
             input_ids_ST[row, column:prompt_end] = sample.prompt_token_ids
             input_ids_ST[row, prompt_end:end] = sample.token_ids
             position_ids_ST[row, column:end] = np.arange(end - column)
-            begins_B[number] = row * width + column
+            begins_B[index] = row * width + column
             column = end
         position_ids_ST[row, column:] = np.arange(width - column)
     return input_ids_ST, position_ids_ST if packing else None, begins_B

@@ -1,47 +1,35 @@
 """The critic: advantages of single tokens, from the values that the policy's own value head gives.
 
 Before the first minibatch of a step the policy, as it is then, says of every trained token what it expects to come.
-`trainer.advantages.gae_advantages` compares that with what came; the values and what they should have been are what the
-value head is trained with, in the same minibatches as the policy (`trainer.losses.values`).
+`trainer.step.advantages.gae_advantages` compares that with what came; the values and what they should have been are
+what the value head is trained with, in the same minibatches as the policy (`trainer.step.losses.values`).
 
-Each rank asks for the samples that it trains. Sums over the batch are those of all ranks, in the order of the batch:
-they do not depend on how it is shared out.
+Each rank computes the values of the samples that it trains in the first pass, and ranks exchange them: every rank then
+has those of the samples that it trains in a later pass, and sums over the whole batch, in the order of the batch, that
+do not depend on how it is shared out.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from rollog.kernel.errors import EngineError
 from schemas import float32_array, turn_numbers
-from trainer.engines.ports import TokenEstimates
-from trainer.model.policy import frozen_values
 from trainer.step.advantages import gae_advantages, std_epsilon
-from trainer.step.collation import collated_once
+from trainer.step.collation import first_pass_micro_batches
+from trainer.step.forward import frozen_values
+from trainer.step.gathering import gather_by_position
+from trainer.step.ports import TokenEstimates
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    import torch
-
     from rollog.settings.training import AlgorithmConfig
     from schemas.arrays import Float32Array
-    from trainer.engines.ports import TrainingBatch, TrainingSample
-
-    Float64Array = np.ndarray[tuple[int], np.dtype[np.float64]]
-
-T = TypeVar("T")
-
-
-class Gather(Protocol):
-    """Puts the entries of all ranks together."""
-
-    def __call__(self, found: dict[int, T], /) -> dict[int, T]:
-        """All entries, by the position of their sample in the batch."""
-        ...
+    from trainer.step.ports import Float64Array, StepEngine, TrainingBatch, TrainingSample
 
 
 class ValueSums(NamedTuple):
@@ -58,34 +46,19 @@ class ValueSums(NamedTuple):
         return ValueSums(*(here + there for here, there in zip(self, other, strict=True)))
 
 
-def with_estimates(
-    policy: torch.nn.Module,
-    batch: TrainingBatch,
-    algorithm: AlgorithmConfig,
-    *,
-    rank: int,
-    device: torch.device,
-    gather: Gather,
-    packing: bool = False,
+def with_token_advantages(
+    batch: TrainingBatch, engine: StepEngine, algorithm: AlgorithmConfig
 ) -> tuple[TrainingBatch, dict[str, float]]:
-    """The batch with estimates for the samples of this rank, and how good the values were over all ranks.
+    """The batch with estimates of the critic for the samples of this rank, where `algorithm` has one; else as it is.
 
-    `value_mean` and `return_mean` are means over trained tokens; `explained_variance` is 1 - Var(R - V) / Var(R), 0 for
-    values that are all equal, left out where the returns are.
-
-    Args:
-        policy: with a value head, as it is before the step.
-        batch: of all ranks.
-        algorithm: one that `needs_values`.
-        rank: whose samples are asked for.
-        device: where the policy is.
-        gather: puts the entries of all ranks together.
-        packing: whether samples share rows of a forward pass.
+    Beside it the figures of `_statistics`, over all ranks.
 
     Raises:
-        EngineError: a value of any rank is not finite.
+        EngineError: a value of any rank is not finite, or the policy has no value head.
     """
-    values_of = _values(policy, batch, rank, device=device, packing=packing)
+    if not algorithm.needs_values:
+        return batch, {}
+    values_of = gather_by_position(engine, _own_values(batch, engine))
     raw = {
         position: gae_advantages(
             values,
@@ -93,38 +66,41 @@ def with_estimates(
             discount=algorithm.discount,
             gae_lambda=algorithm.gae_lambda,
         )
-        for position, values in values_of.items()
+        for position, values in sorted(values_of.items())
     }
-    sums = _in_order(gather({position: _sums(values_of[position], raw[position]) for position in raw}))
+    sums = _in_order({position: _sums(values_of[position], raw[position]) for position in raw})
     if not np.isfinite(sums).all():
         raise EngineError(
             "the value head gives values that are no numbers; nothing was published: lower optimizer.learning_rate "
             "or algorithm.value_coefficient"
         )
-    learnt = _normalized(raw, sums, gather) if algorithm.normalize_std else raw
+    normalized = _normalized(raw, sums) if algorithm.normalize_std else raw
     samples = list(batch.samples)
-    for position, values in values_of.items():
-        sample = samples[position]
+    for position in _positions_of_rank(batch, engine.rank):
+        sample, values = samples[position], values_of[position]
         estimates = TokenEstimates(
             values=_spread(sample, values),
             returns=_spread(sample, values + raw[position]),
-            advantages=_spread(sample, learnt[position]),
+            advantages=_spread(sample, normalized[position]),
         )
         samples[position] = replace(sample, estimates=estimates)
     return replace(batch, samples=tuple(samples)), _statistics(sums)
 
 
-def _values(
-    policy: torch.nn.Module, batch: TrainingBatch, rank: int, *, device: torch.device, packing: bool
-) -> dict[int, Float64Array]:
+def _positions_of_rank(batch: TrainingBatch, rank: int) -> set[int]:
+    """What this rank trains in any pass."""
+    return {position for planned in batch.plan if planned.rank == rank for position in planned.positions}
+
+
+def _own_values(batch: TrainingBatch, engine: StepEngine) -> dict[int, Float64Array]:
     """The values of the trained tokens of each sample of this rank, by its position in the batch."""
-    found: dict[int, Float64Array] = {}
-    for positions, collated in collated_once(batch, rank, device=device, packing=packing):
-        values_BR = frozen_values(policy, collated).cpu().double().numpy()
+    values_of: dict[int, Float64Array] = {}
+    for positions, collated in first_pass_micro_batches(batch, engine):
+        values_BR = frozen_values(engine.policy, collated).cpu().double().numpy()
         mask_BR = collated.mask_BR.cpu().numpy()
         for row, position in enumerate(positions):
-            found[position] = values_BR[row][mask_BR[row]]
-    return found
+            values_of[position] = values_BR[row][mask_BR[row]]
+    return values_of
 
 
 def _rewards(sample: TrainingSample) -> Float64Array:
@@ -153,15 +129,15 @@ def _sums(values: Float64Array, advantages: Float64Array) -> ValueSums:
     )
 
 
-def _normalized(
-    advantages: Mapping[int, Float64Array], sums: ValueSums, gather: Gather
-) -> dict[int, Float64Array]:
+def _normalized(advantages: Mapping[int, Float64Array], sums: ValueSums) -> dict[int, Float64Array]:
     """With the mean over all tokens of the batch taken off, and divided by their deviation."""
     mean = sums.advantages / max(sums.num_tokens, 1.0)
-    centred = {position: each - mean for position, each in advantages.items()}
-    squared = gather({position: float(np.square(each).sum()) for position, each in centred.items()})
-    variance = sum(squared[position] for position in sorted(squared)) / max(sums.num_tokens - 1.0, 1.0)
-    return {position: each / (np.sqrt(variance) + std_epsilon) for position, each in centred.items()}
+    centred = {position: of_sample - mean for position, of_sample in advantages.items()}
+    squared = sum(float(np.square(of_sample).sum()) for of_sample in centred.values())
+    variance = squared / max(sums.num_tokens - 1.0, 1.0)
+    return {
+        position: of_sample / (np.sqrt(variance) + std_epsilon) for position, of_sample in centred.items()
+    }
 
 
 def _in_order(sums_of: Mapping[int, ValueSums]) -> ValueSums:
@@ -172,6 +148,11 @@ def _in_order(sums_of: Mapping[int, ValueSums]) -> ValueSums:
 
 
 def _statistics(sums: ValueSums) -> dict[str, float]:
+    """How good the values were.
+
+    `value_mean` and `return_mean` are means over trained tokens; `explained_variance` is 1 - Var(R - V) / Var(R), 0 for
+    values that are all equal, left out where the returns are.
+    """
     if sums.num_tokens == 0:
         return {}
     return_mean = sums.returns / sums.num_tokens
@@ -179,8 +160,8 @@ def _statistics(sums: ValueSums) -> dict[str, float]:
     means = {"value_mean": sums.values / sums.num_tokens, "return_mean": return_mean}
     if variance < std_epsilon:
         return means
-    left = sums.advantages_squared / sums.num_tokens - (sums.advantages / sums.num_tokens) ** 2
-    return means | {"explained_variance": 1.0 - left / variance}
+    unexplained = sums.advantages_squared / sums.num_tokens - (sums.advantages / sums.num_tokens) ** 2
+    return means | {"explained_variance": 1.0 - unexplained / variance}
 
 
 def _spread(sample: TrainingSample, values: Float64Array) -> Float32Array:

@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_of_first_minibatch = ("effective_sample_size", "divergence")
 _maxima = frozenset({"ratio_max", "log_ratio_max", "fresh_log_ratio_max"})
 
 
@@ -48,6 +52,30 @@ class RatioSums:
             for field in fields(self)
         }
         return RatioSums(**added)
+
+    def to_numbers(self) -> list[float]:
+        """All fields as numbers; one that may be missing as two, whether it is there and its value."""
+        numbers: list[float] = []
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.default is None:
+                numbers.append(float(value is not None))
+            numbers.append(0.0 if value is None else float(value))
+        return numbers
+
+    @classmethod
+    def of_numbers(cls, numbers: Sequence[float]) -> RatioSums:
+        """What `to_numbers` was called on."""
+        values: dict[str, Any] = {}
+        remaining = iter(numbers)
+        for field in fields(cls):
+            if field.default is None:
+                is_there, number = next(remaining), next(remaining)
+                values[field.name] = number if is_there else None
+            else:
+                is_count = isinstance(field.default, int)
+                values[field.name] = int(next(remaining)) if is_count else next(remaining)
+        return cls(**values)
 
     def summary(self) -> dict[str, float]:
         """Figures for the ledger; empty when no token was trained.
@@ -156,6 +184,19 @@ def ratio_sums(
     rounded = {name: round(measured[name]) for name in counts_N}
     not_negative = {name: max(measured[name], 0.0) for name in ("divergence", "fresh_divergence")}
     return RatioSums(num_tokens=log_ratios_N.numel(), **(measured | rounded | not_negative))
+
+
+def step_statistics(sums: Sequence[RatioSums]) -> dict[str, float]:
+    """Figures over all minibatches, and how far the first one, before any update, is from the behaviour policy.
+
+    The latter, called `first_...`, say how off-policy the batch itself was: they are what alpha is controlled by. They
+    are told apart into the mismatch of inference engine and trainer, and staleness, where versions are known.
+    """
+    if not sums:
+        return {}
+    total, first = sum(sums, start=RatioSums()), sums[0].summary()
+    measured = {f"first_{name}": first[name] for name in _of_first_minibatch if name in first}
+    return total.summary() | measured | {"first_log_ratio_max": sums[0].log_ratio_max} | sums[0].mismatch()
 
 
 def finite(statistics: dict[str, float]) -> dict[str, float]:

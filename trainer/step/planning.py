@@ -3,7 +3,7 @@
 Pure and independent of library versions: the order comes from sha256 of seed and group, never from a random
 number generator. A plan names every position of the training order once in each pass over the batch.
 
-    batch of groups -> passes (each deals the groups anew)
+    batch of groups -> passes (each deals the groups again)
                     -> minibatches (whole groups, one optimizer step each)
                     -> ranks (balanced in tokens)
                     -> micro-batches (samples of similar length, or packed into rows; padded size bounded)
@@ -73,23 +73,30 @@ def plan_step(
 
 def first_pass(plan: Sequence[MicroBatch]) -> tuple[MicroBatch, ...]:
     """The micro-batches of all ranks until every position has been named once."""
-    found: list[MicroBatch] = []
-    seen: set[int] = set()
-    for number in sorted({part.minibatch for part in plan}):
-        parts = [part for part in plan if part.minibatch == number]
-        members = {position for part in parts for position in part.positions}
-        if seen & members:
+    first: list[MicroBatch] = []
+    named: set[int] = set()
+    for minibatch in sorted({planned.minibatch for planned in plan}):
+        micro_batches = [planned for planned in plan if planned.minibatch == minibatch]
+        positions = {position for planned in micro_batches for position in planned.positions}
+        if named & positions:
             break
-        seen |= members
-        found += parts
-    return tuple(found)
+        named |= positions
+        first += micro_batches
+    return tuple(first)
+
+
+def has_one_pass(plan: Sequence[MicroBatch]) -> bool:
+    """Whether the plan names every position once."""
+    return len(first_pass(plan)) == len(plan)
 
 
 def padding_share(plan: Sequence[MicroBatch], lengths: Sequence[int], *, packing: bool = False) -> float:
     """The share of a plan's forward tokens that is padding."""
-    parts = [[lengths[position] for position in part.positions] for part in plan if part.positions]
-    padded = sum(num_padded_tokens(part, packing=packing) for part in parts)
-    return 1.0 - sum(map(sum, parts)) / padded if padded else 0.0
+    micro_batches = [
+        [lengths[position] for position in planned.positions] for planned in plan if planned.positions
+    ]
+    padded = sum(num_padded_tokens(of_samples, packing=packing) for of_samples in micro_batches)
+    return 1.0 - sum(map(sum, micro_batches)) / padded if padded else 0.0
 
 
 def _positions_by_group(group_lengths: Sequence[Sequence[int]]) -> list[range]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rollog.settings.training import OptimizerConfig
-    from trainer.engines.ports import StepSettings
+    from trainer.step.ports import StepSettings
 
 
 def next_rates(steps_taken: int, num_minibatches: int, settings: StepSettings) -> tuple[float, ...]:

@@ -30,7 +30,7 @@ from rollog.kernel.runs import find_run, read_runs, register_run
 from rollog.kernel.weights import WeightsStore
 from schemas import RunManifest, WeightVersion
 from schemas.codec import decode_as
-from trainer.engines.simulated import HashTrainingEngine
+from trainer.engines.simulated import SimulatedTrainingEngine
 from trainer.recorded.history import read_history
 from trainer.recorded.recovery import restore_engine
 from trainer.recorded.redo import Recording
@@ -141,7 +141,7 @@ def test_every_step_can_be_trained_again_from_an_archive_with_the_first_weights_
         export_archive(run.broker, run.topics, store_of(run), path, weights=WeightsChoice.FIRST)
         archive = ArchiveBroker(path)
         history = read_history(archive, run.topics)
-        engine = HashTrainingEngine()
+        engine = SimulatedTrainingEngine()
         recording = Recording(
             broker=archive,
             topics=run.topics,

@@ -29,9 +29,10 @@ from rollog.settings.groups import GroupConfig
 from rollog.settings.run import ModelConfig, RunConfig
 from rollog.settings.training import AlgorithmConfig, OptimizerConfig, TrainerConfig
 from schemas import FinishReason
-from trainer.engines.ports import TrainingBatch, TrainingSample
-from trainer.model.policy import Policy, frozen_logprobs, load_model
+from trainer.model.policy import Policy, load_model
 from trainer.step.collation import collate
+from trainer.step.forward import frozen_logprobs
+from trainer.step.ports import TrainingBatch, TrainingSample
 
 if TYPE_CHECKING:
     from pathlib import Path

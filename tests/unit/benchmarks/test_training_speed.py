@@ -20,8 +20,8 @@ from benchmarks.training.training_speed import (
 )
 from rollog.settings.training import AlgorithmConfig, OptimizerConfig, TrainerConfig
 from trainer.engines.plain import PlainEngine
-from trainer.engines.ports import StepSettings
 from trainer.model.policy import load_model, untied_tensors
+from trainer.step.ports import StepSettings
 
 if TYPE_CHECKING:
     from pathlib import Path

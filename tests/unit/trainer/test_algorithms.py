@@ -20,7 +20,7 @@ from trainer.step.losses.policy import (
     Tokens,
     clipped_losses,
     decoupled_losses,
-    tapered_losses,
+    topr_losses,
     weighted_losses,
 )
 from trainer.step.losses.ratios import at_level, log_ratios, max_log_ratio
@@ -184,7 +184,7 @@ def test_a_truncated_weight_keeps_the_gradient_of_its_token(
 )
 def test_tapering_leaves_good_responses_as_they_are(ratio: float, advantage: float, gradient: float) -> None:
     tokens, logprobs, _ = one_token(ratio, advantage)
-    losses = tapered_losses(tokens, positive_weight=2.0, negative_weight=3.0)
+    losses = topr_losses(tokens, positive_weight=2.0, negative_weight=3.0)
     assert losses.clipped_BR.item() is (advantage < 0 and ratio > 1)
     assert slope(losses.losses_BR, logprobs) == pytest.approx(gradient)
 

@@ -10,21 +10,14 @@ import torch
 from support.small_training import NaiveEngine, a_training_sample, make_model
 
 from rollog.kernel.errors import DataError, WeightsError
-from trainer.model.policy import (
-    Policy,
-    checkpoint_activations,
-    frozen_logprobs,
-    load_model,
-    policy_outputs,
-    to_safetensors,
-    untied_tensors,
-)
+from trainer.model.policy import Policy, checkpoint_activations, load_model, to_safetensors, untied_tensors
 from trainer.step.collation import collate
+from trainer.step.forward import frozen_logprobs, policy_outputs
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from trainer.engines.ports import TrainingSample
+    from trainer.step.ports import TrainingSample
 
 
 def samples_of_many_shapes() -> list[TrainingSample]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from threading import Barrier
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,21 +13,22 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from support.small_training import a_batch, a_training_sample
+from support.step_engine import DescentEngine, ThreadsMeeting
 from torch import Tensor, nn
 
 from rollog.kernel.errors import EngineError
 from rollog.settings.training import AlgorithmConfig
 from schemas import MicroBatch
-from trainer.engines.ports import TrainingBatch
+from trainer.engines.multi_rank.messages import of_rank
 from trainer.step.advantages import gae_advantages
-from trainer.step.critic import with_estimates
+from trainer.step.critic import with_token_advantages
 from trainer.step.losses.aggregation import Denominators, aggregate
 from trainer.step.losses.values import Values, value_losses
+from trainer.step.ports import TrainingBatch
 
 if TYPE_CHECKING:
     from rollog.settings.training import Aggregation
 
-cpu = torch.device("cpu")
 numbers = st.floats(-10, 10)
 
 
@@ -167,7 +167,7 @@ gae = AlgorithmConfig(type="ppo", advantage="gae", gae_lambda=0.9, discount=0.95
 def estimated(
     batch: TrainingBatch, algorithm: AlgorithmConfig = gae
 ) -> tuple[TrainingBatch, dict[str, float]]:
-    return with_estimates(ValuedPolicy(), batch, algorithm, rank=0, device=cpu, gather=lambda found: found)
+    return with_token_advantages(batch, DescentEngine(ValuedPolicy()), algorithm)
 
 
 def advantages(batch: TrainingBatch, position: int) -> list[float]:
@@ -221,37 +221,27 @@ def test_advantages_are_normalized_over_the_tokens_of_the_batch() -> None:
     assert every == pytest.approx((before - before.mean()) / before.std(ddof=1), abs=1e-4)
 
 
-class Meeting:
-    """Where ranks, each a thread, put their entries together."""
-
-    def __init__(self, num_ranks: int) -> None:
-        self.barrier = Barrier(num_ranks, timeout=60.0)
-        self.entries: dict[int, Any] = {}
-
-    def gather(self, found: dict[int, Any]) -> dict[int, Any]:
-        self.entries.update(found)
-        self.barrier.wait()
-        everything = dict(self.entries)
-        if self.barrier.wait() == 0:
-            self.entries = {}
-        self.barrier.wait()
-        return everything
-
-
-def test_ranks_find_what_one_finds_each_for_its_own_samples() -> None:
+@pytest.mark.parametrize("num_epochs", [1, 3])
+def test_ranks_find_what_one_finds_each_for_the_samples_it_trains_in_any_pass(num_epochs: int) -> None:
     alone, statistics = estimated(a_batch(0, with_rewards=True))
-    batch = a_batch(0, with_rewards=True, world_size=2, micro_batch_tokens=25)
-    meeting = Meeting(2)
+    batch = a_batch(0, with_rewards=True, world_size=2, micro_batch_tokens=25, num_epochs=num_epochs)
+    meeting = ThreadsMeeting(2)
 
-    def found_by(rank: int) -> tuple[TrainingBatch, dict[str, float]]:
-        return with_estimates(ValuedPolicy(), batch, gae, rank=rank, device=cpu, gather=meeting.gather)
+    def estimated_by(rank: int) -> tuple[TrainingBatch, dict[str, float]]:
+        engine = DescentEngine(ValuedPolicy(), rank=rank, exchange=meeting.exchange)
+        return with_token_advantages(of_rank(batch, rank), engine, gae)
 
     with ThreadPoolExecutor(2) as pool:
-        shared = list(pool.map(found_by, (0, 1)))
+        shared = list(pool.map(estimated_by, (0, 1)))
     for position in range(len(batch.samples)):
-        owner = next(part.rank for part in batch.plan if position in part.positions)
-        assert advantages(shared[owner][0], position) == pytest.approx(advantages(alone, position), abs=1e-6)
-        assert shared[1 - owner][0].samples[position].estimates is None
+        owners = {planned.rank for planned in batch.plan if position in planned.positions}
+        for rank in (0, 1):
+            if rank in owners:
+                assert advantages(shared[rank][0], position) == pytest.approx(
+                    advantages(alone, position), abs=1e-6
+                )
+            else:
+                assert shared[rank][0].samples[position].estimates is None
     assert shared[0][1] == shared[1][1] == pytest.approx(statistics)
 
 
@@ -262,14 +252,15 @@ def test_statistics_say_how_much_the_values_know() -> None:
         plan=(MicroBatch(minibatch=0, rank=0, positions=(0, 1)),),
     )
     knows_nothing = AlgorithmConfig(advantage="gae", gae_lambda=1.0)
-    _, statistics = with_estimates(
-        ValuedPolicy(0.0), batch, knows_nothing, rank=0, device=cpu, gather=lambda found: found
-    )
+    _, statistics = with_token_advantages(batch, DescentEngine(ValuedPolicy(0.0)), knows_nothing)
     assert statistics == pytest.approx({"value_mean": 0.0, "return_mean": 2.0, "explained_variance": 0.0})
 
 
 def test_values_that_are_no_numbers_end_the_step() -> None:
     with pytest.raises(EngineError, match="no numbers"):
-        with_estimates(
-            ValuedPolicy(math.nan), a_batch(0), gae, rank=0, device=cpu, gather=lambda found: found
-        )
+        with_token_advantages(a_batch(0), DescentEngine(ValuedPolicy(math.nan)), gae)
+
+
+def test_without_a_critic_the_batch_stays_as_it_is() -> None:
+    batch = a_batch(0)
+    assert with_token_advantages(batch, DescentEngine(ValuedPolicy()), AlgorithmConfig()) == (batch, {})

@@ -7,9 +7,8 @@ import math
 import pytest
 import torch
 
-from trainer.step.gradients import step_statistics
 from trainer.step.losses.policy import Tokens, clipped_losses
-from trainer.step.off_policy import RatioSums, finite, ratio_sums
+from trainer.step.off_policy import RatioSums, finite, ratio_sums, step_statistics
 
 
 def sums_of(
@@ -124,3 +123,18 @@ def test_a_figure_that_one_part_lacks_is_that_of_the_other() -> None:
 
 def test_only_finite_figures_go_into_a_record() -> None:
     assert finite({"a": 1.0, "b": math.nan, "c": math.inf}) == {"a": 1.0}
+
+
+@pytest.mark.parametrize(
+    "sums",
+    [
+        RatioSums(),
+        RatioSums(num_tokens=2**40 + 1, ratio=1 / 3, num_clipped=7, entropy=0.0, value_loss=math.nan),
+        RatioSums(num_tokens=1, log_ratio=-0.1, reference_divergence=5e-324),
+    ],
+)
+def test_sums_come_through_numbers_bit_for_bit(sums: RatioSums) -> None:
+    numbers = sums.to_numbers()
+    again = RatioSums.of_numbers(numbers)
+    assert repr(again) == repr(sums)
+    assert len(numbers) == len(RatioSums().to_numbers())

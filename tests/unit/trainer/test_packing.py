@@ -10,24 +10,26 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from support.small_training import NaiveEngine, a_batch, a_training_sample, make_model
+from support.step_engine import DescentEngine
 from torch import Tensor, nn
 
 from rollog.kernel.errors import DataError
 from rollog.settings.training import AlgorithmConfig
 from schemas import MicroBatch
 from trainer.model.packing_probe import check_packing
-from trainer.model.policy import Policy, frozen_logprobs, load_model
+from trainer.model.policy import Policy, load_model
 from trainer.step.collation import collate
-from trainer.step.gradients import accumulate, anchors_of, minibatches
+from trainer.step.forward import frozen_logprobs
+from trainer.step.gradients import accumulate_gradients
+from trainer.step.minibatches import rank_minibatches
+from trainer.step.old_logprobs import old_and_reference_logprobs
 from trainer.step.packing import num_padded_tokens, pack_rows
 from trainer.step.planning import padding_share, plan_step
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from trainer.engines.ports import TrainingBatch
-
-cpu = torch.device("cpu")
+    from trainer.step.ports import TrainingBatch
 
 
 def test_a_sample_goes_into_the_first_row_that_has_room() -> None:
@@ -153,10 +155,10 @@ def test_packed_logprobs_are_those_of_each_sample_alone(tmp_path: Path, temperat
 def gradient(path: str, batch: TrainingBatch, algorithm: AlgorithmConfig, *, packing: bool) -> list[Tensor]:
     policy = Policy(load_model(path, None, "float32"), 1.0)
     reference = Policy(load_model(path, None, "float32"), 1.0)
-    work = minibatches(batch, 0, algorithm, packing=packing)
-    anchors = anchors_of(policy, reference, work, algorithm, device=cpu)
-    for minibatch, each in zip(work, anchors, strict=True):
-        accumulate(policy, Tensor.backward, minibatch, algorithm, anchors=each, device=cpu)
+    engine = DescentEngine(policy, reference, packing=packing)
+    fixed_logprobs = old_and_reference_logprobs(batch, engine, algorithm)
+    for minibatch in rank_minibatches(batch, 0, algorithm):
+        accumulate_gradients(minibatch, batch, fixed_logprobs, engine, algorithm)
     found = [parameter.grad for parameter in policy.parameters()]
     assert all(each is not None for each in found)
     return [each for each in found if each is not None]

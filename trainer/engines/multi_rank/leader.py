@@ -35,13 +35,8 @@ if TYPE_CHECKING:
     from rollog.kernel.processes import ChildProcess
     from rollog.settings.training import TrainerConfig
     from trainer.engines.multi_rank.ranks import RankGroup
-    from trainer.engines.ports import (
-        EngineDescription,
-        StepResult,
-        StepSettings,
-        TrainingBatch,
-        TrainingEngine,
-    )
+    from trainer.engines.ports import EngineDescription, TrainingEngine
+    from trainer.step.ports import StepResult, StepSettings, TrainingBatch
 
 log = get_logger("trainer")
 
@@ -194,7 +189,7 @@ class Followers:
         )
 
 
-class LeadingEngine:
+class MultiRankEngine:
     """The training engine of rank 0, whose calls all ranks make; see `trainer.engines.ports.TrainingEngine`."""
 
     def __init__(

@@ -18,7 +18,7 @@ from rollog.kernel.errors import EngineError
 from rollog.settings.training import AlgorithmConfig, OptimizerConfig
 from schemas import MicroBatch
 from schemas.arrays import float32_array, int32_array, uint8_array
-from trainer.engines.ports import StepSettings, TrainingBatch, TrainingSample
+from trainer.step.ports import StepSettings, TrainingBatch, TrainingSample
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -158,7 +158,7 @@ def weighted_losses(
     )
 
 
-def tapered_losses(
+def topr_losses(
     tokens: Tokens,
     *,
     weights: Bounds = (0.0, 1.0),

@@ -17,16 +17,16 @@ from rollog.kernel.errors import ConfigError, DataError, EngineError
 from rollog.settings.training import AlgorithmConfig, OptimizerConfig, TrainerConfig
 from trainer.engines.multi_rank.connections import Connection
 from trainer.engines.multi_rank.follower import follow
-from trainer.engines.multi_rank.leader import Followers, LeadingEngine
+from trainer.engines.multi_rank.leader import Followers, MultiRankEngine
 from trainer.engines.multi_rank.messages import Call, encode_call
 from trainer.engines.multi_rank.ranks import RankGroup, launched_rank
-from trainer.engines.ports import StepSettings
-from trainer.engines.simulated import HashTrainingEngine
+from trainer.engines.simulated import SimulatedTrainingEngine
+from trainer.step.ports import StepSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from trainer.engines.ports import StepResult, TrainingBatch
+    from trainer.step.ports import StepResult, TrainingBatch
 
 pytestmark = pytest.mark.engine
 
@@ -34,7 +34,7 @@ loopback = "127.0.0.1"
 settings = StepSettings(algorithm=AlgorithmConfig(), optimizer=OptimizerConfig(), num_optimizer_steps=4)
 
 
-class RecordingEngine(HashTrainingEngine):
+class RecordingEngine(SimulatedTrainingEngine):
     """Says which calls it got, and does in a step what it is told."""
 
     def __init__(self, in_step: Callable[[], None] = lambda: None) -> None:
@@ -88,7 +88,7 @@ class Job:
             abandon=self.abandoned.set,
             seconds_to_notice=0.05,
         )
-        self.engine = LeadingEngine(
+        self.engine = MultiRankEngine(
             self.own,
             self.followers,
             settings=settings,
@@ -100,7 +100,7 @@ class Job:
     def group(self, rank: int) -> RankGroup:
         return RankGroup(rank=rank, world_size=3, address=loopback, store=self.store)
 
-    def begin(self) -> LeadingEngine:
+    def begin(self) -> MultiRankEngine:
         for rank in self.others:
             thread = threading.Thread(target=self._follow, args=(rank,), name=f"rank {rank}")
             thread.start()
@@ -294,12 +294,12 @@ def test_a_call_before_there_is_an_engine_is_answered_with_an_error() -> None:
     rank_1 = Connection(there, "rank 0", lambda: None)
     rank_0.send(encode_call(Call(name="train_step")))
     with pytest.raises(EngineError, match="before an engine was made"):
-        follow(rank_1, lambda _: HashTrainingEngine())
+        follow(rank_1, lambda _: SimulatedTrainingEngine())
     assert b"before an engine was made" in rank_0.receive(20)
     rank_0.send(encode_call(Call(name="create")))
     rank_0.send(encode_call(Call(name="dance")))
     with pytest.raises(EngineError, match="'dance' is no call"):
-        follow(rank_1, lambda _: HashTrainingEngine())
+        follow(rank_1, lambda _: SimulatedTrainingEngine())
     rank_0.close()
     rank_1.close()
 
