@@ -25,6 +25,7 @@ from rollog.kernel.logs import get_logger
 from rollog.kernel.weights import WeightsStore
 from rollog.rules.alpha_control import alpha_of_step
 from rollog.rules.headers import SampleLimits
+from rollog.settings.changes import new_changes
 from rollog.settings.run import LastBatch
 from schemas import Step, StepTimings
 from trainer.buffer.sample_buffer import SampleWindow
@@ -47,7 +48,7 @@ from trainer.recorded.history import read_history, read_notices
 from trainer.recorded.recovery import restore_engine
 from trainer.recorded.redo import Recording, environment_differences
 from trainer.reporting import Reporter
-from trainer.revisions import amended, new_changes, settings_at
+from trainer.settings import amended, settings_at
 from trainer.step.batch import check_finite, plan_groups, training_batch
 from trainer.step.planning import step_seed
 
@@ -251,7 +252,7 @@ class Trainer:
 
     def _amend(self) -> None:
         """Commit the settings that change from here on, if any do: a trainer started again finds them in force."""
-        changes = new_changes(self._ledger, self._settings, self._amendment)
+        changes = new_changes(self._settings.amendable, self._amendment, version=self._ledger.version)
         if not changes:
             return
         after = amended(self._settings, changes)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rollog.cli.options import CommonOptions, common_options, wait_option
+from rollog.cli.options import common_options, wait_option
 from rollog.kernel.logs import configure_logging, get_logger
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from rollog.kernel.broker.ports import Broker
     from rollog.kernel.metrics import Metrics
+    from rollog.run.request import RunRequest
     from rollog.settings.settings import Settings
     from schemas import RunManifest
 
@@ -46,7 +47,7 @@ _metrics_port = click.option(
 @_metrics_port
 @wait_option
 @common_options
-def dispatch(options: CommonOptions, metrics_port: int | None, wait_seconds: float) -> int:
+def dispatch(options: RunRequest, metrics_port: int | None, wait_seconds: float) -> int:
     """Run the dispatcher: orders rollouts for the prompts of a run.
 
     The settings are those of the run's manifest, which `rollog up` or `rollog topics create` has written; of
@@ -64,7 +65,7 @@ def dispatch(options: CommonOptions, metrics_port: int | None, wait_seconds: flo
 @_metrics_port
 @wait_option
 @common_options
-def rollout(options: CommonOptions, name: str | None, metrics_port: int | None, wait_seconds: float) -> int:
+def rollout(options: RunRequest, name: str | None, metrics_port: int | None, wait_seconds: float) -> int:
     """Run one rollout worker: generates responses and rewards them.
 
     Start as many as there are devices, at any time; each finds its run's settings in the manifest. Of --config, the
@@ -88,7 +89,7 @@ def rollout(options: CommonOptions, name: str | None, metrics_port: int | None, 
 @wait_option
 @common_options
 def train(
-    options: CommonOptions, amendments: tuple[str, ...], metrics_port: int | None, wait_seconds: float
+    options: RunRequest, amendments: tuple[str, ...], metrics_port: int | None, wait_seconds: float
 ) -> int:
     """Run the trainer: learns from the samples and publishes weights.
 
@@ -127,7 +128,7 @@ def _follows_another_rank() -> bool:
 def _run(
     name: str,
     run_role: Callable[[Part, Broker, Metrics, Event], None],
-    options: CommonOptions,
+    options: RunRequest,
     metrics_port: int | None,
     wait_seconds: float,
 ) -> int:
