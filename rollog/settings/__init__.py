@@ -2,10 +2,10 @@
 
 To add a setting, declare it once, in the section it belongs to: `run.py` (run, broker, model, weights, metrics,
 supervision), `groups.py` (groups, freshness), `generation.py` (data, sampling, evaluation, reward, dispatch, rollout)
-or `training.py` (algorithm, optimizer, trainer). Give it type, scope, default and a docstring:
+or `training.py` (algorithm, optimizer, trainer). Give it type, scope and default, and below a docstring with unit and
+effect:
 
     epsilon: Annotated[float, Field(gt=0), AMENDABLE, WEIGHTS] = 1e-8
-    \"""Added to the root of the second moment.\"""
 
 `section.py` explains the scopes; a key without one cannot be declared. File, environment, `--set`, manifest, what
 `resume` takes and the reference page follow from the declaration; write the page anew (`reference.py` says how). The
