@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from rollog.kernel.errors import ConfigError
+from rollog.kernel.errors import ConfigError, LedgerError
+from rollog.settings.changes import following_type
+from rollog.settings.in_force import AmendableSections
 from trainer.step.ports import StepSettings
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
+    from rollog.rules.ledger_state import LedgerState
     from rollog.settings.groups import FreshnessConfig, GroupConfig
     from rollog.settings.run import BrokerConfig, ModelConfig, RunConfig
     from rollog.settings.training import AlgorithmConfig, OptimizerConfig, TrainerConfig
@@ -49,6 +53,17 @@ class TrainerSettings:
         return self.model.path
 
     @property
+    def amendable(self) -> AmendableSections:
+        """The sections with keys that may change while the run goes on."""
+        return AmendableSections(
+            run=self.run_config,
+            freshness=self.freshness,
+            algorithm=self.algorithm,
+            optimizer=self.optimizer,
+            trainer=self.trainer,
+        )
+
+    @property
     def step_settings(self) -> StepSettings:
         """What the training engine needs of them for a step."""
         return StepSettings(
@@ -68,3 +83,35 @@ class TrainerSettings:
     def downloads(self) -> Path:
         """Where weights from a remote store are put."""
         return self.home / "runs" / self.run / "weights"
+
+
+def amended(settings: TrainerSettings, changes: Mapping[str, object]) -> TrainerSettings:
+    """The settings with these keys replaced. Raises ConfigError for keys and values that do not fit."""
+    after = settings.amendable.with_changes(changes)
+    return replace(
+        settings,
+        run_config=after.run,
+        freshness=after.freshness,
+        algorithm=after.algorithm,
+        optimizer=after.optimizer,
+        trainer=after.trainer,
+    )
+
+
+def changed_by_type(settings: TrainerSettings, changes: Mapping[str, object]) -> TrainerSettings:
+    """The settings with these keys replaced, and with a new `algorithm.type` its defaults.
+
+    For what somebody asks for. What the ledger has recorded is complete: it goes through `amended`. Raises ConfigError.
+    """
+    return amended(settings, following_type(settings.algorithm, changes))
+
+
+def settings_at(settings: TrainerSettings, ledger: LedgerState, revision: int) -> TrainerSettings:
+    """What the manifest's `settings` became by `revision`. Raises LedgerError where an amend record does not fit."""
+    try:
+        return amended(settings, ledger.changed_settings(revision))
+    except ConfigError as error:
+        raise LedgerError(
+            f"the settings of revision {revision} in the ledger do not fit this version of rollog ({error}); "
+            "use the version that wrote them"
+        ) from error

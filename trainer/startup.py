@@ -22,6 +22,7 @@ from rollog.kernel.logs import get_logger
 from rollog.kernel.weights import WeightsStore
 from rollog.rules.alpha_control import alpha_of_step
 from rollog.rules.headers import SampleLimits
+from rollog.settings.changes import new_changes
 from trainer.buffer.sample_buffer import SampleBuffer
 from trainer.buffer.sample_stream import SampleStream
 from trainer.checkpoints import CheckpointStore, EngineCheckpoints
@@ -34,7 +35,7 @@ from trainer.recorded.history import read_history, read_notices
 from trainer.recorded.recovery import restore_engine
 from trainer.recorded.redo import Recording, environment_differences
 from trainer.reporting import Reporter
-from trainer.revisions import amended, new_changes, settings_at
+from trainer.settings import amended, settings_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -182,7 +183,7 @@ class TakeOver:
 
     def _amend(self, settings: TrainerSettings, amendment: Mapping[str, object]) -> TrainerSettings:
         """Commit the settings that change from here on, if any do: a trainer started again finds them in force."""
-        changes = new_changes(self.ledger, settings, amendment)
+        changes = new_changes(settings.amendable, amendment, version=self.ledger.version)
         if not changes:
             return settings
         after = amended(settings, changes)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from benchmarks.harness.demo_run import demo_run, held_out_accuracy
 from benchmarks.learning.injected_lag import InjectedLagRun, RolloutSource
 from benchmarks.learning.learning import Measured
-from rollog.settings.training import AlgorithmConfig, changes_by_type
+from rollog.settings.changes import changes_by_type
+from rollog.settings.training import AlgorithmConfig
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

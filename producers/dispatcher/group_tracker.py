@@ -15,7 +15,7 @@ from rollog.rules.alpha_control import may_become_fresh
 from rollog.rules.freshness import is_stale
 from rollog.rules.limits import ReplicaTally, is_exhausted
 from rollog.rules.members import facts_of_group, fresh_and_ended, is_protected
-from rollog.settings.groups import FreshnessConfig
+from rollog.settings.in_force import section_in_force
 from schemas import CancelReason, Disposition, IssueReason, Status
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rollog.rules.headers import SampleHeader
     from rollog.rules.ledger_state import LedgerState
     from rollog.rules.members import GroupFacts
-    from rollog.settings.groups import GroupConfig
+    from rollog.settings.groups import FreshnessConfig, GroupConfig
     from schemas import LedgerRecord, RolloutTask
 
 Place = tuple[int, int]
@@ -200,14 +200,8 @@ class GroupTracker:
     def _freshness_in_force(self) -> FreshnessConfig:
         """The manifest's, with what amendments of the run have changed since."""
         if self._amended[0] != self._ledger.revision:
-            prefix = "freshness."
-            changes = {
-                key.removeprefix(prefix): value
-                for key, value in self._ledger.changed_settings().items()
-                if key.startswith(prefix)
-            }
-            merged = self._freshness.model_dump(mode="json") | changes
-            self._amended = (self._ledger.revision, FreshnessConfig.model_validate(merged))
+            in_force = section_in_force("freshness", self._freshness, self._ledger.changed_settings())
+            self._amended = (self._ledger.revision, in_force)
         return self._amended[1]
 
     def take_changed(self) -> list[int]:

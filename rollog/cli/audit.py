@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 import click
 
 from rollog.cli.json_file import json_option, write_json
-from rollog.cli.run_source import SourceOptions, run_source_options
+from rollog.cli.options import recorded_run_options
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from consumers.audit.report import AuditReport
+    from rollog.run.request import RecordedRunRequest
 
 _sha256 = re.compile(r"[0-9a-fA-F]{64}")
 
@@ -26,8 +27,10 @@ _sha256 = re.compile(r"[0-9a-fA-F]{64}")
 )
 @click.option("--no-weights-files", is_flag=True, help="Do not read the files of the weights store.")
 @json_option
-@run_source_options
-def audit(source: SourceOptions, head: str | None, no_weights_files: bool, json_path: Path | None) -> int:
+@recorded_run_options
+def audit(
+    source: RecordedRunRequest, head: str | None, no_weights_files: bool, json_path: Path | None
+) -> int:
     """Check a run, live or finished: nothing lost, nothing twice, nothing too old, nothing altered.
 
     Checks the ledger's hash chain, the bytes of every sample judged and the invariants I1 to I6 on the topics and the
@@ -38,19 +41,18 @@ def audit(source: SourceOptions, head: str | None, no_weights_files: bool, json_
     Consumes steps, samples, tasks, weights, evaluations, workers and dead-letters; produces nothing on the log.
     """
     from consumers.audit.auditor import audit_run  # noqa: PLC0415  # help needs no Kafka
-    from rollog.cli.run_source import open_run  # noqa: PLC0415
+    from rollog.run.recorded_run import open_run  # noqa: PLC0415
 
     kept = None if head is None else checked_head(head)
-    run = open_run(source)
-    store = None if no_weights_files else run.store
-    report = audit_run(
-        run.broker,
-        run.topics,
-        store,
-        head=kept,
-        ends_with=run.ledger_head,
-        has_all_files=run.has_all_weights,
-    )
+    with open_run(source) as run:
+        report = audit_run(
+            run.broker,
+            run.topics,
+            None if no_weights_files else run.store,
+            head=kept,
+            ends_with=run.ledger_head,
+            has_all_files=run.has_all_weights,
+        )
     return tell(report, json_path)
 
 

@@ -8,23 +8,24 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rollog.cli.run_source import SourceOptions, open_run, run_source_options
+from rollog.cli.options import recorded_run_options
 from rollog.cli.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from consumers.dead_letters import Reinjection, StoredDeadLetter
+    from rollog.run.request import RecordedRunRequest
 
 
 @click.command(name="dead-letters")
-@run_source_options
+@recorded_run_options
 @click.option(
     "--reinject", is_flag=True, help="Write again the samples and evaluations that can be used now."
 )
 @click.option("--letter", "chosen", type=int, multiple=True, metavar="ID", help="Only this one; repeatable.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, with the bytes in hexadecimal.")
-def dead_letters(source: SourceOptions, reinject: bool, chosen: tuple[int, ...], as_json: bool) -> None:
+def dead_letters(source: RecordedRunRequest, reinject: bool, chosen: tuple[int, ...], as_json: bool) -> None:
     """List the dead letters of RUN: records that could not be decoded or were not valid where they stood.
 
     --reinject is for after a fix, for example an update of rollog that can read them: each record that can be used now
@@ -36,13 +37,17 @@ def dead_letters(source: SourceOptions, reinject: bool, chosen: tuple[int, ...],
     from consumers import dead_letters as letters  # noqa: PLC0415  # help needs no Kafka
     from rollog.kernel.errors import ConfigError  # noqa: PLC0415
     from rollog.rules.headers import SampleLimits  # noqa: PLC0415
+    from rollog.run.recorded_run import open_run  # noqa: PLC0415
 
-    run = open_run(source)
-    if reinject:
-        if run.is_archive:
-            raise ConfigError(
-                "--reinject writes to a run on a broker, not to an archive: leave out --archive"
+    if reinject and source.archive is not None:
+        raise ConfigError("--reinject writes to a run on a broker, not to an archive: leave out --archive")
+    with open_run(source) as run:
+        if not reinject:
+            found = letters.chosen_dead_letters(
+                letters.read_dead_letters(run.broker, run.topics), chosen or None
             )
+            _print(letter_lines(found), [_letter(each) for each in found], as_json=as_json)
+            return
         outcomes = letters.reinject(
             run.broker,
             run.topics,
@@ -54,9 +59,6 @@ def dead_letters(source: SourceOptions, reinject: bool, chosen: tuple[int, ...],
             chosen=chosen or None,
         )
         _print(outcome_lines(outcomes), [_outcome(each) for each in outcomes], as_json=as_json)
-        return
-    found = letters.chosen_dead_letters(letters.read_dead_letters(run.broker, run.topics), chosen or None)
-    _print(letter_lines(found), [_letter(each) for each in found], as_json=as_json)
 
 
 def letter_lines(letters: list[StoredDeadLetter]) -> Iterator[str]:

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rollog.cli.options import CommonOptions, common_options
+from rollog.cli.options import common_options
 from rollog.kernel.errors import RollogError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from rollog.run.request import RunRequest
 
 _needed_packages = ("click", "fastavro", "fsspec", "kafka-python", "numpy", "prometheus-client", "pydantic")
 _packages_by_role = {
@@ -39,7 +41,7 @@ class Finding:
 
 @click.command()
 @common_options
-def doctor(options: CommonOptions) -> int:
+def doctor(options: RunRequest) -> int:
     """Check Python, packages, Java, ports, disk and the broker; exit status 1 if something needed is missing."""
     failed = False
     for finding in look(options):
@@ -52,7 +54,7 @@ def doctor(options: CommonOptions) -> int:
     return int(failed)
 
 
-def look(options: CommonOptions) -> Iterator[Finding]:
+def look(options: RunRequest) -> Iterator[Finding]:
     """All findings, in the order in which a first run would need them."""
     yield _python(sys.version_info[:2])
     yield from (_package(name, is_needed=True, purpose="rollog") for name in _needed_packages)
@@ -119,7 +121,7 @@ def _disk(home: Path) -> Finding:
     return Finding(what=f"disk under {place}", found=f"{free / 2**30:.1f} GiB free", remedy=remedy)
 
 
-def _broker(options: CommonOptions) -> Finding:
+def _broker(options: RunRequest) -> Finding:
     from rollog.kernel.broker.embedded import EmbeddedKafka  # noqa: PLC0415  # help needs no Kafka
     from rollog.run.connection import connect, data_directory  # noqa: PLC0415
 

@@ -7,18 +7,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rollog.cli.run_source import SourceOptions, run_source_options
+from rollog.cli.options import recorded_run_options
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-    from rollog.cli.run_source import RunSource
     from rollog.kernel.broker.archive_format import ArchiveManifest
-    from schemas import Sample
+    from rollog.run.request import RecordedRunRequest
 
 
 @click.command()
-@run_source_options
+@recorded_run_options
 @click.argument("file", required=False, type=click.Path(dir_okay=False, path_type=Path))
 @click.option(
     "--weights",
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     metavar="FILE",
     help="Write the trained samples to this .jsonl or .parquet file instead.",
 )
-def export(source: SourceOptions, file: Path | None, weights: str, samples: Path | None) -> None:
+def export(source: RecordedRunRequest, file: Path | None, weights: str, samples: Path | None) -> None:
     """Write RUN, finished or not, to the archive FILE; or its trained samples, with --samples.
 
     An archive is one zip file with every record under its original offset, weights files and a manifest with
@@ -54,17 +53,17 @@ def export(source: SourceOptions, file: Path | None, weights: str, samples: Path
         _export_samples(source, samples)
 
 
-def _export_archive(source: SourceOptions, file: Path, weights: str) -> None:
+def _export_archive(source: RecordedRunRequest, file: Path, weights: str) -> None:
     from consumers.archive import WeightsChoice, export_archive  # noqa: PLC0415
-    from rollog.cli.run_source import open_run  # noqa: PLC0415
     from rollog.kernel.errors import ConfigError  # noqa: PLC0415
+    from rollog.run.recorded_run import open_run  # noqa: PLC0415
 
     if source.archive is not None:
         raise ConfigError(
             f"--archive {source.archive} is an archive already: copy it, or name a run on a broker"
         )
-    run = open_run(source)
-    manifest = export_archive(run.broker, run.topics, run.store, file, weights=WeightsChoice(weights))
+    with open_run(source) as run:
+        manifest = export_archive(run.broker, run.topics, run.store, file, weights=WeightsChoice(weights))
     for line in _archive_lines(manifest, file):
         click.echo(line)
 
@@ -81,39 +80,11 @@ def _archive_lines(manifest: ArchiveManifest, file: Path) -> Sequence[str]:
     )
 
 
-def _export_samples(source: SourceOptions, file: Path) -> None:
+def _export_samples(source: RecordedRunRequest, file: Path) -> None:
     from consumers.trained_samples import trained_samples, write_samples  # noqa: PLC0415
-    from rollog.cli.run_source import open_run  # noqa: PLC0415
+    from rollog.run.recorded_advantages import RecordedAdvantages  # noqa: PLC0415
+    from rollog.run.recorded_run import open_run  # noqa: PLC0415
 
-    run = open_run(source)
-    rows = trained_samples(run.broker, run.topics, advantages=_Advantages(run))
-    click.echo(f"run {run.topics.run}: {write_samples(rows, file)} trained samples in {file}")
-
-
-class _Advantages:
-    """The advantages that training gave to the samples of a step: a function of their rewards and the step's settings.
-
-    None where only training knew it, from values or because a divergence was taken off the rewards, and where turns
-    have advantages of their own.
-    """
-
-    def __init__(self, run: RunSource) -> None:
-        self._settings = run.settings
-
-    def __call__(
-        self, groups: Sequence[Sequence[Sample]], changes: Mapping[str, object]
-    ) -> Sequence[Sequence[float | None]]:
-        from rollog.settings.settings import by_section  # noqa: PLC0415
-        from trainer.step.advantages import turn_advantages  # noqa: PLC0415
-        from trainer.step.batch import shaped_rewards  # noqa: PLC0415
-
-        settings = self._settings.changed(**by_section(changes))
-        algorithm = settings.algorithm.with_budget(settings.sampling.max_tokens)
-        of_reference = algorithm.needs_reference and algorithm.kl_in == "reward"
-        if of_reference or algorithm.needs_values:
-            return [[None] * len(group) for group in groups]
-        rewards = [[shaped_rewards(sample, algorithm) for sample in group] for group in groups]
-        return [
-            [turns[0] if len(turns) == 1 else None for turns in group]
-            for group in turn_advantages(rewards, algorithm)
-        ]
+    with open_run(source) as run:
+        rows = trained_samples(run.broker, run.topics, advantages=RecordedAdvantages(run.settings))
+        click.echo(f"run {run.topics.run}: {write_samples(rows, file)} trained samples in {file}")

@@ -7,17 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rollog.cli.run_source import SourceOptions, open_run, run_source_options
+from rollog.cli.options import recorded_run_options
 from rollog.cli.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from consumers.lineage import Lineage
+    from rollog.run.request import RecordedRunRequest
 
 
 @click.command()
-@run_source_options
+@recorded_run_options
 @click.option(
     "--sample", metavar="ID", help="Prompt, tasks, worker, versions, reward, disposition, attempts."
 )
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 @click.option("--version", type=int, metavar="N", help="What made a policy version, and its ancestors.")
 @click.option("--prompt", metavar="ID", help="Every group made of a prompt, with every attempt.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def lineage(source: SourceOptions, as_json: bool, **asked: Any) -> None:
+def lineage(source: RecordedRunRequest, as_json: bool, **asked: Any) -> None:
     """Trace one thing through RUN: name a --sample, a --step, a --version or a --prompt.
 
     Works on a run that goes on, on one that is over, and with --archive.
@@ -34,12 +35,13 @@ def lineage(source: SourceOptions, as_json: bool, **asked: Any) -> None:
     """
     from consumers.lineage import Lineage  # noqa: PLC0415  # help needs no Kafka
     from rollog.kernel.errors import ConfigError  # noqa: PLC0415
+    from rollog.run.recorded_run import open_run  # noqa: PLC0415
 
     named = {name: value for name, value in asked.items() if value is not None}
     if len(named) != 1:
         raise ConfigError("name one of --sample ID, --step N, --version N and --prompt ID")
-    run = open_run(source)
-    answer = _answer(Lineage(run.broker, run.topics), *named.popitem())
+    with open_run(source) as run:
+        answer = _answer(Lineage(run.broker, run.topics), *named.popitem())
     if as_json:
         click.echo(json.dumps(answer, indent=2))
         return

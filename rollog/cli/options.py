@@ -1,51 +1,18 @@
-"""Options that several commands share, and the settings they resolve to."""
+"""Options that several commands share, and the plain requests that they become."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-if TYPE_CHECKING:
-    from rollog.settings.settings import Settings
+from rollog.run.request import RecordedRunRequest, RunRequest
 
 Command = Callable[..., Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommonOptions:
-    """What `--config`, `--home`, `--set`, `--run` and `--broker` say."""
-
-    config: Path | None
-    home: Path
-    assignments: tuple[str, ...]
-    run: str | None
-    broker: str | None
-
-    def settings(self, *, with_demo: bool = True) -> Settings:
-        """Resolved settings: defaults, file, environment, `--set`, then the flags of their own."""
-        from rollog.settings.sources import load_settings  # noqa: PLC0415  # help needs no pydantic
-
-        return load_settings(
-            self.config,
-            environment=os.environ,
-            assignments=(*self.assignments, *self.flag_assignments),
-            with_demo=with_demo,
-        )
-
-    @property
-    def flag_assignments(self) -> tuple[str, ...]:
-        """`--run` and `--broker` as assignments to their keys."""
-        from rollog.run.names import checked_name  # noqa: PLC0415
-
-        named = () if self.run is None else (f"run.name={checked_name(self.run)}",)
-        placed = () if self.broker is None else (f"broker.bootstrap_servers={self.broker}",)
-        return (*named, *placed)
 
 
 def home_option(function: Command) -> Command:
@@ -93,13 +60,13 @@ def common_options(function: Command) -> Command:
         broker: str | None,
         **others: Any,
     ) -> Any:
-        options = CommonOptions(
+        options = RunRequest(
             config=config, home=home.expanduser(), assignments=assignments, run=run, broker=broker
         )
         return function(options=options, **others)
 
     decorated: Command = command
-    for decorate in reversed(_decorators()):
+    for decorate in reversed(_common_decorators()):
         decorated = decorate(decorated)
     return decorated
 
@@ -115,14 +82,40 @@ def recorded_run(function: Command) -> Command:
     """Add the argument RUN, the run's name, below `common_options`; --run says the same."""
 
     @wraps(function)
-    def command(options: CommonOptions, run_name: str | None, **others: Any) -> Any:
+    def command(options: RunRequest, run_name: str | None, **others: Any) -> Any:
         return function(options=replace(options, run=one_run(run_name, options.run)), **others)
 
     decorated: Command = click.argument("run_name", metavar="RUN", required=False)(command)
     return decorated
 
 
-def _decorators() -> list[Callable[[Command], Command]]:
+def recorded_run_options(function: Command) -> Command:
+    """Add RUN (or `--run`), `--archive`, `--broker`, `--home` and `--set`; the command receives them as `source`."""
+
+    @wraps(function)
+    def command(
+        *,
+        run_name: str | None,
+        run: str | None,
+        archive: Path | None,
+        broker: str | None,
+        home: Path,
+        assignments: tuple[str, ...],
+        **others: Any,
+    ) -> Any:
+        run = one_run(run_name, run)
+        common = RunRequest(
+            config=None, home=home.expanduser(), assignments=assignments, run=run, broker=broker
+        )
+        return function(source=RecordedRunRequest(run=run, archive=archive, common=common), **others)
+
+    decorated: Command = home_option(command)
+    for decorate in reversed(_recorded_decorators()):
+        decorated = decorate(decorated)
+    return decorated
+
+
+def _common_decorators() -> list[Callable[[Command], Command]]:
     return [
         click.option(
             "--config",
@@ -142,5 +135,28 @@ def _decorators() -> list[Callable[[Command], Command]]:
         ),
         click.option(
             "--broker", metavar="HOST:PORT", help="Kafka to use; without it, the embedded one of --home."
+        ),
+    ]
+
+
+def _recorded_decorators() -> list[Callable[[Command], Command]]:
+    return [
+        click.argument("run_name", metavar="[RUN]", required=False),
+        click.option("--run", metavar="NAME", help="The same as RUN."),
+        click.option(
+            "--archive",
+            type=click.Path(dir_okay=False, path_type=Path),
+            metavar="FILE",
+            help="Read an archive made by `rollog export` instead of a broker.",
+        ),
+        click.option(
+            "--broker", metavar="HOST:PORT", help="Kafka to use; without it, the embedded one of --home."
+        ),
+        click.option(
+            "--set",
+            "assignments",
+            multiple=True,
+            metavar="SECTION.KEY=VALUE",
+            help="Override an address or path of the run; may be given several times.",
         ),
     ]

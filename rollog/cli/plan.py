@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rollog.cli.json_file import json_option, write_json
-from rollog.cli.options import CommonOptions, common_options
+from rollog.cli.options import common_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from consumers.durations import Durations
     from rollog.planning.sizing import DeviceSplit, Plan, Workload
+    from rollog.run.request import RunRequest
 
 _alphas = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)
 
@@ -60,7 +61,7 @@ def _workload_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @_workload_options
 @json_option
 @common_options
-def plan(options: CommonOptions, json_path: Path | None, **flags: float | None) -> None:
+def plan(options: RunRequest, json_path: Path | None, **flags: float | None) -> None:
     """Say how many devices should generate and how many should train, and what alpha brings.
 
     The times come from the flags or, with --run, from the records of that run; flags win. --devices is always
@@ -154,7 +155,7 @@ def plan_lines(plans: dict[float, Plan], workload: Workload, figures: dict[str, 
         )
 
 
-def _measure(options: CommonOptions) -> Measured:
+def _measure(options: RunRequest) -> Measured:
     from consumers.durations import measure_durations  # noqa: PLC0415
     from rollog.kernel.broker.topics import RunTopics  # noqa: PLC0415
     from rollog.run.joining import join_run  # noqa: PLC0415

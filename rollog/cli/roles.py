@@ -4,38 +4,16 @@ from __future__ import annotations
 
 import os
 import socket
-from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
 import click
 
-from rollog.cli.options import CommonOptions, common_options, wait_option
-from rollog.kernel.logs import configure_logging, get_logger
+from rollog.cli.options import common_options, wait_option
+from rollog.kernel.logs import configure_logging
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-    from threading import Event
-
-    from rollog.kernel.broker.ports import Broker
-    from rollog.kernel.metrics import Metrics
-    from rollog.settings.settings import Settings
-    from schemas import RunManifest
-
-log = get_logger("role")
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """What a role's settings are made of."""
-
-    settings: Settings
-    manifest: RunManifest
-    home: Path
-    name: str
-
+    from rollog.run.request import RunRequest
 
 _metrics_port = click.option(
     "--metrics-port", type=click.IntRange(0, 65535), help="Serve metrics on this port (0: any free one)."
@@ -46,7 +24,7 @@ _metrics_port = click.option(
 @_metrics_port
 @wait_option
 @common_options
-def dispatch(options: CommonOptions, metrics_port: int | None, wait_seconds: float) -> int:
+def dispatch(options: RunRequest, metrics_port: int | None, wait_seconds: float) -> int:
     """Run the dispatcher: orders rollouts for the prompts of a run.
 
     The settings are those of the run's manifest, which `rollog up` or `rollog topics create` has written; of
@@ -56,7 +34,11 @@ def dispatch(options: CommonOptions, metrics_port: int | None, wait_seconds: flo
     Consumes samples, steps and workers; produces tasks and control. Waits for workers with free slots. If it dies,
     the next one reads the log and goes on.
     """
-    return _run("dispatcher", _dispatcher, options, metrics_port, wait_seconds)
+    from rollog.run.role_process import dispatcher, run_role  # noqa: PLC0415  # help needs no Kafka
+
+    return run_role(
+        dispatcher, options, name="dispatcher", metrics_port=metrics_port, wait_seconds=wait_seconds
+    )
 
 
 @click.command()
@@ -64,7 +46,7 @@ def dispatch(options: CommonOptions, metrics_port: int | None, wait_seconds: flo
 @_metrics_port
 @wait_option
 @common_options
-def rollout(options: CommonOptions, name: str | None, metrics_port: int | None, wait_seconds: float) -> int:
+def rollout(options: RunRequest, name: str | None, metrics_port: int | None, wait_seconds: float) -> int:
     """Run one rollout worker: generates responses and rewards them.
 
     Start as many as there are devices, at any time; each finds its run's settings in the manifest. Of --config, the
@@ -73,7 +55,15 @@ def rollout(options: CommonOptions, name: str | None, metrics_port: int | None, 
     Consumes tasks, weights and control; produces samples, evaluations and workers. Waits for weights, then for
     tasks. If it dies, its tasks are issued to others.
     """
-    return _run(name or socket.gethostname(), _rollout, options, metrics_port, wait_seconds)
+    from rollog.run import role_process  # noqa: PLC0415  # help needs no Kafka
+
+    return role_process.run_role(
+        role_process.rollout,
+        options,
+        name=name or socket.gethostname(),
+        metrics_port=metrics_port,
+        wait_seconds=wait_seconds,
+    )
 
 
 @click.command()
@@ -88,7 +78,7 @@ def rollout(options: CommonOptions, name: str | None, metrics_port: int | None, 
 @wait_option
 @common_options
 def train(
-    options: CommonOptions, amendments: tuple[str, ...], metrics_port: int | None, wait_seconds: float
+    options: RunRequest, amendments: tuple[str, ...], metrics_port: int | None, wait_seconds: float
 ) -> int:
     """Run the trainer: learns from the samples and publishes weights.
 
@@ -101,12 +91,13 @@ def train(
     With trainer.num_ranks it starts the other ranks on this machine. Under a launcher such as torchrun every rank is a
     `rollog train`, of which the first one does all this and the others follow it.
     """
-    from rollog.settings.sources import assigned  # noqa: PLC0415
-
     if _follows_another_rank():
         return 0
-    run_role = partial(_trainer, amendment=assigned(amendments, "--amend"))
-    return _run("trainer", run_role, options, metrics_port, wait_seconds)
+    from rollog.run.role_process import run_role, trainer  # noqa: PLC0415  # help needs no Kafka
+    from rollog.settings.sources import assigned  # noqa: PLC0415
+
+    role = partial(trainer, amendment=assigned(amendments, "--amend"))
+    return run_role(role, options, name="trainer", metrics_port=metrics_port, wait_seconds=wait_seconds)
 
 
 def _follows_another_rank() -> bool:
@@ -122,55 +113,3 @@ def _follows_another_rank() -> bool:
         return False
     run_follower(place)
     return True
-
-
-def _run(
-    name: str,
-    run_role: Callable[[Part, Broker, Metrics, Event], None],
-    options: CommonOptions,
-    metrics_port: int | None,
-    wait_seconds: float,
-) -> int:
-    """Run one role to the end of its run. Returns 0 then, and 128 + signal after a graceful stop."""
-    from rollog.kernel.metrics import Metrics  # noqa: PLC0415
-    from rollog.kernel.signals import StopSignals  # noqa: PLC0415
-    from rollog.run.joining import join_run  # noqa: PLC0415  # help needs no Kafka
-
-    configure_logging()
-    run = join_run(options, wait_seconds)
-    settings, broker = run.settings, run.broker
-    metrics = Metrics()
-    with ExitStack() as open_parts:
-        port = settings.metrics.port if metrics_port is None else metrics_port
-        if port is not None:
-            server = open_parts.enter_context(metrics.serve(settings.metrics.host, port))
-            log.info("metrics served", role=name, host=server.host, port=server.port)
-        signals = open_parts.enter_context(StopSignals())
-        log.info("role begins", role=name, run=settings.run_name, broker=broker.address, pid=os.getpid())
-        run_role(Part(settings, run.manifest, options.home.resolve(), name), broker, metrics, signals.stop)
-    log.info("role ends", role=name, run=settings.run_name, stopped=bool(signals.received))
-    return signals.exit_status
-
-
-def _dispatcher(part: Part, broker: Broker, metrics: Metrics, stop: Event) -> None:
-    from producers.dispatcher.role import run_dispatcher  # noqa: PLC0415
-    from rollog.run.role_settings import dispatcher_settings  # noqa: PLC0415
-
-    run_dispatcher(dispatcher_settings(part.settings), broker, metrics, stop)
-
-
-def _rollout(part: Part, broker: Broker, metrics: Metrics, stop: Event) -> None:
-    from producers.rollout.role import run_rollout  # noqa: PLC0415
-    from rollog.run.role_settings import rollout_settings  # noqa: PLC0415
-
-    run_rollout(rollout_settings(part.settings, part.manifest, part.home, part.name), broker, metrics, stop)
-
-
-def _trainer(
-    part: Part, broker: Broker, metrics: Metrics, stop: Event, *, amendment: dict[str, object]
-) -> None:
-    from rollog.run.role_settings import trainer_settings  # noqa: PLC0415
-    from trainer.role import run_trainer  # noqa: PLC0415
-
-    settings = trainer_settings(part.settings, part.manifest, part.home)
-    run_trainer(settings, broker, metrics, stop, amendment=amendment)

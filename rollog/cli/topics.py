@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rollog.cli.options import CommonOptions, common_options
-from rollog.cli.run_source import SourceOptions, open_run, run_source_options
+from rollog.cli.options import common_options, recorded_run_options
 from rollog.kernel.errors import ConfigError
 
 if TYPE_CHECKING:
     from rollog.kernel.broker.ports import TopicSpec
+    from rollog.run.request import RecordedRunRequest, RunRequest
     from rollog.settings.settings import Settings
 
 
@@ -25,7 +25,7 @@ def topics() -> None:
     "--if-missing", is_flag=True, help="Succeed, too, when the run exists with this very configuration."
 )
 @common_options
-def create(options: CommonOptions, if_missing: bool) -> None:
+def create(options: RunRequest, if_missing: bool) -> None:
     """Create a run: its topics and its manifest.
 
     Afterwards `rollog dispatch`, `rollog rollout` and `rollog train` with the same --run and --broker make the run
@@ -65,7 +65,7 @@ def create(options: CommonOptions, if_missing: bool) -> None:
 
 @topics.command()
 @common_options
-def check(options: CommonOptions) -> None:
+def check(options: RunRequest) -> None:
     """Compare the topics of a run with what it needs; exit status 1 and every difference if they do not fit."""
     from rollog.kernel.broker.topics import check_topics  # noqa: PLC0415  # help needs no Kafka
     from rollog.run.connection import connect  # noqa: PLC0415
@@ -80,7 +80,7 @@ def check(options: CommonOptions) -> None:
 
 @topics.command(name="print")
 @common_options
-def print_topics(options: CommonOptions) -> None:
+def print_topics(options: RunRequest) -> None:
     """Print the topics of a run with their settings, without asking any broker."""
     for spec in _specs(options.settings()):
         config = " ".join(f"{key}={value}" for key, value in sorted(spec.config.items()))
@@ -90,7 +90,7 @@ def print_topics(options: CommonOptions) -> None:
 
 
 @topics.command()
-@run_source_options
+@recorded_run_options
 @click.option(
     "--keep-steps",
     type=click.IntRange(min=1),
@@ -99,7 +99,7 @@ def print_topics(options: CommonOptions) -> None:
     help="The audit window: the newest steps whose samples stay, to be audited and trained again.",
 )
 @click.option("--dry-run", is_flag=True, help="Only say what would be deleted, and what would be lost by it.")
-def prune(source: SourceOptions, keep_steps: int, dry_run: bool) -> None:
+def prune(source: RecordedRunRequest, keep_steps: int, dry_run: bool) -> None:
     """Delete the samples of RUN that nothing needs any more; for good.
 
     Those go that have a disposition and are older than the newest --keep-steps steps. Refused where recovery of the run
@@ -109,13 +109,13 @@ def prune(source: SourceOptions, keep_steps: int, dry_run: bool) -> None:
     Consumes steps and the checkpoints of --home; deletes records of samples.
     """
     from rollog.run.pruning import prune_samples  # noqa: PLC0415  # help needs no Kafka
+    from rollog.run.recorded_run import open_run  # noqa: PLC0415
 
     if source.archive is not None:
         raise ConfigError(f"--archive {source.archive} is never changed: name a run on a broker")
-    for line in prune_samples(
-        open_run(source), source.common.home, keep_steps=keep_steps, is_dry_run=dry_run
-    ):
-        click.echo(line)
+    with open_run(source) as run:
+        for line in prune_samples(run, source.common.home, keep_steps=keep_steps, is_dry_run=dry_run):
+            click.echo(line)
 
 
 def _specs(settings: Settings) -> list[TopicSpec]:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import sys
 import time
+from typing import TYPE_CHECKING
 
 import click
 
-from rollog.cli.options import CommonOptions, common_options, plain_option, workers_option
+from rollog.cli.options import common_options, plain_option, workers_option
+
+if TYPE_CHECKING:
+    from rollog.run.request import RunRequest
 
 
 @click.command()
 @workers_option
 @plain_option
 @common_options
-def up(options: CommonOptions, num_workers: int, plain: bool) -> int:
+def up(options: RunRequest, num_workers: int, plain: bool) -> int:
     """Do a whole run on this machine and end when it is over.
 
     Starts Apache Kafka (unless --broker names one or one runs for this --home), a dispatcher, rollout workers and a

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
-from rollog.cli.options import CommonOptions, common_options, plain_option, wait_option
+from rollog.cli.options import common_options, plain_option, wait_option
+
+if TYPE_CHECKING:
+    from rollog.run.request import RunRequest
 
 
 @click.command()
 @plain_option
 @wait_option
 @common_options
-def watch(options: CommonOptions, plain: bool, wait_seconds: float) -> int:
+def watch(options: RunRequest, plain: bool, wait_seconds: float) -> int:
     """Show how a run goes until it is over, then print its figures and write summary.json.
 
     For runs whose roles were started one by one: the same picture as `rollog up` shows, of any run on the broker,

@@ -11,6 +11,7 @@ from rollog.kernel.errors import LedgerError
 from rollog.rules.alpha_control import TakenStep, num_remembered
 from rollog.rules.limits import ReplicaTally
 from rollog.rules.reasons import unprotected_reasons
+from rollog.settings.in_force import num_steps_in_force
 from schemas import Amend, Disposition, Genesis, LedgerKind, LedgerRecord, Rebase, Step, Verdict
 
 no_hash = bytes(32)
@@ -82,7 +83,7 @@ class LedgerState:
 
     def num_steps(self, configured: int) -> int:
         """Training steps after which the run ends: `run.num_steps` of the manifest, or of the newest revision."""
-        return int(str(self.changed_settings().get("run.num_steps", configured)))
+        return num_steps_in_force(configured, self.changed_settings())
 
     def apply(self, record: LedgerRecord, digest: bytes) -> None:
         """Fold one more record, whose value has the sha256 `digest`. Raises LedgerError when it does not follow."""

@@ -13,11 +13,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from rollog.kernel.broker.ports import Broker
     from rollog.settings.run import BrokerConfig
 
 
-def connect(config: BrokerConfig, home: Path) -> Broker:
+def connect(config: BrokerConfig, home: Path) -> KafkaBroker:
     """The configured broker, else the embedded one that runs for `home`.
 
     Raises BrokerUnreachable within `broker.connect_timeout_seconds`, ConfigError when there is none to talk to.

@@ -1,18 +1,24 @@
-"""Joining a run that exists: its settings by the manifest, its broker, its topics checked."""
+"""Joining a run that exists: which run is meant, its manifest, its settings, its broker, its topics checked.
+
+The command line, environment and file say which run is meant and where its broker is; everything else that the roles
+of a run share stands in its manifest.
+"""
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rollog.kernel.broker.topics import RunTopics, check_topics, topic_specs
+from rollog.kernel.errors import ConfigError
+from rollog.kernel.runs import find_run, read_runs
 from rollog.run.connection import connect
-from rollog.run.role_settings import settings_of_run
+from rollog.settings.local import settings_of_run
 
 if TYPE_CHECKING:
-    from rollog.cli.options import CommonOptions
     from rollog.kernel.broker.ports import Broker
+    from rollog.run.request import RunRequest
+    from rollog.settings.run import RunConfig
     from rollog.settings.settings import Settings
     from schemas import RunManifest
 
@@ -26,32 +32,48 @@ class JoinedRun:
     broker: Broker
 
 
-def join_run(options: CommonOptions, wait_seconds: float) -> JoinedRun:
-    """The run that `options` name, to take part in it, waiting for it to be created.
+def join_run(request: RunRequest, wait_seconds: float) -> JoinedRun:
+    """The run that is asked for, to take part in it, waiting for it to be created.
 
     Raises RunNotFound, ConfigError, BrokerUnreachable, and TopicMismatch where a topic is not as the run needs it.
     """
-    found = find_run_of(options, wait_seconds)
+    found = find_run_of(request, wait_seconds)
     manifest = found.manifest
     with found.broker.admin() as admin:
         check_topics(admin, topic_specs(RunTopics(manifest.prefix, manifest.run), found.settings.broker))
     return found
 
 
-def find_run_of(options: CommonOptions, wait_seconds: float) -> JoinedRun:
-    """The run that `options` name, to read it, waiting for it to be created; its topics may be in any state.
+def find_run_of(request: RunRequest, wait_seconds: float) -> JoinedRun:
+    """The run that is asked for, to read it, waiting for it to be created; its topics may be in any state.
 
     Raises RunNotFound, ConfigError, BrokerUnreachable.
     """
-    wanted = options.settings()
-    settings, manifest = settings_of_run(
-        connect(wanted.broker, options.home),
-        wanted,
-        config=options.config,
-        environment=os.environ,
-        assignments=options.assignments,
-        wait_seconds=wait_seconds,
+    layers = request.local_layers()
+    here = layers.settings()
+    broker = connect(here.broker, request.home)
+    manifest = manifest_of_run(broker, here.run, wait_seconds)
+    settings = settings_of_run(manifest.config_json, layers)
+    # How large records may be is the run's, and known only now.
+    broker = broker.with_limits(
+        connect_timeout_seconds=settings.broker.connect_timeout_seconds,
+        max_record_bytes=settings.broker.max_record_bytes,
     )
-    # Connected anew, because the size of records is the run's.
-    broker = connect(settings.broker, options.home)
     return JoinedRun(settings=settings, manifest=manifest, broker=broker)
+
+
+def manifest_of_run(broker: Broker, wanted: RunConfig, wait_seconds: float) -> RunManifest:
+    """The manifest of the run of that name, or of the only one there is.
+
+    Raises RunNotFound when it is not there in time, ConfigError where no name is given and there is not one run.
+    """
+    name = wanted.name or _only_run(broker, wanted.prefix)
+    return find_run(broker, wanted.prefix, name, wait_seconds=wait_seconds)
+
+
+def _only_run(broker: Broker, prefix: str) -> str:
+    runs = read_runs(broker, prefix)
+    if len(runs) == 1:
+        return next(iter(runs))
+    known = ", ".join(sorted(runs)) or "none"
+    raise ConfigError(f"name the run with --run NAME (runs at {broker.address}: {known})")

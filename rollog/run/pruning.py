@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from rollog.cli.run_source import RunSource
+    from rollog.run.recorded_run import RecordedRun
     from rollog.run.retention import PrunePlan
 
 
-def prune_samples(run: RunSource, home: Path, *, keep_steps: int, is_dry_run: bool) -> Iterator[str]:
+def prune_samples(run: RecordedRun, home: Path, *, keep_steps: int, is_dry_run: bool) -> Iterator[str]:
     """Delete what may go, unless it is a dry run; yields lines that say so. Raises as `plan_prune` does."""
     entries = read_ledger(run.broker, run.topics)
     ledger = LedgerState()
@@ -40,7 +40,7 @@ def prune_samples(run: RunSource, home: Path, *, keep_steps: int, is_dry_run: bo
     yield from _lines(plan, run, ledger, is_dry_run=is_dry_run)
 
 
-def _first_step_redone(run: RunSource, home: Path, ledger: LedgerState) -> int:
+def _first_step_redone(run: RecordedRun, home: Path, ledger: LedgerState) -> int:
     """The step from which a trainer that starts in `home` would train again."""
     directory = home / "runs" / run.topics.run / "checkpoints"
     complete = CheckpointStore(directory).complete()
@@ -48,7 +48,7 @@ def _first_step_redone(run: RunSource, home: Path, ledger: LedgerState) -> int:
     return 1 if checkpoint is None else checkpoint.version + 1
 
 
-def _lines(plan: PrunePlan, run: RunSource, ledger: LedgerState, *, is_dry_run: bool) -> Iterator[str]:
+def _lines(plan: PrunePlan, run: RecordedRun, ledger: LedgerState, *, is_dry_run: bool) -> Iterator[str]:
     if not plan.num_deleted:
         yield f"run {run.topics.run}: nothing to delete at version {ledger.version}"
         return

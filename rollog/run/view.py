@@ -11,6 +11,8 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from rollog.settings.in_force import num_steps_in_force
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -73,9 +75,9 @@ def evaluation_line(name: str, version: int, accuracy: float, num_prompts: int) 
     return f"held-out accuracy ({name}) at version {version}: {accuracy:.3f} of {num_prompts} prompts"
 
 
-def _num_steps(facts: RunFacts, view: ProgressView) -> object:
+def _num_steps(facts: RunFacts, view: ProgressView) -> int:
     """Training steps the run is to make, as they are in force."""
-    return view.changed_settings.get("run.num_steps", facts.num_steps)
+    return num_steps_in_force(facts.num_steps, view.changed_settings)
 
 
 def _stages(facts: RunFacts, view: ProgressView) -> RenderableType:

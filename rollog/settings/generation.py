@@ -6,44 +6,46 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from rollog.kernel.config import Section
+from rollog.settings.section import FIXED, PER_MACHINE, SecretPart, Section
+
+_Table = dict[str, str | int | float | bool]
 
 
 class DataConfig(Section):
     """The prompts."""
 
-    train: str | None = None
+    train: Annotated[str | None, PER_MACHINE] = None
     """JSONL or Parquet file, or a name for the `datasets` library; left out, the demo's prompts."""
-    held_out: str | None = None
+    held_out: Annotated[str | None, PER_MACHINE] = None
     """Prompts for evaluation, disjoint from `train`; the same forms."""
-    train_split: str = "train"
+    train_split: Annotated[str, FIXED] = "train"
     """Split, when `train` is a name."""
-    held_out_split: str = "test"
+    held_out_split: Annotated[str, FIXED] = "test"
     """Split, when `held_out` is a name."""
-    prompt_field: str = "prompt"
+    prompt_field: Annotated[str, FIXED] = "prompt"
     """Field with plain text, or with a list of chat messages ({"role", "content"})."""
-    id_field: str | None = None
+    id_field: Annotated[str | None, FIXED] = None
     """Field that identifies a prompt; left out, its line number does."""
-    shuffle: bool = True
+    shuffle: Annotated[bool, FIXED] = True
     """Whether each epoch has its own seeded order."""
-    num_epochs: Annotated[int, Field(ge=1)] | None = None
+    num_epochs: Annotated[Annotated[int, Field(ge=1)] | None, FIXED] = None
     """Passes over the prompts; left out, as many as the run needs."""
 
 
 class SamplingConfig(Section):
     """How training rollouts are drawn. Truncated sampling is refused: mu would not be the trained distribution."""
 
-    temperature: Annotated[float, Field(gt=0)] = 1.0
+    temperature: Annotated[float, Field(gt=0), FIXED] = 1.0
     """Divides the logits, in generation and in the trainer."""
-    max_tokens: Annotated[int, Field(ge=1)] = 256
+    max_tokens: Annotated[int, Field(ge=1), FIXED] = 256
     """Longest response."""
-    top_p: float = 1.0
+    top_p: Annotated[float, FIXED] = 1.0
     """Must stay 1 for training."""
-    top_k: int = 0
+    top_k: Annotated[int, FIXED] = 0
     """Must stay 0 for training."""
-    min_p: float = 0.0
+    min_p: Annotated[float, FIXED] = 0.0
     """Must stay 0 for training."""
-    repetition_penalty: float = 1.0
+    repetition_penalty: Annotated[float, FIXED] = 1.0
     """Must stay 1 for training."""
 
     @model_validator(mode="after")
@@ -62,75 +64,75 @@ class SamplingConfig(Section):
 class EvaluationConfig(Section):
     """Held-out prompts through tasks of kind evaluation, pinned to a version."""
 
-    every_steps: Annotated[int, Field(ge=0)] = 10
+    every_steps: Annotated[int, Field(ge=0), FIXED] = 10
     """Steps between evaluations; 0: only before the first and after the last step."""
-    num_prompts: Annotated[int, Field(ge=1)] = 256
+    num_prompts: Annotated[int, Field(ge=1), FIXED] = 256
     """How many held-out prompts, from the first on."""
-    sampled: bool = True
+    sampled: Annotated[bool, FIXED] = True
     """Whether the first and the last evaluation also sample at the training temperature."""
-    max_attempts: Annotated[int, Field(ge=1)] = 3
+    max_attempts: Annotated[int, Field(ge=1), FIXED] = 3
     """Attempts per prompt before it counts as wrong."""
 
 
 class RewardConfig(Section):
     """The reward function."""
 
-    function: str | None = None
+    function: Annotated[str | None, FIXED] = None
     """`module:function`, called as function(prompt, response, **fields of the dataset row); returns a number or a
     mapping with the key `reward`, further components, and `turn_rewards`, a list with one number per turn, where turns
     have rewards of their own. Left out, the demo's."""
-    timeout_seconds: Annotated[float, Field(gt=0)] = 10.0
+    timeout_seconds: Annotated[float, Field(gt=0), FIXED] = 10.0
     """A call that takes longer is killed and its sample fails."""
-    num_processes: Annotated[int, Field(ge=0)] = 1
+    num_processes: Annotated[int, Field(ge=0), FIXED] = 1
     """Processes that compute rewards; 0 computes them inside the worker, without time-out."""
-    control: Literal["none", "shuffled"] = "none"
+    control: Annotated[Literal["none", "shuffled"], FIXED] = "none"
     """`shuffled` gives each training sample the reward of another one: the negative control."""
 
 
 class DispatchConfig(Section):
     """The dispatcher."""
 
-    scheduling: Literal["queue", "batch", "static"] = "queue"
+    scheduling: Annotated[Literal["queue", "batch", "static"], FIXED] = "queue"
     """Who gets the next task, and when. `queue`: the worker with the most free slots, as soon as there is one. For
     comparison: `batch` works in rounds, the next one (of the prompts still missing) once every task of the last has
     ended; `static` deals tasks to the workers in turn, whatever load they have."""
-    prefetch_tasks: Annotated[int, Field(ge=0)] = 8
+    prefetch_tasks: Annotated[int, Field(ge=0), FIXED] = 8
     """Tasks a worker may hold beyond its capacity."""
-    replicate: bool = True
+    replicate: Annotated[bool, FIXED] = True
     """Whether each replica is a task of its own (prompt replication), which spreads long ones over workers; false: one
     task makes all G and holds G slots until the longest of them ends, which spares a run with one worker records."""
-    lease_seconds: Annotated[float, Field(gt=0)] = 3.0
+    lease_seconds: Annotated[float, Field(gt=0), FIXED] = 3.0
     """Silence after which a worker's tasks are taken back."""
-    missing_heartbeats: Annotated[int, Field(ge=1)] = 4
+    missing_heartbeats: Annotated[int, Field(ge=1), FIXED] = 4
     """Heartbeats from which a consumed task must be absent before it is declared lost."""
-    task_timeout_seconds: Annotated[float, Field(gt=0)] = 600.0
+    task_timeout_seconds: Annotated[float, Field(gt=0), FIXED] = 600.0
     """A rollout that takes longer ends as failed."""
-    stop_timeout_seconds: Annotated[float, Field(gt=0)] = 20.0
+    stop_timeout_seconds: Annotated[float, Field(gt=0), FIXED] = 20.0
     """How long workers may take to end their tasks after Stop."""
 
 
 class RolloutConfig(Section):
     """A rollout worker and its engine."""
 
-    engine: Literal["vllm", "transformers", "simulated"] = "vllm"
+    engine: Annotated[Literal["vllm", "transformers", "simulated"], PER_MACHINE] = "vllm"
     """Inference engine."""
-    capacity: Annotated[int, Field(ge=1)] = 64
+    capacity: Annotated[int, Field(ge=1), PER_MACHINE] = 64
     """Rollouts in flight at once."""
-    reload: Literal["keep", "drain", "abort"] = "keep"
+    reload: Annotated[Literal["keep", "drain", "abort"], PER_MACHINE] = "keep"
     """What running rollouts do when new weights arrive: `keep` freezes them and goes on under the new ones, `drain`
     lets them finish under the old ones and begins no others, `abort` takes them out of the engine and hands them in
     again, with the tokens they have, under the new ones."""
-    max_resumes: Annotated[int, Field(ge=0)] = 8
+    max_resumes: Annotated[int, Field(ge=0), PER_MACHINE] = 8
     """How often one rollout is aborted and resumed (`reload = "abort"`); from then on it is kept, as by `keep`."""
-    heartbeat_seconds: Annotated[float, Field(gt=0)] = 0.5
+    heartbeat_seconds: Annotated[float, Field(gt=0), PER_MACHINE] = 0.5
     """Time between two heartbeats."""
-    kv_cache_bytes: Annotated[int, Field(ge=1 << 20)] = 64 << 20
+    kv_cache_bytes: Annotated[int, Field(ge=1 << 20), PER_MACHINE] = 64 << 20
     """Memory for attention state (vLLM)."""
-    num_threads: Annotated[int, Field(ge=1)] = 1
+    num_threads: Annotated[int, Field(ge=1), PER_MACHINE] = 1
     """CPU threads of the engine."""
-    max_in_flight_bytes: Annotated[int, Field(ge=1 << 20)] = 64 << 20
+    max_in_flight_bytes: Annotated[int, Field(ge=1 << 20), PER_MACHINE] = 64 << 20
     """Sample bytes sent and not yet acknowledged."""
-    load_attempts: Annotated[int, Field(ge=1)] = 3
+    load_attempts: Annotated[int, Field(ge=1), PER_MACHINE] = 3
     """Tries to load a version before the worker leaves."""
-    engine_args: dict[str, str | int | float | bool] = Field(default_factory=dict)
+    engine_args: Annotated[_Table, PER_MACHINE, SecretPart.NAMED_ENTRIES] = Field(default_factory=dict)
     """Further arguments of the engine (vLLM: AsyncEngineArgs)."""

@@ -14,22 +14,22 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
-from rollog.run.role_settings import is_local
-from rollog.settings.settings import Settings
+from rollog.settings.scopes import declared_keys
+from rollog.settings.section import Scope, scope_of
+from rollog.settings.settings import Settings, section_class
 from rollog.settings.training import AlgorithmConfig, AlgorithmType
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from rollog.kernel.config import Section
 
 Schema = dict[str, Any]
 
 _introduction = """\
 # Configuration
 
-This page is written by `python -m rollog.settings.reference > docs/configuration.md` from the models in
-`rollog/settings/run.py`, `rollog/settings/generation.py` and `rollog/settings/training.py`; change those, not the page.
+This page is written by `python -m rollog.settings.reference > docs/configuration.md` from the sections in
+`rollog/settings/run.py`, `rollog/settings/groups.py`, `rollog/settings/generation.py` and
+`rollog/settings/training.py`; change those, not the page. `rollog/settings/__init__.py` says how to add a key.
 
 ## Where a value comes from
 
@@ -44,11 +44,24 @@ With `--config` the demo's settings play no part: what the file leaves out has i
 another type and sections that contradict each other are refused; the message names source, key, value and remedy.
 
 `rollog up` and `rollog topics create` resolve all of this once and put the result into the run's manifest, without
-the broker's address, without keys named like secrets (password, token ...) and without the user part of
-`weights.uri`. `rollog dispatch`, `rollog rollout`, `rollog train` and `rollog watch` take their settings from the
-manifest. Only the keys marked *per machine* below may then differ, by file, environment variable or `--set`, in the
-order above: `--set` of any other key is an error; other keys of a file and other environment variables are not looked
-at, because the file may be the one the run was created with. `run.name` and `run.prefix` say which run is meant.
+the broker's address, without entries of `rollout.engine_args` that are named like secrets (password, token ...) and
+without the user part of `weights.uri`.
+
+## Where a key may change
+
+Each key says so where it is declared, and its mark below repeats it:
+
+| mark | meaning |
+| --- | --- |
+| none | Fixed: the run keeps it from beginning to end. |
+| *Amendable.* | `rollog resume --set` changes it from the next step on, and records that in the ledger. |
+| *Per machine.* | The roles of one run may differ in it. |
+| *Per machine, not in the manifest.* | The same, and the manifest does not hold it. |
+
+`rollog dispatch`, `rollog rollout`, `rollog train` and `rollog watch` take their settings from the manifest. Only the
+keys marked *per machine* below may then differ, by file, environment variable or `--set`, in the order above: `--set`
+of any other key is an error; other keys of a file and other environment variables are not looked at, because the file
+may be the one the run was created with. `run.name` and `run.prefix` say which run is meant.
 
 ## Sections
 """
@@ -62,6 +75,12 @@ model, the prompts and the reward function of the demo are filled in when the ru
 ```toml
 """
 
+_marks: Mapping[Scope, str] = {
+    Scope.FIXED: "",
+    Scope.AMENDABLE: " *Amendable.*",
+    Scope.PER_MACHINE: " *Per machine.*",
+    Scope.SECRET: " *Per machine, not in the manifest.*",
+}
 _bounds: Mapping[str, str] = {
     "minimum": ">=",
     "exclusiveMinimum": ">",
@@ -116,19 +135,18 @@ def _section(name: str, model: Schema, definitions: Mapping[str, Schema]) -> str
             f"`{key}`",
             _type(field, definitions),
             _default(field),
-            " ".join(str(field.get("description", "")).split()) + _place(name, key),
+            " ".join(str(field.get("description", "")).split()) + _mark(name, key),
         )
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines) + "\n"
 
 
 def _section_doc(name: str) -> str:
-    model: type[Section] = type(getattr(Settings(), name))
-    return " ".join((getdoc(model) or "").split())
+    return " ".join((getdoc(section_class(name)) or "").split())
 
 
-def _place(section: str, key: str) -> str:
-    return " *Per machine.*" if is_local((section, key)) else ""
+def _mark(section: str, key: str) -> str:
+    return _marks[scope_of(declared_keys()[f"{section}.{key}"])]
 
 
 def _target(reference: Schema) -> str:

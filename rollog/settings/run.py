@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from rollog.kernel.config import Section
+from rollog.settings.section import AMENDABLE, FIXED, PER_MACHINE, SECRET, WHICH_RUN, SecretPart, Section
 
 run_name_pattern = r"^[a-z0-9-]{1,48}$"
 
@@ -22,17 +22,17 @@ class LastBatch(StrEnum):
 class RunConfig(Section):
     """The run as a whole."""
 
-    name: Annotated[str, Field(pattern=run_name_pattern)] | None = None
+    name: Annotated[Annotated[str, Field(pattern=run_name_pattern)] | None, FIXED, WHICH_RUN] = None
     """Name of the run, `[a-z0-9-]{1,48}`, never reused; a new one is made up when left out."""
-    prefix: Annotated[str, Field(pattern=r"^[a-z0-9-]{1,48}$")] = "rollog"
+    prefix: Annotated[str, Field(pattern=r"^[a-z0-9-]{1,48}$"), FIXED, WHICH_RUN] = "rollog"
     """First part of every topic name."""
-    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    seed: Annotated[int, Field(ge=0, lt=2**31), FIXED] = 0
     """Seed of dataset order, sampling and training."""
-    num_steps: Annotated[int, Field(ge=1)] = 60
+    num_steps: Annotated[int, Field(ge=1), AMENDABLE] = 60
     """Training steps after which the run ends (earlier if the dataset does)."""
-    last_batch: LastBatch = LastBatch.TRAIN
+    last_batch: Annotated[LastBatch, FIXED] = LastBatch.TRAIN
     """Whether a batch smaller than `groups_per_batch` is trained when the dataset ends."""
-    close_timeout_seconds: Annotated[float, Field(gt=0)] = 600.0
+    close_timeout_seconds: Annotated[float, Field(gt=0), FIXED] = 600.0
     """How long after its last step the trainer waits for the dispatcher's `Stopped` before it closes the ledger without
     it. Bounds the final evaluation and the end of the workers together: what takes longer is cut off."""
 
@@ -40,62 +40,62 @@ class RunConfig(Section):
 class BrokerConfig(Section):
     """The Kafka cluster and the topics of a run."""
 
-    bootstrap_servers: str | None = None
+    bootstrap_servers: Annotated[str | None, SECRET] = None
     """`host:port[,host:port]`; left out, `rollog up` starts the embedded Apache Kafka."""
-    samples_partitions: Annotated[int, Field(ge=1, le=4096)] = 4
+    samples_partitions: Annotated[int, Field(ge=1, le=4096), FIXED] = 4
     """Partitions of `samples` and `evaluations`."""
-    max_workers: Annotated[int, Field(ge=1, le=4096)] = 16
+    max_workers: Annotated[int, Field(ge=1, le=4096), FIXED] = 16
     """Partitions of `tasks`: how many rollout workers can hold a grant at once."""
-    replication_factor: Annotated[int, Field(ge=1)] = 1
+    replication_factor: Annotated[int, Field(ge=1), FIXED] = 1
     """Replicas of each topic; 3 with min ISR 2 to survive the loss of a machine."""
-    min_insync_replicas: Annotated[int, Field(ge=1)] = 1
+    min_insync_replicas: Annotated[int, Field(ge=1), FIXED] = 1
     """Replicas that must have a record before it is acknowledged."""
-    connect_timeout_seconds: Annotated[float, Field(gt=0)] = 10.0
+    connect_timeout_seconds: Annotated[float, Field(gt=0), PER_MACHINE] = 10.0
     """How long a client tries to reach the broker before it gives up, naming the address."""
-    max_dead_letters_in_a_row: Annotated[int, Field(ge=1)] = 100
+    max_dead_letters_in_a_row: Annotated[int, Field(ge=1), PER_MACHINE] = 100
     """Unusable records of one topic, one after the other, that a role sets aside; one more ends it, because then the
     writer is at fault and not a record."""
-    max_record_bytes: Annotated[int, Field(ge=1 << 16)] = 16 << 20
+    max_record_bytes: Annotated[int, Field(ge=1 << 16), FIXED] = 16 << 20
     """Largest record of `samples`, in bytes; a larger sample ends as failed: too_large."""
 
 
 class ModelConfig(Section):
     """The policy."""
 
-    path: str | None = None
+    path: Annotated[str | None, PER_MACHINE] = None
     """Directory or Hugging Face name of a causal language model; left out, the demo's model is made."""
-    tokenizer: str | None = None
+    tokenizer: Annotated[str | None, PER_MACHINE] = None
     """Directory or name of the tokenizer, when it is not beside the model."""
-    dtype: Literal["float32", "bfloat16"] = "float32"
+    dtype: Annotated[Literal["float32", "bfloat16"], FIXED] = "float32"
     """Type of weights and activations in generation and training."""
-    max_context_tokens: Annotated[int, Field(ge=2)] = 2048
+    max_context_tokens: Annotated[int, Field(ge=2), FIXED] = 2048
     """Longest prompt plus response."""
 
 
 class WeightsConfig(Section):
     """Where published weights go."""
 
-    uri: str | None = None
+    uri: Annotated[str | None, PER_MACHINE, SecretPart.USER_OF_ADDRESS] = None
     """fsspec address of the weights store (`file://`, `s3://` ...); left out, a folder of the state directory."""
 
 
 class MetricsConfig(Section):
     """Prometheus metrics over HTTP."""
 
-    port: Annotated[int, Field(ge=0, le=65535)] | None = None
+    port: Annotated[Annotated[int, Field(ge=0, le=65535)] | None, PER_MACHINE] = None
     """Port of the first role on this machine (0: any free one); left out, metrics are not served."""
-    host: str = "127.0.0.1"
+    host: Annotated[str, PER_MACHINE] = "127.0.0.1"
     """Address to listen on."""
 
 
 class SupervisionConfig(Section):
     """How `rollog up` treats a role, or its own broker, that dies."""
 
-    max_restarts: Annotated[int, Field(ge=0)] = 5
+    max_restarts: Annotated[int, Field(ge=0), PER_MACHINE] = 5
     """Restarts within `window_seconds` after which a role is given up."""
-    window_seconds: Annotated[float, Field(gt=0)] = 300.0
+    window_seconds: Annotated[float, Field(gt=0), PER_MACHINE] = 300.0
     """Restarts longer ago than this are forgiven."""
-    first_delay_seconds: Annotated[float, Field(ge=0)] = 0.5
+    first_delay_seconds: Annotated[float, Field(ge=0), PER_MACHINE] = 0.5
     """Pause before the first restart; each one within the window doubles it."""
-    longest_delay_seconds: Annotated[float, Field(ge=0)] = 15.0
+    longest_delay_seconds: Annotated[float, Field(ge=0), PER_MACHINE] = 15.0
     """Longest pause before a restart."""

@@ -14,7 +14,6 @@ from urllib.parse import urlsplit, urlunsplit
 
 from pydantic import Field, ValidationError, model_validator
 
-from rollog.kernel.config import Section
 from rollog.kernel.errors import ConfigError
 from rollog.settings.generation import (
     DataConfig,
@@ -33,12 +32,13 @@ from rollog.settings.run import (
     SupervisionConfig,
     WeightsConfig,
 )
+from rollog.settings.section import Scope, SecretPart, Section, scope_of, secret_name, secret_part_of
 from rollog.settings.training import AlgorithmConfig, OptimizerConfig, TrainerConfig
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_secret_key = re.compile(r"(password|passwd|secret|token|credential|api_?key|private_?key)$", re.IGNORECASE)
+    from pydantic.fields import FieldInfo
 
 
 class Settings(Section):
@@ -83,10 +83,12 @@ class Settings(Section):
         return Settings.model_validate(merged)
 
     def to_manifest(self) -> str:
-        """The configuration as the run's manifest holds it: without broker addresses and secrets."""
+        """The configuration as the run's manifest holds it: without what is declared secret."""
         dumped = self.model_dump(mode="json")
-        dumped["broker"]["bootstrap_servers"] = None
-        return json.dumps(_without_secrets(dumped), sort_keys=True)
+        for section, keys in dumped.items():
+            declared = section_class(section).model_fields
+            dumped[section] = {key: _for_manifest(declared[key], value) for key, value in keys.items()}
+        return json.dumps(dumped, sort_keys=True)
 
     @classmethod
     def from_manifest(cls, text: str) -> Settings:
@@ -98,6 +100,14 @@ class Settings(Section):
                 f"the configuration in the run's manifest does not fit this version of rollog ({error}); "
                 "use the version that started the run"
             ) from error
+
+
+def section_class(name: str) -> type[Section]:
+    """The class of the section `name`. Raises KeyError where there is none."""
+    declared = Settings.model_fields[name].annotation
+    assert isinstance(declared, type)
+    assert issubclass(declared, Section)
+    return declared
 
 
 def by_key(manifest_json: str) -> dict[str, object]:
@@ -225,12 +235,24 @@ def _absolute(value: str | None) -> str | None:
     return str(Path(value).expanduser().resolve())
 
 
-def _without_secrets(value: Any, key: str = "") -> Any:
+def _for_manifest(declared: FieldInfo, value: Any) -> Any:
+    if scope_of(declared) is Scope.SECRET:
+        return declared.get_default(call_default_factory=True)
+    match secret_part_of(declared):
+        case SecretPart.USER_OF_ADDRESS if value is not None:
+            return _without_user(value)
+        case SecretPart.NAMED_ENTRIES:
+            return _without_secrets(value)
+        case _:
+            return value
+
+
+def _without_secrets(value: Any, name: str = "") -> Any:
     if isinstance(value, dict):
         return {
-            name: _without_secrets(item, name) for name, item in value.items() if not _secret_key.search(name)
+            key: _without_secrets(item, key) for key, item in value.items() if not secret_name.search(key)
         }
-    if isinstance(value, str) and key == "uri":
+    if isinstance(value, str) and name == "uri":
         return _without_user(value)
     return value
 

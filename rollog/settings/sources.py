@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from rollog.kernel.config import Section
 from rollog.kernel.errors import ConfigError
-from rollog.settings.settings import Settings
+from rollog.settings.settings import Settings, section_class
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -52,6 +51,10 @@ class Layers:
                 )
             for key, value in keys.items():
                 self.put((section, key), value, name)
+
+    def add_config(self, config: Path) -> None:
+        """Put the keys of a TOML file over what is there. Raises ConfigError where it cannot be read."""
+        self.add_file(_read(config), str(config))
 
     def add_environment(self, environment: Mapping[str, str]) -> None:
         """Put ROLLOG_<SECTION>__<KEY> variables over what is there."""
@@ -134,19 +137,12 @@ def load_settings(
     """Settings from all sources; without a file those of the demo are the base (unless not `with_demo`)."""
     layers = Layers()
     if config is not None:
-        layers = file_layers(config)
+        layers.add_config(config)
     elif with_demo:
         layers.add_file(_demo_text(), "the demo's settings")
     layers.add_environment(environment or {})
     layers.add_flags(assignments)
     return layers.settings()
-
-
-def file_layers(config: Path) -> Layers:
-    """What a TOML file says."""
-    layers = Layers()
-    layers.add_file(_read(config), str(config))
-    return layers
 
 
 def split_assignment(assignment: str) -> tuple[KeyPath, str]:
@@ -198,11 +194,7 @@ def _field_of(path: KeyPath, value: Any, origin: str) -> FieldInfo:
 
 
 def _section_fields(section: str) -> dict[str, FieldInfo] | None:
-    declared = Settings.model_fields.get(section)
-    if declared is None or not isinstance(declared.annotation, type):
-        return None
-    assert issubclass(declared.annotation, Section)
-    return declared.annotation.model_fields
+    return section_class(section).model_fields if section in Settings.model_fields else None
 
 
 def _unknown(shown: str, name: str, known: Iterable[str], origin: str) -> str:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from rollog.kernel.config import Section
 from rollog.kernel.errors import ConfigError
+from rollog.settings.section import AMENDABLE, ENGINE, FIXED, PER_MACHINE, PLAN, WEIGHTS, Section
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,6 +27,7 @@ AlgorithmType = Literal[
     "topr",
     "weighted_topr",
 ]
+Baseline = Literal["group", "leave_one_out", "batch", "group_batch", "return", "gae"]
 Aggregation = Literal["token_mean", "sequence_mean", "sequence_sum"]
 RatioLevel = Literal["token", "sequence", "sequence_mean"]
 KlEstimator = Literal["k1", "k2", "k3"]
@@ -73,68 +74,68 @@ _differences: Mapping[str, Mapping[str, object]] = {
 class AlgorithmConfig(Section):
     """Advantages and loss. The defaults are those of `grpo`; other types have their own: docs/algorithms.md."""
 
-    type: AlgorithmType = "grpo"
+    type: Annotated[AlgorithmType, AMENDABLE, WEIGHTS] = "grpo"
     """Loss, advantage and aggregation together, by their published name; any other key of this section changes one of
     them."""
-    advantage: Literal["group", "leave_one_out", "batch", "group_batch", "return", "gae"] = "group"
+    advantage: Annotated[Baseline, AMENDABLE, WEIGHTS] = "group"
     """What a reward is compared with: the mean of its group (`group`), the mean of the group's other rewards
     (`leave_one_out`), the mean of the whole batch (`batch`), first the group's mean and then the batch (`group_batch`),
     nothing (`return`), or, token by token, the values of a learned value head (`gae`)."""
-    normalize_std: bool = True
+    normalize_std: Annotated[bool, AMENDABLE, WEIGHTS] = True
     """Whether advantages are divided by a standard deviation: the group's, with `batch`, `group_batch` and `gae` the
     batch's."""
-    gae_lambda: Annotated[float, Field(ge=0, le=1)] = 0.95
+    gae_lambda: Annotated[float, Field(ge=0, le=1), AMENDABLE, WEIGHTS] = 0.95
     """With `gae`: 1 compares what came of a token with the value before it, 0 only with the value after it."""
-    discount: Annotated[float, Field(gt=0, le=1)] = 1.0
+    discount: Annotated[float, Field(gt=0, le=1), AMENDABLE, WEIGHTS] = 1.0
     """With `gae`: how much less a reward counts one token earlier."""
-    value_coefficient: Annotated[float, Field(gt=0)] = 0.1
+    value_coefficient: Annotated[float, Field(gt=0), AMENDABLE, WEIGHTS] = 0.1
     """With `gae`: weight of the value head's loss beside the policy's."""
-    value_clip: Annotated[float, Field(ge=0)] = 0.2
+    value_clip: Annotated[float, Field(ge=0), AMENDABLE, WEIGHTS] = 0.2
     """With `gae`: a value gains nothing by moving further than this within a training step; 0 is no such bound."""
-    aggregation: Aggregation = "token_mean"
+    aggregation: Annotated[Aggregation, AMENDABLE, WEIGHTS] = "token_mean"
     """How per-token losses become one number: mean over all tokens; mean over samples of each sample's mean; or mean
     over samples of each sample's sum, divided by the constant `max_response_tokens`."""
-    ratio_level: RatioLevel = "token"
+    ratio_level: Annotated[RatioLevel, AMENDABLE, WEIGHTS] = "token"
     """Whose probability ratio is clipped or weighs: each token's, the whole response's (the product), or the geometric
     mean over the response (`sequence_mean`)."""
-    clip_low: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    clip_low: Annotated[float, Field(gt=0, lt=1), AMENDABLE, WEIGHTS] = 0.2
     """The ratio is clipped below at 1 - clip_low: to the behaviour policy, in `decoupled_ppo` and `tis` to the proximal
     one. Types that weigh log-probabilities do not clip."""
-    clip_high: Annotated[float, Field(gt=0)] = 0.28
+    clip_high: Annotated[float, Field(gt=0), AMENDABLE, WEIGHTS] = 0.28
     """... and above at 1 + clip_high."""
-    dual_clip: Annotated[float, Field(gt=1)] | None = None
+    dual_clip: Annotated[Annotated[float, Field(gt=1)] | None, AMENDABLE, WEIGHTS] = None
     """With a negative advantage A the objective is at least dual_clip * A, however large the ratio; left out, no such
     bound. The paper has 3."""
-    weight_low: Annotated[float, Field(ge=0)] = 0.0
+    weight_low: Annotated[float, Field(ge=0), AMENDABLE, WEIGHTS] = 0.0
     """Smallest importance weight, in types that have one: the ratio to the behaviour policy in `policy_gradient`,
     `rloo`, `cispo` and, for negative advantages, `topr`; proximal to behaviour policy in `decoupled_ppo` and `tis`."""
-    weight_high: Annotated[float, Field(gt=0)] | None = None
+    weight_high: Annotated[Annotated[float, Field(gt=0)] | None, AMENDABLE, WEIGHTS] = None
     """Largest importance weight; left out, no bound. Both at 1 take the correction out."""
-    positive_weight: Annotated[float, Field(ge=0)] = 1.0
+    positive_weight: Annotated[float, Field(ge=0), AMENDABLE, WEIGHTS] = 1.0
     """Factor of samples with an advantage of 0 or more, in `weighted_topr`."""
-    negative_weight: Annotated[float, Field(ge=0)] = 1.0
+    negative_weight: Annotated[float, Field(ge=0), AMENDABLE, WEIGHTS] = 1.0
     """Factor of samples with a negative advantage, in `weighted_topr`."""
-    mask_ratio_low: Annotated[float, Field(ge=0, lt=1)] | None = None
+    mask_ratio_low: Annotated[Annotated[float, Field(ge=0, lt=1)] | None, AMENDABLE, WEIGHTS] = None
     """Tokens whose ratio to the behaviour policy is below this are not learnt from; left out, no bound."""
-    mask_ratio_high: Annotated[float, Field(gt=1)] | None = None
+    mask_ratio_high: Annotated[Annotated[float, Field(gt=1)] | None, AMENDABLE, WEIGHTS] = None
     """... nor those whose ratio is above this."""
-    mask_level: Literal["token", "sequence"] = "token"
+    mask_level: Annotated[Literal["token", "sequence"], AMENDABLE, WEIGHTS] = "token"
     """Whether each token is judged by its own ratio, or a whole response by the geometric mean of its ratios."""
-    kl_coefficient: Annotated[float, Field(ge=0)] = 0.0
+    kl_coefficient: Annotated[float, Field(ge=0), AMENDABLE, WEIGHTS] = 0.0
     """Weight of the divergence from the model that the run began with; above 0 a frozen copy of it is kept."""
-    kl_estimator: KlEstimator = "k3"
+    kl_estimator: Annotated[KlEstimator, AMENDABLE, WEIGHTS] = "k3"
     """Estimate of that divergence from one token: with d = log pi - log reference, d (`k1`), d^2 / 2 (`k2`), or
     exp(-d) - 1 + d (`k3`)."""
-    kl_in: Literal["loss", "reward"] = "loss"
+    kl_in: Annotated[Literal["loss", "reward"], AMENDABLE, WEIGHTS] = "loss"
     """Whether the divergence is added to the loss, or taken off the reward before advantages are computed; then it is
     that of the behaviour policy, which drew the response."""
-    entropy_coefficient: Annotated[float, Field(ge=0)] = 0.0
+    entropy_coefficient: Annotated[float, Field(ge=0), AMENDABLE, WEIGHTS] = 0.0
     """Weight of the mean entropy of the policy's next-token distributions, which is taken off the loss."""
-    overlong_share: Annotated[float, Field(ge=0, le=1)] = 0.0
+    overlong_share: Annotated[float, Field(ge=0, le=1), AMENDABLE, WEIGHTS] = 0.0
     """Over-long shaping: the last share of `max_response_tokens` in which the reward falls linearly; 0 is none."""
-    overlong_penalty: Annotated[float, Field(ge=0)] = 1.0
+    overlong_penalty: Annotated[float, Field(ge=0), AMENDABLE, WEIGHTS] = 1.0
     """What a response of `max_response_tokens` loses of its reward by it."""
-    max_response_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_response_tokens: Annotated[Annotated[int, Field(ge=1)] | None, AMENDABLE, WEIGHTS] = None
     """Tokens of the longest response, for `sequence_sum` and over-long shaping; left out, `sampling.max_tokens`."""
 
     @model_validator(mode="before")
@@ -194,74 +195,74 @@ class AlgorithmConfig(Section):
 class OptimizerConfig(Section):
     """AdamW and its learning-rate schedule, counted in optimizer steps."""
 
-    learning_rate: Annotated[float, Field(gt=0)] = 3e-4
+    learning_rate: Annotated[float, Field(gt=0), AMENDABLE, WEIGHTS] = 3e-4
     """Highest learning rate."""
-    final_fraction: Annotated[float, Field(ge=0, le=1)] = 0.1
+    final_fraction: Annotated[float, Field(ge=0, le=1), AMENDABLE, WEIGHTS] = 0.1
     """The learning rate falls linearly to this fraction of the highest at the run's last step."""
-    warmup_steps: Annotated[int, Field(ge=0)] = 0
+    warmup_steps: Annotated[int, Field(ge=0), AMENDABLE, WEIGHTS] = 0
     """Optimizer steps of linear warm-up."""
-    betas: tuple[float, float] = (0.9, 0.95)
+    betas: Annotated[tuple[float, float], AMENDABLE, WEIGHTS] = (0.9, 0.95)
     """Decay of the first and second moment."""
-    epsilon: Annotated[float, Field(gt=0)] = 1e-8
+    epsilon: Annotated[float, Field(gt=0), AMENDABLE, WEIGHTS] = 1e-8
     """Added to the root of the second moment."""
-    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    weight_decay: Annotated[float, Field(ge=0), AMENDABLE, WEIGHTS] = 0.0
     """Decoupled weight decay."""
-    max_gradient_norm: Annotated[float, Field(gt=0)] = 1.0
+    max_gradient_norm: Annotated[float, Field(gt=0), AMENDABLE, WEIGHTS] = 1.0
     """Gradients are scaled down to this norm."""
 
 
 class TrainerConfig(Section):
     """The training engine."""
 
-    engine: Literal["deepspeed", "torch"] = "deepspeed"
+    engine: Annotated[Literal["deepspeed", "torch"], FIXED, WEIGHTS | ENGINE] = "deepspeed"
     """Training engine: DeepSpeed, or PyTorch alone (one process)."""
-    num_ranks: Annotated[int, Field(ge=1)] = 1
+    num_ranks: Annotated[int, Field(ge=1), FIXED] = 1
     """Processes that train together, one per device, with DeepSpeed. A trainer that no launcher started starts the
     others itself, on its machine; under torchrun or deepspeed the launcher's number counts instead. A run keeps the
     number it began with."""
-    rank_timeout_seconds: Annotated[float, Field(gt=0)] = 300.0
+    rank_timeout_seconds: Annotated[float, Field(gt=0), PER_MACHINE] = 300.0
     """Longest time that ranks wait for each other inside a step; then the trainer ends. A rank that dies is noticed
     at once."""
-    zero_stage: Annotated[int, Field(ge=0, le=3)] = 1
+    zero_stage: Annotated[int, Field(ge=0, le=3), FIXED, WEIGHTS | ENGINE] = 1
     """DeepSpeed ZeRO stage."""
-    num_epochs: Annotated[int, Field(ge=1)] = 1
+    num_epochs: Annotated[int, Field(ge=1), AMENDABLE, WEIGHTS | PLAN] = 1
     """Passes over the batch per training step, each with its groups dealt anew."""
-    num_minibatches: Annotated[int, Field(ge=1)] = 4
+    num_minibatches: Annotated[int, Field(ge=1), AMENDABLE, WEIGHTS | PLAN] = 4
     """Optimizer steps per pass."""
-    micro_batch_tokens: Annotated[int, Field(ge=1)] = 16384
+    micro_batch_tokens: Annotated[int, Field(ge=1), AMENDABLE, WEIGHTS | PLAN] = 16384
     """Most tokens (padding included) in one forward pass."""
-    packing: bool = False
+    packing: Annotated[bool, FIXED, WEIGHTS | PLAN | ENGINE] = False
     """Whether several samples share a row of a forward pass, each attending to itself alone, instead of being padded to
     the longest. Faster where lengths differ; for models whose attention heeds restarting positions, which is
     tested when training begins. A run keeps what it began with."""
-    num_threads: Annotated[int, Field(ge=1)] = 1
+    num_threads: Annotated[int, Field(ge=1), PER_MACHINE] = 1
     """CPU threads of the trainer."""
-    reproducible: Reproducible = "machine"
+    reproducible: Annotated[Reproducible, FIXED, WEIGHTS | ENGINE] = "machine"
     """On which processors training on a CPU gives the same weights, bit for bit. `machine`: those of one vendor and
     family, with the fastest code of each library. `avx2`, `baseline`: all that have AVX2 and FMA, or all of x86-64;
     PyTorch and oneDNN then use no wider instructions, and MKL its code for all processors, which takes longer. A run
     keeps what it began with."""
-    activation_checkpointing: bool = False
+    activation_checkpointing: Annotated[bool, PER_MACHINE] = False
     """Whether activations inside a layer are computed again in the backward pass instead of being kept: less memory,
     about a third more computation, the same weights."""
-    lora_rank: Annotated[int, Field(ge=0)] = 0
+    lora_rank: Annotated[int, Field(ge=0), FIXED, WEIGHTS | ENGINE] = 0
     """Rank of low-rank adapters that are trained instead of the model's weights, which need no optimizer state then; 0
     is none. Published are whole weights with the adapters merged in. A run keeps what it began with."""
-    lora_alpha: Annotated[int, Field(ge=1)] = 16
+    lora_alpha: Annotated[int, Field(ge=1), FIXED, WEIGHTS | ENGINE] = 16
     """What adapters add counts `lora_alpha / lora_rank` times."""
-    lora_targets: tuple[str, ...] = ()
+    lora_targets: Annotated[tuple[str, ...], FIXED, WEIGHTS | ENGINE] = ()
     """Layers that get an adapter, by the last part of their names (`["q_proj", "v_proj"]`); left out, all linear layers
     but the output layer."""
-    checkpoint_every_steps: Annotated[int, Field(ge=1)] = 10
+    checkpoint_every_steps: Annotated[int, Field(ge=1), AMENDABLE] = 10
     """Training steps between checkpoints."""
-    keep_checkpoints: Annotated[int, Field(ge=1)] = 2
+    keep_checkpoints: Annotated[int, Field(ge=1), AMENDABLE] = 2
     """Newest complete checkpoints to keep."""
-    allow_rebase: bool = False
+    allow_rebase: Annotated[bool, AMENDABLE] = False
     """Whether a trainer that cannot redo the newest version bit for bit goes on from the weights that it has, under a
     new version and a `rebase` record, instead of stopping. The new version counts towards `run.num_steps`."""
-    verdicts_interval_seconds: Annotated[float, Field(ge=0)] = 0.05
+    verdicts_interval_seconds: Annotated[float, Field(ge=0), AMENDABLE] = 0.05
     """Shortest time between two `verdicts` records."""
-    transaction_timeout_seconds: Annotated[float, Field(gt=0)] = 15.0
+    transaction_timeout_seconds: Annotated[float, Field(gt=0), FIXED] = 15.0
     """After this the broker aborts an open transaction."""
 
     @model_validator(mode="after")
@@ -271,19 +272,3 @@ class TrainerConfig(Section):
                 f'num_ranks = {self.num_ranks} needs engine = "deepspeed": "{self.engine}" is one process'
             )
         return self
-
-
-def changes_by_type(before: AlgorithmConfig, changes: Mapping[str, object]) -> dict[str, object]:
-    """Changes of the algorithm, by key, and with a new type what follows from it.
-
-    A key that stands at the default of the old type gets the default of the new one; what was set otherwise, or is
-    among `changes`, stays. Raises pydantic's ValidationError for an unknown type.
-    """
-    wanted = changes.get("type", before.type)
-    if wanted == before.type:
-        return dict(changes)
-    old = AlgorithmConfig(type=before.type).model_dump()
-    new = AlgorithmConfig.model_validate({"type": wanted}).model_dump()
-    now = before.model_dump()
-    following = {key: new[key] for key in new if now[key] == old[key] != new[key]}
-    return following | dict(changes)

@@ -12,10 +12,10 @@ from safetensors.torch import load_file, save_file
 from support.recorded_steps import altered_copy, recording_of, replayed
 from support.threaded_run import small_settings, whole_run
 
-from rollog.cli.replay import replay_line, verdict_line
 from rollog.kernel.broker.memory import MemoryBroker
 from rollog.kernel.errors import ConfigError, EngineError, LedgerError, RunExists
 from rollog.kernel.weights import weights_name
+from rollog.run.replay_report import replay_line, verdict_line
 from rollog.run.role_settings import trainer_settings
 from schemas import LedgerRecord, Step
 from trainer.checkpoints import CheckpointStore
@@ -23,8 +23,8 @@ from trainer.recorded.counterfactual import Question, check_question, train_coun
 from trainer.recorded.distances import weights_distance
 from trainer.recorded.redo import environment_differences, restore
 from trainer.recorded.replay import recorded_span
-from trainer.revisions import amended
 from trainer.role import training_engine
+from trainer.settings import amended
 
 if TYPE_CHECKING:
     from collections.abc import Callable

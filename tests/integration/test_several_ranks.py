@@ -29,12 +29,12 @@ from support.two_ranks_process import (
 )
 from support.waiting import wait_until
 
-from rollog.cli.replay import replay_line, verdict_line
 from rollog.kernel.broker.memory import MemoryBroker
 from rollog.kernel.broker.topics import RunTopics
 from rollog.kernel.errors import EngineError
 from rollog.kernel.metrics import Metrics
 from rollog.kernel.processes import ChildProcess, exists
+from rollog.run.replay_report import replay_line, verdict_line
 from rollog.settings.training import TrainerConfig
 from schemas import Disposition, Genesis, Step
 from trainer.checkpoints import CheckpointStore

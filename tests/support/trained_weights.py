@@ -13,7 +13,7 @@ import sys
 from rollog.settings.training import AlgorithmConfig, OptimizerConfig, TrainerConfig
 from support.small_training import a_batch
 from trainer.engines.plain import PlainEngine
-from trainer.engines.ports import StepSettings
+from trainer.step.ports import StepSettings
 
 num_steps = 3
 

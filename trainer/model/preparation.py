@@ -74,7 +74,7 @@ def prepare_policy(
 
 
 def library_versions(trainer: TrainerConfig, device: torch.device) -> dict[str, str]:
-    """What the results of a prepared policy depend on: versions of libraries, and what they compute with on `device`."""
+    """What the results of a prepared policy depend on: library versions, and what they compute with on `device`."""
     return {
         "torch": torch.__version__,
         "transformers": transformers.__version__,

@@ -20,8 +20,10 @@ from typing import TYPE_CHECKING, Any
 from rollog import __version__
 from rollog.kernel.errors import ConfigError, RunExists
 from rollog.kernel.weights import WeightsStore
+from rollog.settings.changes import refuse_other_keys
+from rollog.settings.scopes import engine_keys, training_keys
 from trainer.recorded.redo import redo_steps
-from trainer.revisions import changed_by_type, engine_keys, refuse_other_keys, training_keys
+from trainer.settings import changed_by_type
 from trainer.step.off_policy import finite
 
 if TYPE_CHECKING:

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 from rollog.kernel.crash_points import CrashPoint, reach
 from rollog.kernel.errors import EngineError, LedgerError
 from rollog.kernel.logs import get_logger
+from rollog.settings.scopes import planning_keys
 from trainer.ledger.records import machine, own_versions
 from trainer.recorded.history import initial_weights, recorded_groups
-from trainer.revisions import changed_by_type, planning_keys, settings_at
+from trainer.settings import changed_by_type, settings_at
 from trainer.step.batch import check_finite, plan_groups, training_batch
 
 if TYPE_CHECKING:

@@ -52,6 +52,17 @@ class KafkaBroker:
         )
         self._directory = TopicDirectory(self.admin, max_record_bytes)
 
+    def with_limits(self, *, connect_timeout_seconds: float, max_record_bytes: int) -> KafkaBroker:
+        """The same cluster, for clients with these limits. Connects to nothing."""
+        connection = self._connection
+        return KafkaBroker(
+            connection.bootstrap_servers,
+            connect_timeout_seconds=connect_timeout_seconds,
+            delivery_timeout_seconds=connection.delivery_timeout_seconds,
+            max_record_bytes=max_record_bytes,
+            offsets_timeout_seconds=connection.offsets_timeout_seconds,
+        )
+
     @property
     def address(self) -> str:
         """`host:port[,host:port]` as given."""

@@ -12,7 +12,7 @@ import pytest
 
 from rollog.cli.main import cli
 from rollog.kernel.broker.topics import RunTopics, run_topic_names
-from rollog.kernel.config import Section
+from rollog.settings.section import Section
 from rollog.settings.settings import Settings
 from schemas import Disposition, LedgerKind, Status
 from schemas.records import Record

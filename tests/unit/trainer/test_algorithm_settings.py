@@ -12,10 +12,10 @@ from support.small_training import trainer_settings
 
 from rollog.kernel.broker.topics import RunTopics
 from rollog.kernel.errors import ConfigError
-from rollog.rules.ledger_state import LedgerState
+from rollog.settings.changes import changes_by_type, new_changes
 from rollog.settings.settings import Settings
-from rollog.settings.training import AlgorithmConfig, AlgorithmType, TrainerConfig, changes_by_type
-from trainer.revisions import amended, changed_by_type, new_changes
+from rollog.settings.training import AlgorithmConfig, AlgorithmType, TrainerConfig
+from trainer.settings import amended, changed_by_type
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -135,7 +135,7 @@ def test_the_ledger_records_what_a_new_type_changes_so_that_a_redo_need_not_know
         {"algorithm.type": "topr"},
         {"algorithm.type": "grpo", "algorithm.kl_coefficient": 0.1},
     ):
-        changes = new_changes(LedgerState(), in_force, wanted)
+        changes = new_changes(in_force.amendable, wanted, version=0)
         in_force = amended(in_force, changes)
         recorded |= changes
         assert amended(settings, recorded) == in_force
@@ -155,15 +155,15 @@ def test_what_belongs_to_a_run_cannot_change_in_it(
     settings: TrainerSettings, key: str, value: object
 ) -> None:
     with pytest.raises(ConfigError, match=f"{key} cannot change after a run has begun"):
-        new_changes(LedgerState(), settings, {key: value})
+        new_changes(settings.amendable, {key: value}, version=0)
 
 
 def test_a_value_head_is_made_when_a_run_begins_or_never(settings: TrainerSettings) -> None:
     with pytest.raises(ConfigError, match=r"algorithm\.advantage = 'gae' instead of 'group'"):
-        new_changes(LedgerState(), settings, {"algorithm.advantage": "gae"})
+        new_changes(settings.amendable, {"algorithm.advantage": "gae"}, version=0)
     with_critic = replace(settings, algorithm=AlgorithmConfig(type="ppo", advantage="gae"))
     with pytest.raises(ConfigError, match=r"algorithm\.advantage = 'batch' instead of 'gae'"):
-        new_changes(LedgerState(), with_critic, {"algorithm.advantage": "batch"})
-    assert new_changes(LedgerState(), with_critic, {"algorithm.value_clip": 0.5}) == {
+        new_changes(with_critic.amendable, {"algorithm.advantage": "batch"}, version=0)
+    assert new_changes(with_critic.amendable, {"algorithm.value_clip": 0.5}, version=0) == {
         "algorithm.value_clip": 0.5
     }

@@ -11,10 +11,10 @@ from support.simulated_run import Plan
 
 from consumers.ledger import read_ledger
 from consumers.trained_samples import trained_samples
-from rollog.cli.run_source import RunSource
 from rollog.kernel.errors import ConfigError, LedgerError
 from rollog.kernel.weights import WeightsStore
 from rollog.run.pruning import prune_samples
+from rollog.run.recorded_run import RecordedRun
 from rollog.settings.settings import Settings
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def prune(run: SimulatedRun, keep_steps: int, *, is_dry_run: bool = False) -> list[str]:
-    source = RunSource(
+    source = RecordedRun(
         broker=run.broker,
         topics=run.topics,
         store=store_of(run),

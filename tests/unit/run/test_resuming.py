@@ -9,18 +9,22 @@ from click.testing import CliRunner
 from support.builders import LedgerBuilder
 
 from rollog.cli.main import cli
-from rollog.cli.resume import changes_of
 from rollog.kernel.errors import ConfigError
 from rollog.run.local_run import RoleFlags, role_specs
-from rollog.run.role_settings import shared_out
+from rollog.settings.changes import resumed_changes
+from rollog.settings.in_force import settings_in_force
+from rollog.settings.scopes import shared_out
 from rollog.settings.settings import Settings
 from rollog.settings.sources import assigned
 
 
 def changes(ledger: LedgerBuilder, **wanted: object) -> dict[str, object]:
     settings = Settings().changed(run={"name": "first"})
-    return changes_of(
-        settings, ledger.state, {key.replace("__", "."): value for key, value in wanted.items()}, run="first"
+    return resumed_changes(
+        settings_in_force(settings, ledger.state.changed_settings()),
+        {key.replace("__", "."): value for key, value in wanted.items()},
+        run="first",
+        is_over=ledger.state.is_closed,
     )
 
 

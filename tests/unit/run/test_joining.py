@@ -1,4 +1,4 @@
-"""The settings of a role started by hand."""
+"""Joining a run: which one is meant, and the settings of a role there."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import pytest
 from rollog.kernel.broker.memory import MemoryBroker
 from rollog.kernel.errors import ConfigError, RunExists, RunNotFound, TopicMismatch
 from rollog.run.creation import create_run, create_run_if_missing
-from rollog.run.role_settings import dispatcher_settings, rollout_settings, settings_of_run, trainer_settings
+from rollog.run.joining import manifest_of_run
+from rollog.run.role_settings import dispatcher_settings, rollout_settings, trainer_settings
+from rollog.settings.local import local_layers, settings_of_run
 from rollog.settings.settings import Settings
 
 
@@ -36,16 +38,12 @@ def resolved(
     environment: dict[str, str] | None = None,
     config: Path | None = None,
 ) -> Settings:
-    wanted = Settings().changed(run={"name": run}, broker={"bootstrap_servers": "inside:2"})
-    settings, _ = settings_of_run(
-        broker,
-        wanted,
-        config=config,
-        environment=environment or {},
-        assignments=assignments,
-        wait_seconds=0,
+    named = () if run is None else (f"run.name={run}",)
+    layers = local_layers(
+        config, environment or {}, (*assignments, *named, "broker.bootstrap_servers=inside:2")
     )
-    return settings
+    manifest = manifest_of_run(broker, layers.settings().run, wait_seconds=0)
+    return settings_of_run(manifest.config_json, layers)
 
 
 def test_the_manifest_rules() -> None:

@@ -1,0 +1,89 @@
+"""One role of a run that exists, in this process: joined, served its metrics, run until its end or a signal."""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rollog.kernel.logs import configure_logging, get_logger
+from rollog.kernel.metrics import Metrics
+from rollog.kernel.signals import StopSignals
+from rollog.run.joining import join_run
+from rollog.run.role_settings import dispatcher_settings, rollout_settings, trainer_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+    from threading import Event
+
+    from rollog.run.joining import JoinedRun
+    from rollog.run.request import RunRequest
+
+log = get_logger("role")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoleContext:
+    """What a role runs with: its name, its run, the state directory, its metrics, and what stops it."""
+
+    name: str
+    run: JoinedRun
+    home: Path
+    metrics: Metrics
+    stop: Event
+
+
+def run_role(
+    role: Callable[[RoleContext], None],
+    request: RunRequest,
+    *,
+    name: str,
+    metrics_port: int | None,
+    wait_seconds: float,
+) -> int:
+    """Run one role to the end of its run. Returns 0 then, and 128 + signal after a graceful stop.
+
+    Raises as `join_run` does, and what the role raises.
+    """
+    configure_logging()
+    run = join_run(request, wait_seconds)
+    settings = run.settings
+    metrics = Metrics()
+    with ExitStack() as resources:
+        port = settings.metrics.port if metrics_port is None else metrics_port
+        if port is not None:
+            server = resources.enter_context(metrics.serve(settings.metrics.host, port))
+            log.info("metrics served", role=name, host=server.host, port=server.port)
+        signals = resources.enter_context(StopSignals())
+        log.info("role begins", role=name, run=settings.run_name, broker=run.broker.address, pid=os.getpid())
+        role(RoleContext(name=name, run=run, home=request.home.resolve(), metrics=metrics, stop=signals.stop))
+    log.info("role ends", role=name, run=settings.run_name, stopped=bool(signals.received))
+    return signals.exit_status
+
+
+def dispatcher(context: RoleContext) -> None:
+    """Dispatch until the run is over."""
+    from producers.dispatcher.role import run_dispatcher  # noqa: PLC0415  # each role imports what it needs alone
+
+    settings = dispatcher_settings(context.run.settings)
+    run_dispatcher(settings, context.run.broker, context.metrics, context.stop)
+
+
+def rollout(context: RoleContext) -> None:
+    """Generate until the run is over."""
+    from producers.rollout.role import run_rollout  # noqa: PLC0415  # each role imports what it needs alone
+
+    run = context.run
+    settings = rollout_settings(run.settings, run.manifest, context.home, context.name)
+    run_rollout(settings, run.broker, context.metrics, context.stop)
+
+
+def trainer(context: RoleContext, *, amendment: Mapping[str, object]) -> None:
+    """Train until the run is over, with settings changed by `amendment`, by dotted key, from the next step on."""
+    from trainer.role import run_trainer  # noqa: PLC0415  # each role imports what it needs alone
+
+    run = context.run
+    settings = trainer_settings(run.settings, run.manifest, context.home)
+    run_trainer(settings, run.broker, context.metrics, context.stop, amendment=amendment)

@@ -1,0 +1,139 @@
+"""Where each key may change, as it is declared, and what is derived from it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from typing import Annotated
+
+import pytest
+from pydantic import Field
+
+from rollog.settings.in_force import AmendableSections
+from rollog.settings.scopes import (
+    amendable_keys,
+    belongs_to_the_run,
+    declared_keys,
+    engine_keys,
+    is_local,
+    local_keys,
+    names_the_run,
+    planning_keys,
+    training_keys,
+)
+from rollog.settings.section import AMENDABLE, FIXED, SECRET, Scope, Section, scope_of
+from rollog.settings.settings import Settings
+
+
+def keys(section: str, names: str) -> frozenset[str]:
+    return frozenset(f"{section}.{name}" for name in names.split())
+
+
+algorithm = keys(
+    "algorithm",
+    "advantage aggregation clip_high clip_low discount dual_clip entropy_coefficient gae_lambda kl_coefficient "
+    "kl_estimator kl_in mask_level mask_ratio_high mask_ratio_low max_response_tokens negative_weight normalize_std "
+    "overlong_penalty overlong_share positive_weight ratio_level type value_clip value_coefficient weight_high "
+    "weight_low",
+)
+optimizer = keys(
+    "optimizer",
+    "betas epsilon final_fraction learning_rate max_gradient_norm warmup_steps weight_decay",
+)
+batch_plan = keys("trainer", "micro_batch_tokens num_epochs num_minibatches")
+engine = keys("trainer", "engine lora_alpha lora_rank lora_targets packing zero_stage")
+
+
+def test_these_keys_are_amendable_and_no_others() -> None:
+    freshness = keys(
+        "freshness",
+        "alpha auto_headroom auto_max auto_max_divergence auto_min auto_min_effective_sample_size auto_start "
+        "auto_step auto_wait_share barrier_every_steps",
+    )
+    trainer = keys(
+        "trainer", "allow_rebase checkpoint_every_steps keep_checkpoints verdicts_interval_seconds"
+    )
+    assert amendable_keys == algorithm | optimizer | batch_plan | freshness | trainer | {"run.num_steps"}
+
+
+def test_the_roles_of_a_run_may_differ_in_these_keys_and_no_others() -> None:
+    assert local_keys == (
+        keys("broker", "bootstrap_servers connect_timeout_seconds max_dead_letters_in_a_row")
+        | keys("data", "held_out train")
+        | keys("metrics", "host port")
+        | keys("model", "path tokenizer")
+        | keys(
+            "rollout",
+            "capacity engine engine_args heartbeat_seconds kv_cache_bytes load_attempts max_in_flight_bytes "
+            "max_resumes num_threads reload",
+        )
+        | keys("supervision", "first_delay_seconds longest_delay_seconds max_restarts window_seconds")
+        | keys("trainer", "activation_checkpointing num_threads rank_timeout_seconds")
+        | {"weights.uri"}
+    )
+
+
+def test_a_replay_may_ask_about_these_keys_and_no_others() -> None:
+    assert training_keys == algorithm | optimizer | batch_plan | engine
+    assert planning_keys == batch_plan | {"trainer.packing"}
+    assert engine_keys == engine
+
+
+def test_two_keys_say_which_run_is_meant() -> None:
+    assert {key for key in declared_keys() if names_the_run(key.split("."))} == {"run.name", "run.prefix"}
+
+
+def test_every_key_is_declared_with_one_scope() -> None:
+    assert {scope_of(field) for field in declared_keys().values()} == set(Scope)
+
+
+def test_a_section_with_a_key_without_a_scope_cannot_be_made() -> None:
+    with pytest.raises(TypeError, match=r"Careless\.size has 0 scopes"):
+
+        class Careless(Section):
+            size: Annotated[int, Field(ge=1)] = 1
+
+
+def test_a_key_has_one_scope_only() -> None:
+    with pytest.raises(TypeError, match=r"Torn\.size has 2 scopes"):
+
+        class Torn(Section):
+            size: Annotated[int, FIXED, AMENDABLE] = 1
+
+
+def test_a_key_that_is_named_like_a_secret_is_one() -> None:
+    class Careful(Section):
+        api_key: Annotated[str | None, SECRET] = None
+
+    assert scope_of(Careful.model_fields["api_key"]) is Scope.SECRET
+    with pytest.raises(TypeError, match=r"Leaking\.api_key is named like a secret"):
+
+        class Leaking(Section):
+            api_key: Annotated[str | None, FIXED] = None
+
+
+def test_what_is_secret_is_not_in_the_manifest() -> None:
+    secret = [key for key, field in declared_keys().items() if scope_of(field) is Scope.SECRET]
+    assert secret == ["broker.bootstrap_servers"]
+    settings = Settings().changed(broker={"bootstrap_servers": "kafka:9092"})
+    assert json.loads(settings.to_manifest())["broker"]["bootstrap_servers"] is None
+
+
+@pytest.mark.parametrize(
+    ("path", "is_local_here"),
+    [
+        (("rollout", "engine_args", "max_num_seqs"), True),
+        (("rollout", "no_such_key"), True),
+        (("trainer", "num_threads"), True),
+        (("trainer", "no_such_key"), False),
+        (("no_such_section", "key"), False),
+    ],
+)
+def test_paths_below_and_beside_keys(path: tuple[str, ...], is_local_here: bool) -> None:
+    assert is_local(path) is is_local_here
+    assert belongs_to_the_run(path) is not is_local_here
+
+
+def test_the_sections_in_force_are_those_with_amendable_keys() -> None:
+    sections = {key.partition(".")[0] for key in amendable_keys}
+    assert {field.name for field in fields(AmendableSections)} == sections
