@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import time
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ from support.recorded_steps import recording_of
 from support.small_training import FakeRun, a_group, dispositions, make_model, trainer_settings
 from support.two_ranks_process import (
     one_sample,
+    refuse_objects_between_ranks,
     step_settings,
     temperature,
     trained,
@@ -123,6 +125,17 @@ def one_rank_engine(settings: StepSettings = step_settings, *, lora_rank: int = 
 
 def distance(one: bytes, other: bytes) -> float:
     return max(float((tensor - load(other)[name]).abs().max()) for name, tensor in load(one).items())
+
+
+def test_no_object_is_pickled_between_ranks(few: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert few.weights(
+        "zero-3-packed"
+    )  # rank 0 trained, exported and exchanged statistics with pickles refused
+    refuse_objects_between_ranks(monkeypatch.setattr)
+    with closing(one_rank_engine()) as engine:
+        engine.start(few.model_path)
+        with pytest.raises(AssertionError, match="pickled between ranks"):
+            torch.distributed.all_gather_object([None], "what the refusal is for")
 
 
 @pytest.mark.parametrize("name", ["zero-1-padded", "zero-3-packed"])

@@ -7,7 +7,9 @@ import sys
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import torch
 
 from rollog.kernel.processes import ChildProcess
 from rollog.settings.training import AlgorithmConfig, OptimizerConfig, TrainerConfig
@@ -18,6 +20,8 @@ from trainer.engines.multi_rank.ranks import own_group
 from trainer.step.ports import StepSettings
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from trainer.engines.multi_rank.ranks import RankGroup
     from trainer.engines.ports import TrainingEngine
     from trainer.step.ports import StepResult, TrainingBatch
@@ -63,6 +67,16 @@ def trained(
 
 def one_sample(world_size: int) -> TrainingBatch:
     return a_batch(0, num_groups=1, group_size=1, num_minibatches=1, world_size=world_size)
+
+
+def refuse_objects_between_ranks(replace_in: Callable[[Any, str, object], None] = setattr) -> None:
+    """Have all collective operations of torch that pickle objects fail here: with one of two ranks, on both."""
+
+    def refuse(*_: object, **__: object) -> NoReturn:
+        raise AssertionError("an object is pickled between ranks")
+
+    for name in ("_object_to_tensor", "_tensor_to_object"):
+        replace_in(torch.distributed.distributed_c10d, name, refuse)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +165,7 @@ class Cases:
 
 
 def main(model_path: str, directory: Path, which: str) -> None:
+    refuse_objects_between_ranks()
     group, (place,) = own_group(2)
     child = ChildProcess.start(
         [sys.executable, "-m", "trainer.engines.multi_rank.follower"],

@@ -1,1 +1,1 @@
-"""Training engines behind one port."""
+"""Training engines behind one port: DeepSpeed, PyTorch alone, a simulated one; `multi_rank/` for several ranks."""

@@ -1,1 +1,1 @@
-"""The policy: loading it, its adapters, its reference."""
+"""The policy: what engines do with a model before they train it (`preparation.py` has the order)."""

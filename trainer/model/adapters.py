@@ -107,7 +107,7 @@ def published_tensors(model: nn.Module) -> Iterator[PublishedTensor]:
     """What a weights file holds: the model's tensors under its own names, with adapters merged in."""
     adapted = {name: module for name, module in model.named_modules() if _has_adapter(module)}
     for name, tensor in untied_tensors(model):
-        owner = next((each for each in adapted if name.startswith(f"{each}.")), None)
+        owner = next((layer for layer in adapted if name.startswith(f"{layer}.")), None)
         if owner is None:
             yield PublishedTensor(name=name, parts=(tensor,))
             continue

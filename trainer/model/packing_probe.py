@@ -37,8 +37,8 @@ def check_packing(policy: Policy) -> None:
     except TypeError as error:
         raise _refusal(policy, f"it takes no positions: {error}") from error
     apart = max(
-        float((found[: len(expected)] - expected).abs().max())
-        for found, expected in zip(packed, alone, strict=True)
+        float((logprobs_R[: len(expected_R)] - expected_R).abs().max())
+        for logprobs_R, expected_R in zip(packed, alone, strict=True)
     )
     if apart > _tolerance[next(policy.parameters()).dtype]:
         raise _refusal(policy, f"packed, its log-probabilities are off by {apart:.3g}")

@@ -38,7 +38,7 @@ class Policy(nn.Module):
     """Wraps a causal language model; `forward` gives log pi of the trained tokens at the sampling temperature.
 
     With a value head a linear layer on the last hidden states, zero at first, gives values beside them. It is trained
-    with the model and stands in checkpoints; the model's own weights, which are published, are without it.
+    with the model and saved in checkpoints; the model's own weights, which are published, are without it.
     """
 
     def __init__(self, model: PreTrainedModel, temperature: float, *, with_value_head: bool = False) -> None:
@@ -161,9 +161,9 @@ def load_weights(model: nn.Module, path: Path) -> None:
     except (OSError, SafetensorError) as error:
         raise WeightsError(f"weights file {path} cannot be read: {error}") from error
     expected = {name: tuple(tensor.shape) for name, tensor in untied_tensors(model)}
-    found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-    if expected != found:
-        differing = sorted(set(expected.items()) ^ set(found.items()))
+    given = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    if expected != given:
+        differing = sorted(set(expected.items()) ^ set(given.items()))
         raise WeightsError(f"weights file {path} does not fit the model; differing tensors: {differing[:6]}")
     with torch.no_grad():
         for name, tensor in untied_tensors(model):

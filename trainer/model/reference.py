@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class ReferenceModel:
     """A copy of the model that an engine was started with, loaded when it is first asked for.
 
-    Engines are started with version 0 also where they then go on from a checkpoint, so a redo has the same reference.
+    Engines start with version 0 also where they then continue from a checkpoint, so a redo has the same reference.
     """
 
     model_path: str

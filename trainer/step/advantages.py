@@ -16,8 +16,8 @@ each turn gets the sum of what it and those after it have (process supervision, 
 
     A_i(turn k) = sum over turns j >= k of the advantage of r_i(j)
 
-Otherwise all but gae give one advantage to a whole response. With gae it is 0 until `trainer.critic` has asked the
-policy for values.
+Otherwise all but gae give one advantage to a whole response. With gae it is 0 until `trainer.step.critic` has asked
+the policy for values.
 
 Computed in float64 and rounded to float32 (sums over turns once more), so the result does not depend on the order of
 the group.
@@ -83,7 +83,10 @@ def turn_advantages(
     """
     pooled = advantages_of([[reward for turns in group for reward in turns] for group in groups], algorithm)
     return [
-        [_sums_to_the_end(part) for part in np.split(values, np.cumsum([len(turns) for turns in group])[:-1])]
+        [
+            _sums_to_the_end(of_sample)
+            for of_sample in np.split(values, np.cumsum([len(turns) for turns in group])[:-1])
+        ]
         for group, values in zip(groups, pooled, strict=True)
     ]
 
@@ -138,8 +141,8 @@ def batch_advantages(
     if not values:
         return []
     everyone = _normalized(_centred(np.concatenate(values)), normalize_std=normalize_std, epsilon=epsilon)
-    bounds = np.cumsum([each.size for each in values])[:-1]
-    return [float32_array(part) for part in np.split(everyone, bounds)]
+    bounds = np.cumsum([of_group.size for of_group in values])[:-1]
+    return [float32_array(of_group) for of_group in np.split(everyone, bounds)]
 
 
 def gae_advantages(
@@ -157,10 +160,10 @@ def gae_advantages(
     """
     advantages = np.zeros_like(values)
     next_value, next_advantage = 0.0, 0.0
-    for place in reversed(range(values.size)):
-        delta = rewards[place] + discount * next_value - values[place]
+    for t in reversed(range(values.size)):
+        delta = rewards[t] + discount * next_value - values[t]
         next_advantage = delta + discount * gae_lambda * next_advantage
-        advantages[place], next_value = next_advantage, values[place]
+        advantages[t], next_value = next_advantage, values[t]
     return advantages
 
 

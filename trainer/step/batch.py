@@ -44,8 +44,8 @@ def training_batch(
     rewards = [[shaped_rewards(sample, algorithm) for sample in group] for group in groups]
     advantages = turn_advantages(rewards, algorithm)
     samples: list[TrainingSample] = []
-    for number, group in enumerate(groups):
-        for sample, turns, of_turns in zip(group, rewards[number], advantages[number], strict=True):
+    for index, group in enumerate(groups):
+        for sample, turns, per_turn in zip(group, rewards[index], advantages[index], strict=True):
             _check_temperature(sample, temperature)
             has_turns = bool(_turn_rewards(sample))
             samples.append(
@@ -54,11 +54,11 @@ def training_batch(
                     token_ids=sample.token_ids,
                     behaviour_logprobs=sample.behaviour_logprobs,
                     loss_mask=_loss_mask(sample),
-                    advantage=of_turns[0],
-                    group=number,
+                    advantage=per_turn[0],
+                    group=index,
                     reward=sum(turns),
                     turn_rewards=turns if has_turns else (),
-                    turn_advantages=of_turns if has_turns else (),
+                    turn_advantages=per_turn if has_turns else (),
                     lags=None if version is None else _lags(sample, version - 1),
                 )
             )

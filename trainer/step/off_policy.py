@@ -190,7 +190,7 @@ def step_statistics(sums: Sequence[RatioSums]) -> dict[str, float]:
     """Figures over all minibatches, and how far the first one, before any update, is from the behaviour policy.
 
     The latter, called `first_...`, say how off-policy the batch itself was: they are what alpha is controlled by. They
-    are told apart into the mismatch of inference engine and trainer, and staleness, where versions are known.
+    are split into the mismatch of inference engine and trainer, and staleness, where versions are known.
     """
     if not sums:
         return {}

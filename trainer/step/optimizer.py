@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def adamw_settings(optimizer: OptimizerConfig) -> dict[str, Any]:
-    """What AdamW is told besides the learning rate, which every optimizer step sets."""
+    """AdamW's arguments besides the learning rate, which every optimizer step sets."""
     return {
         "betas": optimizer.betas,
         "eps": optimizer.epsilon,

@@ -66,7 +66,8 @@ def plan_step(
         cuts = [cut(share, lengths, micro_batch_tokens) for share in shares]
         for rank, micro_batches in enumerate(_equally_many(cuts)):
             plan.extend(
-                MicroBatch(minibatch=minibatch, rank=rank, positions=tuple(part)) for part in micro_batches
+                MicroBatch(minibatch=minibatch, rank=rank, positions=tuple(of_samples))
+                for of_samples in micro_batches
             )
     return tuple(plan)
 
@@ -128,44 +129,47 @@ def _balance(members: Sequence[int], lengths: Sequence[int], world_size: int) ->
 
 def _equally_many(cuts: Sequence[list[list[int]]]) -> list[list[list[int]]]:
     """Micro-batches per rank, equally many for all, the shortest ranks filled up with empty ones."""
-    num_parts = max(map(len, cuts))
-    return [parts + [[]] * (num_parts - len(parts)) for parts in (_split_up(cut, num_parts) for cut in cuts)]
+    count = max(map(len, cuts))
+    return [
+        micro_batches + [[]] * (count - len(micro_batches))
+        for micro_batches in (_split_up(cut, count) for cut in cuts)
+    ]
 
 
 def _cut(share: Sequence[int], lengths: Sequence[int], micro_batch_tokens: int) -> list[list[int]]:
     """Runs of a longest-first list whose padded size stays within the bound."""
-    parts: list[list[int]] = []
+    micro_batches: list[list[int]] = []
     for position in share:
-        widest = lengths[parts[-1][0]] if parts else 0
-        if parts and widest * (len(parts[-1]) + 1) <= micro_batch_tokens:
-            parts[-1].append(position)
+        widest = lengths[micro_batches[-1][0]] if micro_batches else 0
+        if micro_batches and widest * (len(micro_batches[-1]) + 1) <= micro_batch_tokens:
+            micro_batches[-1].append(position)
         else:
-            parts.append([position])
-    return parts
+            micro_batches.append([position])
+    return micro_batches
 
 
 def _cut_packed(share: Sequence[int], lengths: Sequence[int], micro_batch_tokens: int) -> list[list[int]]:
     """Parts of a longest-first list whose rows stay within the bound: each takes what finds room in them."""
-    parts: list[list[int]] = []
+    micro_batches: list[list[int]] = []
     rest = list(share)
     while rest:
         widest = lengths[rest[0]]
         max_rows = max(micro_batch_tokens // widest, 1) if widest else len(rest)
         rows = pack_rows([lengths[position] for position in rest], widest, max_rows=max_rows)
         taken = set(chain.from_iterable(rows))
-        parts.append([position for index, position in enumerate(rest) if index in taken])
+        micro_batches.append([position for index, position in enumerate(rest) if index in taken])
         rest = [position for index, position in enumerate(rest) if index not in taken]
-    return parts
+    return micro_batches
 
 
-def _split_up(parts: list[list[int]], num_parts: int) -> list[list[int]]:
-    """Halve the largest part until there are `num_parts`, as far as single samples allow."""
-    parts = list(parts)
-    while len(parts) < num_parts:
-        index = max(range(len(parts)), key=lambda part: len(parts[part]), default=-1)
-        if index < 0 or len(parts[index]) < 2:  # noqa: PLR2004 - one sample cannot be halved
+def _split_up(micro_batches: list[list[int]], count: int) -> list[list[int]]:
+    """Halve the largest part until there are `count`, as far as single samples allow."""
+    micro_batches = list(micro_batches)
+    while len(micro_batches) < count:
+        index = max(range(len(micro_batches)), key=lambda at: len(micro_batches[at]), default=-1)
+        if index < 0 or len(micro_batches[index]) < 2:  # noqa: PLR2004 - one sample cannot be halved
             break
-        largest = parts[index]
+        largest = micro_batches[index]
         middle = len(largest) // 2
-        parts[index : index + 1] = [largest[:middle], largest[middle:]]
-    return parts
+        micro_batches[index : index + 1] = [largest[:middle], largest[middle:]]
+    return micro_batches

@@ -31,7 +31,7 @@ def train_step(
             the samples that the plan gives it.
         engine: the policy of this rank, and how gradients are made and applied.
         settings: algorithm, optimizer and length of the schedule.
-        steps_taken: optimizer steps that were taken before, where the learning-rate schedule goes on.
+        steps_taken: optimizer steps before this training step; the learning-rate schedule continues from there.
 
     Raises:
         EngineError: values of the critic are not finite, or the policy has no value head and needs one.

@@ -12,11 +12,11 @@ from rollog.kernel.errors import EngineError
 from rollog.settings.training import AlgorithmConfig, OptimizerConfig
 from schemas import MicroBatch, int32_array
 from trainer.engines.multi_rank.messages import (
-    Call,
-    batch_call,
+    RankMessage,
+    batch_message,
     batch_of,
-    decode_call,
-    encode_call,
+    decode_message,
+    encode_message,
     of_rank,
     settings_arguments,
     settings_of,
@@ -26,7 +26,7 @@ from trainer.step.ports import StepSettings, TrainingBatch, TrainingSample
 
 
 def through_bytes(batch: TrainingBatch) -> TrainingBatch:
-    return batch_of(decode_call(encode_call(batch_call("train_step", batch))))
+    return batch_of(decode_message(encode_message(batch_message("train_step", batch))))
 
 
 def same(one: TrainingSample, other: TrainingSample) -> bool:
@@ -78,14 +78,18 @@ def test_settings_come_through() -> None:
         optimizer=OptimizerConfig(learning_rate=1e-5 / 3),
         num_optimizer_steps=7,
     )
-    call = decode_call(encode_call(Call(name="change_settings", arguments=settings_arguments(settings))))
+    call = decode_message(
+        encode_message(RankMessage(name="change_settings", arguments=settings_arguments(settings)))
+    )
     assert settings_of(call.arguments) == settings
 
 
-@pytest.mark.parametrize("data", [b"", b"what is this", encode_call(Call(name="end"))[:-3], bytes(100)])
+@pytest.mark.parametrize(
+    "data", [b"", b"what is this", encode_message(RankMessage(name="end"))[:-3], bytes(100)]
+)
 def test_other_bytes_are_refused(data: bytes) -> None:
     with pytest.raises(EngineError, match="are no call"):
-        decode_call(data)
+        decode_message(data)
 
 
 def test_an_empty_micro_batch_stays_one() -> None:

@@ -16,9 +16,9 @@ from support.waiting import wait_until
 from rollog.kernel.errors import ConfigError, DataError, EngineError
 from rollog.settings.training import AlgorithmConfig, OptimizerConfig, TrainerConfig
 from trainer.engines.multi_rank.connections import Connection
-from trainer.engines.multi_rank.follower import follow
+from trainer.engines.multi_rank.follower import serve_calls
 from trainer.engines.multi_rank.leader import Followers, MultiRankEngine
-from trainer.engines.multi_rank.messages import Call, encode_call
+from trainer.engines.multi_rank.messages import RankMessage, encode_message
 from trainer.engines.multi_rank.ranks import RankGroup, launched_rank
 from trainer.engines.simulated import SimulatedTrainingEngine
 from trainer.step.ports import StepSettings
@@ -117,7 +117,7 @@ class Job:
             return self.others[rank]
 
         try:
-            follow(connection, make)
+            serve_calls(connection, make)
             self.ended.append(0)
         except Exception as error:  # noqa: BLE001 - what ended a rank is what is asked for
             self.ended.append(error)
@@ -292,14 +292,14 @@ def test_a_call_before_there_is_an_engine_is_answered_with_an_error() -> None:
     here, there = _pair()
     rank_0 = Connection(here, "rank 1", lambda: None)
     rank_1 = Connection(there, "rank 0", lambda: None)
-    rank_0.send(encode_call(Call(name="train_step")))
+    rank_0.send(encode_message(RankMessage(name="train_step")))
     with pytest.raises(EngineError, match="before an engine was made"):
-        follow(rank_1, lambda _: SimulatedTrainingEngine())
+        serve_calls(rank_1, lambda _: SimulatedTrainingEngine())
     assert b"before an engine was made" in rank_0.receive(20)
-    rank_0.send(encode_call(Call(name="create")))
-    rank_0.send(encode_call(Call(name="dance")))
+    rank_0.send(encode_message(RankMessage(name="create")))
+    rank_0.send(encode_message(RankMessage(name="dance")))
     with pytest.raises(EngineError, match="'dance' is no call"):
-        follow(rank_1, lambda _: SimulatedTrainingEngine())
+        serve_calls(rank_1, lambda _: SimulatedTrainingEngine())
     rank_0.close()
     rank_1.close()
 

@@ -230,8 +230,7 @@ def test_two_ranks_take_the_steps_of_one(tmp_path: Path) -> None:
         batch = a_batch(0, num_minibatches=1, world_size=world_size, micro_batch_tokens=25)
         return train_step(of_rank(batch, engine.rank), engine, settings, steps_taken=3)
 
-    [only] = engines(1)
-    alone = step_of(only, 1)
+    alone = step_of(engines(1)[0], 1)
     with ThreadPoolExecutor(2) as pool:
         first, second = pool.map(step_of, engines(2), (2, 2))
     assert (first.losses, first.statistics) == (second.losses, second.statistics)

@@ -1,1 +1,1 @@
-"""Several ranks: rank 0 calls, the others follow."""
+"""Several ranks: an RPC by which followers make the calls that rank 0 makes, and their process group."""

@@ -83,14 +83,14 @@ class Connection:
 
     def _exactly(self, num_bytes: int) -> bytes | None:
         """So many bytes, None where the connection ends before."""
-        found = bytearray(num_bytes)
-        view = memoryview(found)
+        received = bytearray(num_bytes)
+        view = memoryview(received)
         while view:
-            received = self._socket.recv_into(view)
-            if received == 0:
+            count = self._socket.recv_into(view)
+            if count == 0:
                 return None
-            view = view[received:]
-        return bytes(found)
+            view = view[count:]
+        return bytes(received)
 
     def _gone(self) -> EngineError:
         return EngineError(f"{self.peer} is gone: its process has ended, or its machine cannot be reached")

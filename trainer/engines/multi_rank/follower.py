@@ -1,7 +1,7 @@
-"""The other ranks: each holds an engine, and makes the calls that rank 0 makes.
+"""The followers' side of the multi-rank RPC: each holds an engine, and makes the calls that rank 0 makes.
 
 Consumes calls of rank 0, produces answers, and its part of checkpoints. Touches neither broker nor weights store. A
-call that fails is answered with what went wrong, and ends the process; the end of rank 0 ends it at once.
+call that fails is answered with the error, and ends the process; the end of rank 0 ends it at once.
 """
 
 from __future__ import annotations
@@ -16,7 +16,13 @@ from rollog.kernel.errors import EngineError, RollogError, exit_status
 from rollog.kernel.logs import configure_logging, get_logger
 from rollog.settings.training import TrainerConfig
 from trainer.engines.multi_rank.connections import Connection
-from trainer.engines.multi_rank.messages import Call, batch_of, decode_call, encode_call, settings_of
+from trainer.engines.multi_rank.messages import (
+    RankMessage,
+    batch_of,
+    decode_message,
+    encode_message,
+    settings_of,
+)
 from trainer.engines.multi_rank.ranks import launched_group, launched_rank
 
 if TYPE_CHECKING:
@@ -31,46 +37,46 @@ if TYPE_CHECKING:
 log = get_logger("follower")
 
 
-def run_follower(place: LaunchedRank) -> None:
-    """Follow rank 0 until it lets go. The first signal to stop is left to rank 0, the second ends this process.
+def run_follower(launched: LaunchedRank) -> None:
+    """Serve the calls of rank 0 until it sends the last. The first signal to stop is left to rank 0, the second acts.
 
     Raises EngineError where rank 0 cannot be reached, and what a call raised here; ends the process when it is gone.
     """
-    _leave_the_end_to_rank_0()
-    group = launched_group(place)
-    connection = Connection(group.connect(), "rank 0", _leave_at_once)
-    log.info("following", rank=place.rank, world_size=place.world_size, pid=os.getpid())
-    follow(connection, lambda made_with: _engine(made_with, group))
+    _leave_stopping_to_rank_0()
+    group = launched_group(launched)
+    connection = Connection(group.connect(), "rank 0", _exit_without_rank_0)
+    log.info("following", rank=launched.rank, world_size=launched.world_size, pid=os.getpid())
+    serve_calls(connection, lambda made_with: _make_engine(made_with, group))
     connection.close()
 
 
-def follow(connection: Connection, make_engine: MakeEngine) -> None:
-    """Make every call that arrives, and answer it, until the last one.
+def serve_calls(connection: Connection, make_engine: MakeEngine) -> None:
+    """Receive calls, make each on the engine, and answer it, until the call `end`.
 
     Raises what a call raised, after it was answered, and EngineError for what is no call.
     """
     engine: TrainingEngine | None = None
     while True:
-        call = decode_call(connection.receive())
+        call = decode_message(connection.receive())
         if call.name == "end":
             connection.expect_end()
-            connection.send(encode_call(Call(name="done")))
+            connection.send(encode_message(RankMessage(name="done")))
             return
         try:
             if call.name == "create":
                 engine = make_engine(call.arguments)
             else:
-                _make(call, engine)
+                _dispatch(call, engine)
         except Exception as error:
             connection.expect_end()
-            failed = Call(name="failed", arguments={"error": f"{type(error).__name__}: {error}"})
-            connection.send(encode_call(failed))
+            failed = RankMessage(name="failed", arguments={"error": f"{type(error).__name__}: {error}"})
+            connection.send(encode_message(failed))
             raise
-        connection.send(encode_call(Call(name="done")))
+        connection.send(encode_message(RankMessage(name="done")))
 
 
-def _make(call: Call, engine: TrainingEngine | None) -> None:
-    """Make one call. What it gives is rank 0's business."""
+def _dispatch(call: RankMessage, engine: TrainingEngine | None) -> None:
+    """Make one call. Its result is dropped: rank 0 has the same."""
     arguments = call.arguments
     if engine is None:
         raise EngineError(f"{call.name} was called before an engine was made")
@@ -96,7 +102,7 @@ def _make(call: Call, engine: TrainingEngine | None) -> None:
             )
 
 
-def _engine(made_with: dict[str, Any], group: RankGroup) -> TrainingEngine:
+def _make_engine(made_with: dict[str, Any], group: RankGroup) -> TrainingEngine:
     from trainer.engines.deepspeed import DeepSpeedEngine  # noqa: PLC0415 - rank 0 is told of this rank before
 
     return DeepSpeedEngine(
@@ -108,34 +114,34 @@ def _engine(made_with: dict[str, Any], group: RankGroup) -> TrainingEngine:
     )
 
 
-def _leave_at_once() -> None:
+def _exit_without_rank_0() -> None:
     log.error("rank 0 is gone")
     os._exit(1)
 
 
-def _leave_the_end_to_rank_0() -> None:
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+def _leave_stopping_to_rank_0() -> None:
+    stop_signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-    def ignore_once(number: int, frame: FrameType | None) -> None:
-        del number, frame
-        for each in numbers:
-            signal.signal(each, signal.SIG_DFL)
+    def ignore_once(received: int, frame: FrameType | None) -> None:
+        del received, frame
+        for stop_signal in stop_signals:
+            signal.signal(stop_signal, signal.SIG_DFL)
 
-    for each in numbers:
-        signal.signal(each, ignore_once)
+    for stop_signal in stop_signals:
+        signal.signal(stop_signal, ignore_once)
 
 
 def main() -> None:
     """Follow as the rank that the environment says: what rank 0 starts on its own machine."""
     configure_logging()
-    place = launched_rank(os.environ)
-    if place is None or place.rank == 0:
+    launched = launched_rank(os.environ)
+    if launched is None or launched.rank == 0:
         sys.exit("this is started by rank 0 of a trainer, which says so in RANK and WORLD_SIZE")
     status = 0
     try:
-        run_follower(place)
+        run_follower(launched)
     except RollogError as error:
-        log.error("rank failed", rank=place.rank, error=error)  # noqa: TRY400 - for a traceback there is --debug
+        log.error("rank failed", rank=launched.rank, error=error)  # noqa: TRY400 - for a traceback there is --debug
         status = exit_status(error)
     sys.stdout.flush()
     sys.stderr.flush()

@@ -1,8 +1,8 @@
-"""Rank 0 of several: the training engine that the trainer talks to, and the other ranks behind it.
+"""The leader's side of the multi-rank RPC: the training engine of rank 0, and the other ranks behind it.
 
-Before each call of the engine, the call goes to every other rank; each of them makes it on its own engine and says
-when it is done. So all ranks meet in the same collective operations in the same order, whatever rank 0 waits for in
-between. Samples, ledger and weights store are rank 0's alone.
+Each call of the engine goes to every follower first; each makes it on its own engine and answers when it is done. So
+all ranks meet in the same collective operations in the same order, whatever rank 0 waits for in between. Samples,
+ledger and weights store are rank 0's alone.
 
 On crash: a rank that dies ends the others within seconds. Rank 0 learns it from the end of the connection, or
 from what the rank still said, and raises EngineError; where it hangs in a collective operation, it ends its process.
@@ -19,10 +19,10 @@ from rollog.kernel.errors import EngineError, RollogError
 from rollog.kernel.logs import get_logger
 from trainer.engines.multi_rank.connections import Connection
 from trainer.engines.multi_rank.messages import (
-    Call,
-    batch_call,
-    decode_call,
-    encode_call,
+    RankMessage,
+    batch_message,
+    decode_message,
+    encode_message,
     of_rank,
     settings_arguments,
 )
@@ -46,7 +46,7 @@ _T = TypeVar("_T")
 
 
 class Followers:
-    """The other ranks as rank 0 sees them. They are waited for when the first call is made."""
+    """The other ranks as rank 0 sees them: RPC clients, one a rank. They are waited for when the first call is made."""
 
     def __init__(
         self,
@@ -70,14 +70,16 @@ class Followers:
         self._seconds_to_notice = seconds_to_notice
         self._meeting_point = group.open_meeting_point()
         self._connections: dict[int, Connection] = {}
-        self._calls = 0
+        self._num_calls = 0
         self._is_calling = False
         self._failure: str | None = None
 
     @property
     def has_failed(self) -> bool:
         """Whether no more calls can be made."""
-        return self._failure is not None or any(each.is_lost for each in self._connections.values())
+        return self._failure is not None or any(
+            connection.is_lost for connection in self._connections.values()
+        )
 
     def check(self) -> None:
         """Raise EngineError where a rank is gone, or has failed before."""
@@ -87,14 +89,14 @@ class Followers:
         if self._failure is not None:
             raise EngineError(self._failure)
 
-    def call(self, name: str, own: Callable[[], _T], message_to: Callable[[int], Call]) -> _T:
+    def call(self, name: str, own: Callable[[], _T], message_to: Callable[[int], RankMessage]) -> _T:
         """Have every other rank make a call, make it here by `own`, and wait until all are done.
 
         Raises what `own` raises of rollog's errors, and EngineError where another rank failed or is gone.
         """
         self._connect()
         self.check()
-        self._calls, self._is_calling = self._calls + 1, True
+        self._num_calls, self._is_calling = self._num_calls + 1, True
         try:
             self._send(message_to)
             result = own()
@@ -117,7 +119,7 @@ class Followers:
                 self._connect()
                 for connection in self._connections.values():
                     connection.expect_end()
-                self._send(lambda _: Call(name="end"))
+                self._send(lambda _: RankMessage(name="end"))
                 self._take_answers("end", _last_words_seconds)
         except EngineError as error:
             log.warning("other ranks did not end in order", error=error)
@@ -145,9 +147,9 @@ class Followers:
                 self._connections[rank] = Connection(sock, f"rank {rank}", self._notice_loss)
                 log.info("rank joined", rank=rank, world_size=self._group.world_size)
 
-    def _send(self, message_to: Callable[[int], Call]) -> None:
+    def _send(self, message_to: Callable[[int], RankMessage]) -> None:
         for rank, connection in sorted(self._connections.items()):
-            connection.send(encode_call(message_to(rank)))
+            connection.send(encode_message(message_to(rank)))
 
     def _take_answers(self, name: str, timeout_seconds: float) -> None:
         """Wait until every rank has answered. Raises EngineError for the first that failed, else one that is gone."""
@@ -155,7 +157,7 @@ class Followers:
         failed: list[str] = []
         for _, connection in sorted(self._connections.items()):
             try:
-                answer = decode_call(connection.receive(timeout_seconds))
+                answer = decode_message(connection.receive(timeout_seconds))
             except EngineError as error:
                 silent.append(f"in {name}: {error}")
                 timeout_seconds = min(timeout_seconds, _last_words_seconds)
@@ -169,14 +171,14 @@ class Followers:
     def _notice_loss(self) -> None:
         """Called by a reader's thread: a step under way fails by itself, unless it hangs."""
         self._on_lost()
-        call = self._calls
+        call = self._num_calls
         if self._is_calling:
             timer = threading.Timer(self._seconds_to_notice, self._abandon_if_in, [call])
             timer.daemon = True
             timer.start()
 
     def _abandon_if_in(self, call: int) -> None:
-        if self._is_calling and self._calls == call:
+        if self._is_calling and self._num_calls == call:
             log.error("another rank is gone and this one hangs", rank=0)
             self._abandon()
 
@@ -190,7 +192,7 @@ class Followers:
 
 
 class MultiRankEngine:
-    """The training engine of rank 0, whose calls all ranks make; see `trainer.engines.ports.TrainingEngine`."""
+    """The engine of a trainer on rank 0: all ranks make each call; see `trainer.engines.ports.TrainingEngine`."""
 
     def __init__(
         self,
@@ -230,7 +232,7 @@ class MultiRankEngine:
         return self._followers.call(
             "train_step",
             lambda: self._engine.train_step(batch),
-            lambda rank: batch_call("train_step", of_rank(batch, rank)),
+            lambda rank: batch_message("train_step", of_rank(batch, rank)),
         )
 
     def change_settings(self, settings: StepSettings) -> None:
@@ -262,7 +264,7 @@ class MultiRankEngine:
         return self._engine.describe()
 
     def close(self) -> None:
-        """Free the models of all ranks, which go on waiting for calls."""
+        """Free the models of all ranks. Followers stay and wait for calls. Idempotent."""
         try:
             if self._is_started and not self._followers.has_failed:
                 self._call("close", self._engine.close)
@@ -271,7 +273,7 @@ class MultiRankEngine:
             self._engine.close()
 
     def _call(self, name: str, own: Callable[[], _T], **arguments: object) -> _T:
-        return self._followers.call(name, own, lambda _: Call(name=name, arguments=arguments))
+        return self._followers.call(name, own, lambda _: RankMessage(name=name, arguments=arguments))
 
 
 def _end(child: ChildProcess) -> None:

@@ -1,4 +1,6 @@
-"""Calls of a training engine as bytes, for the ranks that follow: numbers and JSON, nothing to be executed.
+"""Messages of the RPC between ranks as bytes: a call of a training engine, or its answer.
+
+They are numbers and JSON, nothing to be executed.
 
 A message is a safetensors file. Its tensor `call` holds the name and the arguments as JSON, the others are what is
 too large for that. Floating-point numbers survive bit for bit, so that every rank trains the very same batch.
@@ -32,27 +34,30 @@ _no_integers = int32_array()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Call:
-    """One message between ranks. `arguments` are values that JSON has."""
+class RankMessage:
+    """A call (the name of an engine's method, `create` or `end`) or an answer (`done`, `failed`).
+
+    `arguments` are values that JSON has.
+    """
 
     name: str
     arguments: dict[str, Any] = field(default_factory=dict)
     arrays: Arrays = field(default_factory=dict)
 
 
-def encode_call(call: Call) -> bytes:
+def encode_message(message: RankMessage) -> bytes:
     """The bytes of a message."""
-    header = json.dumps({"name": call.name, "arguments": call.arguments}).encode()
-    data: bytes = save({_call: np.frombuffer(header, dtype=np.uint8), **call.arrays})
+    header = json.dumps({"name": message.name, "arguments": message.arguments}).encode()
+    data: bytes = save({_call: np.frombuffer(header, dtype=np.uint8), **message.arrays})
     return data
 
 
-def decode_call(data: bytes) -> Call:
+def decode_message(data: bytes) -> RankMessage:
     """The message that these bytes are. Raises EngineError for others."""
     try:
         arrays = load(data)
         header = json.loads(arrays.pop(_call).tobytes())
-        return Call(name=header["name"], arguments=header["arguments"], arrays=arrays)
+        return RankMessage(name=header["name"], arguments=header["arguments"], arrays=arrays)
     except (SafetensorError, ValueError, KeyError, TypeError) as error:
         raise EngineError(
             f"{len(data)} bytes from another rank are no call of a training engine ({error}); "
@@ -62,7 +67,7 @@ def decode_call(data: bytes) -> Call:
 
 def of_rank(batch: TrainingBatch, rank: int) -> TrainingBatch:
     """The batch as `rank` needs it: of the samples that others train, what denominators and advantages come from."""
-    own = {position for part in batch.plan if part.rank == rank for position in part.positions}
+    own = {position for planned in batch.plan if planned.rank == rank for position in planned.positions}
     return replace(
         batch,
         samples=tuple(
@@ -72,12 +77,14 @@ def of_rank(batch: TrainingBatch, rank: int) -> TrainingBatch:
     )
 
 
-def batch_call(name: str, batch: TrainingBatch) -> Call:
+def batch_message(name: str, batch: TrainingBatch) -> RankMessage:
     """A batch as a message: each field of all samples one after another, beside their lengths."""
     samples = batch.samples
-    return Call(
+    return RankMessage(
         name=name,
-        arguments={"plan": [[part.minibatch, part.rank, list(part.positions)] for part in batch.plan]},
+        arguments={
+            "plan": [[planned.minibatch, planned.rank, list(planned.positions)] for planned in batch.plan]
+        },
         arrays={
             "prompt_token_ids": _joined([sample.prompt_token_ids for sample in samples], "<i4"),
             "token_ids": _joined([sample.token_ids for sample in samples], "<i4"),
@@ -93,15 +100,17 @@ def batch_call(name: str, batch: TrainingBatch) -> Call:
             "advantage": _numbers(sample.advantage for sample in samples),
             "reward": _numbers(sample.reward for sample in samples),
             "turn_rewards": _numbers(reward for sample in samples for reward in sample.turn_rewards),
-            "turn_advantages": _numbers(each for sample in samples for each in sample.turn_advantages),
+            "turn_advantages": _numbers(
+                advantage for sample in samples for advantage in sample.turn_advantages
+            ),
             "num_turns": _integers(len(sample.turn_rewards) for sample in samples),
         },
     )
 
 
-def batch_of(call: Call) -> TrainingBatch:
-    """The batch of a message that `batch_call` made."""
-    arrays = call.arrays
+def batch_of(message: RankMessage) -> TrainingBatch:
+    """The batch of a message that `batch_message` made."""
+    arrays = message.arrays
     columns = zip(
         _split(arrays["prompt_token_ids"], arrays["num_prompt"]),
         _split(arrays["token_ids"], arrays["num_response"]),
@@ -125,7 +134,7 @@ def batch_of(call: Call) -> TrainingBatch:
                 reward=reward,
                 lags=lags if knows_lags else None,
                 turn_rewards=tuple(turns.tolist()),
-                turn_advantages=tuple(of_turns.tolist()),
+                turn_advantages=tuple(per_turn.tolist()),
             )
             for (
                 prompt,
@@ -138,12 +147,12 @@ def batch_of(call: Call) -> TrainingBatch:
                 advantage,
                 reward,
                 turns,
-                of_turns,
+                per_turn,
             ) in columns
         ),
         plan=tuple(
             MicroBatch(minibatch=minibatch, rank=rank, positions=tuple(positions))
-            for minibatch, rank, positions in call.arguments["plan"]
+            for minibatch, rank, positions in message.arguments["plan"]
         ),
     )
 
@@ -180,8 +189,8 @@ def _lags(sample: TrainingSample) -> npt.NDArray[np.int32]:
     return _no_integers if sample.lags is None else sample.lags
 
 
-def _joined(parts: Sequence[npt.NDArray[Any]], type_code: str) -> npt.NDArray[Any]:
-    joined: npt.NDArray[Any] = np.concatenate([*parts, uint8_array()]).astype(type_code)
+def _joined(arrays: Sequence[npt.NDArray[Any]], type_code: str) -> npt.NDArray[Any]:
+    joined: npt.NDArray[Any] = np.concatenate([*arrays, uint8_array()]).astype(type_code)
     return joined
 
 

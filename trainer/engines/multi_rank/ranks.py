@@ -54,7 +54,7 @@ class LaunchedRank:
 
 
 def launched_rank(environment: Mapping[str, str]) -> LaunchedRank | None:
-    """This process's place under a launcher; None without one, or where it started a single rank.
+    """Which rank a launcher made this process; None without one, or where it started a single rank.
 
     Raises ConfigError where the environment says only a part, or what cannot be.
     """
@@ -62,7 +62,7 @@ def launched_rank(environment: Mapping[str, str]) -> LaunchedRank | None:
         return None
     try:
         rank, world_size = int(environment["RANK"]), int(environment["WORLD_SIZE"])
-        found = LaunchedRank(
+        launched = LaunchedRank(
             rank=rank,
             world_size=world_size,
             local_rank=int(environment.get("LOCAL_RANK", rank)),
@@ -77,7 +77,7 @@ def launched_rank(environment: Mapping[str, str]) -> LaunchedRank | None:
         ) from error
     if not 0 <= rank < world_size:
         raise ConfigError(f"RANK = {rank} is none of WORLD_SIZE = {world_size} ranks; they count from 0")
-    return found
+    return launched
 
 
 class RankGroup:
@@ -154,18 +154,20 @@ class MeetingPoint:
         self._listener.close()
 
 
-def launched_group(place: LaunchedRank) -> RankGroup:
+def launched_group(launched: LaunchedRank) -> RankGroup:
     """The ranks that a launcher started. Raises EngineError where they do not meet."""
     try:
         store, _, _ = next(
-            rendezvous("env://", place.rank, place.world_size, timeout=timedelta(seconds=join_seconds))
+            rendezvous("env://", launched.rank, launched.world_size, timeout=timedelta(seconds=join_seconds))
         )
     except (OSError, RuntimeError, ValueError) as error:
         raise EngineError(
-            f"rank {place.rank} of {place.world_size} does not meet the others at {place.address}:{place.port} "
-            f"({error}); check MASTER_ADDR and MASTER_PORT"
+            f"rank {launched.rank} of {launched.world_size} does not meet the others at "
+            f"{launched.address}:{launched.port} ({error}); check MASTER_ADDR and MASTER_PORT"
         ) from error
-    return RankGroup(rank=place.rank, world_size=place.world_size, address=place.address, store=store)
+    return RankGroup(
+        rank=launched.rank, world_size=launched.world_size, address=launched.address, store=store
+    )
 
 
 def own_group(num_ranks: int) -> tuple[RankGroup, list[LaunchedRank]]:

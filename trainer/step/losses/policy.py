@@ -1,12 +1,12 @@
 """Policy losses per token: clipped surrogates, and log-probabilities weighted by truncated ratios.
 
-With r = exp(log pi - mu), at the level of a token or of a whole response (`trainer.losses.ratios.at_level`), sg() for
-"without gradient" and [r]_a^b for r cut to the interval from a to b:
+With r = exp(log pi - mu), at the level of a token or of a whole response (`trainer.step.losses.ratios.at_level`), sg()
+for "without gradient" and [r]_a^b for r cut to the interval from a to b:
 
     clipped surrogate          l = -min(r A, [r]_(1-low)^(1+high) A)                          PPO, GRPO, DAPO, GSPO ...
     decoupled surrogate        l = -sg([w]_a^b) min(u A, [u]_(1-low)^(1+high) A)              decoupled PPO, TIS
     weighted log-probability   l = -sg([r]_a^b) A log pi                                      policy gradient, CISPO
-    tapered                    l = -c+ A log pi where A >= 0, -c- sg([r]_a^b) A log pi else   TOPR
+    TOPR                       l = -c+ A log pi where A >= 0, -c- sg([r]_a^b) A log pi else   TOPR, weighted TOPR
 
 Where r = 1 and nothing is cut, all have the gradient of the policy gradient, -A grad log pi.
 """

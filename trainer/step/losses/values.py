@@ -35,8 +35,8 @@ def value_losses(values: Values, mask_BR: Tensor, *, clip: float | None = None) 
         clip: a value gains nothing by moving further than this; None is no bound.
     """
     values_BR, returns_BR, old_BR = (
-        torch.where(mask_BR, each, 0.0)
-        for each in (values.values_BR, values.returns_BR.detach(), values.old_values_BR.detach())
+        torch.where(mask_BR, tensor_BR, 0.0)
+        for tensor_BR in (values.values_BR, values.returns_BR.detach(), values.old_values_BR.detach())
     )
     errors_BR = (values_BR - returns_BR).square()
     if clip is not None:
