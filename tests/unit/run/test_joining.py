@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from rollog.kernel.broker.kafka import KafkaBroker
 from rollog.kernel.broker.memory import MemoryBroker
 from rollog.kernel.errors import ConfigError, RunExists, RunNotFound, TopicMismatch
 from rollog.run.creation import create_run, create_run_if_missing
@@ -173,3 +174,41 @@ def test_the_manifest_knows_the_partitions_of_every_topic() -> None:
     assert manifest.partitions["tasks"] == settings_named("first").broker.max_workers
     assert manifest.partitions["dead-letters"] == 1
     assert "rollog.runs" not in manifest.partitions
+
+
+def test_a_role_resolves_nothing_but_what_counts_on_its_machine(tmp_path: Path) -> None:
+    config = tmp_path / "run.toml"
+    config.write_text("[groups]\ngroup_size = 99\n[broker]\nconnect_timeout_seconds = 3.0\n")
+    environment = {"ROLLOG_RUN__PREFIX": "other", "ROLLOG_FRESHNESS__ALPHA": "2"}
+
+    assert local_layers(None, {}, ()).by_key() == {}
+    assert local_layers(config, environment, ("rollout.capacity=3",)).by_key() == {
+        "broker.connect_timeout_seconds": 3.0,
+        "run.prefix": "other",
+        "rollout.capacity": 3,
+    }
+
+
+@pytest.mark.parametrize(
+    ("environment", "assignment", "message"),
+    [
+        ({}, "groups.group_sise=4", r"groups\.group_sise = '4' .*did you mean 'group_size'"),
+        ({}, "rollout.capacity=many", r"rollout\.capacity = 'many' \(--set"),
+        ({}, "groups.group_size=many", r"groups\.group_size = 'many' \(--set"),
+        ({"ROLLOG_ROLLOUT__CAPACITI": "4"}, None, r"ROLLOG_ROLLOUT__CAPACITI\) is not known"),
+        ({"ROLLOG_GROUPS__GROUP_SIZE": "x"}, None, r"groups\.group_size = 'x' \(environment variable"),
+    ],
+)
+def test_what_fits_no_key_is_named_on_every_machine(
+    environment: dict[str, str], assignment: str | None, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        local_layers(None, environment, () if assignment is None else (assignment,))
+
+
+def test_the_limits_of_a_run_are_learnt_without_a_second_connection() -> None:
+    broker = KafkaBroker("nowhere.invalid:9092", connect_timeout_seconds=0.1)
+
+    sized = broker.with_limits(connect_timeout_seconds=60.0, max_record_bytes=1 << 20)
+
+    assert sized.address == broker.address

