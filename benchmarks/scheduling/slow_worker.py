@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from benchmarks.harness.figures import Figure, bootstrap_interval, ratio_of_means, rounded
-from benchmarks.scheduling.variants import Comparison, Scheduling, Variant, part_of
+from benchmarks.harness.figures import ratio_figure
+from benchmarks.harness.variant import Scheduling, Variant
+from benchmarks.scheduling.comparisons import Comparison
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from benchmarks.harness.run_result import Collected
+    from benchmarks.harness.figures import Figure
+    from benchmarks.scheduling.run_result import RunResult
 
 slowness = 20.0
 most_times_as_long = 1.3
@@ -24,21 +26,21 @@ _num_workers = 7
 _ways: tuple[Scheduling, ...] = ("queue", "static", "batch")
 
 
-def slow_worker_comparisons(num_draws: int, *, steps: int = num_steps) -> list[Comparison]:
+def slow_worker_comparisons(num_seeds: int, *, steps: int = num_steps) -> list[Comparison]:
     """With the slow worker against without it, for each way of scheduling."""
     return [
         Comparison(
             name=f"slow_worker.{scheduling}",
             baseline=_variant(scheduling, is_slow=False, steps=steps),
             mode=_variant(scheduling, is_slow=True, steps=steps),
-            num_draws=part_of(num_draws, 5),
+            num_seeds=num_seeds,
         )
         for scheduling in _ways
     ]
 
 
 def slow_worker_figures(
-    comparisons: Sequence[Comparison], outcomes: Mapping[str, Mapping[int, Collected]]
+    comparisons: Sequence[Comparison], outcomes: Mapping[str, Mapping[int, RunResult]]
 ) -> list[Figure]:
     """Per way of scheduling the ratio of the step times."""
     figures = []
@@ -54,15 +56,13 @@ def slow_worker_figures(
 
 def _figure(comparison: Comparison, pairs: Sequence[tuple[float, float]]) -> Figure:
     is_queue = comparison.mode.scheduling == "queue"
-    return Figure(
-        name=f"{comparison.name}.step_time",
-        value=round(ratio_of_means(pairs), 4),
-        unit="step time with a worker 20 times slower / without it",
+    return ratio_figure(
+        f"{comparison.name}.step_time",
+        "step time with a worker 20 times slower / without it",
+        pairs,
         target=most_times_as_long if is_queue else None,
         ideal=1.0,
         higher_is_better=False,
-        interval=rounded(bootstrap_interval(pairs, ratio_of_means)),
-        num_draws=len(pairs),
     )
 
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.harness.run_result import Collected
-from benchmarks.harness.worker_process import Job
-from benchmarks.scaling.role_process import PartJob, PartStatus, Role
-from benchmarks.scaling.scaling import Load, dispatcher_figures, worker_figures, worker_variant
+from benchmarks.scaling.figures import Load, dispatcher_figures, worker_figures
+from benchmarks.scheduling.run_result import RunResult
 from benchmarks.scheduling.slow_worker import slow_worker_comparisons, slow_worker_figures
 
 
@@ -30,20 +28,12 @@ def test_the_load_that_keeps_the_dispatcher_busy_is_told() -> None:
     assert figures["scaling.answering_32.saturation"].value == 2000.0
 
 
-def test_parts_survive_their_way_to_a_process_and_back() -> None:
-    job = Job(variant=worker_variant(4), seed=1, number=2, speed=3.0)
-    part = PartJob(job=job, role=Role.WORKERS, first=0, end=4)
-    assert PartJob.from_json(part.to_json()) == part
-    status = PartStatus(cpu_seconds=1.5, error="no luck")
-    assert PartStatus.from_json(status.to_json()) == status
-
-
 def test_a_slow_worker_is_told_by_the_ratio_of_step_times_and_held_to_its_target_only_with_the_queue() -> (
     None
 ):
-    comparisons = slow_worker_comparisons(5)
+    comparisons = slow_worker_comparisons(1)
     outcomes = {
-        variant.name: {0: Collected(seconds=seconds, ideal_seconds=0.0, num_tasks=1)}
+        variant.name: {0: RunResult(seconds=seconds, ideal_seconds=0.0, num_tasks=1)}
         for each in comparisons
         for variant, seconds in ((each.baseline, 20.0), (each.mode, 25.0))
     }
