@@ -33,7 +33,7 @@ def _alphas(context: click.Context, parameter: click.Parameter, value: str) -> t
     show_default=True,
     help="Values of freshness.alpha, 0 first.",
 )
-@seeds_option(3)
+@seeds_option
 @target_option
 @bench_options
 def accuracy(*, alphas: tuple[float, ...], num_seeds: int, target: float, options: BenchOptions) -> None:

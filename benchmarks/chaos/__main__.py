@@ -4,18 +4,11 @@ from __future__ import annotations
 
 import click
 
-from benchmarks.harness.options import BenchOptions, bench_options, progress, report, run
+from benchmarks.harness.options import BenchOptions, bench_options, count_option, progress, report, run
 
 
 @click.command("chaos")
-@click.option(
-    "--kills",
-    "num_kills",
-    type=click.IntRange(min=1),
-    default=50,
-    show_default=True,
-    help="Deaths to bring about, over as many runs as that takes.",
-)
+@count_option("--kills", "num_kills", 50, "Deaths to bring about, over as many runs as that takes.")
 @click.option(
     "--engine",
     type=click.Choice(["vllm", "transformers"]),

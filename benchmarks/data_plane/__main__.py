@@ -4,19 +4,12 @@ from __future__ import annotations
 
 import click
 
-from benchmarks.harness.options import BenchOptions, bench_options, report, rounds_option, run
+from benchmarks.harness.options import BenchOptions, bench_options, count_option, report, run
 
 
 @click.command("data_plane")
-@click.option(
-    "--records",
-    "num_records",
-    type=click.IntRange(min=1),
-    default=6000,
-    show_default=True,
-    help="Samples of each round.",
-)
-@rounds_option(7, "How often each way is timed, in turns, after one that is not.")
+@count_option("--records", "num_records", 6000, "Samples of each round.")
+@count_option("--rounds", "num_rounds", 7, "How often each way is timed, in turns, after one that is not.")
 @bench_options
 def data_plane(*, num_records: int, num_rounds: int, options: BenchOptions) -> None:
     """Measure the data plane: samples per second through the broker port, against raw kafka-python and fastavro."""

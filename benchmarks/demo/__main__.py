@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import click
 
-from benchmarks.harness.options import BenchOptions, bench_options, progress, report, run, seeds_option
+from benchmarks.harness.options import BenchOptions, bench_options, count_option, progress, report, run
 
 
 @click.command("demo")
-@seeds_option(3, "Runs of the demo, with seeds from --seed on.")
-@click.option(
+@count_option("--seeds", "num_seeds", 3, "Runs of the demo, with seeds from --seed on.")
+@count_option(
     "--control-seeds",
     "num_controls",
-    type=click.IntRange(min=0),
-    default=1,
-    show_default=True,
-    help="Runs of the control, in which each training sample has the reward of another.",
+    1,
+    "Runs of the control, in which each training sample has the reward of another.",
+    least=0,
 )
 @bench_options
 def demo(*, num_seeds: int, num_controls: int, options: BenchOptions) -> None:

@@ -87,19 +87,14 @@ def bench_options(function: Command) -> Command:
     return home_option(decorated)
 
 
-def seeds_option(default: int, text: str = "Runs of each variant, with seeds from --seed on.") -> Command:
-    """The option of how many seeds are measured."""
-    decorate: Command = click.option(
-        "--seeds",
-        "num_seeds",
-        type=click.IntRange(min=1),
-        default=default,
-        show_default=True,
-        help=text,
+def count_option(flag: str, name: str, default: int, text: str, *, least: int = 1) -> Command:
+    """An option that takes a number of something; the command receives it as `name`."""
+    return click.option(
+        flag, name, type=click.IntRange(min=least), default=default, show_default=True, help=text
     )
-    return decorate
 
 
+seeds_option = count_option("--seeds", "num_seeds", 3, "Runs of each variant, with seeds from --seed on.")
 target_option = click.option(
     "--target",
     type=click.FloatRange(min=0, max=1, min_open=True),
@@ -107,19 +102,6 @@ target_option = click.option(
     show_default=True,
     help="Held-out accuracy (greedy); what counts is when it is reached first.",
 )
-
-
-def rounds_option(default: int, text: str) -> Command:
-    """The option of how often something is timed."""
-    decorate: Command = click.option(
-        "--rounds",
-        "num_rounds",
-        type=click.IntRange(min=1),
-        default=default,
-        show_default=True,
-        help=text,
-    )
-    return decorate
 
 
 def numbers(kind: type[float]) -> Callable[[click.Context, click.Parameter, str], tuple[Any, ...]]:

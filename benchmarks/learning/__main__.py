@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="Values of freshness.alpha in the real loop.",
 )
-@seeds_option(3)
+@seeds_option
 @click.option(
     "--steps", "num_steps", type=click.IntRange(min=1), help="Training steps; left out, the demo's."
 )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import click
 
-from benchmarks.harness.options import BenchOptions, bench_options, progress, report, rounds_option, run
+from benchmarks.harness.options import BenchOptions, bench_options, count_option, progress, report, run
 
 
 @click.command("recovery")
-@rounds_option(5, "How often each of the two is timed, in turns.")
+@count_option("--rounds", "num_rounds", 5, "How often each of the two is timed, in turns.")
 @bench_options
 def recovery(*, num_rounds: int, options: BenchOptions) -> None:
     """Time the recovery of a killed trainer against loading its checkpoint and training the missing steps again."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import click
 
-from benchmarks.harness.options import BenchOptions, bench_options, progress, report, run, seeds_option
+from benchmarks.harness.options import BenchOptions, bench_options, count_option, progress, report, run
 
 
 @click.command("scaling")
-@seeds_option(1, "Workloads that each number of workers gets, with seeds from --seed on.")
+@count_option(
+    "--seeds", "num_seeds", 1, "Workloads that each number of workers gets, with seeds from --seed on."
+)
 @click.option(
     "--speed",
     type=click.FloatRange(min=0, min_open=True),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from benchmarks.harness.options import BenchOptions, bench_options, names, progress, report, run
+from benchmarks.harness.options import BenchOptions, bench_options, count_option, names, progress, report, run
 from benchmarks.scheduling.parts import measured_by_default, parts
 
 
@@ -30,14 +30,7 @@ from benchmarks.scheduling.parts import measured_by_default, parts
     show_default=True,
     help="Engine seconds in a real second: the higher, the more the overheads weigh.",
 )
-@click.option(
-    "--processes",
-    "num_processes",
-    type=click.IntRange(min=1),
-    default=4,
-    show_default=True,
-    help="Runs beside each other, each in a process of its own.",
-)
+@count_option("--processes", "num_processes", 4, "Runs beside each other, each in a process of its own.")
 @bench_options
 def scheduling(
     *,

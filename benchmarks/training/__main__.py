@@ -7,19 +7,14 @@ from pathlib import Path
 
 import click
 
-from benchmarks.harness.options import BenchOptions, bench_options, progress, report, rounds_option, run
+from benchmarks.harness.options import BenchOptions, bench_options, count_option, progress, report, run
 
 
 @click.command("training")
-@rounds_option(10, "Training steps of each model that are timed, after one that is not.")
-@click.option(
-    "--threads",
-    "num_threads",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    help="CPU threads of every loop.",
+@count_option(
+    "--rounds", "num_rounds", 10, "Training steps of each model that are timed, after one that is not."
 )
+@count_option("--threads", "num_threads", 1, "CPU threads of every loop.")
 @bench_options
 def training(*, num_rounds: int, num_threads: int, options: BenchOptions) -> None:
     """Measure the training engine: tokens per second against a bare PyTorch loop on the same batches, and packing.

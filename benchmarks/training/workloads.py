@@ -21,12 +21,7 @@ if TYPE_CHECKING:
     from schemas import MicroBatch
 
 _larger_shape = ModelShape(
-    vocab_size=8192,
-    hidden_size=256,
-    intermediate_size=1024,
-    num_layers=4,
-    num_heads=8,
-    num_key_value_heads=4,
+    vocab_size=8192, hidden_size=256, intermediate_size=1024, num_layers=4, num_heads=8, num_key_value_heads=4
 )
 
 
