@@ -20,16 +20,16 @@ class Experiment:
 
 
 experiments: Mapping[str, Experiment] = {
-    "scheduling": Experiment(question="what queue scheduling, redundancy and replication bring", minutes=30),
-    "scaling": Experiment(question="what more workers bring and cost the dispatcher", minutes=4),
-    "learning": Experiment(question="what every algorithm learns from old samples", minutes=60),
+    "scheduling": Experiment(question="what queue scheduling, redundancy and replication bring", minutes=16),
+    "scaling": Experiment(question="what more workers bring and cost the dispatcher", minutes=3),
+    "learning": Experiment(question="what every algorithm learns from old samples", minutes=80),
     "accuracy": Experiment(question="time to an accuracy, synchronous and asynchronous", minutes=15),
     "chaos": Experiment(question="whether anything is lost or done twice when parts are killed", minutes=20),
-    "recovery": Experiment(question="what a killed trainer needs to come back", minutes=4),
-    "training": Experiment(question="how fast the trainer's engine is against a bare loop", minutes=2),
+    "recovery": Experiment(question="what a killed trainer needs to come back", minutes=7),
+    "training": Experiment(question="how fast the trainer's engine is against a bare loop", minutes=1),
     "accelerator": Experiment(question="where the time of the whole loop goes on one GPU", minutes=8),
-    "data_plane": Experiment(question="what samples cost on their way through the log", minutes=2),
-    "demo": Experiment(question="what the demo learns, and how long a step takes", minutes=8),
+    "data_plane": Experiment(question="what samples cost on their way through the log", minutes=1),
+    "demo": Experiment(question="what the demo learns, and how long a step takes", minutes=5),
 }
 
 

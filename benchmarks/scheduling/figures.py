@@ -11,6 +11,7 @@ from benchmarks.harness.figures import Figure, bootstrap_interval, ratio_of_mean
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from benchmarks.harness.variant import Variant
     from benchmarks.scheduling.comparisons import Comparison
     from benchmarks.scheduling.run_result import RunResult
 
@@ -97,6 +98,18 @@ def _seconds(comparison: Comparison, pairs: Sequence[_Pair]) -> list[Figure]:
         )
         for variant, side in sides
     ]
+
+
+def orders_figure(variant: Variant, found: Sequence[RunResult], name: str | None = None) -> Figure:
+    """How many rollouts a variant of several steps orders for each one that it trains."""
+    num_trained = variant.num_steps * variant.num_groups * variant.group_size
+    return Figure(
+        name=name or f"scheduling.{variant.name}.orders",
+        value=round(fmean(each.num_tasks for each in found) / num_trained, 4),
+        unit="rollouts ordered per rollout trained",
+        higher_is_better=False,
+        num_draws=len(found),
+    )
 
 
 def _speedup(pairs: Sequence[_Pair]) -> float:

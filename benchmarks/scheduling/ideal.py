@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
 
 def has_ideal(variant: Variant) -> bool:
-    """Whether there is a model of it: of several steps only with equal slots and without redundancy."""
-    is_plain = variant.num_workers == 1 and not variant.redundant_groups and not variant.redundant_replicas
+    """Whether there is a model of it: of several steps only with equal slots, without redundancy and filter."""
+    has_redundancy = variant.redundant_groups > 0 or variant.redundant_replicas > 0
+    is_plain = variant.num_workers == 1 and variant.pass_rate == 1 and not has_redundancy
     return variant.num_steps == 1 or (is_plain and variant.scheduling == "queue")
 
 
@@ -32,7 +33,7 @@ def ideal_seconds(variant: Variant, workload: SeededWorkload) -> float:
     """
     if not has_ideal(variant):
         raise ValueError(
-            f"there is no model of {variant.name}: several steps on several workers, or redundancy"
+            f"there is no model of {variant.name}: several steps on several workers, redundancy or a filter"
         )
     if variant.num_steps > 1:
         return training_step_seconds(workload, _training_run(variant))

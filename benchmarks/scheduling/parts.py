@@ -15,6 +15,7 @@ from benchmarks.scheduling.comparisons import (
 from benchmarks.scheduling.figures import figures_of
 from benchmarks.scheduling.protection import protection_comparisons, protection_figures
 from benchmarks.scheduling.slow_worker import slow_worker_comparisons, slow_worker_figures
+from benchmarks.scheduling.steady_redundancy import steady_redundancy_comparisons, steady_redundancy_figures
 
 if TYPE_CHECKING:
     from benchmarks.harness.figures import Figure
@@ -40,6 +41,12 @@ parts: Mapping[str, Part] = {
     ),
     "redundancy": Part(
         question="redundant prompts against batch rounds", num_seeds=20, comparisons=redundancy_comparisons
+    ),
+    "steady_redundancy": Part(
+        question="redundant prompts over several steps against none",
+        num_seeds=4,
+        comparisons=steady_redundancy_comparisons,
+        figures=steady_redundancy_figures,
     ),
     "replication": Part(
         question="one task per rollout against one per prompt",

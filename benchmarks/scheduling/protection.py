@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from benchmarks.harness.figures import Figure, ratio_figure
 from benchmarks.harness.variant import Variant
 from benchmarks.scheduling.comparisons import Comparison
+from benchmarks.scheduling.figures import orders_figure
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -94,20 +95,9 @@ def _figures(
             pairs,
             higher_is_better=False,
         ),
-        _orders(f"{comparison.name}.orders", comparison.mode, protected),
-        _orders(f"{comparison.name}.unprotected.orders", comparison.baseline, without),
+        orders_figure(comparison.mode, protected, f"{comparison.name}.orders"),
+        orders_figure(comparison.baseline, without, f"{comparison.name}.unprotected.orders"),
     ]
-
-
-def _orders(name: str, variant: Variant, found: Sequence[RunResult]) -> Figure:
-    num_trained = variant.num_steps * variant.num_groups * variant.group_size
-    return Figure(
-        name=name,
-        value=round(fmean(each.num_tasks for each in found) / num_trained, 4),
-        unit="rollouts ordered per rollout trained",
-        higher_is_better=False,
-        num_draws=len(found),
-    )
 
 
 def _variant(alpha: float, *, protects: bool) -> Variant:

@@ -12,6 +12,7 @@ from benchmarks.scheduling.asynchrony import training_comparisons
 from benchmarks.scheduling.ideal import ideal_seconds
 from benchmarks.scheduling.run_measurement import measure_run
 from benchmarks.scheduling.slow_worker import slow_worker_comparisons
+from benchmarks.scheduling.steady_redundancy import steady_redundancy_comparisons
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -78,11 +79,20 @@ def test_a_training_run_is_measured_beside_its_ideal(broker: Broker, tmp_path: P
     assert found.seconds > 0
 
 
-@pytest.mark.parametrize("number", [0, 1, 2], ids=["queue", "static", "batch"])
+@pytest.mark.parametrize("number", [0, 1, 2, 3], ids=["queue", "static", "batch", "without_redundancy"])
 def test_a_run_with_a_slow_worker_comes_to_its_end(broker: Broker, tmp_path: Path, number: int) -> None:
     variant = slow_worker_comparisons(1, steps=2)[number].mode
     found = measure_run(a_job(variant), broker, tmp_path)
     assert found.num_tasks >= 2 * 8 * 6
+    assert found.seconds > 0
+
+
+def test_a_run_of_several_steps_with_redundant_prompts_comes_to_its_end(
+    broker: Broker, tmp_path: Path
+) -> None:
+    variant = steady_redundancy_comparisons(1, steps=2)[0].mode
+    found = measure_run(a_job(variant), broker, tmp_path)
+    assert found.num_tasks >= 2 * 8 * 8
     assert found.seconds > 0
 
 
