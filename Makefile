@@ -57,10 +57,8 @@ test-slow: setup ## run the tests that take longer
 test-docker: setup ## run the tests that need a container engine
 	$(PYTEST) -m docker
 
-bench: setup ## measure, and print what was measured
-	@for script in $(wildcard benchmarks/*.py); do \
-		echo "== $$script"; $(CPU) $(BIN)/python "$$script" || exit 1; done
-	$(CPU) $(BIN)/rollog bench scheduling
+bench: setup ## list the experiments, with how long each takes and how to run one
+	@$(BIN)/python -m benchmarks
 
 lock: setup ## resolve the dependencies anew
 	$(UV) pip compile -q --universal --python-version 3.11 --generate-hashes --no-header \

@@ -39,7 +39,7 @@ class Trained:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TimeUse:
+class TimeBreakdown:
     """Seconds of the time between the first and the last commit of a run, and what was done in them."""
 
     seconds: float
@@ -74,13 +74,13 @@ def trained(record: LedgerRecord, appended: float) -> Trained | None:
     )
 
 
-def time_use(rollouts: Sequence[Generated], steps: Sequence[Trained]) -> TimeUse:
+def time_breakdown(rollouts: Sequence[Generated], steps: Sequence[Trained]) -> TimeBreakdown:
     """What happened between the first and the last commit; at least two steps, in their order."""
     window = steps[0].committed, steps[-1].committed
     generating = [rollout.interval for rollout in rollouts]
     training = [step.interval for step in steps]
     seconds = window[1] - window[0]
-    return TimeUse(
+    return TimeBreakdown(
         seconds=seconds,
         num_steps=len(steps) - 1,
         generating_seconds=covered(generating, window),

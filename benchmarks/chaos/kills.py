@@ -1,4 +1,4 @@
-"""What `rollog bench chaos` kills, and when: a plan made of a seed, and where in a run the victims are found."""
+"""What is killed, and when: a plan made of a seed, and where in a run the victims are found."""
 
 from __future__ import annotations
 

@@ -4,9 +4,9 @@ It needs no broker, vLLM or DeepSpeed: sampler, filter, advantages, loss and lag
 figures are independent of the pipeline and say what to expect of it. Rollouts of step s are generated under
 version max(0, s - lag); groups without signal are replaced by further prompts until the batch is full.
 
-    python benchmarks/demo/bare_learning.py --cache .rollog/cache --seeds 0 1 2 --lags 0 1 2
-    python benchmarks/demo/bare_learning.py --cache .rollog/cache --seeds 0 1 2 --lags 1 --control shuffled
-    python benchmarks/demo/bare_learning.py --cache .rollog/cache --set optimizer.learning_rate=1e-3
+    python -m benchmarks.demo.bare_learning --cache .rollog/cache --seeds 0 1 2 --lags 0 1 2
+    python -m benchmarks.demo.bare_learning --cache .rollog/cache --seeds 0 1 2 --lags 1 --control shuffled
+    python -m benchmarks.demo.bare_learning --cache .rollog/cache --set optimizer.learning_rate=1e-3
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import argparse
 import json
 import random
 import time
-import tomllib
 from collections import deque
 from dataclasses import dataclass, field
 from itertools import islice
@@ -26,18 +25,17 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, Qwen2ForCausalLM
 
-import rollog.demo
 from rollog.demo.countdown import reward
 from rollog.demo.model import encode_words, vocabulary
 from rollog.demo.prepare import DemoFiles, prepare
 from rollog.demo.word_models import eos_token_id
-from rollog.settings.generation import EvaluationConfig, SamplingConfig
-from rollog.settings.groups import GroupConfig
-from rollog.settings.run import RunConfig
-from rollog.settings.training import AlgorithmConfig, OptimizerConfig, TrainerConfig
+from rollog.settings.sources import load_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from rollog.settings.settings import Settings
+    from rollog.settings.training import AlgorithmConfig
 
 Row = dict[str, Any]
 
@@ -45,19 +43,6 @@ heading = (
     "| seed | lag | greedy | sampled | tokens | greedy during | rollouts/step: first, mean, max | clipped | CPU s |",
     "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """The sections of the demo's settings that this loop uses."""
-
-    run: RunConfig
-    groups: GroupConfig
-    sampling: SamplingConfig
-    evaluation: EvaluationConfig
-    optimizer: OptimizerConfig
-    algorithm: AlgorithmConfig
-    trainer: TrainerConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -309,25 +294,6 @@ def _read(path: Path) -> list[Row]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def load_settings(overrides: list[str]) -> Settings:
-    """The demo's settings with `section.key=value` replaced."""
-    path = Path(rollog.demo.__path__[0]) / "settings.toml"
-    sections = tomllib.loads(path.read_text(encoding="utf-8"))
-    for override in overrides:
-        name, _, value = override.partition("=")
-        section, _, key = name.partition(".")
-        sections.setdefault(section, {})[key] = tomllib.loads(f"value = {value}")["value"]
-    return Settings(
-        run=RunConfig(**sections["run"]),
-        groups=GroupConfig(**sections["groups"]),
-        sampling=SamplingConfig(**sections["sampling"]),
-        evaluation=EvaluationConfig(**sections["evaluation"]),
-        optimizer=OptimizerConfig(**sections["optimizer"]),
-        algorithm=AlgorithmConfig(**sections["algorithm"]),
-        trainer=TrainerConfig(**sections["trainer"]),
-    )
-
-
 def report(outcome: Outcome) -> str:
     """One line of the table."""
     steps, before, after = len(outcome.rollouts_per_step), outcome.before, outcome.after
@@ -344,6 +310,7 @@ def report(outcome: Outcome) -> str:
 
 
 def main() -> None:
+    """Print a table row for every seed and lag."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--cache", type=Path, required=True, help="where the warm start is kept")
     parser.add_argument("--warm-start-seed", type=int, default=0)
@@ -354,7 +321,7 @@ def main() -> None:
     parser.add_argument("--verbose", action="store_true", help="print every figure of every run")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    settings = load_settings(arguments.overrides)
+    settings = load_settings(assignments=arguments.overrides)
     files = prepare(arguments.cache, seed=arguments.warm_start_seed)
     print(*heading, sep="\n")
     for lag in arguments.lags:

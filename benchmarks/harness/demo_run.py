@@ -1,4 +1,4 @@
-"""One run of the demo as a user starts it, `rollog up` in a process of its own, and what its topics then say."""
+"""One run of the demo as a user starts it, `rollog up` in a process of its own, and what its topics say then."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from rollog.kernel.errors import ChildFailed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
+    from benchmarks.harness.own_kafka import OwnKafka
     from consumers.progress import ProgressView
-    from rollog.kernel.broker.ports import Broker
 
 prefix = "rollog"
 as_published: dict[str, object] = {
@@ -31,27 +30,23 @@ These benchmarks keep it, so that their commands still give those figures; the d
 _read_seconds = 60.0
 
 
-def demo_run(
-    broker: Broker, address: str, home: Path, run: str, assignments: Mapping[str, object]
-) -> ProgressView:
-    """Run the demo with some settings replaced, and read it; `broker` is the one at `address`.
+def demo_run(kafka: OwnKafka, run: str, assignments: Mapping[str, object]) -> ProgressView:
+    """Run the demo with some settings replaced, and read it.
 
     Raises ChildFailed when the run ends with another exit status than 0.
     """
-    run_up(address, home, run, assignments)
-    with RunProgress(broker, RunTopics(prefix, run)) as progress:
+    run_up(kafka, run, assignments)
+    with RunProgress(kafka.broker, RunTopics(prefix, run)) as progress:
         return progress.read_to_end(_read_seconds)
 
 
-def run_up(
-    address: str, home: Path, run: str, assignments: Mapping[str, object], words: Sequence[str] = ()
-) -> None:
+def run_up(kafka: OwnKafka, run: str, assignments: Mapping[str, object], words: Sequence[str] = ()) -> None:
     """Run `rollog up` to its end, with some settings replaced and further words, which win.
 
     Raises ChildFailed with the end of what it said for another exit status than 0.
     """
     command = [sys.executable, "-m", "rollog.cli.main", "up", "--plain"]
-    command += ["--home", str(home), "--broker", address, "--run", run]
+    command += ["--home", str(kafka.home), "--broker", kafka.address, "--run", run]
     command += [*set_options(assignments), *words]
     ended = subprocess.run(command, check=False, capture_output=True, text=True)  # our own
     if ended.returncode:

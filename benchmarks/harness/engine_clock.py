@@ -5,17 +5,28 @@ from __future__ import annotations
 import asyncio
 import heapq
 import time
+from collections.abc import Callable
 from itertools import count
-from typing import TYPE_CHECKING
-
-from benchmarks.scheduling.ideal_slots import full_speed
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from benchmarks.scheduling.ideal_slots import Slowdown
 
 _tolerance_seconds = 1e-9
+
+Slowdown = Callable[[int], float]
+"""How many times slower every rollout at a worker is when that many of its slots are occupied."""
+
+
+def full_speed(num_occupied: int) -> float:
+    """An engine that batches all in flight without slowing down."""
+    del num_occupied
+    return 1.0
+
+
+def slower_beyond_64(num_occupied: int) -> float:
+    """An engine whose decoding step is bound by memory up to 64 slots and by computation beyond.
+
+    Each further 64 occupied slots make every step longer by a quarter: at 192 slots each rollout takes 1.5 times as
+    long and the engine makes twice as many tokens per second as at 64.
+    """
+    return 1.0 + 0.25 * max(0, num_occupied - 64) / 64
 
 
 class EngineClock:

@@ -14,6 +14,7 @@ from statistics import fmean, stdev
 from typing import TYPE_CHECKING, TypeVar
 
 from rollog import __version__
+from rollog.kernel.broker.embedded_jars import kafka_version
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -65,18 +66,19 @@ def write_results(
     path: Path,
     *,
     command: str,
-    kafka_version: str,
+    seconds: float,
     libraries: Sequence[str] = (),
     details: Mapping[str, object] | None = None,
 ) -> None:
     """Write the figures together with when, where, with what and how they were measured.
 
-    `libraries` are further modules whose versions matter, `details` further entries. What was there before is
-    replaced when the new file is whole.
+    `seconds` is how long that took, `libraries` are further modules whose versions matter, `details` further entries.
+    What was there before is replaced when the new file is whole.
     """
     results = {
         "date": datetime.now(UTC).date().isoformat(),
         "command": command,
+        "seconds": round(seconds, 1),
         "machine": f"{platform.machine()}, {os.cpu_count()} CPUs, {platform.system()}",
         "load_average": [round(load, 2) for load in os.getloadavg()],
         "versions": {
@@ -104,6 +106,28 @@ def _versions_of(modules: tuple[str, ...]) -> dict[str, str]:
 def ratio_of_means(pairs: Sequence[tuple[float, float]]) -> float:
     """Mean of the first over mean of the second."""
     return fmean(first for first, _ in pairs) / fmean(second for _, second in pairs)
+
+
+def ratio_figure(
+    name: str,
+    unit: str,
+    pairs: Sequence[tuple[float, float]],
+    *,
+    target: float | None = None,
+    ideal: float | None = None,
+    higher_is_better: bool = True,
+) -> Figure:
+    """The ratio of the means of both sides, with an interval over the pairs."""
+    return Figure(
+        name=name,
+        value=ratio_of_means(pairs),
+        unit=unit,
+        target=target,
+        ideal=ideal,
+        higher_is_better=higher_is_better,
+        interval=bootstrap_interval(pairs, ratio_of_means),
+        num_draws=len(pairs),
+    )
 
 
 def bootstrap_interval(

@@ -1,46 +1,70 @@
-"""What every benchmark's command has: its options, a Kafka of its own, and a report of its figures."""
+"""What every experiment's command has: its options, its errors, and a report of its figures."""
 
 from __future__ import annotations
 
-import tempfile
+import shlex
+import sys
+import time
 from collections.abc import Callable
-from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import Enum
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from rollog.cli.options import home_option
+from rollog.kernel.errors import RollogError, exit_status
+from rollog.kernel.signals import exit_on_sigterm
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from benchmarks.harness.figures import Figure
 
 Command = Callable[..., Any]
+_places = ("home", "json_path", "results_path", "plot_path")
+"""Options that say where files lie: they change no figure."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchOptions:
-    """What every benchmark is told: where caches lie, the seed of its draws, and where its figures go."""
+    """What every experiment is told. `command` is the command line that asks for the same, with all defaults."""
 
     home: Path
     seed: int
     json_path: Path | None
     results_path: Path | None
+    command: str
+    started: float
+
+
+def run(command: click.Command) -> NoReturn:
+    """Run the command of an experiment and exit: 0, 1 (failed), 2 (usage, settings, data) or 128 + signal."""
+    exit_on_sigterm()
+    try:
+        command.main(prog_name=_program(command))
+    except RollogError as error:
+        click.secho(f"error: {error}", fg="red", err=True)
+        sys.exit(exit_status(error))
+    raise AssertionError("click exits by itself")
 
 
 def bench_options(function: Command) -> Command:
-    """Add the options that every benchmark has; the command receives them as `options`."""
+    """Add the options that every experiment has; the command receives them as `options`."""
 
     @wraps(function)
     def command(
         home: Path, seed: int, json_path: Path | None, results_path: Path | None, **others: Any
     ) -> Any:
         options = BenchOptions(
-            home=home.expanduser(), seed=seed, json_path=json_path, results_path=results_path
+            home=home.expanduser(),
+            seed=seed,
+            json_path=json_path,
+            results_path=results_path,
+            command=_command_line(click.get_current_context()),
+            started=time.monotonic(),
         )
         return function(options=options, **others)
 
@@ -54,19 +78,23 @@ def bench_options(function: Command) -> Command:
         help="Write date, machine, versions, command and figures here.",
     )(decorated)
     decorated = click.option(
-        "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of every draw."
+        "--seed",
+        type=click.IntRange(min=0),
+        default=0,
+        show_default=True,
+        help="Where everything random begins.",
     )(decorated)
     return home_option(decorated)
 
 
-seeds_option = click.option(
-    "--seeds",
-    "num_seeds",
-    type=click.IntRange(min=1),
-    default=3,
-    show_default=True,
-    help="Runs of each variant, with seeds from --seed on.",
-)
+def count_option(flag: str, name: str, default: int, text: str, *, least: int = 1) -> Command:
+    """An option that takes a number of something; the command receives it as `name`."""
+    return click.option(
+        flag, name, type=click.IntRange(min=least), default=default, show_default=True, help=text
+    )
+
+
+seeds_option = count_option("--seeds", "num_seeds", 3, "Runs of each variant, with seeds from --seed on.")
 target_option = click.option(
     "--target",
     type=click.FloatRange(min=0, max=1, min_open=True),
@@ -92,22 +120,29 @@ def numbers(kind: type[float]) -> Callable[[click.Context, click.Parameter, str]
     return parsed
 
 
-@contextmanager
-def own_broker(home: Path) -> Iterator[tuple[Path, str]]:
-    """A directory that is removed afterwards, and the address of an embedded Kafka with its data there."""
-    from rollog.kernel.broker.embedded import EmbeddedKafka  # noqa: PLC0415  # help needs none of it
-    from rollog.run.connection import cache_directory  # noqa: PLC0415
+def names(known: Callable[[], Sequence[str]]) -> Callable[[click.Context, click.Parameter, Any], Any]:
+    """A callback for an option that takes a list of known names; each counts once, none at all is None."""
 
-    with (
-        tempfile.TemporaryDirectory(prefix="rollog-bench-") as directory,
-        EmbeddedKafka(Path(directory) / "kafka", cache_directory(home)) as kafka,
-    ):
-        yield Path(directory), kafka.address
+    def parsed(context: click.Context, parameter: click.Parameter, value: str | None) -> Any:
+        del context, parameter
+        if value is None:
+            return None
+        found = tuple(dict.fromkeys(word.strip() for word in value.split(",")))
+        unknown = [name for name in found if name not in known()]
+        if unknown:
+            raise click.BadParameter(f"{', '.join(unknown)} is not known; give some of {','.join(known())}")
+        return found
+
+    return parsed
+
+
+def progress(line: str) -> None:
+    """Print a line of progress, apart from the figures."""
+    click.echo(line, err=True)
 
 
 def report(
     figures: Sequence[Figure],
-    command: str,
     options: BenchOptions,
     *,
     libraries: Sequence[str] = (),
@@ -116,12 +151,11 @@ def report(
     """Print the figures, and write them to where the options say; the last two are for `write_results`."""
     for figure in figures:
         click.echo(figure.line())
-    write(figures, command, options, libraries=libraries, details=details)
+    write(figures, options, libraries=libraries, details=details)
 
 
 def write(
     figures: Sequence[Figure],
-    command: str,
     options: BenchOptions,
     *,
     libraries: Sequence[str] = (),
@@ -129,7 +163,6 @@ def write(
 ) -> None:
     """Write the figures to where the options say."""
     from benchmarks.harness.figures import write_figures, write_results  # noqa: PLC0415  # help needs none of it
-    from rollog.kernel.broker.embedded_jars import kafka_version  # noqa: PLC0415
 
     if options.json_path is not None:
         write_figures(figures, options.json_path)
@@ -137,8 +170,40 @@ def write(
         write_results(
             figures,
             options.results_path,
-            command=command,
-            kafka_version=kafka_version,
+            command=options.command,
+            seconds=time.monotonic() - options.started,
             libraries=libraries,
             details=details,
         )
+
+
+def _program(command: click.Command) -> str:
+    return f"python -m benchmarks.{command.name}"
+
+
+def _command_line(context: click.Context) -> str:
+    """The command of a context with the values of all options but those that say where files lie."""
+    words = [_program(context.command)]
+    for parameter in context.command.params:
+        if parameter.name not in _places:
+            words += _option_words(parameter, context.params.get(parameter.name or ""))
+    return " ".join(words)
+
+
+def _option_words(parameter: click.Parameter, value: Any) -> list[str]:
+    if value is None:
+        return []
+    values = value if parameter.multiple else [value]
+    return [word for each in values for word in (parameter.opts[0], shlex.quote(_text(each)))]
+
+
+def _text(value: Any) -> str:
+    match value:
+        case tuple():
+            return ",".join(map(_text, value))
+        case Enum():
+            return str(value.value)
+        case float():
+            return f"{value:g}"
+        case _:
+            return str(value)

@@ -15,10 +15,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from benchmarks.harness.engine_clock import EngineClock
-from benchmarks.harness.workload_seeds import tokens_per_second
-from benchmarks.scaling.answering_workers import AnsweringWorkers
-from benchmarks.scheduling.ideal_slots import full_speed, slower_beyond_64
+from benchmarks.harness.engine_clock import EngineClock, full_speed, slower_beyond_64
+from benchmarks.harness.workload import tokens_per_second
 from producers.dispatcher.settings import DispatcherSettings
 from producers.dispatcher.startup import TakeOver
 from producers.engines.simulated import SimulatedEngine
@@ -42,7 +40,8 @@ from rollog.settings.generation import (
 )
 from rollog.settings.groups import GroupConfig
 from rollog.settings.run import BrokerConfig, ModelConfig, RunConfig
-from rollog.settings.training import AlgorithmConfig, OptimizerConfig, TrainerConfig
+from rollog.settings.settings import Settings
+from rollog.settings.training import TrainerConfig
 from schemas import LedgerRecord, Prompt, WorkerState, WorkerStatus
 from schemas.codec import decode, encode
 from schemas.headers import headers_of
@@ -54,15 +53,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
-    from benchmarks.harness.workload_seeds import Draw
-    from benchmarks.scheduling.variants import Variant
+    from benchmarks.harness.variant import Job, Variant
     from producers.engines.ports import GenerationRequest
     from rollog.kernel.broker.ports import Broker, Record
     from trainer.loop import Trainer
 
 prefix = "rollog-bench"
 num_prompts = 2000
-"""More than any draw needs: a group's number is its prompt's."""
+"""More than any workload needs: a group's number is its prompt's."""
 
 _longest_response_tokens = 1024
 _ready_seconds = 60.0
@@ -77,20 +75,20 @@ class _Role:
 
 
 class SimulatedRun:
-    """One run of one variant on one draw."""
+    """The roles of one run, of which this process may hold all or some."""
 
-    def __init__(self, variant: Variant, draw: Draw, broker: Broker, home: Path, speed: float) -> None:
-        self._variant = variant
-        self._draw = draw
+    def __init__(self, job: Job, broker: Broker, home: Path) -> None:
+        self._variant = job.variant
+        self._workload = job.workload
         self._broker = broker
         self._home = home
-        self._speed = speed
+        self._speed = job.speed
         self._name = f"bench-{home.name}"
         self.topics = RunTopics(prefix, self._name)
         self._store = WeightsStore((home / "weights").resolve().as_uri())
-        self._stop = threading.Event()
+        self.stop = threading.Event()
         self._roles: list[_Role] = []
-        self.sections = Sections(variant)
+        self.sections = settings_of(job.variant)
 
     def create(self) -> None:
         """Topics, and version 0, which the trainer will publish once more with genesis."""
@@ -116,19 +114,15 @@ class SimulatedRun:
     def start_workers(self, numbers: Iterable[int]) -> None:
         """Start the workers of these numbers."""
         for number in numbers:
-            self._start(worker_name(number), self._work)
+            self.start(worker_name(number), self._work)
 
     def start_dispatcher(self) -> None:
         """Start the dispatcher."""
-        self._start("dispatcher", self._dispatch)
+        self.start("dispatcher", self._dispatch)
 
     def start_trainer(self) -> None:
         """Start the trainer, which writes genesis: with it the tasks begin."""
-        self._start("trainer", self._train)
-
-    def start_answers(self) -> None:
-        """Start workers of which each answers every task at once."""
-        self._start("answers", self._answer)
+        self.start("trainer", self._train)
 
     def begin(self) -> None:
         """Let a trainer write genesis and leave: the tasks begin, and none is ever trained."""
@@ -137,20 +131,20 @@ class SimulatedRun:
 
     def end(self) -> None:
         """End every role that was started here."""
-        self._stop.set()
+        self.stop.set()
         for role in self._roles:
             role.thread.join(closing_seconds)
 
-    def wait_until_closed(self) -> None:
-        """Wait until every role has ended by itself. Raises what ended one otherwise."""
-        longest = closing_seconds + self._variant.patience_seconds(self._draw) / self._speed
+    def wait_until_closed(self, max_engine_seconds: float) -> None:
+        """Wait until every role has ended by itself. Raises BrokerTimeout, or what ended a role otherwise."""
+        longest = closing_seconds + max_engine_seconds / self._speed
         deadline = time.monotonic() + longest
         while any(role.thread.is_alive() for role in self._roles):
             self.raise_errors()
             if time.monotonic() > deadline:
                 raise BrokerTimeout(
-                    f"{self._variant.name}, draw {self._draw.number}: not closed after {longest:.0f} s; "
-                    "choose a lower --speed or fewer --lanes, or free the machine"
+                    f"{self._variant.name}, workload {self._workload.number}: not closed after {longest:.0f} s; "
+                    "choose a lower --speed or fewer --processes, or free the machine"
                 )
             time.sleep(_poll_seconds)
         self.raise_errors()
@@ -204,7 +198,7 @@ class SimulatedRun:
             store=WeightsStore(self._store.uri),
             metrics=Metrics(),
         )
-        async with open_worker(settings, parts, worker_id=name, stop=self._stop) as worker:
+        async with open_worker(settings, parts, worker_id=name, stop=self.stop) as worker:
             await worker.run()
 
     def _slowness(self, worker: str) -> float:
@@ -218,7 +212,7 @@ class SimulatedRun:
             tokens_per_second=tokens_per_second,
             max_context_tokens=self.sections.model.max_context_tokens,
             clock=EngineClock(speed=self._speed / slowness, slowdown=slowdown),
-            length_of=lambda request: self._draw.num_tokens(*rollout_of(request)),
+            length_of=lambda request: self._workload.num_tokens(*rollout_of(request)),
         )
 
     def _initial_weights(self) -> bytes:
@@ -250,26 +244,16 @@ class SimulatedRun:
             held_out=[],
         )
         with take_over.start() as dispatcher:
-            dispatcher.run(self._stop)
+            dispatcher.run(self.stop)
 
     def _prompt(self, number: int) -> Prompt:
-        passes = "true" if self._draw.passes(number) else "false"
+        passes = "true" if self._workload.passes(number) else "false"
         return Prompt(prompt_id=str(number), text=str(number), reward_inputs_json=f'{{"passes": {passes}}}')
 
     def _train(self, name: str) -> None:
         del name
         with self._trainer() as trainer:
-            trainer.run(self._stop)
-
-    def _answer(self, name: str) -> None:
-        del name
-        AnsweringWorkers(
-            self._broker,
-            self.topics,
-            [worker_name(number) for number in range(self._variant.num_workers)],
-            capacity=self._variant.slots_per_worker,
-            max_record_bytes=self.sections.broker.max_record_bytes,
-        ).run(self._stop)
+            trainer.run(self.stop)
 
     def _trainer(self) -> Trainer:
         sections = self.sections
@@ -284,16 +268,17 @@ class SimulatedRun:
             groups=sections.groups,
             freshness=sections.freshness,
             sampling_temperature=sections.sampling.temperature,
-            algorithm=AlgorithmConfig(),
-            optimizer=OptimizerConfig(),
-            trainer=TrainerConfig(num_minibatches=1),
+            algorithm=sections.algorithm,
+            optimizer=sections.optimizer,
+            trainer=sections.trainer,
             weights_uri=self._store.uri,
             manifest_json="{}",
         )
         engine = SimulatedTrainingEngine(step_seconds=self._variant.train_seconds / self._speed)
         return start_trainer(settings, self._broker, Metrics(), engine)
 
-    def _start(self, name: str, target: Callable[[str], None]) -> None:
+    def start(self, name: str, target: Callable[[str], None]) -> None:
+        """Run a role, which is told its name, in a thread of its own."""
         errors: list[BaseException] = []
 
         def run() -> None:
@@ -323,7 +308,7 @@ class SimulatedRun:
                 if time.monotonic() > deadline:
                     raise EngineError(
                         f"only {sorted(ready)} of {self._variant.num_workers} workers were ready after "
-                        f"{_ready_seconds:.0f} s; choose fewer --lanes, or free the machine"
+                        f"{_ready_seconds:.0f} s; choose fewer --processes, or free the machine"
                     )
                 ready |= {status.worker_id for status in _statuses(consumer.poll(_poll_seconds))}
 
@@ -334,32 +319,33 @@ class SimulatedRun:
         return sorted(found, key=lambda record: (record.timestamp_ms, record.partition, record.offset))
 
 
-class Sections:
+def settings_of(variant: Variant) -> Settings:
     """The configuration of a variant's run."""
-
-    def __init__(self, variant: Variant) -> None:
-        self.run = RunConfig(num_steps=variant.num_steps)
-        self.broker = BrokerConfig(samples_partitions=1, max_workers=variant.num_workers)
-        self.model = ModelConfig(path="none", max_context_tokens=2 * _longest_response_tokens)
-        self.groups = GroupConfig(
+    return Settings(
+        run=RunConfig(num_steps=variant.num_steps),
+        broker=BrokerConfig(samples_partitions=1, max_workers=variant.num_workers),
+        model=ModelConfig(path="none", max_context_tokens=2 * _longest_response_tokens),
+        groups=GroupConfig(
             groups_per_batch=variant.num_groups,
             group_size=variant.group_size,
             redundant_groups=variant.redundant_groups,
             redundant_replicas=variant.redundant_replicas,
             filter_zero_signal=False,
             reward_mean_bounds=(0.5, 1.0),
-        )
-        self.freshness = variant.freshness
-        self.sampling = SamplingConfig(max_tokens=_longest_response_tokens)
-        self.reward = RewardConfig(function="benchmarks.harness.verdicts:verdict", num_processes=0)
-        self.rollout = RolloutConfig(engine="simulated", capacity=variant.slots_per_worker)
+        ),
+        freshness=variant.freshness,
+        sampling=SamplingConfig(max_tokens=_longest_response_tokens),
+        reward=RewardConfig(function="benchmarks.harness.verdicts:verdict", num_processes=0),
+        rollout=RolloutConfig(engine="simulated", capacity=variant.slots_per_worker),
         # A lease must not run out on a machine that is busy with other things.
-        self.dispatch = DispatchConfig(
+        dispatch=DispatchConfig(
             scheduling=variant.scheduling,
             replicate=variant.replicate,
             prefetch_tasks=variant.prefetch_tasks,
             lease_seconds=30.0,
-        )
+        ),
+        trainer=TrainerConfig(num_minibatches=1),
+    )
 
 
 def worker_name(number: int) -> str:

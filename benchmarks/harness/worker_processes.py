@@ -1,132 +1,152 @@
-"""Several lanes beside each other: jobs are handed out in order, answers come as they are ready."""
+"""Several processes that make runs beside each other, with the standard library's process pool.
+
+Every process sets itself up once, makes one run that counts for nothing, and waits until the others have done so too;
+then jobs are handed out in order, and outcomes come as they are ready. The processes end with this one, however it
+ends: each holds one end of a pipe, and ends itself when the other end is closed.
+"""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
-import queue
-import subprocess
-import sys
 import threading
-from contextlib import contextmanager
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from threading import BrokenBarrierError
+from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
-from benchmarks.harness.worker_process import Job, Outcome
 from rollog.kernel.errors import ChildFailed
-from rollog.kernel.processes import launcher_command
+from rollog.kernel.logs import configure_logging
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from pathlib import Path
+    from multiprocessing.connection import Connection
+    from threading import Barrier
 
-_close_seconds = 10.0
+    from benchmarks.harness.variant import Job
+
+Result = TypeVar("Result")
+MakeRun = Callable[["Job"], Result]
+
 _num_tries = 2
+_exit_status_orphaned = 143
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome(Generic[Result]):
+    """What became of a job: its result, or the error of its last try."""
+
+    result: Result | None = None
+    error: str | None = None
+
+
+def outcomes(
+    jobs: Sequence[Job], warm_up: Job, *, num_processes: int, set_up: Callable[[], MakeRun[Result]]
+) -> Iterator[tuple[Job, Outcome[Result]]]:
+    """Every job with its outcome, as they end. A job that fails is tried once more.
+
+    `set_up` is called once in each process and returns what makes a run; both travel by name, so they stand in a
+    module. No job begins before every process has made the run of `warm_up`, so that no run shares the machine with a
+    process that is loading libraries.
+
+    Raises ChildFailed when a process ends by itself, or cannot make a run at all.
+    """
+    with _pool(num_processes, set_up) as pool:
+        try:
+            _warm_up(pool, num_processes, warm_up)
+            futures = {pool.submit(_made_run, job): job for job in jobs}
+            for future in as_completed(futures):
+                yield futures[future], cast("Outcome[Result]", future.result())
+        except BrokenProcessPool as error:
+            raise ChildFailed(f"a worker process of the benchmark ended by itself: {error}") from error
+
+
+@contextmanager
+def _pool(num_processes: int, set_up: Callable[[], MakeRun[Result]]) -> Iterator[ProcessPoolExecutor]:
+    context = multiprocessing.get_context("spawn")
+    theirs, ours = context.Pipe(duplex=False)
+    pool = ProcessPoolExecutor(
+        num_processes,
+        mp_context=context,
+        initializer=_prepare,
+        initargs=(set_up, theirs, context.Barrier(num_processes)),
+    )
+    try:
+        yield pool
+    except BaseException:
+        # A run may have minutes to go, and nobody waits for it any more.
+        ours.close()
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
+        ours.close()
+        theirs.close()
+
+
+def _warm_up(pool: ProcessPoolExecutor, num_processes: int, job: Job) -> None:
+    """Make the run of `job` once in every process: none takes a second one before all have made theirs."""
+    for future in as_completed([pool.submit(_made_warm_up, job) for _ in range(num_processes)]):
+        error = future.result()
+        if error is not None:
+            raise ChildFailed(f"a worker process of the benchmark cannot make a run: {error}")
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
-    job: Job
-    outcome: Outcome
+class _WorkerProcess:
+    """What a process of the pool keeps between its jobs."""
+
+    make_run: MakeRun[object]
+    all_ready: Barrier
 
 
-def lane_command(address: str, home: Path) -> list[str]:
-    """What starts a lane that makes its runs at the broker of that address."""
-    return [sys.executable, "-m", "benchmarks.harness.worker_process", address, str(home)]
+_this_process: _WorkerProcess | None = None
 
 
-class Lanes:
-    """Processes that make runs. Use it in the thread that lives as long as they shall."""
-
-    def __init__(self, num_lanes: int, command: Sequence[str]) -> None:
-        self._num_lanes = num_lanes
-        self._command = launcher_command(command)
-        self._answers: queue.Queue[_Answer | ChildFailed] = queue.Queue()
-        self._all_ready = threading.Barrier(num_lanes)
-
-    def outcomes(self, jobs: Sequence[Job], warm_up: Job) -> Iterator[tuple[Job, Outcome]]:
-        """Every job with its outcome, as they end. A job that fails is tried once more.
-
-        No job begins before every lane has carried out `warm_up`, so that no run shares the machine with a lane that
-        is loading libraries. Raises ChildFailed when a lane's process ends by itself or cannot make a run at all.
-        """
-        waiting: queue.SimpleQueue[Job] = queue.SimpleQueue()
-        for job in jobs:
-            waiting.put(job)
-        with self._processes() as processes:
-            for process in processes:
-                threading.Thread(
-                    target=self._feed, args=(process, warm_up, waiting), name="bench lane", daemon=True
-                ).start()
-            for _ in jobs:
-                answer = self._answers.get()
-                if isinstance(answer, ChildFailed):
-                    raise answer
-                yield answer.job, answer.outcome
-
-    @contextmanager
-    def _processes(self) -> Iterator[list[subprocess.Popen[str]]]:
-        processes: list[subprocess.Popen[str]] = []
-        try:
-            processes.extend(self._start() for _ in range(self._num_lanes))
-            yield processes
-        except BaseException:
-            for process in processes:
-                process.kill()
-            raise
-        finally:
-            for process in processes:
-                _end(process)
-
-    def _start(self) -> subprocess.Popen[str]:
-        return subprocess.Popen(  # our own module
-            self._command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
-        )
-
-    def _feed(self, process: subprocess.Popen[str], warm_up: Job, waiting: queue.SimpleQueue[Job]) -> None:
-        try:
-            error = _carried_out(process, warm_up).error
-            if error is not None:
-                self._answers.put(ChildFailed(f"a lane of the benchmark cannot make a run: {error}"))
-                return
-            self._all_ready.wait()
-            while True:
-                job = waiting.get_nowait()
-                self._answers.put(_Answer(job, _carried_out(process, job)))
-        except queue.Empty:
-            return
-        except (OSError, ValueError) as error:
-            self._answers.put(
-                ChildFailed(f"a lane of the benchmark (pid {process.pid}) ended by itself: {error}")
-            )
+def _prepare(set_up: Callable[[], MakeRun[object]], lifeline: Connection, all_ready: Barrier) -> None:
+    global _this_process  # noqa: PLW0603  # the pool hands nothing else from its initializer to its jobs
+    threading.Thread(target=_end_with_parent, args=(lifeline,), name="lifeline", daemon=True).start()
+    configure_logging(level=os.environ.get("ROLLOG_LOG_LEVEL", "error"))
+    _this_process = _WorkerProcess(set_up(), all_ready)
 
 
-def _carried_out(process: subprocess.Popen[str], job: Job) -> Outcome:
-    """The outcome of a job at a lane; the last one of several tries."""
-    outcome = Outcome(error="never tried")
+def _end_with_parent(lifeline: Connection) -> None:
+    """End this process when the parent has closed the pipe, or is no more. Nothing is ever sent through it."""
+    try:
+        lifeline.recv_bytes()
+    finally:
+        os._exit(_exit_status_orphaned)
+
+
+def _made_warm_up(job: Job) -> str | None:
+    """What kept this process from making a run, if anything did."""
+    assert _this_process is not None
+    error = _made_run(job).error
+    if error is not None:
+        _this_process.all_ready.abort()
+        return error
+    # Where another process could not, its own answer says why.
+    with suppress(BrokenBarrierError):
+        _this_process.all_ready.wait()
+    return None
+
+
+def _made_run(job: Job) -> Outcome[object]:
+    """The outcome of a job; the last one of several tries."""
+    assert _this_process is not None
+    outcome: Outcome[object] = Outcome(error="never tried")
     for _ in range(_num_tries):
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.write(job.to_json() + "\n")
-        process.stdin.flush()
-        answer = process.stdout.readline()
-        if not answer:
-            raise OSError("its output ended; what it said last stands above")
-        outcome = Outcome.from_json(answer)
+        outcome = attempt(_this_process.make_run, job)
         if outcome.error is None:
             break
     return outcome
 
 
-def _end(process: subprocess.Popen[str]) -> None:
-    """End a lane: at the end of its input, or else at once."""
-    with process:
-        try:
-            if process.stdin is not None:
-                process.stdin.close()
-            process.wait(_close_seconds if process.poll() is None else 0)
-        except (OSError, subprocess.TimeoutExpired):
-            process.kill()
+def attempt(make_run: MakeRun[Result], job: Job) -> Outcome[Result]:
+    """One try of a job; whatever ends it is its outcome."""
+    try:
+        return Outcome(result=make_run(job))
+    except Exception as error:  # noqa: BLE001  # any role may end in any way; the caller hears of it
+        return Outcome(error=f"{type(error).__name__}: {error}")

@@ -19,7 +19,7 @@ import torch
 from safetensors.torch import load
 
 from benchmarks.learning.batch_sampler import Decoding, sample_responses
-from benchmarks.learning.learning import Measured
+from benchmarks.learning.cells import Measured
 from producers.dispatcher.dataset import PromptOrder, load_prompts
 from producers.engines.model_files import end_token_ids
 from producers.rewards.functions import call_reward_function, load_reward_function
@@ -50,30 +50,14 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from benchmarks.learning.batch_sampler import Response
-    from rollog.settings.generation import DataConfig, EvaluationConfig, RewardConfig, SamplingConfig
-    from rollog.settings.groups import GroupConfig
-    from rollog.settings.run import ModelConfig
-    from rollog.settings.training import AlgorithmConfig, OptimizerConfig, TrainerConfig
+    from rollog.settings.generation import DataConfig
+    from rollog.settings.settings import Settings
+    from rollog.settings.training import AlgorithmConfig
     from schemas import Prompt
     from trainer.step.ports import TrainingBatch
 
 most_groups_per_place = 32
 """Groups that may be made for each one that a batch needs."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LearningSettings:
-    """The sections of a run's configuration that say what is learnt and how, apart from the algorithm."""
-
-    num_steps: int
-    model: ModelConfig
-    data: DataConfig
-    reward: RewardConfig
-    groups: GroupConfig
-    sampling: SamplingConfig
-    evaluation: EvaluationConfig
-    optimizer: OptimizerConfig
-    trainer: TrainerConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +72,7 @@ class _Version:
 class RolloutSource:
     """Makes scored samples of the task of `settings`. Raises ConfigError, DataError for what it cannot use."""
 
-    def __init__(self, settings: LearningSettings) -> None:
+    def __init__(self, settings: Settings) -> None:
         model, data = settings.model, settings.data
         self.model_path = _named("model.path", model.path)
         self._settings = settings
@@ -194,7 +178,7 @@ class RolloutSource:
 
 
 class InjectedLagRun:
-    """One run of `settings.num_steps` steps under `algorithm`, every batch `lag` versions old.
+    """One run of `settings.run.num_steps` steps under `algorithm`, every batch `lag` versions old.
 
     Without `is_corrected` the behaviour log-probabilities of each batch are replaced by those of the policy that the
     step begins with, as a trainer does that recomputes them. Call `learn` once.
@@ -203,7 +187,7 @@ class InjectedLagRun:
     def __init__(
         self,
         source: RolloutSource,
-        settings: LearningSettings,
+        settings: Settings,
         algorithm: AlgorithmConfig,
         *,
         lag: int,
@@ -219,7 +203,7 @@ class InjectedLagRun:
             settings=StepSettings(
                 algorithm=algorithm,
                 optimizer=settings.optimizer,
-                num_optimizer_steps=settings.num_steps * settings.trainer.num_minibatches,
+                num_optimizer_steps=settings.run.num_steps * settings.trainer.num_minibatches,
             ),
             trainer=settings.trainer,
             temperature=settings.sampling.temperature,
@@ -237,9 +221,9 @@ class InjectedLagRun:
             self._keep(0)
             accuracy = {0: self._accuracy()}
             sizes: list[float] = []
-            for version in range(1, self._settings.num_steps + 1):
+            for version in range(1, self._settings.run.num_steps + 1):
                 sizes.append(self._step(version))
-                if version % evaluation_steps == 0 or version == self._settings.num_steps:
+                if version % evaluation_steps == 0 or version == self._settings.run.num_steps:
                     accuracy[version] = self._accuracy()
             return Measured(
                 accuracy=accuracy,

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape
 
-from benchmarks.learning.learning import Part, by_variant, estimate
+from benchmarks.learning.cells import Part
+from benchmarks.learning.figures import by_variant, estimate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from benchmarks.learning.learning import Estimate, Measured, Runs, Variant
+    from benchmarks.learning.cells import Measured, Runs, Variant
+    from benchmarks.learning.figures import Estimate
 
 _columns = 4
 _panel_width, _panel_height = 230, 170
@@ -78,6 +80,11 @@ class _Scale:
         """Pixels from the top of a panel."""
         share = (min(max(accuracy, self.low), 1.0) - self.low) / (1.0 - self.low)
         return _top + (_panel_height - _top - _bottom) * (1.0 - share)
+
+
+def plotted(runs: Runs) -> str:
+    """The picture of all runs, as SVG."""
+    return svg_of(panels_of(runs), "Held-out accuracy after the last step, with 95 % intervals over seeds")
 
 
 def panels_of(runs: Runs) -> list[Panel]:

@@ -1,25 +1,23 @@
-"""Where the runs of `rollog bench learning` are made: in this process with an injected lag, or by the real loop."""
+"""Where the runs of the learning experiment are made: in this process with an injected lag, or by the real loop."""
 
 from __future__ import annotations
 
 import re
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from benchmarks.harness.demo_run import demo_run, held_out_accuracy
+from benchmarks.learning.cells import Measured
 from benchmarks.learning.injected_lag import InjectedLagRun, RolloutSource
-from benchmarks.learning.learning import Measured
 from rollog.settings.changes import changes_by_type
 from rollog.settings.training import AlgorithmConfig
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
-    from benchmarks.learning.injected_lag import LearningSettings
-    from benchmarks.learning.learning import Cell
-    from rollog.kernel.broker.ports import Broker
+    from benchmarks.harness.own_kafka import OwnKafka
+    from benchmarks.learning.cells import Cell
+    from rollog.settings.settings import Settings
 
 evaluation_steps = 2
 micro_batch_tokens = 768
@@ -27,19 +25,17 @@ micro_batch_tokens = 768
 
 
 class InjectedRuns:
-    """Runs in this process, on the task of `settings`. `algorithm` gives what does not follow from a cell's type."""
+    """Runs in this process, on the task of `settings`, whose algorithm gives what does not follow from a cell's."""
 
-    def __init__(self, settings: LearningSettings, algorithm: AlgorithmConfig) -> None:
-        trainer = settings.trainer.model_copy(update={"micro_batch_tokens": micro_batch_tokens})
-        self._settings = replace(settings, trainer=trainer)
-        self._algorithm = algorithm
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings.changed(trainer={"micro_batch_tokens": micro_batch_tokens})
         self._source = RolloutSource(self._settings)
 
     def measure(self, cell: Cell) -> Measured:
         """One run. Raises EngineError when it diverges."""
         variant = cell.variant
-        changes = changes_by_type(self._algorithm, {"type": variant.algorithm})
-        algorithm = AlgorithmConfig.model_validate({**self._algorithm.model_dump(), **changes})
+        changes = changes_by_type(self._settings.algorithm, {"type": variant.algorithm})
+        algorithm = AlgorithmConfig.model_validate({**self._settings.algorithm.model_dump(), **changes})
         return InjectedLagRun(
             self._source,
             self._settings,
@@ -51,22 +47,19 @@ class InjectedRuns:
 
 
 class RealRuns:
-    """Runs of the demo with vLLM and DeepSpeed on the Kafka at `address`; files go under `home`.
+    """Runs of the demo with vLLM and DeepSpeed on a Kafka of its own.
 
     `shared` are the settings that all runs have, by dotted key.
     """
 
-    def __init__(self, broker: Broker, address: str, home: Path, shared: Mapping[str, object]) -> None:
-        self._broker, self._address = broker, address
-        self._home, self._shared = home, shared
+    def __init__(self, kafka: OwnKafka, shared: Mapping[str, object]) -> None:
+        self._kafka, self._shared = kafka, shared
 
     def measure(self, cell: Cell) -> Measured:
         """One run. Raises ChildFailed."""
         variant, started = cell.variant, time.monotonic()
         view = demo_run(
-            self._broker,
-            self._address,
-            self._home,
+            self._kafka,
             run_name(cell),
             {
                 **self._shared,

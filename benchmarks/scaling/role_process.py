@@ -1,32 +1,34 @@
-"""A part of one run in a process of its own, `python -m benchmarks.scaling.role_process ADDRESS HOME`.
+"""A role of one run in a process of its own, which says how much CPU time it has used.
 
-Consumes on standard input one line that says what to start, then any number of lines, each answered on standard output
-with the CPU seconds of this process so far, or with what ended a role. Ends with its input.
+The process is asked through a pipe and answers each question with its CPU seconds so far, or with what ended its role.
+It ends when the pipe is closed, and so with the process that started it.
 """
 
 from __future__ import annotations
 
-import json
+import multiprocessing
 import os
-import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from benchmarks.harness.worker_process import Job
+from benchmarks.harness.simulated_run import SimulatedRun, worker_name
+from benchmarks.scaling.answering_workers import AnsweringWorkers
+from rollog.kernel.broker.kafka import KafkaBroker
+from rollog.kernel.errors import ChildFailed
 from rollog.kernel.logs import configure_logging
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import TextIO
+    from multiprocessing.connection import Connection
+    from pathlib import Path
 
-    from benchmarks.harness.simulated_run import SimulatedRun
+    from benchmarks.harness.variant import Job
+    from rollog.kernel.broker.ports import Broker
 
 
 class Role(StrEnum):
-    """What a part does in its run."""
+    """What a process does in its run."""
 
     DISPATCHER = "dispatcher"
     TRAINER = "trainer"
@@ -36,7 +38,7 @@ class Role(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartJob:
+class RoleTask:
     """A role in the run of a job; of the workers those from `first` up to `end`."""
 
     job: Job
@@ -44,78 +46,96 @@ class PartJob:
     first: int = 0
     end: int = 0
 
-    def to_json(self) -> str:
-        """One line."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, line: str) -> PartJob:
-        """The part of a line."""
-        values: dict[str, Any] = json.loads(line)
-        job = Job.from_json(json.dumps(values["job"]))
-        return cls(**(values | {"job": job, "role": Role(values["role"])}))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartStatus:
-    """How a part is."""
+class RoleStatus:
+    """CPU seconds of a process so far, and what ended its role, if anything did."""
 
     cpu_seconds: float
     error: str | None = None
 
-    def to_json(self) -> str:
-        """One line."""
-        return json.dumps(asdict(self))
 
-    @classmethod
-    def from_json(cls, line: str) -> PartStatus:
-        """The status of a line."""
-        return cls(**json.loads(line))
+class RoleProcess:
+    """The process of a role, from the side that asks it. Close it, then wait for it."""
+
+    def __init__(self, task: RoleTask, address: str, home: Path) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._role = task.role
+        self._questions, theirs = context.Pipe()
+        self._process = context.Process(target=play_role, args=(theirs, task, address, home), name=task.role)
+        self._process.start()
+        theirs.close()
+
+    def status(self) -> RoleStatus:
+        """How it is. Raises ChildFailed when it, or its role, has ended by itself."""
+        try:
+            self._questions.send(None)
+            status = self._questions.recv()
+        except (OSError, EOFError) as error:
+            raise ChildFailed(f"the {self._role} process of the benchmark ended: {error!r}") from error
+        assert isinstance(status, RoleStatus)
+        if status.error is not None:
+            raise ChildFailed(f"a role in the {self._role} process of the benchmark ended: {status.error}")
+        return status
+
+    def close(self) -> None:
+        """Let it end."""
+        self._questions.close()
+
+    def wait(self, seconds: float) -> None:
+        """Wait for its end, and kill it when it takes longer."""
+        self._process.join(seconds)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join()
+        self._process.close()
 
 
-def start(part: PartJob, run: SimulatedRun) -> None:
-    """Start the roles of a part."""
-    match part.role:
+def play_role(questions: Connection, task: RoleTask, address: str, home: Path) -> None:
+    """Play a role, and answer questions until there are no more."""
+    configure_logging(level=os.environ.get("ROLLOG_LOG_LEVEL", "error"))
+    broker = KafkaBroker(address, connect_timeout_seconds=30.0)
+    run = SimulatedRun(task.job, broker, home)
+    try:
+        _start(task, run, broker)
+        while _is_asked(questions):
+            questions.send(_status(run))
+    finally:
+        run.end()
+
+
+def _is_asked(questions: Connection) -> bool:
+    try:
+        questions.recv()
+    except EOFError:
+        return False
+    return True
+
+
+def _start(task: RoleTask, run: SimulatedRun, broker: Broker) -> None:
+    match task.role:
         case Role.DISPATCHER:
             run.start_dispatcher()
         case Role.TRAINER:
             run.start_trainer()
         case Role.WORKERS:
-            run.start_workers(range(part.first, part.end))
+            run.start_workers(range(task.first, task.end))
         case Role.ANSWERS:
-            run.start_answers()
+            variant = task.job.variant
+            workers = AnsweringWorkers(
+                broker,
+                run.topics,
+                [worker_name(number) for number in range(variant.num_workers)],
+                capacity=variant.slots_per_worker,
+                max_record_bytes=run.sections.broker.max_record_bytes,
+            )
+            run.start("answers", lambda _: workers.run(run.stop))
 
 
-def status_of(run: SimulatedRun) -> PartStatus:
-    """CPU seconds of this process, and what ended a role."""
+def _status(run: SimulatedRun) -> RoleStatus:
     error = None
     try:
         run.raise_errors()
     except Exception as failure:  # noqa: BLE001  # any role may end in any way; the caller hears of it
         error = f"{type(failure).__name__}: {failure}"
-    return PartStatus(cpu_seconds=time.process_time(), error=error)
-
-
-def main(arguments: Sequence[str], questions: TextIO, answers: TextIO) -> None:
-    """Be a part until there are no more questions."""
-    from benchmarks.harness.simulated_run import SimulatedRun  # noqa: PLC0415  # heavy, and only parts need it
-    from rollog.kernel.broker.kafka import KafkaBroker  # noqa: PLC0415
-
-    address, home = arguments
-    configure_logging(level=os.environ.get("ROLLOG_LOG_LEVEL", "error"))
-    part = PartJob.from_json(questions.readline())
-    job = part.job
-    draw = job.variant.draw(job.seed, job.number)
-    broker = KafkaBroker(address, connect_timeout_seconds=30.0)
-    run = SimulatedRun(job.variant, draw, broker, Path(home), job.speed)
-    try:
-        start(part, run)
-        for _ in questions:
-            answers.write(status_of(run).to_json() + "\n")
-            answers.flush()
-    finally:
-        run.end()
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:], sys.stdin, sys.stdout)
+    return RoleStatus(cpu_seconds=time.process_time(), error=error)

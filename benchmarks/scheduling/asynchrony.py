@@ -9,8 +9,9 @@ from functools import cache
 from statistics import fmean
 from typing import TYPE_CHECKING, Literal
 
-from benchmarks.harness.workload_seeds import Draw
-from benchmarks.scheduling.variants import Comparison, Variant, part_of
+from benchmarks.harness.variant import Variant
+from benchmarks.harness.workload import SeededWorkload
+from benchmarks.scheduling.comparisons import Comparison
 from rollog.planning.sizing import Workload
 from rollog.planning.step_simulation import best_simulated_split
 
@@ -33,16 +34,15 @@ _longest_seconds = 8 * _mean_seconds
 _train_seconds_per_sample = _mean_seconds / 3
 
 
-def training_comparisons(num_draws: int, *, steps: int = num_steps) -> list[Comparison]:
+def training_comparisons(num_seeds: int, *, steps: int = num_steps) -> list[Comparison]:
     """Each alpha against synchronous training on devices that take turns, and against alpha 0 on shared devices."""
     turns = _variant("training.turns", num_slots=num_devices, num_train_devices=num_devices, steps=steps)
     shared = [_shared(alpha, steps) for alpha in alphas]
-    draws = part_of(num_draws, 20)
     against_turns = [
-        Comparison(name=mode.name, baseline=turns, mode=mode, num_draws=draws) for mode in shared
+        Comparison(name=mode.name, baseline=turns, mode=mode, num_seeds=num_seeds) for mode in shared
     ]
     against_zero = [
-        Comparison(name=f"{mode.name}.over_alpha_0", baseline=shared[0], mode=mode, num_draws=draws)
+        Comparison(name=f"{mode.name}.over_alpha_0", baseline=shared[0], mode=mode, num_seeds=num_seeds)
         for mode in shared[1:]
     ]
     return [*against_turns, *against_zero]
@@ -64,7 +64,7 @@ def train_devices(alpha: float) -> int:
 
 
 def _recorded_durations() -> Sequence[float]:
-    recorded = Draw(
+    recorded = SeededWorkload(
         seed=0, number=0, median_seconds=_median_seconds, variation=1.0, longest_seconds=_longest_seconds
     )
     groups = range(num_steps * num_groups)

@@ -8,33 +8,17 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING
 
+from benchmarks.harness.engine_clock import full_speed
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from benchmarks.harness.workload_seeds import Draw
-
-Slowdown = Callable[[int], float]
-"""How many times slower every rollout at a worker is when that many of its slots are occupied."""
-
-
-def full_speed(num_occupied: int) -> float:
-    """An engine that batches all in flight without slowing down."""
-    del num_occupied
-    return 1.0
-
-
-def slower_beyond_64(num_occupied: int) -> float:
-    """An engine whose decoding step is bound by memory up to 64 slots and by computation beyond.
-
-    Each further 64 occupied slots make every step longer by a quarter: at 192 slots each rollout takes 1.5 times as
-    long and the engine makes twice as many tokens per second as at 64.
-    """
-    return 1.0 + 0.25 * max(0, num_occupied - 64) / 64
+    from benchmarks.harness.engine_clock import Slowdown
+    from benchmarks.harness.workload import SeededWorkload
 
 
 @dataclass(slots=True)
@@ -107,7 +91,9 @@ class Batch:
     group_size: int
 
 
-def queue_seconds(draw: Draw, batch: Batch, model: SlotModel, *, redundant_groups: int = 0) -> float:
+def queue_seconds(
+    workload: SeededWorkload, batch: Batch, model: SlotModel, *, redundant_groups: int = 0
+) -> float:
     """Queue scheduling: a filtered group is replaced at once; ends when enough groups have passed."""
     missing: dict[int, int] = {}
 
@@ -115,7 +101,7 @@ def queue_seconds(draw: Draw, batch: Batch, model: SlotModel, *, redundant_group
         group = len(missing)
         missing[group] = batch.group_size
         for replica in range(batch.group_size):
-            model.submit(group, draw.seconds(group, replica))
+            model.submit(group, workload.seconds(group, replica))
 
     for _ in range(batch.num_groups + redundant_groups):
         open_group()
@@ -124,7 +110,7 @@ def queue_seconds(draw: Draw, batch: Batch, model: SlotModel, *, redundant_group
         missing[group] -= 1
         if missing[group]:
             continue
-        if not draw.passes(group):
+        if not workload.passes(group):
             open_group()
             continue
         num_passed += 1
@@ -133,25 +119,25 @@ def queue_seconds(draw: Draw, batch: Batch, model: SlotModel, *, redundant_group
     return model.now
 
 
-def batch_seconds(draw: Draw, batch: Batch, model: SlotModel) -> float:
+def batch_seconds(workload: SeededWorkload, batch: Batch, model: SlotModel) -> float:
     """Rounds: all of a round must end, then only the prompts still missing go out again."""
     num_passed = num_opened = 0
     while num_passed < batch.num_groups:
         groups = range(num_opened, num_opened + batch.num_groups - num_passed)
         for group in groups:
             for replica in range(batch.group_size):
-                model.submit(group, draw.seconds(group, replica))
+                model.submit(group, workload.seconds(group, replica))
         for _ in model.ends():
             pass
         num_opened = groups.stop
-        num_passed += sum(map(draw.passes, groups))
+        num_passed += sum(map(workload.passes, groups))
     return model.now
 
 
-def unreplicated_seconds(draw: Draw, batch: Batch, model: SlotModel) -> float:
+def unreplicated_seconds(workload: SeededWorkload, batch: Batch, model: SlotModel) -> float:
     """One order per prompt, which holds all its slots until its longest rollout ends; every group counts."""
     for group in range(batch.num_groups):
-        longest = max(draw.seconds(group, replica) for replica in range(batch.group_size))
+        longest = max(workload.seconds(group, replica) for replica in range(batch.group_size))
         model.submit(group, longest, batch.group_size)
     for _ in model.ends():
         pass

@@ -18,7 +18,7 @@ from rollog.rules.alpha_control import TakenStep, alpha_of_step, may_become_fres
 from rollog.rules.freshness import is_stale, lag_bound, lag_quota, newest_version_while_protected
 
 if TYPE_CHECKING:
-    from benchmarks.harness.workload_seeds import Draw
+    from benchmarks.harness.workload import SeededWorkload
     from rollog.settings.groups import FreshnessConfig
 
 
@@ -42,7 +42,7 @@ class _Group:
     stale_at: list[int] = field(default_factory=list)
 
 
-def training_step_seconds(draw: Draw, run: TrainingRun) -> float:
+def training_step_seconds(draw: SeededWorkload, run: TrainingRun) -> float:
     """Mean seconds between the steps of a run, as the real one is measured: from the first step to the last."""
     ends = TrainingModel(draw, run).step_ends()
     return (ends[-1] - ends[0]) / (len(ends) - 1)
@@ -51,7 +51,7 @@ def training_step_seconds(draw: Draw, run: TrainingRun) -> float:
 class TrainingModel:
     """One run, event by event: rollouts end, steps end, and whatever these make possible happens at once."""
 
-    def __init__(self, draw: Draw, run: TrainingRun) -> None:
+    def __init__(self, draw: SeededWorkload, run: TrainingRun) -> None:
         self._draw = draw
         self._run = run
         self._now = 0.0

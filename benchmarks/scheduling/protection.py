@@ -8,14 +8,16 @@ from __future__ import annotations
 from statistics import fmean
 from typing import TYPE_CHECKING, Literal
 
-from benchmarks.harness.figures import Figure, bootstrap_interval, ratio_of_means
-from benchmarks.scheduling.variants import Comparison, Variant, part_of
+from benchmarks.harness.figures import Figure, ratio_figure
+from benchmarks.harness.variant import Variant
+from benchmarks.scheduling.comparisons import Comparison
+from benchmarks.scheduling.figures import orders_figure
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from benchmarks.harness.run_result import Collected
-    from benchmarks.harness.workload_seeds import Draw
+    from benchmarks.harness.workload import SeededWorkload
+    from benchmarks.scheduling.run_result import RunResult
 
 share_of_longest = 0.05
 least_trained: dict[float | Literal["auto"], float] = {1.0: 0.8, 2.0: 0.95}
@@ -32,27 +34,27 @@ def prompts_with_time_to_be_trained(variant: Variant) -> int:
     return int(_share_with_time * variant.num_steps * variant.num_groups)
 
 
-def longest_prompts(draw: Draw, num_prompts: int) -> list[int]:
+def longest_prompts(workload: SeededWorkload, num_prompts: int) -> list[int]:
     """Groups of the longest 5 % of the first `num_prompts` prompts."""
-    by_length = sorted(range(num_prompts), key=lambda group: (-draw.num_tokens(group, 0), group))
+    by_length = sorted(range(num_prompts), key=lambda group: (-workload.num_tokens(group, 0), group))
     return by_length[: max(1, int(share_of_longest * num_prompts))]
 
 
-def protection_comparisons(num_draws: int) -> list[Comparison]:
+def protection_comparisons(num_seeds: int) -> list[Comparison]:
     """With protection against without, alpha 1 and 2: 40 steps of 16 prompts x 2 on 32 slots."""
     return [
         Comparison(
             name=f"protection.alpha_{alpha:g}",
             baseline=_variant(alpha, protects=False),
             mode=_variant(alpha, protects=True),
-            num_draws=part_of(num_draws, 10),
+            num_seeds=num_seeds,
         )
         for alpha in (1.0, 2.0)
     ]
 
 
 def protection_figures(
-    comparisons: Sequence[Comparison], outcomes: Mapping[str, Mapping[int, Collected]]
+    comparisons: Sequence[Comparison], outcomes: Mapping[str, Mapping[int, RunResult]]
 ) -> list[Figure]:
     """Per alpha the share of the longest prompts trained with and without protection, and the price in step time."""
     figures = []
@@ -67,7 +69,7 @@ def protection_figures(
 
 
 def _figures(
-    comparison: Comparison, without: Sequence[Collected], protected: Sequence[Collected]
+    comparison: Comparison, without: Sequence[RunResult], protected: Sequence[RunResult]
 ) -> list[Figure]:
     pairs = list(
         zip([found.seconds for found in protected], [found.seconds for found in without], strict=False)
@@ -87,28 +89,15 @@ def _figures(
             unit="share of the longest 5 % of prompts that were trained",
             num_draws=len(without),
         ),
-        Figure(
-            name=f"{comparison.name}.step_time",
-            value=round(ratio_of_means(pairs), 4),
-            unit="step time with protection / without",
+        ratio_figure(
+            f"{comparison.name}.step_time",
+            "step time with protection / without",
+            pairs,
             higher_is_better=False,
-            interval=bootstrap_interval(pairs, ratio_of_means),
-            num_draws=len(pairs),
         ),
-        _orders(f"{comparison.name}.orders", comparison.mode, protected),
-        _orders(f"{comparison.name}.unprotected.orders", comparison.baseline, without),
+        orders_figure(comparison.mode, protected, f"{comparison.name}.orders"),
+        orders_figure(comparison.baseline, without, f"{comparison.name}.unprotected.orders"),
     ]
-
-
-def _orders(name: str, variant: Variant, found: Sequence[Collected]) -> Figure:
-    num_trained = variant.num_steps * variant.num_groups * variant.group_size
-    return Figure(
-        name=name,
-        value=round(fmean(each.num_tasks for each in found) / num_trained, 4),
-        unit="rollouts ordered per rollout trained",
-        higher_is_better=False,
-        num_draws=len(found),
-    )
 
 
 def _variant(alpha: float, *, protects: bool) -> Variant:

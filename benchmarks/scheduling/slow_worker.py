@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from benchmarks.harness.figures import Figure, bootstrap_interval, ratio_of_means, rounded
-from benchmarks.scheduling.variants import Comparison, Scheduling, Variant, part_of
+from benchmarks.harness.figures import ratio_figure
+from benchmarks.harness.variant import Scheduling, Variant
+from benchmarks.scheduling.comparisons import Comparison
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from benchmarks.harness.run_result import Collected
+    from benchmarks.harness.figures import Figure
+    from benchmarks.scheduling.run_result import RunResult
 
 slowness = 20.0
 most_times_as_long = 1.3
@@ -21,24 +23,26 @@ most_times_as_long = 1.3
 
 num_steps = 20
 _num_workers = 7
+_redundant_replicas = 2
 _ways: tuple[Scheduling, ...] = ("queue", "static", "batch")
 
 
-def slow_worker_comparisons(num_draws: int, *, steps: int = num_steps) -> list[Comparison]:
-    """With the slow worker against without it, for each way of scheduling."""
+def slow_worker_comparisons(num_seeds: int, *, steps: int = num_steps) -> list[Comparison]:
+    """With the slow worker against without it, for each way of scheduling, and for the queue without redundancy."""
+    ways = [*((scheduling, _redundant_replicas) for scheduling in _ways), (_ways[0], 0)]
     return [
         Comparison(
-            name=f"slow_worker.{scheduling}",
-            baseline=_variant(scheduling, is_slow=False, steps=steps),
-            mode=_variant(scheduling, is_slow=True, steps=steps),
-            num_draws=part_of(num_draws, 5),
+            name=f"slow_worker.{_way_name(scheduling, redundant_replicas)}",
+            baseline=_variant(scheduling, redundant_replicas, is_slow=False, steps=steps),
+            mode=_variant(scheduling, redundant_replicas, is_slow=True, steps=steps),
+            num_seeds=num_seeds,
         )
-        for scheduling in _ways
+        for scheduling, redundant_replicas in ways
     ]
 
 
 def slow_worker_figures(
-    comparisons: Sequence[Comparison], outcomes: Mapping[str, Mapping[int, Collected]]
+    comparisons: Sequence[Comparison], outcomes: Mapping[str, Mapping[int, RunResult]]
 ) -> list[Figure]:
     """Per way of scheduling the ratio of the step times."""
     figures = []
@@ -53,28 +57,31 @@ def slow_worker_figures(
 
 
 def _figure(comparison: Comparison, pairs: Sequence[tuple[float, float]]) -> Figure:
-    is_queue = comparison.mode.scheduling == "queue"
-    return Figure(
-        name=f"{comparison.name}.step_time",
-        value=round(ratio_of_means(pairs), 4),
-        unit="step time with a worker 20 times slower / without it",
-        target=most_times_as_long if is_queue else None,
+    has_target = comparison.mode.scheduling == "queue" and comparison.mode.redundant_replicas > 0
+    return ratio_figure(
+        f"{comparison.name}.step_time",
+        "step time with a worker 20 times slower / without it",
+        pairs,
+        target=most_times_as_long if has_target else None,
         ideal=1.0,
         higher_is_better=False,
-        interval=rounded(bootstrap_interval(pairs, ratio_of_means)),
-        num_draws=len(pairs),
     )
 
 
-def _variant(scheduling: Scheduling, *, is_slow: bool, steps: int) -> Variant:
+def _way_name(scheduling: Scheduling, redundant_replicas: int) -> str:
+    return scheduling if redundant_replicas else f"{scheduling}_without_redundancy"
+
+
+def _variant(scheduling: Scheduling, redundant_replicas: int, *, is_slow: bool, steps: int) -> Variant:
+    way = _way_name(scheduling, redundant_replicas)
     return Variant(
-        name=f"slow_worker.{scheduling}.{'with' if is_slow else 'without'}",
+        name=f"slow_worker.{way}.{'with' if is_slow else 'without'}",
         num_groups=8,
         group_size=4,
         num_workers=_num_workers + is_slow,
         slots_per_worker=8,
         scheduling=scheduling,
-        redundant_replicas=2,
+        redundant_replicas=redundant_replicas,
         last_worker_slowness=slowness if is_slow else 1.0,
         prefetch_tasks=0,
         num_steps=steps,

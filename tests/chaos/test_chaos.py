@@ -1,4 +1,4 @@
-"""Kills in the middle of real runs: a short version of `rollog bench chaos`."""
+"""Kills in the middle of real runs: a short version of the chaos experiment."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from support.threaded_run import settings_file, small_settings
 
-from benchmarks.chaos.chaos import chaos_run, verify
+from benchmarks.chaos.killed_run import chaos_run, verify
 from benchmarks.chaos.kills import Role
 from rollog.kernel.crash_points import CrashPoint
 

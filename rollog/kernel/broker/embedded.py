@@ -306,7 +306,7 @@ class _Process:
 
     def _live(self) -> None:
         wrapper = [sys.executable, "-m", "rollog.kernel.broker.child", str(os.getpid())]
-        package_root = str(Path(__file__).resolve().parents[2])
+        package_root = str(Path(__file__).resolve().parents[3])
         try:
             with self._log_path.open("wb") as log:
                 self._popen = subprocess.Popen(  # noqa: S603 - our own java and arguments

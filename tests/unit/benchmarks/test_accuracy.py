@@ -1,10 +1,10 @@
-"""Figures of `rollog bench accuracy` from known curves."""
+"""Figures of the accuracy experiment from known curves."""
 
 from __future__ import annotations
 
 import pytest
 
-from benchmarks.accuracy.accuracy import Curve, curve_of, figures_of
+from benchmarks.accuracy.measure import Curve, curve_of, figures_of
 from rollog.kernel.errors import DataError
 from schemas import StepTimings
 

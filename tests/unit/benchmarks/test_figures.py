@@ -15,10 +15,11 @@ from benchmarks.harness.figures import (
     write_figures,
     write_results,
 )
-from benchmarks.harness.run_result import Collected
-from benchmarks.harness.worker_process import Job, Outcome
-from benchmarks.scheduling.scheduling import figures_of, jobs_of
-from benchmarks.scheduling.variants import Comparison, Variant, queue_comparisons, replication_comparisons
+from benchmarks.harness.variant import Variant
+from benchmarks.scheduling.comparisons import Comparison, queue_comparisons, redundancy_comparisons
+from benchmarks.scheduling.figures import figures_of
+from benchmarks.scheduling.measure import jobs_of
+from benchmarks.scheduling.run_result import RunResult
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,14 +29,14 @@ def a_variant(name: str) -> Variant:
     return Variant(name=name, num_groups=2, group_size=2, slots_per_worker=4)
 
 
-def a_comparison(num_draws: int = 2) -> Comparison:
+def a_comparison(num_seeds: int = 2) -> Comparison:
     return Comparison(
-        name="mode", baseline=a_variant("baseline"), mode=a_variant("mode"), num_draws=num_draws
+        name="mode", baseline=a_variant("baseline"), mode=a_variant("mode"), num_seeds=num_seeds
     )
 
 
-def collected(seconds: float, ideal_seconds: float) -> Collected:
-    return Collected(seconds=seconds, ideal_seconds=ideal_seconds, num_tasks=3)
+def a_result(seconds: float, ideal_seconds: float) -> RunResult:
+    return RunResult(seconds=seconds, ideal_seconds=ideal_seconds, num_tasks=3)
 
 
 def test_a_file_of_figures_is_a_list_of_objects_with_the_agreed_names(tmp_path: Path) -> None:
@@ -47,10 +48,11 @@ def test_a_file_of_figures_is_a_list_of_objects_with_the_agreed_names(tmp_path: 
 
 def test_results_say_when_where_with_what_and_how_they_were_measured(tmp_path: Path) -> None:
     figure = Figure(name="a", value=1.5, unit="s")
-    write_results([figure], tmp_path / "r.json", command="rollog bench scheduling", kafka_version="4.0")
+    write_results([figure], tmp_path / "r.json", command="python -m benchmarks.scheduling", seconds=12.34)
     found = json.loads((tmp_path / "r.json").read_text())
-    assert found["command"] == "rollog bench scheduling"
-    assert found["versions"]["kafka"] == "4.0"
+    assert found["command"] == "python -m benchmarks.scheduling"
+    assert found["seconds"] == 12.3
+    assert found["versions"]["kafka"]
     assert {"date", "machine", "load_average"} <= found.keys()
     assert [each["name"] for each in found["figures"]] == ["a"]
 
@@ -74,8 +76,8 @@ def test_a_speed_up_is_the_ratio_of_the_mean_times() -> None:
     assert ratio_of_means([(10.0, 1.0), (20.0, 4.0)]) == 6.0
 
 
-def test_jobs_hold_each_variant_and_draw_once_with_the_modes_of_a_draw_together() -> None:
-    comparisons = queue_comparisons(4)
+def test_jobs_hold_each_variant_and_workload_once_with_the_modes_of_a_workload_together() -> None:
+    comparisons = [*queue_comparisons(4), *redundancy_comparisons(4)]
     jobs = jobs_of(comparisons, seed=3, speed=10.0)
     keys = [(job.number, job.variant.name) for job in jobs]
     assert len(set(keys)) == len(keys)
@@ -84,26 +86,18 @@ def test_jobs_hold_each_variant_and_draw_once_with_the_modes_of_a_draw_together(
         (number, variant.name)
         for comparison in comparisons
         for variant in (comparison.baseline, comparison.mode)
-        for number in range(comparison.num_draws)
+        for number in range(comparison.num_seeds)
     }
     assert set(keys) == wanted
 
 
-def test_jobs_and_outcomes_survive_their_way_to_a_lane_and_back() -> None:
-    for comparison in (*queue_comparisons(1), *replication_comparisons(1)):
-        job = Job(variant=comparison.mode, seed=1, number=2, speed=3.0)
-        assert Job.from_json(job.to_json()) == job
-    for outcome in (Outcome(collected=collected(1.0, 0.5)), Outcome(error="no luck")):
-        assert Outcome.from_json(outcome.to_json()) == outcome
-
-
-def test_figures_compare_only_draws_that_both_modes_finished() -> None:
+def test_figures_compare_only_workloads_that_both_modes_finished() -> None:
     outcomes = {
         "baseline": {
-            0: collected(40.0, 40.0),
-            1: collected(9.0, 9.0),
+            0: a_result(40.0, 40.0),
+            1: a_result(9.0, 9.0),
         },
-        "mode": {0: collected(25.0, 20.0)},
+        "mode": {0: a_result(25.0, 20.0)},
     }
     figures = {figure.name: figure for figure in figures_of([a_comparison()], outcomes)}
     speedup = figures["scheduling.mode.speedup"]
@@ -114,14 +108,14 @@ def test_figures_compare_only_draws_that_both_modes_finished() -> None:
     assert figures["scheduling.baseline.seconds"].value == 40.0
 
 
-def test_a_comparison_without_finished_draws_has_no_figures() -> None:
+def test_a_comparison_without_finished_workloads_has_no_figures() -> None:
     assert figures_of([a_comparison()], {}) == []
 
 
 def test_results_name_the_versions_of_modules_whatever_their_distributions_are_called(tmp_path: Path) -> None:
     path = tmp_path / "results.json"
     details = {"settings": {"run.num_steps": 20}}
-    write_results([], path, command="", kafka_version="4", libraries=["_pytest", "click"], details=details)
+    write_results([], path, command="", seconds=1.0, libraries=["_pytest", "click"], details=details)
     results = json.loads(path.read_text())
     assert results["versions"]["_pytest"] == pytest.__version__
     assert "click" in results["versions"]

@@ -12,13 +12,12 @@ import torch
 from support.small_training import a_batch, make_model
 
 from benchmarks.learning.batch_sampler import Decoding, sample_responses
+from benchmarks.learning.cells import Cell, Part, Variant, real_cells
 from benchmarks.learning.injected_lag import (
     InjectedLagRun,
-    LearningSettings,
     RolloutSource,
     with_recomputed_logprobs,
 )
-from benchmarks.learning.learning import Cell, Part, Variant, real_cells
 from benchmarks.learning.runs import InjectedRuns, run_name
 from rollog.demo.countdown import problems, row
 from rollog.demo.model import new_model, save_tokenizer
@@ -27,6 +26,7 @@ from rollog.kernel.errors import ConfigError, DataError
 from rollog.settings.generation import DataConfig, EvaluationConfig, RewardConfig, SamplingConfig
 from rollog.settings.groups import GroupConfig
 from rollog.settings.run import ModelConfig, RunConfig
+from rollog.settings.settings import Settings
 from rollog.settings.training import AlgorithmConfig, OptimizerConfig, TrainerConfig
 from schemas import FinishReason
 from trainer.model.policy import Policy, load_model
@@ -61,7 +61,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> PreTrainedModel:
 
 
 @pytest.fixture(scope="module")
-def task(tmp_path_factory: pytest.TempPathFactory) -> LearningSettings:
+def task(tmp_path_factory: pytest.TempPathFactory) -> Settings:
     """The demo's task with an untrained model and four prompts."""
     directory = tmp_path_factory.mktemp("task")
     save_model(new_model(0), directory)
@@ -69,8 +69,8 @@ def task(tmp_path_factory: pytest.TempPathFactory) -> LearningSettings:
     prompts = directory / "prompts.jsonl"
     lines = [json.dumps(row(problem)) for problem in problems(held_out=False)[:4]]
     prompts.write_text("\n".join(lines), encoding="utf-8")
-    return LearningSettings(
-        num_steps=2,
+    return Settings(
+        run=RunConfig(num_steps=2),
         model=ModelConfig(path=str(directory), max_context_tokens=64),
         data=DataConfig(train=str(prompts), held_out=str(prompts), id_field="id"),
         reward=RewardConfig(function="test_injected_lag:longer_is_better"),
@@ -154,7 +154,7 @@ def test_taking_the_correction_out_leaves_ratios_of_one(model: PreTrainedModel) 
         assert not np.allclose(after.behaviour_logprobs, before.behaviour_logprobs)
 
 
-def test_without_lag_every_batch_is_on_policy_and_with_lag_the_first_one(task: LearningSettings) -> None:
+def test_without_lag_every_batch_is_on_policy_and_with_lag_the_first_one(task: Settings) -> None:
     source, algorithm = RolloutSource(task), AlgorithmConfig()
     fresh = InjectedLagRun(source, task, algorithm, lag=0, seed=0).learn(1)
     late = InjectedLagRun(source, task, algorithm, lag=1, seed=0).learn(1)
@@ -167,8 +167,8 @@ def test_without_lag_every_batch_is_on_policy_and_with_lag_the_first_one(task: L
     assert fresh.accuracy[1] == late.accuracy[1] != fresh.accuracy[0]
 
 
-def test_a_run_is_repeated_by_its_cell(task: LearningSettings) -> None:
-    runs = InjectedRuns(task, AlgorithmConfig())
+def test_a_run_is_repeated_by_its_cell(task: Settings) -> None:
+    runs = InjectedRuns(task)
     variant = Variant(part=Part.INJECTED, algorithm="dr_grpo", lag=1)
     first, again = (runs.measure(Cell(variant=variant, seed=3)) for _ in range(2))
     other = runs.measure(Cell(variant=variant, seed=4))
@@ -177,27 +177,25 @@ def test_a_run_is_repeated_by_its_cell(task: LearningSettings) -> None:
     assert (first.accuracy, first.sampled_accuracy) != (other.accuracy, other.sampled_accuracy)
 
 
-def test_a_task_without_signal_ends_the_run_with_a_remedy(task: LearningSettings) -> None:
-    hopeless = replace(
-        task,
-        reward=RewardConfig(function="test_injected_lag:never_right"),
-        groups=GroupConfig(groups_per_batch=1, group_size=2),
+def test_a_task_without_signal_ends_the_run_with_a_remedy(task: Settings) -> None:
+    hopeless = task.changed(
+        reward={"function": "test_injected_lag:never_right"}, groups={"groups_per_batch": 1, "group_size": 2}
     )
     run = InjectedLagRun(RolloutSource(hopeless), hopeless, AlgorithmConfig(), lag=0, seed=0)
     with pytest.raises(DataError, match=r"only 0 passed the filter.*filter_zero_signal"):
         run.learn(1)
 
 
-def test_settings_without_a_dataset_are_refused(task: LearningSettings) -> None:
+def test_settings_without_a_dataset_are_refused(task: Settings) -> None:
     with pytest.raises(ConfigError, match=r"data\.held_out is not set"):
-        RolloutSource(replace(task, data=DataConfig(train=task.data.train, id_field="id")))
+        RolloutSource(task.changed(data={"held_out": None}))
 
 
-def test_the_files_of_the_task_are_used(task: LearningSettings, tmp_path: Path) -> None:
+def test_the_files_of_the_task_are_used(task: Settings, tmp_path: Path) -> None:
     empty = tmp_path / "none.jsonl"
     empty.write_text("", encoding="utf-8")
     with pytest.raises(DataError, match="no prompts in it"):
-        RolloutSource(replace(task, data=DataConfig(train=str(empty), held_out=str(empty), id_field="id")))
+        RolloutSource(task.changed(data={"train": str(empty), "held_out": str(empty)}))
 
 
 def test_every_cell_of_the_real_loop_has_a_name_that_a_run_may_have() -> None:

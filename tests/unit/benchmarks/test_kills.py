@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 from support.waiting import wait_until
 
-from benchmarks.chaos import chaos
-from benchmarks.chaos.chaos import Chaos
+from benchmarks.chaos import killed_run
+from benchmarks.chaos.killed_run import Chaos
 from benchmarks.chaos.kills import Kill, Role, descendants, kill_role, plan_rounds
 from rollog.kernel.crash_points import CrashPoint
 
@@ -61,7 +61,7 @@ def test_a_role_is_found_below_its_ancestor_and_killed_once(up: subprocess.Popen
 def test_deaths_are_counted_and_planned_ones_that_find_nobody_too(
     up: subprocess.Popen[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chaos, "window_seconds", 1.0)
+    monkeypatch.setattr(killed_run, "window_seconds", 1.0)
     said: list[str] = []
     run = Chaos(up, tmp_path, said.append)
     reached = tmp_path / CrashPoint.COMMIT_SENT
@@ -86,7 +86,7 @@ def test_deaths_are_counted_and_planned_ones_that_find_nobody_too(
 def test_a_window_that_is_only_reached_by_who_comes_back_kills_that_role_too(
     up: subprocess.Popen[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chaos, "window_seconds", 0.1)
+    monkeypatch.setattr(killed_run, "window_seconds", 0.1)
     run = Chaos(up, tmp_path, print)
     run.carry_out([Kill(0.0, CrashPoint.REDO_RUNNING)])
     assert run.missed == [Role.TRAINER, Role.TRAINER, CrashPoint.REDO_RUNNING], "tried once more"

@@ -1,4 +1,4 @@
-"""Cells, estimates, figures and tables of `rollog bench learning`, from known runs."""
+"""Cells, estimates, figures and tables of the learning experiment, from known runs."""
 
 from __future__ import annotations
 
@@ -8,22 +8,19 @@ from typing import TYPE_CHECKING
 import pytest
 
 from benchmarks.harness.figures import write_results
-from benchmarks.learning.learning import (
+from benchmarks.learning.cells import (
     Cell,
     Measured,
     Part,
     Runs,
     Variant,
-    by_variant,
-    estimate,
-    figures_of,
     injected_cells,
     measure,
-    paired_difference,
     real_cells,
-    tables_of,
 )
-from benchmarks.learning.results import from_json, known_runs, results_details, to_json
+from benchmarks.learning.figures import by_variant, estimate, figures_of, paired_difference
+from benchmarks.learning.known_runs import from_json, known_runs, results_details, to_json
+from benchmarks.learning.tables import tables_of
 from rollog.kernel.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -166,7 +163,7 @@ def test_runs_of_a_results_file_are_known_only_under_the_same_settings(tmp_path:
     path, settings = tmp_path / "learning.json", {"run.num_steps": 20, "optimizer.betas": [0.9, 0.95]}
     assert known_runs(None, settings) == known_runs(path, settings) == {}
     details = results_details(some_runs(), settings)
-    write_results([], path, command="rollog bench learning", kafka_version="4", details=details)
+    write_results([], path, command="python -m benchmarks.learning", seconds=1.0, details=details)
     assert known_runs(path, settings) == some_runs()
     with pytest.raises(ConfigError, match=r"run\.num_steps = 20 there, 3 here; name another file"):
         known_runs(path, settings | {"run.num_steps": 3})
@@ -174,6 +171,6 @@ def test_runs_of_a_results_file_are_known_only_under_the_same_settings(tmp_path:
 
 def test_a_results_file_of_another_benchmark_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "accuracy.json"
-    write_results([], path, command="rollog bench accuracy", kafka_version="4")
+    write_results([], path, command="python -m benchmarks.accuracy", seconds=1.0)
     with pytest.raises(DataError, match=r"holds no results of this benchmark.*name another file"):
         known_runs(path, {})

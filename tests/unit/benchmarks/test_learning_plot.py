@@ -1,4 +1,4 @@
-"""The picture of `rollog bench learning`."""
+"""The picture of the learning experiment."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from benchmarks.learning.learning import Cell, Estimate, Measured, Part, Variant
+from benchmarks.learning.cells import Cell, Measured, Part, Variant
+from benchmarks.learning.figures import Estimate
 from benchmarks.learning.plot import Panel, greedy, greedy_uncorrected, panels_of, sampled, svg_of
 
 svg = "{http://www.w3.org/2000/svg}"

@@ -1,14 +1,10 @@
-"""What is told about more workers and one slow worker."""
+"""What is said about more workers."""
 
 from __future__ import annotations
 
 import pytest
 
-from benchmarks.harness.run_result import Collected
-from benchmarks.harness.worker_process import Job
-from benchmarks.scaling.role_process import PartJob, PartStatus, Role
-from benchmarks.scaling.scaling import Load, dispatcher_figures, worker_figures, worker_variant
-from benchmarks.scheduling.slow_worker import slow_worker_comparisons, slow_worker_figures
+from benchmarks.scaling.figures import Load, dispatcher_figures, worker_figures
 
 
 def test_throughput_stands_beside_that_of_slots_which_are_never_empty() -> None:
@@ -28,27 +24,3 @@ def test_the_load_that_keeps_the_dispatcher_busy_is_told() -> None:
     assert figures["scaling.answering_32.throughput"].value == 500.0
     assert figures["scaling.answering_32.dispatcher_share"].value == 0.25
     assert figures["scaling.answering_32.saturation"].value == 2000.0
-
-
-def test_parts_survive_their_way_to_a_process_and_back() -> None:
-    job = Job(variant=worker_variant(4), seed=1, number=2, speed=3.0)
-    part = PartJob(job=job, role=Role.WORKERS, first=0, end=4)
-    assert PartJob.from_json(part.to_json()) == part
-    status = PartStatus(cpu_seconds=1.5, error="no luck")
-    assert PartStatus.from_json(status.to_json()) == status
-
-
-def test_a_slow_worker_is_told_by_the_ratio_of_step_times_and_held_to_its_target_only_with_the_queue() -> (
-    None
-):
-    comparisons = slow_worker_comparisons(5)
-    outcomes = {
-        variant.name: {0: Collected(seconds=seconds, ideal_seconds=0.0, num_tasks=1)}
-        for each in comparisons
-        for variant, seconds in ((each.baseline, 20.0), (each.mode, 25.0))
-    }
-    figures = {figure.name: figure for figure in slow_worker_figures(comparisons, outcomes)}
-    assert {figure.value for figure in figures.values()} == {1.25}
-    assert figures["slow_worker.queue.step_time"].target == 1.3
-    assert figures["slow_worker.static.step_time"].target is None
-    assert slow_worker_figures(comparisons, {}) == []

@@ -11,7 +11,7 @@ from benchmarks.accelerator.time_breakdown import (
     covered,
     generated,
     serving_delays,
-    time_use,
+    time_breakdown,
     trained,
 )
 from schemas import StepTimings, Timings
@@ -32,7 +32,7 @@ def test_what_is_neither_generation_nor_training_is_left() -> None:
         Trained(interval=(7.0, 9.0), committed=10.0, num_tokens=70),
         Trained(interval=(15.0, 18.0), committed=20.0, num_tokens=90),
     ]
-    use = time_use(rollouts, steps)
+    use = time_breakdown(rollouts, steps)
     assert (use.seconds, use.num_steps) == (10.0, 1)
     assert use.generating_seconds == pytest.approx(6.0)
     assert use.training_seconds == pytest.approx(3.0)

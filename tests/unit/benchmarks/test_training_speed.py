@@ -11,13 +11,8 @@ from safetensors.torch import load
 from support.small_training import make_model, vocabulary
 
 from benchmarks.training.bare_loop import BareLoop
-from benchmarks.training.training_speed import (
-    Workload,
-    a_batch,
-    demo_workload,
-    larger_workload,
-    measure_training,
-)
+from benchmarks.training.measure import measure_training
+from benchmarks.training.workloads import Workload, a_batch, demo_workload, larger_workload
 from rollog.settings.training import AlgorithmConfig, OptimizerConfig, TrainerConfig
 from trainer.engines.plain import PlainEngine
 from trainer.model.policy import load_model, untied_tensors

@@ -1,0 +1,55 @@
+"""The experiments by name: the question of each, and how long it takes. Pure but for reading results."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experiment:
+    """One question, and about how many minutes the command without options takes on two cores."""
+
+    question: str
+    minutes: float
+
+
+experiments: Mapping[str, Experiment] = {
+    "scheduling": Experiment(question="what queue scheduling, redundancy and replication bring", minutes=16),
+    "scaling": Experiment(question="what more workers bring and cost the dispatcher", minutes=3),
+    "learning": Experiment(question="what every algorithm learns from old samples", minutes=80),
+    "accuracy": Experiment(question="time to an accuracy, synchronous and asynchronous", minutes=15),
+    "chaos": Experiment(question="whether anything is lost or done twice when parts are killed", minutes=20),
+    "recovery": Experiment(question="what a killed trainer needs to come back", minutes=7),
+    "training": Experiment(question="how fast the trainer's engine is against a bare loop", minutes=1),
+    "accelerator": Experiment(question="where the time of the whole loop goes on one GPU", minutes=8),
+    "data_plane": Experiment(question="what samples cost on their way through the log", minutes=1),
+    "demo": Experiment(question="what the demo learns, and how long a step takes", minutes=5),
+}
+
+
+def listing() -> str:
+    """The experiments, what was measured of each with its duration, and how to run one."""
+    lines = []
+    for name, experiment in experiments.items():
+        lines.append(f"{name:<12} {experiment.question} (about {experiment.minutes:g} min)")
+        lines += [f"{'':<12}   {line}" for line in measured(name)]
+    lines += [
+        "",
+        "Run one from the root of the repository, for example:",
+        "  .venv/bin/python -m benchmarks.training --seed 0 --json figures.json",
+        "--help says what it takes; without options it measures about as much as is published.",
+    ]
+    return "\n".join(lines)
+
+
+def measured(name: str) -> list[str]:
+    """The commands of an experiment's results that say how long they took, with that."""
+    directory = Path(__file__).parent / name / "results"
+    results = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(directory.glob("*.json"))]
+    return [f"{each['command']}: {each['seconds'] / 60:.1f} min" for each in results if "seconds" in each]

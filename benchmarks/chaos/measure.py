@@ -1,0 +1,76 @@
+"""Deaths by SIGKILL in as many runs of the demo as they take, each run audited and trained again."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from benchmarks.chaos.killed_run import Target, chaos_run, verify
+from benchmarks.chaos.kills import Role
+from benchmarks.harness.demo_run import as_published, set_options
+from benchmarks.harness.figures import Figure
+from rollog.kernel.crash_points import CrashPoint
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_demo = {
+    **as_published,
+    "evaluation.every_steps": 0,
+    "groups.groups_per_batch": 4,
+    "trainer.checkpoint_every_steps": 3,
+}
+_kills_of_a_run = 50
+
+
+def measure_chaos(
+    *, num_kills: int, seed: int, engine: str, cache: Path, on_progress: Callable[[str], None]
+) -> list[Figure]:
+    """Runs of the demo with all targets until so many deaths took place. Raises ChildFailed as the parts do."""
+    targets = [target for target in (*Role, *CrashPoint) if engine == "vllm" or target is not Role.ENGINE]
+    options = set_options({**_demo, "rollout.engine": engine})
+    kills: Counter[Target] = Counter()
+    num_runs = num_missed = 0
+    cache.mkdir(parents=True, exist_ok=True)
+    while kills.total() < num_kills:
+        with TemporaryDirectory(prefix="rollog-chaos-") as directory:
+            home = Path(directory) / "home"
+            home.mkdir()
+            (home / "cache").symlink_to(cache.resolve())
+            run = chaos_run(
+                f"chaos-{num_runs}",
+                home,
+                options,
+                num_kills=min(_kills_of_a_run, num_kills - kills.total()),
+                seed=seed + num_runs,
+                targets=targets,
+                on_kill=on_progress,
+            )
+            for line in verify(run):
+                on_progress(line)
+        kills.update(run.kills)
+        num_runs += 1
+        num_missed += len(run.missed)
+    return _figures(kills, num_runs, num_missed)
+
+
+def _figures(kills: Counter[Target], num_runs: int, num_missed: int) -> list[Figure]:
+    """What took place; that nothing was off is said by there being figures."""
+    return [
+        Figure(
+            name="chaos.kills", value=kills.total(), unit="deaths, every run audited clean and replayed equal"
+        ),
+        Figure(name="chaos.runs", value=num_runs, unit="runs"),
+        Figure(
+            name="chaos.missed",
+            value=num_missed,
+            unit="planned deaths that found nobody",
+            higher_is_better=False,
+        ),
+        *(
+            Figure(name=f"chaos.kills.{target}", value=number, unit="deaths")
+            for target, number in sorted(kills.items())
+        ),
+    ]

@@ -1,0 +1,39 @@
+"""An embedded Apache Kafka for one experiment, with a directory for what its runs write."""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rollog.kernel.broker.embedded import EmbeddedKafka
+from rollog.kernel.broker.kafka import KafkaBroker
+from rollog.run.connection import cache_directory
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rollog.kernel.broker.ports import Broker
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnKafka:
+    """A broker, the address at which other processes find it, and the directory `home` of their runs."""
+
+    broker: Broker
+    address: str
+    home: Path
+
+
+@contextmanager
+def own_kafka(home: Path) -> Iterator[OwnKafka]:
+    """Start a Kafka with the caches of `home`; it ends, and its data and runs are removed, on exit."""
+    with (
+        tempfile.TemporaryDirectory(prefix="rollog-bench-") as directory,
+        EmbeddedKafka(Path(directory) / "kafka", cache_directory(home)) as kafka,
+    ):
+        runs = Path(directory) / "home"
+        runs.mkdir()
+        yield OwnKafka(broker=KafkaBroker(kafka.address), address=kafka.address, home=runs)

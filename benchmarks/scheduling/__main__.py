@@ -1,0 +1,68 @@
+"""`python -m benchmarks.scheduling`: the time to a full batch and of a training step, in different modes."""
+
+from __future__ import annotations
+
+import click
+
+from benchmarks.harness.options import BenchOptions, bench_options, count_option, names, progress, report, run
+from benchmarks.scheduling.parts import measured_by_default, parts
+
+
+@click.command("scheduling")
+@click.option(
+    "--only",
+    callback=names(lambda: tuple(parts)),
+    default=",".join(measured_by_default),
+    show_default=True,
+    help=f"{'; '.join(f'{name}: {part.question}' for name, part in parts.items())}.",
+)
+@click.option(
+    "--seeds",
+    "num_seeds",
+    type=click.IntRange(min=1),
+    help="Workloads of each part, with seeds from --seed on; left out, as many as each is published with: "
+    f"{', '.join(f'{name} {part.num_seeds}' for name, part in parts.items())}.",
+)
+@click.option(
+    "--speed",
+    type=click.FloatRange(min=0, min_open=True),
+    default=10.0,
+    show_default=True,
+    help="Engine seconds in a real second: the higher, the more the overheads weigh.",
+)
+@count_option("--processes", "num_processes", 4, "Runs beside each other, each in a process of its own.")
+@bench_options
+def scheduling(
+    *,
+    only: tuple[str, ...],
+    num_seeds: int | None,
+    speed: float,
+    num_processes: int,
+    options: BenchOptions,
+) -> None:
+    """Measure scheduling: the time to a full batch, and of a training step.
+
+    Real runs on an embedded Apache Kafka of its own: dispatcher, rollout workers and trainer, with a simulated engine
+    whose time is scaled. Durations and verdicts are a hash of (seed, number, group, replica), the same for every mode
+    and for the ideal that each ratio stands beside. Exit status 1 if runs failed; their workloads are left out.
+    """
+    from benchmarks.harness.own_kafka import own_kafka
+    from benchmarks.scheduling.measure import measure_scheduling
+
+    with own_kafka(options.home) as kafka:
+        figures, num_failed = measure_scheduling(
+            names=only,
+            num_seeds=num_seeds,
+            seed=options.seed,
+            speed=speed,
+            num_processes=num_processes,
+            kafka=kafka,
+            on_progress=progress,
+        )
+    report(figures, options)
+    if num_failed:
+        click.get_current_context().exit(1)
+
+
+if __name__ == "__main__":
+    run(scheduling)

@@ -1,0 +1,84 @@
+"""Runs in different modes compared, from queue scheduling to asynchronous training.
+
+Every mode collects the same batches, workload by workload, as real runs on one embedded Apache Kafka; the figures are
+ratios of modes beside the same ratio of the ideal model.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from functools import partial
+from typing import TYPE_CHECKING
+
+from benchmarks.harness.variant import Job
+from benchmarks.harness.worker_processes import outcomes
+from benchmarks.scheduling.comparisons import warm_up_variant
+from benchmarks.scheduling.parts import parts
+from benchmarks.scheduling.run_measurement import connected
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from benchmarks.harness.figures import Figure
+    from benchmarks.harness.own_kafka import OwnKafka
+    from benchmarks.harness.variant import Variant
+    from benchmarks.scheduling.comparisons import Comparison
+    from benchmarks.scheduling.run_result import Outcomes, RunResult
+
+
+def measure_scheduling(
+    *,
+    names: Iterable[str],
+    num_seeds: int | None,
+    seed: int,
+    speed: float,
+    num_processes: int,
+    kafka: OwnKafka,
+    on_progress: Callable[[str], None],
+) -> tuple[list[Figure], int]:
+    """All figures of the named parts, and how many runs failed.
+
+    Without `num_seeds` every part takes as many workloads as it is published with. Raises ChildFailed.
+    """
+    comparisons = {name: parts[name].comparisons(num_seeds or parts[name].num_seeds) for name in names}
+    jobs = jobs_of([each for found in comparisons.values() for each in found], seed=seed, speed=speed)
+    on_progress(f"{len(jobs)} runs in {num_processes} processes, time {speed:g} times as fast")
+    results: Outcomes = defaultdict(dict)
+    warm_up = Job(variant=warm_up_variant, seed=seed, number=0, speed=speed)
+    ended = outcomes(
+        jobs, warm_up, num_processes=num_processes, set_up=partial(connected, kafka.address, kafka.home)
+    )
+    for number, (job, outcome) in enumerate(ended, start=1):
+        place = f"{number}/{len(jobs)} {job.variant.name} workload {job.number}"
+        if outcome.result is None:
+            on_progress(f"{place}: FAILED twice, its workload is left out: {outcome.error}")
+        else:
+            results[job.variant.name][job.number] = outcome.result
+            on_progress(f"{place}: {_text(job.variant, outcome.result)}")
+    # Parts share baselines, and with them figures.
+    figures = {
+        figure.name: figure
+        for name, found in comparisons.items()
+        for figure in parts[name].figures(found, results)
+    }
+    return list(figures.values()), len(jobs) - sum(map(len, results.values()))
+
+
+def jobs_of(comparisons: Sequence[Comparison], *, seed: int, speed: float) -> list[Job]:
+    """One run per variant and workload.
+
+    The modes of a workload follow one another, so that they share their surroundings.
+    """
+    wanted: dict[tuple[str, int], Variant] = {}
+    for comparison in comparisons:
+        for variant in (comparison.baseline, comparison.mode):
+            for number in range(comparison.num_seeds):
+                wanted.setdefault((variant.name, number), variant)
+    ordered = sorted(wanted.items(), key=lambda item: item[0][1])
+    return [Job(variant=variant, seed=seed, number=number, speed=speed) for (_, number), variant in ordered]
+
+
+def _text(variant: Variant, found: RunResult) -> str:
+    kind = "s a step" if variant.num_steps > 1 else "s"
+    ideal = f", ideal {found.ideal_seconds:.1f} s" if found.ideal_seconds else ""
+    return f"{found.seconds:.1f} {kind}{ideal}"

@@ -1,0 +1,72 @@
+"""The parts of the scheduling experiment by name: one question each, with its comparisons and its figures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from benchmarks.scheduling.asynchrony import training_comparisons
+from benchmarks.scheduling.comparisons import (
+    queue_comparisons,
+    redundancy_comparisons,
+    replication_comparisons,
+)
+from benchmarks.scheduling.figures import figures_of
+from benchmarks.scheduling.protection import protection_comparisons, protection_figures
+from benchmarks.scheduling.slow_worker import slow_worker_comparisons, slow_worker_figures
+from benchmarks.scheduling.steady_redundancy import steady_redundancy_comparisons, steady_redundancy_figures
+
+if TYPE_CHECKING:
+    from benchmarks.harness.figures import Figure
+    from benchmarks.scheduling.comparisons import Comparison
+    from benchmarks.scheduling.run_result import RunResult
+
+MakeFigures = Callable[["Sequence[Comparison]", "Mapping[str, Mapping[int, RunResult]]"], "list[Figure]"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One question. `num_seeds` workloads are what it is published with."""
+
+    question: str
+    num_seeds: int
+    comparisons: Callable[[int], list[Comparison]]
+    figures: MakeFigures = figures_of
+
+
+parts: Mapping[str, Part] = {
+    "queue": Part(
+        question="queue scheduling against batch rounds", num_seeds=20, comparisons=queue_comparisons
+    ),
+    "redundancy": Part(
+        question="redundant prompts against batch rounds", num_seeds=20, comparisons=redundancy_comparisons
+    ),
+    "steady_redundancy": Part(
+        question="redundant prompts over several steps against none",
+        num_seeds=4,
+        comparisons=steady_redundancy_comparisons,
+        figures=steady_redundancy_figures,
+    ),
+    "replication": Part(
+        question="one task per rollout against one per prompt",
+        num_seeds=12,
+        comparisons=replication_comparisons,
+    ),
+    "asynchrony": Part(
+        question="asynchronous training against synchronous", num_seeds=7, comparisons=training_comparisons
+    ),
+    "protection": Part(
+        question="whether the longest prompts are trained",
+        num_seeds=2,
+        comparisons=protection_comparisons,
+        figures=protection_figures,
+    ),
+    "slow_worker": Part(
+        question="one worker that is 20 times slower",
+        num_seeds=4,
+        comparisons=slow_worker_comparisons,
+        figures=slow_worker_figures,
+    ),
+}
+measured_by_default = ("queue", "redundancy", "replication")
