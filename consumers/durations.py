@@ -31,6 +31,8 @@ class Durations:
 
     rollout_seconds: tuple[float, ...]
     """Seconds that each finished rollout held its slot, generation and reward, in the order of the topic."""
+    seconds_by_group: tuple[tuple[float, ...], ...]
+    """The same by group, in the order of the groups."""
     num_steps: int
     train_seconds_per_sample: float | None
     """Seconds one rank trains on one sample, once."""
@@ -42,6 +44,10 @@ class Durations:
     """As the newest ledger record states it."""
     rollouts_per_sample: float | None
     """Slot time spent on everything that has a disposition, per sample trained, in mean rollouts."""
+    pass_share: float | None
+    """Share of the closed groups that were trained."""
+    publish_seconds: float | None
+    """Mean seconds of a step that no further device shortens: publishing, committing and checkpoints."""
 
     @property
     def mean_seconds(self) -> float | None:
@@ -59,6 +65,7 @@ class _Ended:
     """One record of `samples`: where it is and how long it held a slot."""
 
     place: Place
+    group_id: int
     is_finished: bool
     seconds: float
 
@@ -70,16 +77,20 @@ def measure_durations(broker: Broker, topics: RunTopics) -> Durations:
     for entry in entries:
         ledger.apply(entry.record, entry.digest)
     ended = {rollout.place: rollout for rollout in _ended(broker, topics, len(ledger.low_water_marks))}
-    rollout_seconds = tuple(rollout.seconds for rollout in ended.values() if rollout.is_finished)
+    finished = [rollout for rollout in ended.values() if rollout.is_finished]
+    rollout_seconds = tuple(rollout.seconds for rollout in finished)
     steps = [entry.record.body for entry in entries if isinstance(entry.record.body, Step)]
     return Durations(
         rollout_seconds=rollout_seconds,
+        seconds_by_group=tuple(_by_group(finished)),
         num_steps=len(steps),
         train_seconds_per_sample=_train_seconds_per_sample(steps, _world_size(entries)),
         batch=max((step.num_samples for step in steps), default=None),
         num_epochs=_num_epochs(steps[-1]) if steps else None,
         alpha=entries[-1].record.alpha if entries else None,
         rollouts_per_sample=_rollouts_per_sample(entries, ended, rollout_seconds),
+        pass_share=_pass_share(entries),
+        publish_seconds=_publish_seconds(steps),
     )
 
 
@@ -93,9 +104,17 @@ def _ended(broker: Broker, topics: RunTopics, num_partitions: int) -> Iterator[_
                     continue
                 yield _Ended(
                     place=(partition, record.offset),
+                    group_id=sample.group_id,
                     is_finished=sample.status is Status.FINISHED,
                     seconds=sample.timings.generation_seconds + sample.timings.reward_seconds,
                 )
+
+
+def _by_group(finished: Sequence[_Ended]) -> Iterator[tuple[float, ...]]:
+    groups: dict[int, list[float]] = {}
+    for each in finished:
+        groups.setdefault(each.group_id, []).append(each.seconds)
+    return (tuple(groups[group_id]) for group_id in sorted(groups))
 
 
 def _world_size(entries: Sequence[LedgerEntry]) -> int:
@@ -126,3 +145,15 @@ def _rollouts_per_sample(
     if not num_trained or not sum(rollout_seconds):
         return None
     return max(1.0, spent / (num_trained * sum(rollout_seconds) / len(rollout_seconds)))
+
+
+def _pass_share(entries: Sequence[LedgerEntry]) -> float | None:
+    outcomes = [group.outcome for entry in entries for group in entry.record.closed_groups]
+    num_trained = outcomes.count(Disposition.TRAINED)
+    return num_trained / len(outcomes) if num_trained else None
+
+
+def _publish_seconds(steps: Sequence[Step]) -> float | None:
+    times = [step.timings for step in steps]
+    seconds = sum(time.publish_seconds + time.commit_seconds + time.checkpoint_seconds for time in times)
+    return seconds / len(times) if times else None

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING
 
-from producers.dispatcher.admission import max_open_groups
+from rollog.rules.admission import max_open_groups
 from rollog.rules.alpha_control import TakenStep, alpha_of_step, may_become_fresh
 from rollog.rules.freshness import is_stale, lag_bound, lag_quota, newest_version_while_protected
 

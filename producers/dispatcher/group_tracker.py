@@ -10,7 +10,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from producers.dispatcher.admission import max_open_groups
+from rollog.rules.admission import max_open_groups
 from rollog.rules.alpha_control import may_become_fresh
 from rollog.rules.freshness import is_stale
 from rollog.rules.limits import ReplicaTally, is_exhausted

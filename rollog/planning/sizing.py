@@ -6,8 +6,9 @@ Pure arithmetic over times in seconds. With N rollouts per step on K devices of 
     b = E N mu_train / K   training of a step, spread over every device
     c = L / (alpha + 1)    what is left of the longest rollout when alpha + 1 batches share it
 
-a share beta of the devices for the trainer makes the stages a / (1 - beta) + c and b / beta long.
-Source: ROLL Flash, arXiv 2510.11345.
+a share beta of the devices for the trainer makes the stages a / (1 - beta) + c and b / beta long. The bound of queue
+scheduling and that of `proposition_step_seconds` are Propositions 1 and 2 of ROLL Flash, arXiv 2510.11345; the
+equation of `best_share` is tighter than the second and rollog's own.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dataclasses import dataclass, replace
 
 _least_devices = 2
 _above_zero = ("mean_seconds", "max_seconds", "train_seconds_per_sample")
-_at_least_one = ("batch", "num_epochs", "slots_per_device", "rollouts_per_sample")
+_at_least_one = ("batch", "group_size", "num_epochs", "slots_per_device", "rollouts_per_sample")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +37,8 @@ class Workload:
     """Asynchronous ratio."""
     num_devices: int
     """K: devices to be shared out."""
+    group_size: int = 1
+    """G: samples of one prompt, which are trained in the same step."""
     num_epochs: int = 1
     """E: how often a step trains on each of its samples."""
     slots_per_device: int = 1
@@ -148,6 +151,20 @@ def best_share(workload: Workload) -> float:
     # Written so that nothing cancels: the discriminant as a sum of squares and products, the root as a quotient.
     root = math.sqrt((b - c) ** 2 + a * a + 2 * a * (b + c))
     return 2 * b / (a + b + c + root)
+
+
+def proposition_share(workload: Workload) -> float:
+    """The trainer's share of the devices by Proposition 2: b / (a + b + c).
+
+    It makes (a + c) / (1 - beta) and b / beta equally long: the longest rollout is taken to slow down with fewer
+    rollout devices, which it does not.
+    """
+    return workload.training / proposition_step_seconds(workload)
+
+
+def proposition_step_seconds(workload: Workload) -> float:
+    """Proposition 2: at its share an asynchronous step takes at most a + b + c seconds."""
+    return workload.generating + workload.training + workload.tail
 
 
 def split_at(workload: Workload, beta: float) -> Split:

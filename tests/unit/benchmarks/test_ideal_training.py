@@ -83,7 +83,7 @@ def test_every_mode_of_training_has_the_same_devices_and_the_same_work() -> None
     assert turns.slots_per_worker == num_devices
     for alpha in (0.0, 0.5, 1.0, 2.0, 4.0, 8.0):
         mode = modes[f"training.alpha_{alpha:g}"]
-        assert mode.slots_per_worker == num_devices - train_devices(alpha)
-        assert mode.train_seconds == pytest.approx(turns.train_seconds * num_devices / train_devices(alpha))
+        assert mode.slots_per_worker == num_devices - train_devices[alpha]
+        assert mode.train_seconds == pytest.approx(turns.train_seconds * num_devices / train_devices[alpha])
         assert mode.num_groups * mode.group_size == num_groups * group_size == 64
     assert modes["training.alpha_2.over_alpha_0"].alpha == 2.0

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from support.builders import a_header, freshness_config, groups_config
 
-from producers.dispatcher.admission import max_open_groups
+from rollog.rules.admission import max_open_groups
 from rollog.rules.filtering import filter_reason
 from rollog.rules.freshness import is_stale, lag_bound, lag_quota, min_version
 from rollog.rules.limits import ReplicaTally, is_exhausted
