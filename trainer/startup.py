@@ -31,9 +31,10 @@ from trainer.ledger.records import amend_record, genesis_record, rebase_record
 from trainer.ledger.writer import LedgerWriter
 from trainer.loop import Trainer, TrainerParts
 from trainer.recorded.distances import weights_distance
+from trainer.recorded.environment import compare_environment
 from trainer.recorded.history import read_history, read_notices
 from trainer.recorded.recovery import restore_engine
-from trainer.recorded.redo import Recording, environment_differences
+from trainer.recorded.redo import Recording
 from trainer.reporting import Reporter
 from trainer.settings import amended, settings_at
 
@@ -222,8 +223,7 @@ class TakeOver:
         ledger = self.ledger
         published = read_notices(self.broker, self.topics, ledger)[ledger.version]
         distance = weights_distance(step.weights, self.store.fetch(published, recording.downloads))
-        differences = environment_differences(recording.genesis, self.engine.describe())
-        reason = "; ".join(f"{name} was {then}, is {now}" for name, (then, now) in differences.items())
+        reason = compare_environment(recording.genesis, self.engine.describe()).named_differences
         notice = self.store.publish(ledger.version + 1, step.weights)
         record = rebase_record(
             ledger,

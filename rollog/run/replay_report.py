@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from trainer.checkpoints import Checkpoint
     from trainer.engines.ports import EngineDescription
     from trainer.recorded.counterfactual import CounterfactualStep
+    from trainer.recorded.environment import EnvironmentComparison
     from trainer.recorded.redo import Recording
     from trainer.recorded.replay import ReplayedStep
 
@@ -37,7 +38,7 @@ def replay_line(step: ReplayedStep) -> str:
     )
 
 
-def verdict_line(steps: list[ReplayedStep], differences: dict[str, tuple[str, str]]) -> str:
+def verdict_line(steps: list[ReplayedStep], environment: EnvironmentComparison) -> str:
     """What a replay found; equal only where every step is."""
     wrong = [step for step in steps if step.differing]
     if not wrong:
@@ -50,13 +51,10 @@ def verdict_line(steps: list[ReplayedStep], differences: dict[str, tuple[str, st
             f"another order, so only distances say something; weights apart by at most {farthest:.3g}, relative, in "
             f"{len(steps)} step(s)"
         )
-    elsewhere = "; ".join(f"{name} was {then}, is {now}" for name, (then, now) in differences.items())
-    cause = (
-        f"this is not where the run began ({elsewhere}), so steps may differ"
-        if elsewhere
-        else "machine type and versions are those of the run, so the ledger or the samples may have been changed"
+    return (
+        f"DIFFERENT: {len(wrong)} of {len(steps)} step(s), the first is that of version {wrong[0].version}; "
+        f"{environment.cause}"
     )
-    return f"DIFFERENT: {len(wrong)} of {len(steps)} step(s), the first is that of version {wrong[0].version}; {cause}"
 
 
 def curve_lines(steps: list[CounterfactualStep]) -> Iterator[str]:
@@ -81,7 +79,7 @@ def replay_report(
     here: EngineDescription,
     checkpoint: Checkpoint | None,
     steps: list[ReplayedStep],
-    differences: dict[str, tuple[str, str]],
+    environment: EnvironmentComparison,
 ) -> dict[str, Any]:
     """A replay as `--json` writes it; `here` is the engine that it was trained on."""
     wrong = [step.version for step in steps if step.differing]
@@ -94,8 +92,9 @@ def replay_report(
         "first_differing_version": wrong[0] if wrong else None,
         "device": here.device,
         "environment_differences": {
-            name: {"recorded": then, "here": now} for name, (then, now) in differences.items()
+            name: {"recorded": then, "here": now} for name, (then, now) in environment.differences.items()
         },
+        "environment_not_recorded": list(environment.not_recorded),
         "steps": [step.figures() for step in steps],
     }
 

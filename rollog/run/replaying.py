@@ -23,8 +23,9 @@ from rollog.settings.scopes import shared_out, training_keys
 from rollog.settings.sources import assigned, split_assignment
 from trainer.checkpoints import CheckpointStore
 from trainer.recorded.counterfactual import Question, check_question, kind, train_counterfactual
+from trainer.recorded.environment import compare_environment
 from trainer.recorded.history import read_history
-from trainer.recorded.redo import Recording, environment_differences, restore
+from trainer.recorded.redo import Recording, restore
 from trainer.recorded.replay import recorded_span, replay_steps
 from trainer.role import engine_of_ranks
 from trainer.settings import amended
@@ -102,10 +103,10 @@ def _replay(source: _Source, request: ReplayRequest, tell: Callable[[str], None]
         for step in replay_steps(engine, recording, range(_version_of(checkpoint) + 1, end + 1)):
             tell(replay_line(step))
             steps.append(step)
-    differences = environment_differences(recording.genesis, here)
-    tell(verdict_line(steps, differences))
+    environment = compare_environment(recording.genesis, here)
+    tell(verdict_line(steps, environment))
     return Outcome(
-        report=replay_report(recording, here, checkpoint, steps, differences),
+        report=replay_report(recording, here, checkpoint, steps, environment),
         exit_status=1 if any(step.differing for step in steps) else 0,
     )
 

@@ -19,9 +19,11 @@ from rollog.run.replay_report import replay_line, verdict_line
 from rollog.run.role_settings import trainer_settings
 from schemas import LedgerRecord, Step
 from trainer.checkpoints import CheckpointStore
+from trainer.model.arithmetic import pinned_fact, processor_facts
 from trainer.recorded.counterfactual import Question, check_question, train_counterfactual
 from trainer.recorded.distances import weights_distance
-from trainer.recorded.redo import environment_differences, restore
+from trainer.recorded.environment import EnvironmentComparison, compare_environment
+from trainer.recorded.redo import restore
 from trainer.recorded.replay import recorded_span
 from trainer.role import training_engine
 from trainer.settings import amended
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from trainer.settings import TrainerSettings
 
 pytestmark = pytest.mark.engine
+same_environment = EnvironmentComparison(differences={})
 
 num_steps = 4
 
@@ -102,7 +105,9 @@ def test_every_step_is_reproduced_and_nothing_is_changed(
     assert [step.differing for step in steps] == [()] * len(versions)
     assert {step.weights_sha256 for step in steps} == {recording.history.state.weights[v] for v in versions}
     assert contents(recording.settings.home) == before
-    assert verdict_line(steps, {}) == f"EQUAL: {len(versions)} step(s) replayed, all as recorded"
+    assert (
+        verdict_line(steps, same_environment) == f"EQUAL: {len(versions)} step(s) replayed, all as recorded"
+    )
 
 
 @pytest.mark.parametrize(
@@ -201,7 +206,7 @@ def test_a_step_whose_record_was_altered_is_named(
     _, steps = replayed(recording_of(copy, settings, tmp_path), 0, 3)
     assert [step.differing for step in steps] == [(), differing, ()]
     assert "DIFFERS" in replay_line(steps[1])
-    assert "the first is that of version 2" in verdict_line(steps, {})
+    assert "the first is that of version 2" in verdict_line(steps, same_environment)
     assert json.dumps([step.figures() for step in steps], allow_nan=False)
 
 
@@ -229,9 +234,9 @@ def test_where_bits_differ_distances_are_reported_and_nothing_is_called_equal(re
         for distance in distances
     )
     assert steps[0].loss_difference == pytest.approx(0.0, abs=1e-2)
-    differences = {"torch": ("1.0", "2.0")}
-    assert "equal" not in verdict_line(steps, differences).lower()
-    assert "torch was 1.0, is 2.0" in verdict_line(steps, differences)
+    another = EnvironmentComparison(differences={"torch": ("1.0", "2.0")})
+    assert "equal" not in verdict_line(steps, another).lower()
+    assert "torch was 1.0, is 2.0" in verdict_line(steps, another)
 
 
 def test_without_the_published_file_there_is_no_distance(recording: Recording, tmp_path: Path) -> None:
@@ -262,15 +267,50 @@ def test_another_environment_is_named(recording: Recording) -> None:
     with closing(training_engine(recording.settings)) as engine:
         restore(engine, recording, [], at_most=0)
         here = engine.describe()
-    assert environment_differences(recording.genesis, here) == {}
+    assert compare_environment(recording.genesis, here) == same_environment
     then = replace(
         recording.genesis,
         machine="another",
         versions=recording.genesis.versions | {"torch": "0.1", "kafka": "1"},
     )
-    differences = environment_differences(then, here)
-    assert differences.keys() == {"machine", "torch"}
-    assert differences["torch"] == ("0.1", here.versions["torch"])
+    found = compare_environment(then, here)
+    assert found.differences.keys() == {"machine", "torch"}
+    assert found.differences["torch"] == ("0.1", here.versions["torch"])
+    assert "this is not where the run began (machine was another" in found.cause
+
+
+def test_what_an_older_genesis_does_not_hold_accuses_nobody(recording: Recording) -> None:
+    with closing(training_engine(recording.settings)) as engine:
+        restore(engine, recording, [], at_most=0)
+        here = engine.describe()
+    recorded = recording.genesis.versions
+    older = replace(
+        recording.genesis, versions={name: recorded[name] for name in recorded if name not in processor_facts}
+    )
+    found = compare_environment(older, here)
+    assert not found.differences
+    assert set(found.not_recorded) == processor_facts
+    assert "this shows nothing" in found.cause
+    assert "may have been changed" not in found.cause
+    assert "may have been changed" in compare_environment(recording.genesis, here).cause
+
+
+def test_another_processor_decides_nothing_where_instructions_are_pinned(recording: Recording) -> None:
+    with closing(training_engine(recording.settings)) as engine:
+        restore(engine, recording, [], at_most=0)
+        here = engine.describe()
+    elsewhere = recording.genesis.versions | {"processor": "another"}
+    pinned = {pinned_fact: "avx2"}
+    assert compare_environment(replace(recording.genesis, versions=elsewhere), here).differences.keys() == {
+        "processor"
+    }
+    assert (
+        compare_environment(
+            replace(recording.genesis, versions=elsewhere | pinned),
+            replace(here, versions=dict(here.versions) | pinned),
+        )
+        == same_environment
+    )
 
 
 def answer(recording: Recording, question: Question, directory: Path) -> list[CounterfactualStep]:

@@ -43,6 +43,7 @@ from trainer.checkpoints import CheckpointStore
 from trainer.engines.deepspeed import DeepSpeedEngine
 from trainer.engines.multi_rank.leader import Followers
 from trainer.engines.multi_rank.ranks import own_group
+from trainer.recorded.environment import EnvironmentComparison
 from trainer.recorded.redo import restore
 from trainer.recorded.replay import replay_steps
 from trainer.role import engine_of_ranks, run_trainer
@@ -372,7 +373,7 @@ def replayed_on(num_ranks: int, recorded: Recorded, directory: Path) -> tuple[Re
 def test_a_replay_on_as_many_ranks_is_equal(recorded: Recorded, tmp_path: Path) -> None:
     _, steps = replayed_on(2, recorded, tmp_path)
     assert [step.differing for step in steps] == [(), (), ()]
-    assert verdict_line(steps, {}).startswith("EQUAL")
+    assert verdict_line(steps, EnvironmentComparison(differences={})).startswith("EQUAL")
 
 
 @pytest.mark.slow
@@ -384,7 +385,7 @@ def test_a_replay_on_other_ranks_tells_distances_and_calls_nothing_equal(
         assert "ranks" in step.differing
         assert step.distance is None or step.distance.max_absolute < 1e-4
     assert "DIFFERS in ranks" in replay_line(replace(steps[0], weights_sha256=steps[0].recorded_sha256))
-    line = verdict_line(steps, {"ranks": ("2", "1")})
+    line = verdict_line(steps, EnvironmentComparison(differences={"ranks": ("2", "1")}))
     assert line.startswith("NOT COMPARED FOR EQUALITY: recorded on 2 rank(s), replayed on 1")
     with (
         engine_of_ranks(recorded.settings, num_ranks=1, logs=tmp_path) as (engine, _),

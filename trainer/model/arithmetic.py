@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
     from rollog.settings.training import Reproducible
 
-not_recorded = "not recorded"
-"""What stands for a fact that an earlier version of rollog did not write down."""
-
 processor_facts = frozenset({"processor", "instruction sets"})
 """Facts that decide nothing where instructions are pinned: any processor that has the level gives the same bits."""
+
+pinned_fact = "instructions pinned to"
+"""Name of the fact that says `trainer.reproducible`."""
 
 _mkl_branch = 1
 """MKL_CBWR_BRANCH: asks for the branch in force, without its options."""
@@ -104,12 +104,13 @@ def pin_instructions(level: Reproducible) -> None:
         )
 
 
-def arithmetic_facts(device: torch.device) -> dict[str, str]:
+def arithmetic_facts(device: torch.device, level: Reproducible) -> dict[str, str]:
     """What results depend on besides versions, by name: processor or GPU, instructions chosen, threads, builds.
 
     Call it after `pin_instructions`: it has the libraries choose, where they have not yet.
     """
     facts = {
+        pinned_fact: level,
         "processor": _processor(),
         "instruction sets": " ".join(_instruction_sets()) or "none beyond x86-64",
         "torch instructions": torch.backends.cpu.get_cpu_capability(),

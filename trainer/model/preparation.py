@@ -79,5 +79,5 @@ def library_versions(trainer: TrainerConfig, device: torch.device) -> dict[str, 
         "torch": torch.__version__,
         "transformers": transformers.__version__,
         **adapter_versions(trainer),
-        **arithmetic_facts(device),
+        **arithmetic_facts(device, trainer.reproducible),
     }

@@ -16,7 +16,7 @@ from rollog.kernel.crash_points import CrashPoint, reach
 from rollog.kernel.errors import EngineError, LedgerError
 from rollog.kernel.logs import get_logger
 from rollog.settings.scopes import planning_keys
-from trainer.ledger.records import machine, own_versions
+from trainer.recorded.environment import compare_environment
 from trainer.recorded.history import initial_weights, recorded_groups
 from trainer.settings import changed_by_type, settings_at
 from trainer.step.batch import check_finite, plan_groups, training_batch
@@ -179,40 +179,20 @@ def usable_checkpoint(
     return None
 
 
-def environment_differences(genesis: Genesis, here: EngineDescription) -> dict[str, tuple[str, str]]:
-    """What results depend on and is not as it was when the run began: name to (then, here)."""
-    then = {
-        "machine": genesis.machine,
-        "ranks": str(genesis.world_size),
-        "ZeRO stage": str(genesis.zero_stage),
-        "dtype": genesis.dtype,
-        **genesis.versions,
-    }
-    now = {
-        "machine": machine(here),
-        "ranks": str(here.world_size),
-        "ZeRO stage": str(here.zero_stage),
-        "dtype": here.dtype,
-        **own_versions(),
-        **here.versions,
-    }
-    return {
-        name: (then.get(name, "unknown"), value)
-        for name, value in now.items()
-        if then.get(name, "unknown") != value
-    }
-
-
 def not_reproduced(
     recording: Recording, here: EngineDescription, version: int, sha256: str, what: str
 ) -> str:
     """The message for weights that are not the published ones."""
     expected = recording.history.state.weights[version]
-    differences = environment_differences(recording.genesis, here)
-    named = "; ".join(f"{name} was {then}, is {now}" for name, (then, now) in differences.items())
+    comparison = compare_environment(recording.genesis, here)
+    began = f"elsewhere: {comparison.named_differences}"
+    if not comparison.differences:
+        began = "on this machine type and these versions"
+        if comparison.not_recorded:
+            began += f", as far as it recorded them (not its {', '.join(comparison.not_recorded)})"
     return (
         f"{what} gives weights {sha256[:16]} for version {version}, published were {expected[:16]}; the run began "
-        f"{f'elsewhere: {named}' if named else 'on this machine type and these versions'}: "
+        f"{began}: "
         "resume on the same machine type and versions, or let the run go on from other weights with "
         "trainer.allow_rebase = true"
     )
