@@ -22,7 +22,7 @@ from rollog.kernel.errors import ChildFailed
 from rollog.kernel.logs import configure_logging
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Generator, Iterator, Sequence
     from multiprocessing.connection import Connection
     from threading import Barrier
 
@@ -45,7 +45,7 @@ class Outcome(Generic[Result]):
 
 def outcomes(
     jobs: Sequence[Job], warm_up: Job, *, num_processes: int, set_up: Callable[[], MakeRun[Result]]
-) -> Iterator[tuple[Job, Outcome[Result]]]:
+) -> Generator[tuple[Job, Outcome[Result]], None, None]:
     """Every job with its outcome, as they end. A job that fails is tried once more.
 
     `set_up` is called once in each process and returns what makes a run; both travel by name, so they stand in a
