@@ -1,8 +1,8 @@
 """Writing the archive of a run, finished or not; `rollog.kernel.broker.archive_format` says what is in it.
 
 Consumes every topic of the run, its manifest, and its weights files; produces one file, under its final name only when
-it is whole. Every ledger record's samples, letters and weights are in the archive, too: the ledger is read first. Holds
-one block of records at a time.
+it is whole. Every ledger record's samples, dead letters and weights are in the archive, too: the ledger is read first.
+Holds one block of records at a time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import IO, TYPE_CHECKING, Any
 from fastavro import writer as write_container
 
 from rollog import __version__
-from rollog.kernel.atomic_write import written_whole
+from rollog.kernel.atomic_write import atomic_write
 from rollog.kernel.broker.archive_format import (
     ArchivedPartition,
     ArchivedTopic,
@@ -89,7 +89,7 @@ def write_archive(
     missing = [name for name in names if name not in specs]
     if missing:
         raise TopicMismatch(f"topic {missing[0]} does not exist at {broker.address}: check the run's name")
-    with written_whole(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+    with atomic_write(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         with broker.consumer(client_id="export") as consumer:
             written = _ArchiveWriter(archive, consumer, topics)
             archived = {name: written.topic(specs[name]) for name in names}

@@ -2,8 +2,8 @@
 
 Consumes `dead-letters`, and `steps`, `samples` and `evaluations` to see what has been done already. Produces, where
 asked to, records of `samples` and `evaluations`, all of them in one transaction. What is written again is a new record:
-its header `dead_letter` names the letter, and a letter that any record names is never written again, nor another one of
-the same place. Two who do this at once exclude each other by their transactional id.
+its header `dead_letter` names the dead letter. A dead letter that any record names is never written again, nor another
+one of the same place. Two who do this at once exclude each other by their transactional id.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rollog.kernel.broker.topics import RunTopics
     from rollog.rules.headers import SampleLimits
 
-letter_header = "dead_letter"
+dead_letter_header = "dead_letter"
 """Header of a record that was written again: the offset of its letter in `dead-letters`."""
 _commit_seconds = 30.0
 
@@ -34,8 +34,8 @@ Place = tuple[str, int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StoredLetter:
-    """A letter and its id, the offset it has in `dead-letters`."""
+class StoredDeadLetter:
+    """A dead letter and its id, the offset it has in `dead-letters`."""
 
     letter_id: int
     timestamp_ms: int
@@ -49,20 +49,22 @@ class StoredLetter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reinjection:
-    """What became of one letter: written again, or why not."""
+    """What became of one dead letter: written again, or why not."""
 
     letter_id: int
     is_done: bool
     reason: str = ""
 
 
-def read_letters(broker: Broker, topics: RunTopics) -> list[StoredLetter]:
-    """All letters, oldest first. What is no letter is itself listed, with the reason."""
+def read_dead_letters(broker: Broker, topics: RunTopics) -> list[StoredDeadLetter]:
+    """All dead letters, oldest first; a record that is none is listed too, with the reason."""
     with broker.consumer(client_id="dead-letters") as consumer:
         return [_stored(record) for record in read_to_end(consumer, topics.dead_letters, 0)]
 
 
-def chosen_letters(letters: list[StoredLetter], chosen: Iterable[int] | None) -> list[StoredLetter]:
+def chosen_dead_letters(
+    letters: list[StoredDeadLetter], chosen: Iterable[int] | None
+) -> list[StoredDeadLetter]:
     """Those with these ids, or all. Raises ConfigError for an id that does not exist."""
     if chosen is None:
         return letters
@@ -84,8 +86,8 @@ def reinject(
     """
     transactional_id = f"{topics.dead_letters}.reinjection"  # whoever came before has finished, or is fenced
     with broker.transactional_producer(transactional_id, transaction_timeout_seconds=60.0) as producer:
-        letters = read_letters(broker, topics)
-        wanted = chosen_letters(letters, chosen)
+        letters = read_dead_letters(broker, topics)
+        wanted = chosen_dead_letters(letters, chosen)
         _require_open(broker, topics)
         done = _places_done(broker, topics, letters)
         outcomes = []
@@ -94,23 +96,25 @@ def reinject(
             outcomes.append(Reinjection(letter_id=letter.letter_id, is_done=not reason, reason=reason))
             if not reason:
                 done.add(letter.place)
-        _write(producer, [letter for letter, each in zip(wanted, outcomes, strict=True) if each.is_done])
+        _write(
+            producer, [letter for letter, outcome in zip(wanted, outcomes, strict=True) if outcome.is_done]
+        )
     return outcomes
 
 
-def _write(producer: TransactionalProducer, letters: Iterable[StoredLetter]) -> None:
+def _write(producer: TransactionalProducer, letters: Iterable[StoredDeadLetter]) -> None:
     """Write the refused records of these letters again, all or none."""
     producer.begin()
     for stored in letters:
         letter = stored.letter
-        headers = {**letter.headers, letter_header: str(stored.letter_id).encode()}
+        headers = {**letter.headers, dead_letter_header: str(stored.letter_id).encode()}
         producer.send(
             letter.topic, letter.partition, letter.value, key=letter.key, headers=list(headers.items())
         )
     producer.commit(_commit_seconds)
 
 
-def _stored(record: Record) -> StoredLetter:
+def _stored(record: Record) -> StoredDeadLetter:
     try:
         letter = decode_as(DeadLetter, record.value or b"")
     except SchemaError as error:
@@ -123,7 +127,7 @@ def _stored(record: Record) -> StoredLetter:
             owner="",
             value=record.value,
         )
-    return StoredLetter(letter_id=record.offset, timestamp_ms=record.timestamp_ms, letter=letter)
+    return StoredDeadLetter(letter_id=record.offset, timestamp_ms=record.timestamp_ms, letter=letter)
 
 
 def _require_open(broker: Broker, topics: RunTopics) -> None:
@@ -131,24 +135,24 @@ def _require_open(broker: Broker, topics: RunTopics) -> None:
         raise ConfigError(f"run {topics.run} is over: nothing that is written to it now would be used")
 
 
-def _places_done(broker: Broker, topics: RunTopics, letters: list[StoredLetter]) -> set[Place]:
+def _places_done(broker: Broker, topics: RunTopics, letters: list[StoredDeadLetter]) -> set[Place]:
     """Where the records are whose letters have been written again."""
     places = {letter.letter_id: letter.place for letter in letters}
     named = {
-        _letter_named(record)
+        _named_dead_letter(record)
         for topic in (topics.samples, topics.evaluations)
         for record in read_topic(broker, topic, client_id="reinjected")
     }
     return {places[letter_id] for letter_id in named if letter_id in places}
 
 
-def _letter_named(record: Record) -> int | None:
-    value = record.header(letter_header) or b""
+def _named_dead_letter(record: Record) -> int | None:
+    value = record.header(dead_letter_header) or b""
     return int(value) if value.isdigit() and len(value) < 19 else None  # noqa: PLR2004 - fits int64
 
 
 def _obstacle(
-    stored: StoredLetter,
+    stored: StoredDeadLetter,
     topics: RunTopics,
     done: set[Place],
     limits: SampleLimits,

@@ -26,10 +26,10 @@ Place = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredTimes:
+class Durations:
     """Figures of one run; None for what its topics do not tell (yet)."""
 
-    durations: tuple[float, ...]
+    rollout_seconds: tuple[float, ...]
     """Seconds that each finished rollout held its slot, generation and reward, in the order of the topic."""
     num_steps: int
     train_seconds_per_sample: float | None
@@ -45,13 +45,13 @@ class MeasuredTimes:
 
     @property
     def mean_seconds(self) -> float | None:
-        """Mean of `durations`."""
-        return sum(self.durations) / len(self.durations) if self.durations else None
+        """Mean of `rollout_seconds`."""
+        return sum(self.rollout_seconds) / len(self.rollout_seconds) if self.rollout_seconds else None
 
     @property
     def max_seconds(self) -> float | None:
-        """Longest of `durations`."""
-        return max(self.durations, default=None)
+        """Longest of `rollout_seconds`."""
+        return max(self.rollout_seconds, default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,28 +63,28 @@ class _Ended:
     seconds: float
 
 
-def measure_times(broker: Broker, topics: RunTopics) -> MeasuredTimes:
+def measure_durations(broker: Broker, topics: RunTopics) -> Durations:
     """Read a run, finished or not. Raises LedgerError for a broken chain, BrokerTimeout if reading stalls."""
     entries = read_ledger(broker, topics)
     ledger = LedgerState()
     for entry in entries:
         ledger.apply(entry.record, entry.digest)
-    ended = {each.place: each for each in _ended(broker, topics, len(ledger.low_water_marks))}
-    durations = tuple(each.seconds for each in ended.values() if each.is_finished)
+    ended = {rollout.place: rollout for rollout in _ended(broker, topics, len(ledger.low_water_marks))}
+    rollout_seconds = tuple(rollout.seconds for rollout in ended.values() if rollout.is_finished)
     steps = [entry.record.body for entry in entries if isinstance(entry.record.body, Step)]
-    return MeasuredTimes(
-        durations=durations,
+    return Durations(
+        rollout_seconds=rollout_seconds,
         num_steps=len(steps),
         train_seconds_per_sample=_train_seconds_per_sample(steps, _world_size(entries)),
         batch=max((step.num_samples for step in steps), default=None),
         num_epochs=_num_epochs(steps[-1]) if steps else None,
         alpha=entries[-1].record.alpha if entries else None,
-        rollouts_per_sample=_rollouts_per_sample(entries, ended, durations),
+        rollouts_per_sample=_rollouts_per_sample(entries, ended, rollout_seconds),
     )
 
 
 def _ended(broker: Broker, topics: RunTopics, num_partitions: int) -> Iterator[_Ended]:
-    with broker.consumer(client_id="measured-times") as consumer:
+    with broker.consumer(client_id="durations") as consumer:
         for partition in range(num_partitions):
             for record in read_to_end(consumer, topics.samples, partition):
                 try:
@@ -105,7 +105,7 @@ def _world_size(entries: Sequence[LedgerEntry]) -> int:
 
 def _num_epochs(step: Step) -> int:
     """The plan names each position once per pass; a step without a plan made one."""
-    num_trained = sum(len(part.positions) for part in step.plan)
+    num_trained = sum(len(microbatch.positions) for microbatch in step.plan)
     return max(1, round(num_trained / step.num_samples)) if step.num_samples else 1
 
 
@@ -117,12 +117,12 @@ def _train_seconds_per_sample(steps: Sequence[Step], world_size: int) -> float |
 
 
 def _rollouts_per_sample(
-    entries: Sequence[LedgerEntry], ended: Mapping[Place, _Ended], durations: Sequence[float]
+    entries: Sequence[LedgerEntry], ended: Mapping[Place, _Ended], rollout_seconds: Sequence[float]
 ) -> float | None:
     verdicts = [verdict for entry in entries for verdict in entry.record.verdicts]
     num_trained = sum(verdict.disposition is Disposition.TRAINED for verdict in verdicts)
     places = [(verdict.partition, verdict.offset) for verdict in verdicts]
     spent = sum(ended[place].seconds for place in places if place in ended)
-    if not num_trained or not sum(durations):
+    if not num_trained or not sum(rollout_seconds):
         return None
-    return max(1.0, spent / (num_trained * sum(durations) / len(durations)))
+    return max(1.0, spent / (num_trained * sum(rollout_seconds) / len(rollout_seconds)))

@@ -1,6 +1,6 @@
 """Held-out accuracy from the `evaluations` topic.
 
-One score per (evaluation, version): the mean reward over the prompts heard of, where a prompt's first finished
+One score per (evaluation, version): the mean reward over the prompts with a sample, where a prompt's first finished
 sample counts and a prompt that only failed counts as 0.
 """
 
@@ -59,8 +59,8 @@ class EvaluationTally:
     def scores(self) -> dict[EvaluationKey, EvaluationScore]:
         """All scores by (evaluation, version), in order of version."""
         keys = sorted(self._rewards.keys() | self._failed.keys(), key=lambda key: (key[1], key[0]))
-        found = {key: self.score(*key) for key in keys}
-        return {key: score for key, score in found.items() if score is not None}
+        scores = {key: self.score(*key) for key in keys}
+        return {key: score for key, score in scores.items() if score is not None}
 
 
 def _is_evidence(sample: Sample) -> bool:

@@ -2,7 +2,7 @@
 
 Consumes `steps`, `tasks`, `samples`, `evaluations` and `weights`, from their beginnings to their ends at the time of
 the call; produces nothing. Answers are made of what JSON has. Records are picked by their Kafka headers and decoded
-only when picked. What was deleted from the topics is told as far as the ledger knows it.
+only when picked. Of records that retention deleted the answer says what the ledger knows.
 """
 
 from __future__ import annotations
@@ -69,27 +69,27 @@ class Lineage:
     def sample(self, wanted: str) -> Answer:
         """Records of that sample with their dispositions, its tasks and prompt, and all attempts at its replica.
 
-        Evaluations number their groups anew, so one id may stand for a training sample and for some of evaluations:
+        Evaluations count their groups from 0 again, so a training sample and samples of evaluations may share one id:
         each record and task says its kind, training comes first, and the prompt is the training sample's where there
         is one.
         """
         records = list(self._results(lambda record: _header(record, "sample_id") == wanted))
         known = {(record.partition, record.offset) for record in records if self._is_training(record)}
-        gone = [
+        deleted = [
             judged
             for place, judged in self._judged.items()
             if judged.verdict.sample_id == wanted and place not in known
         ]
-        if not records and not gone:
+        if not records and not deleted:
             raise ConfigError(f"run {self.topics.run} has no sample {wanted!r}; ids are like g12.r3.a0")
         task_ids = {_header(record, "task_id") for record in records}
         tasks = sorted(
             (
-                each
-                for each in self._tasks()
-                if each[1].task_id in task_ids or (gone and _orders(each[1], wanted))
+                (record, task)
+                for record, task in self._tasks()
+                if task.task_id in task_ids or (deleted and _orders(task, wanted))
             ),
-            key=lambda each: each[1].kind is not Kind.TRAINING,
+            key=lambda record_and_task: record_and_task[1].kind is not Kind.TRAINING,
         )
         siblings = {
             (record.topic, _header(record, "group_id"), _header(record, "replica")) for record in records
@@ -100,7 +100,8 @@ class Lineage:
         return {
             "sample_id": wanted,
             "prompt": next((_prompt(task.prompt) for _, task in tasks), None),
-            "records": [self._record(record) for record in records] + [_gone(judged) for judged in gone],
+            "records": [self._record(record) for record in records]
+            + [_deleted(judged) for judged in deleted],
             "tasks": [_task(record, task) for record, task in tasks],
             "attempts": [self._attempt(record) for record in attempts],
         }
@@ -159,7 +160,7 @@ class Lineage:
 
     def prompt(self, prompt_id: str) -> Answer:
         """Every group made of a prompt, with every attempt."""
-        tasks = [each for each in self._tasks() if each[1].prompt.prompt_id == prompt_id]
+        tasks = [(record, task) for record, task in self._tasks() if task.prompt.prompt_id == prompt_id]
         if not tasks:
             raise ConfigError(f"run {self.topics.run} issued no task for a prompt {prompt_id!r}")
         groups = {(task.kind.value, task.group_id): task for _, task in tasks}
@@ -275,7 +276,7 @@ def _disposition(judged: _Judged) -> Answer:
     }
 
 
-def _gone(judged: _Judged) -> Answer:
+def _deleted(judged: _Judged) -> Answer:
     verdict = judged.verdict
     return {
         "partition": verdict.partition,

@@ -174,7 +174,7 @@ class ProgressFold:
         self.times.rollout(at_ms)
 
     def add_worker(self, worker_id: str, status: WorkerStatus | None, at_ms: int) -> None:
-        """Take in one heartbeat, or a worker's farewell, that was appended then."""
+        """Take in one heartbeat, or a worker's tombstone, that was appended then."""
         if status is None or status.state is WorkerState.LEAVING:
             self.workers.pop(worker_id, None)
         else:
@@ -188,7 +188,7 @@ class ProgressFold:
 
     @property
     def tokens_generated(self) -> int:
-        """Response tokens of all workers that were heard."""
+        """Response tokens of all workers, by their heartbeats."""
         return sum(self.tokens_by_worker.values())
 
     def view(self, *, samples_produced: int, tokens_per_second: float) -> ProgressView:
@@ -199,7 +199,11 @@ class ProgressFold:
             alpha=self.ledger.alpha,
             reward_history=tuple(self.rewards),
             lags=dict(self.lags),
-            dispositions={each.value: counts[each] for each in Disposition if counts.get(each)},
+            dispositions={
+                disposition.value: counts[disposition]
+                for disposition in Disposition
+                if counts.get(disposition)
+            },
             reasons=dict(self.reasons),
             samples_produced=samples_produced,
             tokens_generated=self.tokens_generated,
@@ -222,23 +226,23 @@ class ProgressFold:
 
 
 class RunProgress(Component):
-    """Follows one run. Raises TopicMismatch when its topics do not exist."""
+    """Follows one run; every `poll` is a turn. Raises TopicMismatch when its topics do not exist."""
 
     def __init__(self, broker: Broker, topics: RunTopics) -> None:
         self._topics = topics
         self._fold = ProgressFold()
         self._tokens: list[tuple[float, int]] = []
         partitions = _partitions(broker, topics)
-        self._samples = [TopicPartition(topics.samples, number) for number in range(partitions)]
+        self._samples = [TopicPartition(topics.samples, partition) for partition in range(partitions)]
         self._consumer = broker.consumer(client_id="progress")
         followed = [TopicPartition(topics.steps, 0), TopicPartition(topics.workers, 0)]
-        followed += [TopicPartition(topics.evaluations, number) for number in range(partitions)]
+        followed += [TopicPartition(topics.evaluations, partition) for partition in range(partitions)]
         self._followed = followed
         self._history = self._consumer.end_offsets(followed)
         self._consumer.assign(self._consumer.beginning_offsets(followed))
 
     def close(self) -> None:
-        """Close the consumer."""
+        """Close the consumer. Idempotent."""
         self._consumer.close()
 
     def poll(self, timeout_seconds: float = 0.0) -> ProgressView:
@@ -293,7 +297,9 @@ class RunProgress(Component):
 
     def _is_in_history(self) -> bool:
         self._history = {
-            place: end for place, end in self._history.items() if self._consumer.position(place) < end
+            partition: end
+            for partition, end in self._history.items()
+            if self._consumer.position(partition) < end
         }
         return bool(self._history)
 

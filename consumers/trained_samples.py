@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from consumers.ledger import read_ledger
 from consumers.references import read_referenced
-from rollog.kernel.atomic_write import written_whole
+from rollog.kernel.atomic_write import atomic_write
 from rollog.kernel.broker.reading import read_topic
 from rollog.kernel.errors import ConfigError
 from rollog.rules.ledger_state import LedgerState
@@ -66,7 +66,7 @@ def write_samples(rows: Iterable[Row], path: Path) -> int:
         raise ConfigError(f"--samples {path}: the name must end in .jsonl or .parquet")
     if path.suffix == ".parquet":
         _parquet()
-    with written_whole(path) as file:
+    with atomic_write(path) as file:
         return writers[path.suffix](rows, file)
 
 

@@ -1,3 +1,8 @@
-"""Stages that produce records: the dispatcher makes tasks, rollout workers make samples."""
+"""Stages that produce records.
+
+dispatcher/   prompts in, tasks out: which rollout is made, by whom, and when it is cancelled
+rollout/      tasks in, samples out; what happens when weights arrive
+engines/      what generates: vLLM, transformers, simulated      rewards/   what scores: the user's function
+"""
 
 from __future__ import annotations

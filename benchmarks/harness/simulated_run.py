@@ -19,13 +19,13 @@ from benchmarks.harness.engine_clock import EngineClock
 from benchmarks.harness.workload_seeds import tokens_per_second
 from benchmarks.scaling.answering_workers import AnsweringWorkers
 from benchmarks.scheduling.ideal_slots import full_speed, slower_beyond_64
-from producers.dispatcher.dispatcher import Dispatcher
 from producers.dispatcher.settings import DispatcherSettings
+from producers.dispatcher.startup import TakeOver
 from producers.engines.simulated import SimulatedEngine
-from producers.rewards.scorers import make_rewards
+from producers.rewards.choice import make_rewards
 from producers.rollout.prompts import ByteTokenizer, PromptRenderer
 from producers.rollout.settings import RolloutSettings
-from producers.rollout.worker import RolloutWorker, WorkerParts
+from producers.rollout.worker import WorkerParts, open_worker
 from rollog.kernel.broker.ports import TopicPartition
 from rollog.kernel.broker.reading import read_to_end
 from rollog.kernel.broker.topics import RunTopics, ensure_topics, runs_topic, topic_specs
@@ -176,9 +176,9 @@ class SimulatedRun:
         shutil.rmtree(self._home, ignore_errors=True)
 
     def _work(self, name: str) -> None:
-        asyncio.run(self._worker(name).run())
+        asyncio.run(self._run_worker(name))
 
-    def _worker(self, name: str) -> RolloutWorker:
+    async def _run_worker(self, name: str) -> None:
         sections = self.sections
         settings = RolloutSettings(
             run=self._name,
@@ -204,7 +204,8 @@ class SimulatedRun:
             store=WeightsStore(self._store.uri),
             metrics=Metrics(),
         )
-        return RolloutWorker(settings, parts, worker_id=name, stop=self._stop)
+        async with open_worker(settings, parts, worker_id=name, stop=self._stop) as worker:
+            await worker.run()
 
     def _slowness(self, worker: str) -> float:
         """How many times longer everything takes at this worker."""
@@ -240,16 +241,16 @@ class SimulatedRun:
             reward=sections.reward,
             dispatch=sections.dispatch,
         )
-        dispatcher = Dispatcher(
-            settings,
-            self._broker,
-            self.topics,
-            Metrics(),
+        take_over = TakeOver(
+            settings=settings,
+            broker=self._broker,
+            metrics=Metrics(),
             dispatcher_id=name,
             prompts=[self._prompt(number) for number in range(num_prompts)],
             held_out=[],
         )
-        dispatcher.run(self._stop)
+        with take_over.start() as dispatcher:
+            dispatcher.run(self._stop)
 
     def _prompt(self, number: int) -> Prompt:
         passes = "true" if self._draw.passes(number) else "false"

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 from consumers.audit.batches import conclude_steps
 from consumers.audit.chain import Chain
-from consumers.audit.dead_letters import Letters
+from consumers.audit.dead_letters import DeadLetterChecks
 from consumers.audit.disposal import SamplesPass
 from consumers.audit.findings import Checks, Missing
 from consumers.audit.issues import Reissues
-from consumers.audit.ledger_index import Book
+from consumers.audit.ledger_index import LedgerIndex
 from consumers.audit.report import AuditReport, Head
 from consumers.audit.topics import StoredTopics
 from consumers.audit.weights import WeightsChecks, check_files
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from rollog.kernel.broker.topics import RunTopics
     from rollog.kernel.weights import WeightsStore
 
-_shown_strange = 3
+_shown_unexpected = 3
 
 
 def audit_run(
@@ -64,23 +64,25 @@ class _Audit:
         self._checks = Checks()
         self._missing: list[Missing] = []
         self._chain = Chain(self._checks.chain, begins_with_genesis=not stored.is_cut(topics.steps))
-        self._book = Book(topics.samples, stored.num_partitions(topics.samples), self._checks)
+        self._ledger = LedgerIndex(topics.samples, stored.num_partitions(topics.samples), self._checks)
         self._read_ledger()
-        is_live = self._book.close is None
-        self._weights = WeightsChecks(self._book, is_live=is_live)
-        self._letters = Letters(self._book, is_live=is_live, is_cut=stored.is_cut(topics.dead_letters))
+        is_live = self._ledger.close is None
+        self._weights = WeightsChecks(self._ledger, is_live=is_live)
+        self._dead_letters = DeadLetterChecks(
+            self._ledger, is_live=is_live, is_cut=stored.is_cut(topics.dead_letters)
+        )
         self._reissues = Reissues(
-            self._book,
+            self._ledger,
             cut_partitions=set(stored.cut(topics.tasks)),
             ledger_end=stored.ends[topics.steps][TopicPartition(topics.steps, 0)],
         )
-        self._samples = SamplesPass(self._book, self._reissues, self._letters, self._weights)
+        self._samples = SamplesPass(self._ledger, self._reissues, self._dead_letters, self._weights)
 
     def read(self) -> None:
         """Read every topic but `steps`, and check."""
         stored, topics = self._stored, self._topics
         for record in stored.read(topics.dead_letters):
-            self._letters.add(record)
+            self._dead_letters.add(record)
         for record in stored.read(topics.tasks):
             self._reissues.add(record)
         for record in stored.read(topics.samples):
@@ -88,7 +90,7 @@ class _Audit:
         self._missing += self._what_retention_took()
         self._missing += self._samples.conclude(stored.cut(topics.samples))
         self._missing += self._undone_steps()
-        self._letters.conclude()
+        self._dead_letters.conclude()
         for record in stored.read(topics.weights):
             self._weights.notice(record)
         self._weights.conclude(are_notices_cut=stored.is_cut(topics.weights))
@@ -100,11 +102,11 @@ class _Audit:
     def look_at_files(self, store: WeightsStore | None, *, has_all_files: bool) -> None:
         """Read the files of all versions."""
         if store is None:
-            self._checks.files.num_unchecked += len(self._book.weights)
+            self._checks.files.num_unchecked += len(self._ledger.weights)
             self._missing.append(Missing(what="weights store", consequence="its files are not checked"))
             return
         notices = [notice for _, notice in self._weights.notices.values()]
-        self._missing += check_files(self._book, store, notices, has_all_files=has_all_files)
+        self._missing += check_files(self._ledger, store, notices, has_all_files=has_all_files)
 
     def look_at_end(self, ends_with: str | None) -> None:
         """The ledger ends with the record that its archive names."""
@@ -120,8 +122,8 @@ class _Audit:
         """What came out."""
         return AuditReport(
             run=self._topics.run,
-            version=self._book.version,
-            is_closed=self._book.close is not None,
+            version=self._ledger.version,
+            is_closed=self._ledger.close is not None,
             head=self._compare_head(head),
             checks=self._checks.all(),
             samples=self._samples.counts,
@@ -138,9 +140,9 @@ class _Audit:
         for record in self._stored.read(self._topics.steps):
             link = self._chain.add(record)
             if link is None:
-                self._book.is_complete = False
+                self._ledger.is_complete = False
             else:
-                self._book.add(link)
+                self._ledger.add(link)
 
     def _compare_head(self, kept: str | None) -> Head:
         digests = self._chain.digests
@@ -172,20 +174,21 @@ class _Audit:
             yield from self._stored.missing(topic, consequence)
 
     def _undone_steps(self) -> Iterator[Missing]:
-        """Steps that cannot be checked as a whole, because samples of theirs are gone or are others."""
-        left = dict(conclude_steps(self._book, self._samples.batches))
-        if left:
-            versions = ", ".join(map(str, sorted(left)[:10])) + (" ..." if len(left) > 10 else "")  # noqa: PLR2004
+        """Steps that cannot be checked as a whole, because samples of theirs are missing or are others."""
+        incomplete = dict(conclude_steps(self._ledger, self._samples.batches))
+        if incomplete:
+            versions = ", ".join(map(str, sorted(incomplete)[:10])) + (" ..." if len(incomplete) > 10 else "")  # noqa: PLR2004
             yield Missing(
-                what=f"{sum(left.values())} sample(s) of the steps to version {versions}",
-                consequence=f"{len(left)} step(s) cannot be done again from version 0; a later checkpoint is needed",
+                what=f"{sum(incomplete.values())} sample(s) of the steps to version {versions}",
+                consequence=f"{len(incomplete)} step(s) cannot be done again from version 0; "
+                "a later checkpoint is needed",
             )
 
     def _notes(self) -> Iterator[str]:
         unreadable = {
             self._topics.weights: self._weights.num_unreadable,
             self._topics.tasks: self._reissues.num_unreadable,
-            self._topics.dead_letters: self._letters.num_unreadable,
+            self._topics.dead_letters: self._dead_letters.num_unreadable,
         }
         for topic, count in unreadable.items():
             if count:
@@ -200,11 +203,11 @@ class _Audit:
                 f"{len(self._reissues.disputed)} attempt(s) are ordered by several tasks that differ: somebody else "
                 "than a dispatcher wrote to tasks, and these reissues are not checked"
             )
-        strange = self._weights.strange
-        if strange:
-            shown = "; ".join(strange[:_shown_strange])
-            yield f"{len(strange)} worker(s) say they serve weights that the ledger does not know: {shown}"
-        for topic, count in sorted(self._letters.num_by_topic.items()):
+        unexpected = self._weights.unexpected
+        if unexpected:
+            shown = "; ".join(unexpected[:_shown_unexpected])
+            yield f"{len(unexpected)} worker(s) say they serve weights that the ledger does not know: {shown}"
+        for topic, count in sorted(self._dead_letters.num_by_topic.items()):
             yield f"{count} dead letter(s) of {topic}"
-        if self._book.genesis is not None and self._book.config.groups_per_batch is None:
+        if self._ledger.genesis is not None and self._ledger.config.groups_per_batch is None:
             yield "the manifest in genesis names no groups.groups_per_batch: sizes and quotas are not checked"

@@ -1,4 +1,4 @@
-"""What each training step consumed, put together anew from the samples themselves: lag, quota, figures, plan."""
+"""What each training step consumed, put together again from the samples themselves: lag, quota, figures, plan."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from consumers.audit.config import AuditConfig
     from consumers.audit.findings import Check, Place
-    from consumers.audit.ledger_index import Book, Entry
+    from consumers.audit.ledger_index import Entry, LedgerIndex
     from schemas import Genesis, Sample
 
 
@@ -145,12 +145,12 @@ def check_step(check: Check, batch: TrainedBatch, entry: Entry, genesis: Genesis
         check.find(message, place=entry.place, record_id=entry.name)
 
 
-def conclude_steps(book: Book, batches: Mapping[int, TrainedBatch]) -> Iterator[tuple[int, int]]:
+def conclude_steps(ledger: LedgerIndex, batches: Mapping[int, TrainedBatch]) -> Iterator[tuple[int, int]]:
     """Check every step whose samples were all read; yields the versions of the others, and how many were not."""
-    checks, num_trained = book.checks, Counter[int]()
-    for entry in book.entries:
+    checks, num_trained = ledger.checks, Counter[int]()
+    for entry in ledger.entries:
         num_trained[entry.record.version] += entry.num_trained
-    for entry in book.entries:
+    for entry in ledger.entries:
         version = entry.record.version
         if not isinstance(entry.record.body, Step):
             continue
@@ -162,7 +162,7 @@ def conclude_steps(book: Book, batches: Mapping[int, TrainedBatch]) -> Iterator[
             yield version, missing
         else:
             checks.steps.num_checked += 1
-            check_step(checks.steps, batch, entry, book.genesis)
+            check_step(checks.steps, batch, entry, ledger.genesis)
 
 
 def _plan_faults(body: Step, num_samples: int, genesis: Genesis | None) -> Iterator[str]:

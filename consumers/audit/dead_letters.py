@@ -13,23 +13,23 @@ from schemas import DeadLetter, Disposition
 from schemas.codec import SchemaError, decode_as
 
 if TYPE_CHECKING:
-    from consumers.audit.ledger_index import Book, Judged
+    from consumers.audit.ledger_index import Judged, LedgerIndex
     from rollog.kernel.broker.ports import Record
 
 
 @dataclass(slots=True)
-class Letters:
+class DeadLetterChecks:
     """Takes in the records of `dead-letters`, then every place of `samples` with what was decided about it.
 
-    Of the newest entry of a live run the letters may not be visible yet: a transaction shows up topic by topic.
+    Of the newest entry of a live run the dead_letters may not be visible yet: a transaction shows up topic by topic.
     """
 
-    book: Book
+    ledger: LedgerIndex
     is_live: bool
     is_cut: bool
     num_unreadable: int = 0
     num_by_topic: Counter[str] = field(default_factory=Counter)
-    _letters: dict[tuple[int, int], tuple[Place, bytes]] = field(default_factory=dict)
+    _dead_letters: dict[tuple[int, int], tuple[Place, bytes]] = field(default_factory=dict)
 
     def add(self, record: Record) -> None:
         """One dead letter."""
@@ -39,13 +39,13 @@ class Letters:
             self.num_unreadable += 1
             return
         self.num_by_topic[letter.topic] += 1
-        if letter.topic != self.book.samples_topic:
+        if letter.topic != self.ledger.samples_topic:
             return
         place = Place(record.topic, record.partition, record.offset)
         digest = sha256(letter.value or b"").digest()[:num_digest_bytes]
-        first, _ = self._letters.setdefault((letter.partition, letter.offset), (place, digest))
+        first, _ = self._dead_letters.setdefault((letter.partition, letter.offset), (place, digest))
         if first != place:
-            self.book.checks.letters.find(
+            self.ledger.checks.dead_letters.find(
                 f"a second dead letter of {Place(letter.topic, letter.partition, letter.offset)}",
                 place=place,
                 expected=f"one, at {first}",
@@ -54,11 +54,11 @@ class Letters:
 
     def meets(self, place: Place, judged: Judged) -> None:
         """What was decided about one record: dead ones have a letter with their bytes, others none."""
-        check = self.book.checks.letters
-        letter = self._letters.pop((place.partition, place.offset), None)
+        check = self.ledger.checks.dead_letters
+        letter = self._dead_letters.pop((place.partition, place.offset), None)
         is_dead = judged.disposition is Disposition.DEAD
         if letter is None:
-            if is_dead and (self.is_cut or (self.is_live and judged.entry == len(self.book.entries) - 1)):
+            if is_dead and (self.is_cut or (self.is_live and judged.entry == len(self.ledger.entries) - 1)):
                 check.num_unchecked += 1
             elif is_dead:
                 check.find(
@@ -84,11 +84,11 @@ class Letters:
             )
 
     def conclude(self) -> None:
-        """What is left is about records that the ledger does not know (yet)."""
-        check = self.book.checks.letters
-        for (partition, offset), (where, _) in self._letters.items():
-            if self.is_live or not self.book.is_complete:
+        """Dead letters without a verdict are about records that the ledger does not know (yet)."""
+        check = self.ledger.checks.dead_letters
+        for (partition, offset), (where, _) in self._dead_letters.items():
+            if self.is_live or not self.ledger.is_complete:
                 check.num_unchecked += 1
                 continue
-            named = Place(self.book.samples_topic, partition, offset)
+            named = Place(self.ledger.samples_topic, partition, offset)
             check.find(f"a dead letter of {named}", place=where, expected="disposition dead", found="none")

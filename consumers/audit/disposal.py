@@ -14,9 +14,9 @@ from schemas import Disposition
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from consumers.audit.dead_letters import Letters
+    from consumers.audit.dead_letters import DeadLetterChecks
     from consumers.audit.issues import Reissues
-    from consumers.audit.ledger_index import Book, Judged
+    from consumers.audit.ledger_index import Judged, LedgerIndex
     from consumers.audit.samples import RecordedSample
     from consumers.audit.weights import WeightsChecks
     from rollog.kernel.broker.ports import Record
@@ -44,11 +44,14 @@ class SampleCounts:
 
 @dataclass(slots=True)
 class SamplesPass:
-    """Takes in the records of `samples`, in order within each partition; a disposition met is taken off the book."""
+    """Takes in the records of `samples`, in order within each partition.
 
-    book: Book
+    A disposition is removed from `ledger.judged` when its record is met: what stays has no record.
+    """
+
+    ledger: LedgerIndex
     reissues: Reissues
-    letters: Letters
+    dead_letters: DeadLetterChecks
     weights: WeightsChecks
     counts: SampleCounts = field(default_factory=SampleCounts)
     batches: dict[int, TrainedBatch] = field(default_factory=dict)
@@ -56,16 +59,16 @@ class SamplesPass:
 
     def add(self, record: Record) -> None:
         """One record."""
-        recorded = recorded_sample(record, self.book.num_partitions, self.book.config)
+        recorded = recorded_sample(record, self.ledger.num_partitions, self.ledger.config)
         place = Place(record.topic, record.partition, record.offset)
-        judged = self.book.judged[record.partition].pop(record.offset, None)
-        self.book.checks.dispositions.num_checked += 1
+        judged = self.ledger.judged[record.partition].pop(record.offset, None)
+        self.ledger.checks.dispositions.num_checked += 1
         is_as_judged = True
         if judged is None:
             self._check_unjudged(place)
         else:
             self.counts.num_by_disposition[judged.disposition] += 1
-            self.letters.meets(place, judged)
+            self.dead_letters.meets(place, judged)
             is_as_judged = self._check_judged(recorded, judged, place)
             if is_as_judged:
                 self._check_verdict(recorded, judged, place)
@@ -74,22 +77,23 @@ class SamplesPass:
             self.reissues.finished(recorded, judged)
 
     def conclude(self, begins: Mapping[int, int]) -> Iterator[Missing]:
-        """Dispositions left are of records that are not there; below `begins` retention has taken them."""
-        for partition, left in sorted(self.book.judged.items()):
+        """Dispositions without a record: below `begins` retention deleted the records, else they are missing."""
+        for partition, unmatched in sorted(self.ledger.judged.items()):
             begin = begins.get(partition, 0)
-            gone = Counter(judged.disposition for offset, judged in left.items() if offset < begin)
-            self.book.checks.digests.num_unchecked += gone.total()
-            if gone:
+            deleted = Counter(judged.disposition for offset, judged in unmatched.items() if offset < begin)
+            self.ledger.checks.digests.num_unchecked += deleted.total()
+            if deleted:
                 yield Missing(
-                    what=f"{gone.total()} judged record(s) of {self.book.samples_topic}, partition {partition}",
-                    consequence=f"{_told(gone)}: neither bytes nor verdicts nor lags of these are checked",
+                    what=f"{deleted.total()} judged record(s) of {self.ledger.samples_topic}, partition {partition}",
+                    consequence=f"{_listed(deleted)}: neither bytes nor verdicts nor lags of these are checked",
                 )
-            for offset, judged in left.items():
-                place = Place(self.book.samples_topic, partition, offset)
-                self.letters.meets(place, judged)
+            for offset, judged in unmatched.items():
+                place = Place(self.ledger.samples_topic, partition, offset)
+                self.dead_letters.meets(place, judged)
                 if offset >= begin:
-                    self.book.checks.dispositions.find(
-                        f"{judged.disposition} by {self.book.entries[judged.entry].name}, but no such record is there",
+                    judged_by = self.ledger.entries[judged.entry].name
+                    self.ledger.checks.dispositions.find(
+                        f"{judged.disposition} by {judged_by}, but no such record is there",
                         place=place,
                         record_id=judged.sample_id,
                         expected="a record",
@@ -98,24 +102,24 @@ class SamplesPass:
 
     def _check_unjudged(self, place: Place) -> None:
         """It came after the close, or is open above the low-water mark of a live run, or it was lost."""
-        counts, close = self.counts, self.book.close
-        claimed_by = self.book.first_mark_above(place.partition, place.offset)
+        counts, close = self.counts, self.ledger.close
+        claimed_by = self.ledger.first_mark_above(place.partition, place.offset)
         if close is not None and _is_behind(place, close.end_offsets):
             counts.num_after_close += 1
             return
         if close is None and claimed_by is None:
             counts.num_open += 1
             return
-        if not self.book.is_complete:
+        if not self.ledger.is_complete:
             counts.num_unknown += 1
-            self.book.checks.dispositions.num_unchecked += 1
+            self.ledger.checks.dispositions.num_unchecked += 1
             return
         by = (
             "the close"
             if claimed_by is None
-            else f"the low-water mark of {self.book.entries[claimed_by].name}"
+            else f"the low-water mark of {self.ledger.entries[claimed_by].name}"
         )
-        self.book.checks.dispositions.find(
+        self.ledger.checks.dispositions.find(
             f"no disposition, though {by} stands above it",
             place=place,
             expected="one disposition",
@@ -125,14 +129,14 @@ class SamplesPass:
 
     def _check_judged(self, recorded: RecordedSample, judged: Judged, place: Place) -> bool:
         """Whether the record is the one that was judged."""
-        entry, checks = self.book.entries[judged.entry], self.book.checks
-        claimed_by = self.book.first_mark_above(place.partition, place.offset)
+        entry, checks = self.ledger.entries[judged.entry], self.ledger.checks
+        claimed_by = self.ledger.first_mark_above(place.partition, place.offset)
         if claimed_by is not None and claimed_by < judged.entry:
             checks.dispositions.find(
                 "a low-water mark passed it before it was judged",
                 place=place,
                 record_id=judged.sample_id,
-                expected=f"by {self.book.entries[claimed_by].name} or before",
+                expected=f"by {self.ledger.entries[claimed_by].name} or before",
                 found=entry.name,
             )
         checks.digests.num_checked += 1
@@ -147,8 +151,8 @@ class SamplesPass:
 
     def _check_verdict(self, recorded: RecordedSample, judged: Judged, place: Place) -> None:
         """Whether the record can have got this disposition, and is what the ledger says it is."""
-        entry, check = self.book.entries[judged.entry], self.book.checks.verdicts
-        possible = possible_dispositions(recorded, judged, entry, self.book)
+        entry, check = self.ledger.entries[judged.entry], self.ledger.checks.verdicts
+        possible = possible_dispositions(recorded, judged, entry, self.ledger)
         if possible is None:
             check.num_unchecked += 1
         else:
@@ -171,13 +175,13 @@ class SamplesPass:
 
     def _check_trained(self, recorded: RecordedSample, judged: Judged, place: Place) -> None:
         """What a trained sample adds to its step, and which weights made it."""
-        entry, sample = self.book.entries[judged.entry], recorded.sample
+        entry, sample = self.ledger.entries[judged.entry], recorded.sample
         if judged.disposition is not Disposition.TRAINED or not recorded.is_finished or sample is None:
             return
         version = entry.record.version - 1
         self.batches.setdefault(entry.record.version, TrainedBatch()).add(sample, version, place)
-        self.book.checks.freshness.num_checked += len(sample.segments)
-        self.book.checks.freshness.expect(
+        self.ledger.checks.freshness.num_checked += len(sample.segments)
+        self.ledger.checks.freshness.expect(
             version - min(segment.version for segment in sample.segments),
             judged.lag,
             f"its lag, by {entry.name}",
@@ -191,5 +195,5 @@ def _is_behind(place: Place, end_offsets: tuple[int, ...]) -> bool:
     return place.partition < len(end_offsets) and place.offset >= end_offsets[place.partition]
 
 
-def _told(counts: Counter[Disposition]) -> str:
+def _listed(counts: Counter[Disposition]) -> str:
     return ", ".join(f"{count} {disposition}" for disposition, count in sorted(counts.items()))

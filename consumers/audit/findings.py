@@ -85,7 +85,7 @@ class Missing:
 
 
 class Checks:
-    """Every check of an audit, in the order in which they are told."""
+    """Every check of an audit, in the order in which they are reported."""
 
     def __init__(self) -> None:
         self.chain = Check(
@@ -130,7 +130,7 @@ class Checks:
             what="dispositions follow from the records, worked out anew",
             unit="dispositions",
         )
-        self.letters = Check(
+        self.dead_letters = Check(
             name="dead letters", what="one for each record judged dead, with its bytes", unit="dead letters"
         )
 

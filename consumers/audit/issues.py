@@ -14,7 +14,7 @@ from schemas.codec import SchemaError, decode
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from consumers.audit.ledger_index import Book, Judged
+    from consumers.audit.ledger_index import Judged, LedgerIndex
     from consumers.audit.samples import RecordedSample
     from rollog.kernel.broker.ports import Record
 
@@ -43,7 +43,7 @@ class Reissues:
     records that differ order the same one, somebody else wrote too, and it cannot be told which of them counts.
     """
 
-    book: Book
+    ledger: LedgerIndex
     cut_partitions: set[int]
     ledger_end: int
     by_rollout: dict[tuple[int, int], list[Reissue]] = field(default_factory=lambda: defaultdict(list))
@@ -75,11 +75,11 @@ class Reissues:
         for task in self._told_apart(sample.group_id, sample.replica):
             if recorded.offset >= task.samples_position or self._was_given_up(judged, task):
                 continue
-            if judged is None and not self.book.is_complete:
-                self.book.checks.issues.num_unchecked += 1
+            if judged is None and not self.ledger.is_complete:
+                self.ledger.checks.issues.num_unchecked += 1
                 continue
             verdict = "no verdict" if judged is None else self._verdict(judged)
-            self.book.checks.issues.find(
+            self.ledger.checks.issues.find(
                 f"group {sample.group_id}, replica {sample.replica} is issued again, though {sample.sample_id} at "
                 f"partition {recorded.partition}, offset {recorded.offset} of samples had finished and was read",
                 place=task.place,
@@ -97,7 +97,7 @@ class Reissues:
                 yield task
 
     def _add_task(self, task: RolloutTask, digest: bytes, place: Place) -> None:
-        check = self.book.checks.issues
+        check = self.ledger.checks.issues
         may_be_void = place.partition in self.cut_partitions and place.partition not in self._fences
         has_positions = 0 <= task.sample_partition < len(task.samples_positions)
         if may_be_void or not has_positions or task.ledger_position > self.ledger_end:
@@ -119,20 +119,20 @@ class Reissues:
             self.by_rollout[(task.group_id, replica)].append(reissue)
 
     def _num_replicas(self, task: RolloutTask) -> int:
-        return min(task.num_replicas, self.book.config.num_replicas or task.num_replicas)
+        return min(task.num_replicas, self.ledger.config.num_replicas or task.num_replicas)
 
     def _is_ours(self, task: RolloutTask) -> bool:
-        seed = self.book.config.seed
+        seed = self.ledger.config.seed
         parts = (seed, task.group_id, task.replica, task.attempt)
         return seed is None or task.seed == _sampling_seed(*parts)
 
     def _was_given_up(self, judged: Judged | None, task: Reissue) -> bool:
         if judged is None or judged.disposition not in _may_come_again:
             return False
-        return self.book.entries[judged.entry].place.offset < task.ledger_position
+        return self.ledger.entries[judged.entry].place.offset < task.ledger_position
 
     def _verdict(self, judged: Judged) -> str:
-        return f"{judged.disposition} at offset {self.book.entries[judged.entry].place.offset}"
+        return f"{judged.disposition} at offset {self.ledger.entries[judged.entry].place.offset}"
 
 
 def _sampling_seed(*parts: object) -> int:

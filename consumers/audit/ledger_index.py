@@ -28,7 +28,7 @@ class Entry:
     """One ledger record without its verdicts, and what was in force when it was written.
 
     `alpha` and `version` are those of the record before; None where that one is missing. `knows_past` says that no
-    record before it is missing, so that what it decided can be worked out anew.
+    record before it is missing, so that what it decided can be worked out again.
     """
 
     index: int
@@ -61,7 +61,7 @@ class Judged:
 
 
 @dataclass(slots=True)
-class Book:
+class LedgerIndex:
     """Takes in the links of the chain in order; `judged` holds dispositions by partition and offset."""
 
     samples_topic: str
@@ -112,7 +112,7 @@ class Book:
         return entry
 
     def knows(self, version: int, digest: str) -> bool | None:
-        """Whether this pair was committed; None if it may stand in a record that is missing."""
+        """Whether this pair was committed; None if it may be in a record that is missing."""
         if version in self.weights:
             return digest == self.weights[version][:num_weights_digits]
         return None if not self.is_complete and version <= self.version else False

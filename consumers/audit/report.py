@@ -22,7 +22,7 @@ no_head_kept = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """The end of the chain, and where in it the head stands that was kept elsewhere."""
+    """The end of the chain, and where in it the head is that was kept elsewhere."""
 
     sha256: str | None
     kept: str | None = None

@@ -13,7 +13,7 @@ from schemas.codec import SchemaError, decode_as
 
 if TYPE_CHECKING:
     from consumers.audit.config import AuditConfig
-    from consumers.audit.ledger_index import Book, Entry, Judged
+    from consumers.audit.ledger_index import Entry, Judged, LedgerIndex
     from rollog.kernel.broker.ports import Record
 
 num_digest_bytes = 16
@@ -74,7 +74,7 @@ def lag_quota(alpha: float, groups_per_batch: int) -> int | None:
 
 
 def possible_dispositions(
-    recorded: RecordedSample, judged: Judged, entry: Entry, book: Book
+    recorded: RecordedSample, judged: Judged, entry: Entry, ledger: LedgerIndex
 ) -> frozenset[Disposition] | None:
     """The dispositions that a record can have got from `entry`; None where that cannot be told.
 
@@ -91,30 +91,30 @@ def possible_dispositions(
         return frozenset({Disposition.STALE if is_stale else _of_status[sample.status]})
     if not entry.knows_past or entry.version is None or entry.alpha is None:
         return None
-    return _of_history(sample, entry, book) or _of_batch(sample, judged, entry, book, entry.alpha)
+    return _of_history(sample, entry, ledger) or _of_batch(sample, judged, entry, ledger, entry.alpha)
 
 
-def _of_history(sample: Sample, entry: Entry, book: Book) -> frozenset[Disposition] | None:
+def _of_history(sample: Sample, entry: Entry, ledger: LedgerIndex) -> frozenset[Disposition] | None:
     """What the records before `entry` make of a finished sample; None if it is a fresh candidate to them."""
     assert entry.version is not None
     assert entry.alpha is not None
-    trained_by = book.trained.get(sample.group_id, {}).get(sample.replica, entry.index)
-    closed_by, _ = book.closed_groups.get(sample.group_id, (entry.index, None))
+    trained_by = ledger.trained.get(sample.group_id, {}).get(sample.replica, entry.index)
+    closed_by, _ = ledger.closed_groups.get(sample.group_id, (entry.index, None))
     if trained_by < entry.index:
         return frozenset({Disposition.DUPLICATE})
     if closed_by < entry.index:
         return frozenset({Disposition.REDUNDANT})
-    is_known = _has_known_weights(sample, entry.version, book)
+    is_known = _has_known_weights(sample, entry.version, ledger)
     is_fresh = is_known and lag_of(sample, entry.version) <= lag_bound(entry.alpha)
     return None if is_fresh else frozenset({Disposition.STALE})
 
 
 def _of_batch(
-    sample: Sample, judged: Judged, entry: Entry, book: Book, alpha: float
+    sample: Sample, judged: Judged, entry: Entry, ledger: LedgerIndex, alpha: float
 ) -> frozenset[Disposition]:
     """What `entry` itself can make of a fresh candidate: at the largest lag of a fractional alpha it may be stale."""
-    closed_by, outcome = book.closed_groups.get(sample.group_id, (None, None))
-    is_replica_trained = book.trained.get(sample.group_id, {}).get(sample.replica) == entry.index
+    closed_by, outcome = ledger.closed_groups.get(sample.group_id, (None, None))
+    is_replica_trained = ledger.trained.get(sample.group_id, {}).get(sample.replica) == entry.index
     possible = _of_outcome(outcome if closed_by == entry.index else None, judged, is_replica_trained)
     if entry.record.kind is LedgerKind.CLOSE:
         possible |= {Disposition.INCOMPLETE}
@@ -142,9 +142,9 @@ def _of_outcome(
     return frozenset()
 
 
-def _has_known_weights(sample: Sample, version: int, book: Book) -> bool:
+def _has_known_weights(sample: Sample, version: int, ledger: LedgerIndex) -> bool:
     return all(
-        segment.version <= version and book.knows(segment.version, segment.weights_digest)
+        segment.version <= version and ledger.knows(segment.version, segment.weights_digest)
         for segment in sample.segments
     )
 

@@ -60,16 +60,16 @@ class StoredTopics:
             yield from read_until(self._consumer, self.begins[topic], self.ends[topic])
 
     def cut(self, topic: str) -> dict[int, int]:
-        """First offset that is left, of each partition whose beginning is gone."""
+        """First offset still there, of each partition whose beginning retention has deleted."""
         begins: Mapping[TopicPartition, int] = self.begins.get(topic, {})
         return {place.partition: begin for place, begin in begins.items() if begin > 0}
 
     def is_cut(self, topic: str) -> bool:
-        """Whether anything of a topic may be gone."""
+        """Whether anything of a topic may be missing."""
         return bool(self.cut(topic)) or topic in self.absent
 
     def missing(self, topic: str, consequence: str) -> Iterator[Missing]:
-        """What is gone of a topic, and what follows."""
+        """What is missing of a topic, and what follows."""
         if topic in self.absent:
             yield Missing(what=f"topic {topic}", consequence=consequence)
         for partition, begin in self.cut(topic).items():

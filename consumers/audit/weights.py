@@ -13,7 +13,7 @@ from schemas.codec import SchemaError, decode_as
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from consumers.audit.ledger_index import Book
+    from consumers.audit.ledger_index import LedgerIndex
     from rollog.kernel.broker.ports import Record
     from rollog.kernel.weights import WeightsStore
     from schemas import Segment
@@ -26,11 +26,11 @@ class WeightsChecks:
     What names a version newer than the ledger that was read is ignored while the run is not closed.
     """
 
-    book: Book
+    ledger: LedgerIndex
     is_live: bool
     notices: dict[int, tuple[Place, WeightVersion]] = field(default_factory=dict)
     num_unreadable: int = 0
-    strange: list[str] = field(default_factory=list)
+    unexpected: list[str] = field(default_factory=list)
     """Workers whose heartbeats name weights that are not in the ledger."""
 
     def notice(self, record: Record) -> None:
@@ -43,7 +43,7 @@ class WeightsChecks:
             return
         if self._is_too_new(notice.version):
             return
-        check, version = self.book.checks.versions, f"version {notice.version}"
+        check, version = self.ledger.checks.versions, f"version {notice.version}"
         check.num_checked += 1
         if notice.version in self.notices:
             first = self.notices[notice.version][0]
@@ -56,8 +56,8 @@ class WeightsChecks:
             )
             return
         self.notices[notice.version] = (place, notice)
-        sha256 = self.book.weights.get(notice.version)
-        if sha256 is None and self.book.knows(notice.version, notice.digest) is None:
+        sha256 = self.ledger.weights.get(notice.version)
+        if sha256 is None and self.ledger.knows(notice.version, notice.digest) is None:
             check.num_unchecked += 1
         elif sha256 != notice.sha256:
             check.find(
@@ -78,10 +78,10 @@ class WeightsChecks:
 
     def trained(self, sample: Sample, version: int | None, place: Place) -> None:
         """Every segment of a trained sample was generated with weights committed before its step."""
-        check = self.book.checks.versions
+        check = self.ledger.checks.versions
         for segment in sample.segments:
             check.num_checked += 1
-            is_known = self.book.knows(segment.version, segment.weights_digest)
+            is_known = self.ledger.knows(segment.version, segment.weights_digest)
             if is_known is None or version is None:
                 check.num_unchecked += 1
             elif not is_known or segment.version > version:
@@ -99,8 +99,8 @@ class WeightsChecks:
         for segment in sample.segments:
             if self._is_too_new(segment.version):
                 continue
-            self.book.checks.versions.num_checked += 1
-            if self.book.knows(segment.version, segment.weights_digest) is False:
+            self.ledger.checks.versions.num_checked += 1
+            if self.ledger.knows(segment.version, segment.weights_digest) is False:
                 self._unknown(segment, place, sample.sample_id, "an evaluation that")
 
     def served(self, record: Record) -> None:
@@ -111,31 +111,31 @@ class WeightsChecks:
             return  # a tombstone, or what the dispatcher sets aside
         if status.served_version is None or self._is_too_new(status.served_version):
             return
-        self.book.checks.versions.num_checked += 1
-        if self.book.knows(status.served_version, status.served_digest or "") is False:
-            self.strange.append(
+        self.ledger.checks.versions.num_checked += 1
+        if self.ledger.knows(status.served_version, status.served_digest or "") is False:
+            self.unexpected.append(
                 f"{status.worker_id}: version {status.served_version}, {status.served_digest}"
             )
 
     def conclude(self, *, are_notices_cut: bool) -> None:
         """Every version of the ledger has its notice."""
-        newest = self.book.version
-        for version, sha256 in sorted(self.book.weights.items()):
+        newest = self.ledger.version
+        for version, sha256 in sorted(self.ledger.weights.items()):
             if version in self.notices:
                 continue
             if are_notices_cut or (self.is_live and version == newest):
-                self.book.checks.versions.num_unchecked += 1  # a transaction shows up topic by topic
+                self.ledger.checks.versions.num_unchecked += 1  # a transaction shows up topic by topic
                 continue
-            self.book.checks.versions.find(
+            self.ledger.checks.versions.find(
                 "no notice", record_id=f"version {version}", expected=sha256, found="none"
             )
 
     def _is_too_new(self, version: int) -> bool:
-        return self.is_live and version > self.book.version
+        return self.is_live and version > self.ledger.version
 
     def _unknown(self, segment: Segment, place: Place, sample_id: str, whose: str) -> None:
-        committed = self.book.weights.get(segment.version)
-        self.book.checks.versions.find(
+        committed = self.ledger.weights.get(segment.version)
+        self.ledger.checks.versions.find(
             f"{whose} names weights of version {segment.version} that were not committed before",
             place=place,
             record_id=sample_id,
@@ -150,18 +150,18 @@ def weights_file_name(version: int, sha256: str) -> str:
 
 
 def check_files(
-    book: Book, store: WeightsStore, notices: Iterable[WeightVersion], *, has_all_files: bool = True
+    ledger: LedgerIndex, store: WeightsStore, notices: Iterable[WeightVersion], *, has_all_files: bool = True
 ) -> Iterator[Missing]:
-    """Read every file of a version of the ledger; yields those that are gone and may be.
+    """Read every file of a version of the ledger; yields those that are missing and may be.
 
-    Version 0 and the newest are needed to begin anew and to go on: without them something is off, unless the store is
-    one that was made with chosen files only.
+    Version 0 and the newest are needed, to train again from the start and to go on: without them something is off, unless
+    the store is one that was made with chosen files only.
     """
-    check, newest = book.checks.files, book.version
+    check, newest = ledger.checks.files, ledger.version
     num_bytes = {notice.version: notice.num_bytes for notice in notices}
     stored = set(store.names())
-    gone: list[int] = []
-    for version, sha256 in sorted(book.weights.items()):
+    missing: list[int] = []
+    for version, sha256 in sorted(ledger.weights.items()):
         name, label = weights_file_name(version, sha256), f"version {version}"
         if name not in stored:
             if has_all_files and version in {0, newest}:
@@ -171,7 +171,7 @@ def check_files(
                     expected=f"{store.uri}/{name}",
                     found="none",
                 )
-            gone.append(version)
+            missing.append(version)
             continue
         try:
             found, found_bytes = store.digest(name)
@@ -185,10 +185,10 @@ def check_files(
         elif found_bytes != num_bytes.get(version, found_bytes):
             message = f"the notice of {name} gives another length"
             check.find(message, record_id=label, expected=found_bytes, found=num_bytes[version])
-    check.num_unchecked += len(gone)
-    if gone:
+    check.num_unchecked += len(missing)
+    if missing:
         yield Missing(
-            what=f"weights files of {len(gone)} version(s) ({_ranges(gone)}) in {store.uri}",
+            what=f"weights files of {len(missing)} version(s) ({_ranges(missing)}) in {store.uri}",
             consequence="not checked; version 0, or a checkpoint, and the samples make them again",
         )
 

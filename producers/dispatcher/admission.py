@@ -19,7 +19,7 @@ def max_open_groups(
 
     The queue holds at most floor((1 + alpha) B) groups and never more than the run still needs; redundant groups come
     on top, and groups that are known to be filtered though the ledger has not closed them yet. Of these no more
-    than all the others count: while the ledger stands still, what is open stays bounded, however much is filtered.
+    than all the others count: while no ledger record is written, what is open stays bounded, however much is filtered.
     """
     window = min(math.floor((1 + exact(alpha)) * groups_per_batch), steps_left * groups_per_batch)
     in_queue = window + redundant_groups

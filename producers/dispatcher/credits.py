@@ -84,7 +84,7 @@ class CreditLedger:
         return open_task
 
     def lose(self, task_id: str) -> OpenTask | None:
-        """Give a task up whatever it still owes; returns it if it was open."""
+        """Free the slots of a task, whatever samples are missing; returns it if it was open."""
         open_task = self._open.get(task_id)
         if open_task is not None:
             self._forget(open_task)
@@ -106,8 +106,8 @@ class CreditLedger:
 
     def of_worker(self, worker_id: str) -> list[OpenTask]:
         """Open tasks of a worker, oldest first."""
-        found = (self._open[task_id] for task_id in self._by_worker.get(worker_id, ()))
-        return sorted(found, key=lambda open_task: _sequence(open_task.task_id))
+        open_tasks = (self._open[task_id] for task_id in self._by_worker.get(worker_id, ()))
+        return sorted(open_tasks, key=lambda open_task: _sequence(open_task.task_id))
 
     def num_of_group(self, group_id: int) -> Counter[str]:
         """Open training tasks of a group by worker."""
@@ -129,8 +129,13 @@ class FreeSlots:
     """Workers by free slots, as long as nothing but issuing changes them: each choice costs little, however many."""
 
     def __init__(self, candidates: Iterable[Candidate]) -> None:
-        self._candidates = {each.worker_id: each for each in candidates if each.num_slots > 0}
-        self._ascending = sorted((each.num_slots, each.worker_id) for each in self._candidates.values())
+        self._candidates = {
+            candidate.worker_id: candidate for candidate in candidates if candidate.num_slots > 0
+        }
+        # By free slots, then by id: the choice does not depend on the order in which workers are given.
+        self._ascending = sorted(
+            (candidate.num_slots, candidate.worker_id) for candidate in self._candidates.values()
+        )
 
     @property
     def is_empty(self) -> bool:
@@ -151,12 +156,12 @@ class FreeSlots:
 
     def take(self, worker_id: str, num_slots: int) -> None:
         """The worker gets a task that holds so many slots."""
-        found = self._candidates.pop(worker_id)
-        del self._ascending[bisect_left(self._ascending, (found.num_slots, worker_id))]
-        left = found.num_slots - num_slots
-        if left > 0:
-            self._candidates[worker_id] = replace(found, num_slots=left, is_idle=False)
-            insort(self._ascending, (left, worker_id))
+        candidate = self._candidates.pop(worker_id)
+        del self._ascending[bisect_left(self._ascending, (candidate.num_slots, worker_id))]
+        num_free = candidate.num_slots - num_slots
+        if num_free > 0:
+            self._candidates[worker_id] = replace(candidate, num_slots=num_free, is_idle=False)
+            insort(self._ascending, (num_free, worker_id))
 
 
 def full_of_group(

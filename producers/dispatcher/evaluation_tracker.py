@@ -1,7 +1,7 @@
 """Evaluations of pinned versions: which held-out prompts still need an answer.
 
-Pure. An evaluation is (name, version); each of its prompts is one task, tried a limited number of times. One whose
-version no worker serves any more is given up, except that the final version is never overtaken.
+Pure. An evaluation is (name, version); each of its prompts is one task, tried a limited number of times. An evaluation
+is released when no worker serves its version any more. The final version is never overtaken, so it is never released.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ class _Evaluation:
     done: set[int] = field(default_factory=set)
     attempts: dict[int, int] = field(default_factory=dict)
     is_started: bool = False
-    is_given_up: bool = False
+    is_released: bool = False
 
 
-class EvaluationBook:
+class EvaluationTracker:
     """All evaluations of a run."""
 
     def __init__(self, config: EvaluationConfig, num_prompts: int) -> None:
@@ -69,7 +69,7 @@ class EvaluationBook:
             self._start_one(self._get(EvaluationKey(version, name)))
 
     def issued(self, task: RolloutTask) -> None:
-        """A task of kind evaluation stands in the log."""
+        """Note a task of kind evaluation that is in the log."""
         evaluation = self._of(task)
         if evaluation is None:
             return
@@ -79,7 +79,7 @@ class EvaluationBook:
             evaluation.live[index] = task.task_id
 
     def ended(self, sample: Sample) -> None:
-        """A record of `evaluations` was read."""
+        """Note a record of `evaluations`; an attempt without an answer is made again while attempts are left."""
         evaluation = self._of(sample)
         if evaluation is None:
             return
@@ -89,7 +89,7 @@ class EvaluationBook:
         self._ended(evaluation, index, sample.task_id)
 
     def lost(self, task: RolloutTask) -> None:
-        """A task of kind evaluation was declared lost."""
+        """Note that a task of kind evaluation was declared lost."""
         evaluation = self._of(task)
         if evaluation is not None:
             self._ended(evaluation, task.group_id, task.task_id)
@@ -99,31 +99,31 @@ class EvaluationBook:
         return sorted(
             key
             for key, evaluation in self._evaluations.items()
-            if evaluation.is_started and not evaluation.is_given_up and evaluation.pending
+            if evaluation.is_started and not evaluation.is_released and evaluation.pending
         )
 
     def wanted(self, key: EvaluationKey) -> WantedEvaluation | None:
         """The next prompt of an evaluation, or None when each is answered or under way."""
         evaluation = self._evaluations[key]
-        if evaluation.is_given_up or not evaluation.pending:
+        if evaluation.is_released or not evaluation.pending:
             return None
         index = evaluation.pending[0]
         return WantedEvaluation(key=key, prompt_index=index, attempt=evaluation.attempts.get(index, 0))
 
     def take(self, wanted: WantedEvaluation) -> None:
-        """The wanted prompt is being issued."""
+        """Take a wanted prompt off the list: it is being issued."""
         self._evaluations[wanted.key].pending.popleft()
 
-    def give_up(self, key: EvaluationKey) -> list[str]:
-        """No worker serves this version any more; returns the evaluation's open tasks."""
+    def release(self, key: EvaluationKey) -> list[str]:
+        """Ask nothing more of an evaluation whose version no worker serves; returns its open tasks."""
         evaluation = self._evaluations[key]
-        evaluation.is_given_up = True
+        evaluation.is_released = True
         return list(evaluation.live.values())
 
-    def is_settled(self, version: int) -> bool:
-        """Whether every evaluation of this version is answered or given up."""
+    def is_complete(self, version: int) -> bool:
+        """Whether every evaluation of this version is answered, out of attempts, or released."""
         return all(
-            evaluation.is_given_up or not (evaluation.pending or evaluation.live)
+            evaluation.is_released or not (evaluation.pending or evaluation.live)
             for key, evaluation in self._evaluations.items()
             if key.version == version and evaluation.is_started
         )
@@ -143,9 +143,9 @@ class EvaluationBook:
     def _ended(self, evaluation: _Evaluation, index: int, task_id: str) -> None:
         if evaluation.live.get(index) == task_id:
             del evaluation.live[index]
-        again = evaluation.attempts.get(index, 0) < self._config.max_attempts
-        settled = index in evaluation.done or index in evaluation.live or index in evaluation.pending
-        if evaluation.is_started and again and not settled:
+        may_try_again = evaluation.attempts.get(index, 0) < self._config.max_attempts
+        is_covered = index in evaluation.done or index in evaluation.live or index in evaluation.pending
+        if evaluation.is_started and may_try_again and not is_covered:
             evaluation.pending.append(index)
 
     def _get(self, key: EvaluationKey) -> _Evaluation:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from producers.dispatcher.credits import Candidate
     from producers.dispatcher.evaluation_tracker import EvaluationKey, WantedEvaluation
     from producers.dispatcher.group_tracker import Wanted
-    from producers.dispatcher.reader import Intake
-    from producers.dispatcher.sender import Outbox
+    from producers.dispatcher.reader import LogReader
+    from producers.dispatcher.sender import TaskSender
     from producers.dispatcher.settings import DispatcherSettings
     from producers.dispatcher.state import DispatcherState
     from rollog.kernel.metrics import Metrics
@@ -38,16 +38,16 @@ class Issuer:
         settings: DispatcherSettings,
         state: DispatcherState,
         *,
-        intake: Intake,
-        outbox: Outbox,
+        reader: LogReader,
+        sender: TaskSender,
         metrics: Metrics,
         epoch: int,
         prompts: Sequence[Prompt],
         held_out: Sequence[Prompt],
     ) -> None:
         self._state = state
-        self._intake = intake
-        self._outbox = outbox
+        self._reader = reader
+        self._sender = sender
         self._metrics = metrics
         self._writer = TaskWriter(settings, epoch)
         self._prompts = prompts
@@ -83,7 +83,7 @@ class Issuer:
         for open_task, reason in self._state.take_cancels():
             worker = self._state.workers.workers.get(open_task.worker_id)
             if worker is not None and worker.grant is not None:
-                self._outbox.cancel(open_task, worker.grant.partition, reason)
+                self._sender.cancel(open_task, worker.grant.partition, reason)
 
     def issue_evaluations(self, *, is_final: bool = False) -> bool:
         """Send what evaluations lack; False when slots ran out first."""
@@ -106,12 +106,12 @@ class Issuer:
             if worker_id is not None:
                 self._issue_evaluation(wanted, worker_id)
             elif self._state.workers.num_serving(key.version):
-                return False
+                return False  # its slots are full: training waits, or the version could be gone before the answers
             elif self._may_still_be_served(key.version):
                 return True
             else:
-                given_up = self._state.evaluations.give_up(key)
-                self._state.cancel(given_up, CancelReason.EVALUATION_GIVEN_UP)
+                released = self._state.evaluations.release(key)
+                self._state.cancel(released, CancelReason.EVALUATION_GIVEN_UP)
                 log.warning("evaluation given up", evaluation=key.name, version=key.version)
         return True
 
@@ -148,7 +148,7 @@ class Issuer:
     def _round_is_issued(self) -> bool:
         """Whether a round is on its way out: the one that was, or the next if nothing is under way any more."""
         groups = self._state.groups
-        is_idle = not any(found.task.kind is Kind.TRAINING for found in self._state.credits.all())
+        is_idle = not any(open_task.task.kind is Kind.TRAINING for open_task in self._state.credits.all())
         self._round.advance(
             is_idle=is_idle, next_group_id=groups.next_group_id, num_missing=groups.num_missing
         )
@@ -163,9 +163,10 @@ class Issuer:
         attempts = list(self._state.groups.first_attempts(group))
         if not self._replicate:
             return self._issue_attempt(attempts[0], len(attempts))
-        for number, wanted in enumerate(attempts):
+        for num_issued, wanted in enumerate(attempts):
             if not self._issue_attempt(wanted, 1):
-                if number:
+                # With no attempt issued the group is not open yet, and nothing of it is lacking.
+                if num_issued:
                     self._lacking.add(group)
                 return False
         return True
@@ -194,7 +195,7 @@ class Issuer:
         if self._groups.redundant_replicas:
             full = full_of_group(
                 self._state.credits.num_of_group(group),
-                num_workers=sum(each.served_version >= min_version for each in self._able),
+                num_workers=sum(worker.served_version >= min_version for worker in self._able),
                 num_replicas=self._groups.num_replicas,
                 num_redundant=self._groups.redundant_replicas,
             )
@@ -211,7 +212,7 @@ class Issuer:
 
     def _send(self, task: RolloutTask, worker_id: str, grant: Grant) -> None:
         open_task = self._state.on_task(task, worker_id, None)
-        open_task.delivery = self._outbox.task(task, grant.partition)
+        open_task.delivery = self._sender.task(task, grant.partition)
         reason = task.issue_reason.value if task.kind is Kind.TRAINING else "evaluation"
         self._metrics.dispatcher_tasks_issued.labels(task.kind.value, reason).inc()
 
@@ -223,6 +224,6 @@ class Issuer:
         return IssuePosition(
             version=self._state.ledger.version,
             alpha=self._state.ledger.alpha,
-            ledger_position=self._intake.ledger_position,
-            samples_positions=tuple(self._intake.samples_positions),
+            ledger_position=self._reader.ledger_position,
+            samples_positions=tuple(self._reader.samples_positions),
         )

@@ -1,6 +1,7 @@
 """Leases and grants against a live broker: contact, expiry, reconciliation, partitions for new workers.
 
-Before anything is declared lost, workers and samples are read up to end offsets fetched afterwards.
+Before anything is declared lost, workers and samples are read up to end offsets fetched afterwards: a sample that is in
+the log already must not be declared lost.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from producers.dispatcher.credits import OpenTask
-    from producers.dispatcher.reader import Intake
-    from producers.dispatcher.sender import Outbox
+    from producers.dispatcher.reader import LogReader
+    from producers.dispatcher.sender import TaskSender
     from producers.dispatcher.settings import DispatcherSettings
     from producers.dispatcher.state import DispatcherState
     from producers.dispatcher.workers import KnownWorker
@@ -35,7 +36,20 @@ lost_contact_seconds = 2.0
 
 
 class LeaseKeeper:
-    """Gives grants to workers that are heard and takes back those of workers that are not."""
+    """Gives grants to workers that send heartbeats and takes back those of workers that do not.
+
+    | a worker is  | reached by                                         | its open tasks                          |
+    | ---          | ---                                                | ---                                     |
+    | waiting      | a heartbeat without a grant                        | it has none                             |
+    | granted      | a free tasks partition; Grant is written           | run                                     |
+    | expired      | no heartbeat for `lease_seconds`; Revoke is written | are lost; a heartbeat makes it waiting   |
+    | released     | its tombstone; Revoke is written                   | are lost, but for samples that are read |
+
+    Example: leases last 3 s. Worker w holds task 4.7; its last heartbeat was read at 10.0 s. At 13.1 s its lease has
+    expired. First workers and samples are read to their ends: a heartbeat there renews the lease, the sample of 4.7
+    there ends the task. Else 4.7 is declared lost and the grant revoked. Had the broker not answered since 10.9 s,
+    nothing would happen at 13.1 s: when it answers again, at 20.0 s, every lease starts again and ends at 23.0 s.
+    """
 
     def __init__(
         self,
@@ -44,8 +58,8 @@ class LeaseKeeper:
         topics: RunTopics,
         *,
         consumer: Consumer,
-        intake: Intake,
-        outbox: Outbox,
+        reader: LogReader,
+        sender: TaskSender,
         metrics: Metrics,
         epoch: int,
         clock: Callable[[], float],
@@ -55,52 +69,54 @@ class LeaseKeeper:
         self._state = state
         self._topics = topics
         self._consumer = consumer
-        self._intake = intake
-        self._outbox = outbox
+        self._reader = reader
+        self._sender = sender
         self._metrics = metrics
         self._epoch = epoch
         self._clock = clock
         self._last_contact = clock()
         self._grants_given = 0
         self._no_partition_for: set[str] = set()
-        self._places = [TopicPartition(topics.workers, 0)] + [
-            TopicPartition(name, number)
+        self._written_by_workers = [TopicPartition(topics.workers, 0)] + [
+            TopicPartition(name, partition)
             for name in (topics.samples, topics.evaluations)
-            for number in range(settings.broker.samples_partitions)
+            for partition in range(settings.broker.samples_partitions)
         ]
 
     def contact(self, now: float) -> None:
-        """The broker answered; after a gap, silence of workers proves nothing and leases begin anew."""
+        """Note that the broker answered; after a gap of `lost_contact_seconds` every lease starts again."""
         if now - self._last_contact > lost_contact_seconds:
+            # Heartbeats may have been written that could not be read: that none was read proves nothing.
             self._state.workers.restart_leases(now)
         self._last_contact = now
 
     def keep_contact(self, now: float) -> None:
-        """Ask the broker for a sign of life when nothing has been read for a while."""
+        """Fetch end offsets when nothing was read for `contact_seconds`: an idle log is no lost contact."""
         if now - self._last_contact >= contact_seconds and self._ends() is not None:
             self.contact(self._clock())
 
     def end_leases(self, now: float) -> None:
-        """Take back the grants of workers that left or fell silent, with everything they still owe."""
-        departed, self._state.departed = self._state.departed, []
-        for worker_id in departed:
-            self._let_go(worker_id, "left")
-        if now - self._last_contact > contact_seconds or not self._state.workers.silent(now):
+        """Take back the grants of workers with a tombstone or an expired lease, and declare their tasks lost."""
+        tombstoned, self._state.tombstoned = self._state.tombstoned, []
+        for worker_id in tombstoned:
+            self._release(worker_id, "left")
+        if now - self._last_contact > contact_seconds or not self._state.workers.with_expired_lease(now):
             return
+        # What was written but not read yet may renew a lease or end a task.
         if not self._read_on():
             return
-        for worker in self._state.workers.silent(now):
-            if now - worker.last_heard <= self._dispatch.lease_seconds:
-                continue  # heard while another one's samples were read
+        for worker in self._state.workers.with_expired_lease(now):
+            if now - worker.last_heartbeat <= self._dispatch.lease_seconds:
+                continue  # its heartbeat was read while another worker's tasks were declared lost
             worker.is_expired = True
             self._metrics.dispatcher_leases_expired.inc()
             log.warning("lease expired", worker=worker.worker_id)
-            self._let_go(worker.worker_id, "lease expired")
+            self._release(worker.worker_id, "lease expired")
 
     def reconcile(self, now: float) -> None:
         """Declare tasks lost that their worker has read but neither names in heartbeats nor ends."""
-        heard, self._state.new_heartbeats = self._state.new_heartbeats, set()
-        for worker_id in heard:
+        updated, self._state.new_heartbeats = self._state.new_heartbeats, set()
+        for worker_id in updated:
             worker = self._state.workers.workers.get(worker_id)
             if worker is None:
                 continue
@@ -116,8 +132,8 @@ class LeaseKeeper:
                     if open_task is not None:
                         self.lose(open_task)
                 if worker.status is not None and not worker.status.open_tasks:
-                    # A record that voids what follows it may stand in its partition: a new grant begins behind it.
-                    self._let_go(worker_id, "takes none of its tasks")
+                    # A record in its partition may void all that follows; only a new grant begins behind it.
+                    self._release(worker_id, "takes none of its tasks")
 
     def give_grants(self) -> None:
         """Give every worker that waits for one a partition of its own."""
@@ -127,12 +143,16 @@ class LeaseKeeper:
         partitions = self._state.workers.free_partitions()
         for worker in waiting[len(partitions) :]:
             self._complain_about_partitions(worker)
-        places = [TopicPartition(self._topics.tasks, number) for number in partitions[: len(waiting)]]
-        ends = self._consumer.end_offsets(places) if places else {}
-        for worker, place in zip(waiting, places, strict=False):
+        assigned = [TopicPartition(self._topics.tasks, partition) for partition in partitions[: len(waiting)]]
+        ends = self._consumer.end_offsets(assigned) if assigned else {}
+        for worker, partition in zip(waiting, assigned, strict=False):
             self._grants_given += 1
-            self.give(worker.worker_id, f"{self._epoch}.{self._grants_given}", place.partition, ends[place])
-            log.info("grant given", worker=worker.worker_id, partition=place.partition, start=ends[place])
+            self.give(
+                worker.worker_id, f"{self._epoch}.{self._grants_given}", partition.partition, ends[partition]
+            )
+            log.info(
+                "grant given", worker=worker.worker_id, partition=partition.partition, start=ends[partition]
+            )
 
     def give(self, worker_id: str, grant_id: str, partition: int, start_offset: int) -> None:
         """Write a grant under this epoch: a new one, or a live one repeated."""
@@ -143,13 +163,13 @@ class LeaseKeeper:
             partition=partition,
             start_offset=start_offset,
         )
-        self._outbox.control(grant)
+        self._sender.control(grant)
         self._state.workers.granted(grant, self._clock())
 
     def lose(self, open_task: OpenTask) -> None:
         """Declare a task lost, in the log."""
         for sample in self._state.lose(open_task):
-            self._outbox.lost(sample)
+            self._sender.lost(sample)
         log.info("task lost", task=open_task.task_id, worker=open_task.worker_id)
 
     def lose_tasks_without_grant(self) -> None:
@@ -163,12 +183,12 @@ class LeaseKeeper:
             if open_task.task.grant_id not in live:
                 self.lose(open_task)
 
-    def _let_go(self, worker_id: str, reason: str) -> None:
+    def _release(self, worker_id: str, reason: str) -> None:
         worker = self._state.workers.workers.get(worker_id)
         if worker is None:
             return
         if not self._read_on():
-            self._state.departed.append(worker_id)
+            self._state.tombstoned.append(worker_id)  # again at the next turn, when the broker answers
             return
         for open_task in self._state.credits.of_worker(worker_id):
             self.lose(open_task)
@@ -176,15 +196,16 @@ class LeaseKeeper:
             revoke = Revoke(
                 grant_id=worker.grant.grant_id, epoch=self._epoch, worker_id=worker_id, reason=reason
             )
-            self._outbox.control(revoke)
+            self._sender.control(revoke)
             self._state.on_control(revoke, self._clock())
+        # An expired worker stays known: its next heartbeat brings it back.
         if not worker.is_expired:
-            self._state.workers.left(worker_id)
+            self._state.workers.release(worker_id)
 
     def _ends(self) -> dict[TopicPartition, int] | None:
         """Ends of what workers write, fetched now; None while the broker does not answer."""
         try:
-            return self._consumer.end_offsets(self._places)
+            return self._consumer.end_offsets(self._written_by_workers)
         except BrokerError as error:
             log.warning("no contact with the broker", error=str(error))
             return None
@@ -193,9 +214,11 @@ class LeaseKeeper:
         """Take in what workers wrote up to ends fetched now; False where that cannot be done at present."""
         ends = self._ends()
         deadline = time.monotonic() + lost_contact_seconds
-        while ends is not None and any(self._consumer.position(place) < end for place, end in ends.items()):
+        while ends is not None and any(
+            self._consumer.position(partition) < end for partition, end in ends.items()
+        ):
             for record in self._consumer.poll(poll_seconds):
-                self._intake.take_in(record, self._clock())
+                self._reader.take_in(record, self._clock())
             if time.monotonic() > deadline:
                 return False
         return ends is not None

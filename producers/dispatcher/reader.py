@@ -18,7 +18,7 @@ from schemas.codec import SchemaError, decode_as
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from producers.dispatcher.sender import Outbox
+    from producers.dispatcher.sender import TaskSender
     from producers.dispatcher.state import DispatcherState
     from rollog.kernel.broker.ports import Record, TopicPartition
     from rollog.kernel.broker.topics import RunTopics
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 log = get_logger("dispatcher")
 
 
-class Intake:
+class LogReader:
     """Folds records into the state, by topic."""
 
     def __init__(
@@ -36,18 +36,18 @@ class Intake:
         state: DispatcherState,
         topics: RunTopics,
         *,
-        outbox: Outbox,
+        sender: TaskSender,
         metrics: Metrics,
         limits: SampleLimits,
-        lettered: set[tuple[str, int, int]],
+        dead_lettered: set[tuple[str, int, int]],
         max_dead_letters_in_a_row: int,
     ) -> None:
         self._limit = DeadLetterLimit(max_dead_letters_in_a_row)
         self._state = state
-        self._outbox = outbox
+        self._sender = sender
         self._metrics = metrics
         self._limits = limits
-        self._lettered = lettered
+        self._dead_lettered = dead_lettered
         self._samples_topic = topics.samples
         self._steps_topic = topics.steps
         self._handlers = {
@@ -62,10 +62,10 @@ class Intake:
 
     def begin_at(self, positions: Mapping[TopicPartition, int]) -> None:
         """Everything before these positions has been folded already."""
-        for place, offset in positions.items():
-            if place.topic == self._samples_topic:
-                self.samples_positions[place.partition] = offset
-            elif place.topic == self._steps_topic:
+        for partition, offset in positions.items():
+            if partition.topic == self._samples_topic:
+                self.samples_positions[partition.partition] = offset
+            elif partition.topic == self._steps_topic:
                 self.ledger_position = offset
 
     def take_in(self, record: Record, now: float) -> None:
@@ -124,7 +124,7 @@ class Intake:
 
     def _take_in_worker(self, record: Record, now: float) -> None:
         if record.value is None:
-            self._state.on_departure((record.key or b"").decode(errors="replace"))
+            self._state.on_tombstone((record.key or b"").decode(errors="replace"))
             return
         try:
             status = decode_as(WorkerStatus, record.value)
@@ -136,11 +136,11 @@ class Intake:
 
     def _set_aside(self, record: Record, reason: str) -> None:
         place = (record.topic, record.partition, record.offset)
-        if place in self._lettered:
+        if place in self._dead_lettered:
             return
         self._limit.dead(record, reason)
-        self._lettered.add(place)
-        self._outbox.dead_letter(record, reason)
+        self._dead_lettered.add(place)
+        self._sender.dead_letter(record, reason)
         topic = record.topic.rsplit(".", 1)[-1]
         self._metrics.broker_dead_letters.labels(topic).inc()
         log.warning("record set aside", topic=topic, offset=record.offset, reason=reason)

@@ -6,8 +6,7 @@ import secrets
 from typing import TYPE_CHECKING
 
 from producers.dispatcher.dataset import load_prompts
-from producers.dispatcher.dispatcher import Dispatcher
-from rollog.kernel.broker.topics import RunTopics
+from producers.dispatcher.startup import TakeOver
 from rollog.kernel.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -26,16 +25,16 @@ def run_dispatcher(settings: DispatcherSettings, broker: Broker, metrics: Metric
     Raises DataError for prompts that cannot be used and Superseded when a newer dispatcher takes over.
     """
     prompts, held_out = load_data(settings.data)
-    dispatcher = Dispatcher(
-        settings,
-        broker,
-        RunTopics(settings.prefix, settings.run),
-        metrics,
+    take_over = TakeOver(
+        settings=settings,
+        broker=broker,
+        metrics=metrics,
         dispatcher_id=f"dispatcher-{secrets.token_hex(4)}",
         prompts=prompts,
         held_out=held_out,
     )
-    dispatcher.run(stop)
+    with take_over.start() as dispatcher:
+        dispatcher.run(stop)
 
 
 def load_data(data: DataConfig) -> tuple[list[Prompt], list[Prompt]]:

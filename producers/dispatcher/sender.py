@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 flush_seconds = 30.0
 
 
-class Outbox:
+class TaskSender:
     """Sends under one epoch through one idempotent producer."""
 
     def __init__(

@@ -1,29 +1,49 @@
-"""How a dispatcher takes a run over: a new epoch, fences on every tasks partition, the state read from the log.
+"""How a dispatcher takes a run over: everything that happens before its first turn.
 
-On crash at any point nothing is lost: the next dispatcher takes a higher epoch and begins again.
+1. Commit the next epoch to `control`. Whatever an older dispatcher still writes there is void from now on.
+2. Write a fence of that epoch to every tasks partition. Tasks of older epochs behind it are void.
+3. Fetch the end of every topic, then read the log up to these ends and fold it into the state.
+4. Repeat the grants that are live under the new epoch, and declare tasks lost whose grant is not live.
+5. Return a whole dispatcher, which reads on from the ends of 3.
+
+On crash at any point nothing is lost: the next dispatcher takes a higher epoch and begins again. The epoch comes
+first, because only after it no other dispatcher can change what is read in 3.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from dataclasses import dataclass, field
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from producers.dispatcher.dispatcher import Dispatcher, DispatcherParts
+from producers.dispatcher.history import History, rebuild
+from producers.dispatcher.issuing import Issuer
+from producers.dispatcher.leases import LeaseKeeper
+from producers.dispatcher.reader import LogReader
+from producers.dispatcher.sender import TaskSender
+from producers.dispatcher.state import DispatcherState
+from producers.dispatcher.tasks import is_issued_by_a_dispatcher
 from rollog.kernel.broker.ports import TopicPartition
-from rollog.kernel.broker.reading import read_to_end
-from rollog.kernel.errors import Superseded
-from rollog.rules.reading import control_record, read_ledger_record
-from schemas import DeadLetter, DispatcherEpoch, Fence, Grant, RolloutTask
-from schemas.codec import SchemaError, decode, decode_as, encode
+from rollog.kernel.broker.reading import read_to_end, read_until
+from rollog.kernel.broker.topics import RunTopics
+from rollog.kernel.logs import get_logger
+from rollog.rules.headers import SampleLimits
+from rollog.rules.reading import control_record
+from schemas import DispatcherEpoch, RolloutTask
+from schemas.codec import encode
 from schemas.headers import headers_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from producers.dispatcher.sender import Outbox
-    from producers.dispatcher.state import DispatcherState
-    from rollog.kernel.broker.ports import Broker, Record
-    from rollog.kernel.broker.topics import RunTopics
+    from producers.dispatcher.settings import DispatcherSettings
+    from rollog.kernel.broker.ports import Broker, Consumer, Producer
+    from rollog.kernel.metrics import Metrics
+    from schemas import Grant, Prompt
+
+log = get_logger("dispatcher")
 
 commit_seconds = 30.0
 fence_seconds = 60.0
@@ -35,7 +55,7 @@ def take_epoch(broker: Broker, topics: RunTopics, dispatcher_id: str) -> int:
         with broker.consumer(client_id="dispatcher-takeover") as consumer:
             records = read_to_end(consumer, topics.control, 0)
             epochs = [
-                found.epoch for found in map(control_record, records) if isinstance(found, DispatcherEpoch)
+                record.epoch for record in map(control_record, records) if isinstance(record, DispatcherEpoch)
             ]
         epoch = max(epochs, default=0) + 1
         notice = DispatcherEpoch(epoch=epoch, dispatcher_id=dispatcher_id)
@@ -45,97 +65,169 @@ def take_epoch(broker: Broker, topics: RunTopics, dispatcher_id: str) -> int:
     return epoch
 
 
-def fence_partitions(outbox: Outbox, topics: RunTopics, num_partitions: int) -> dict[TopicPartition, int]:
+def fence_partitions(sender: TaskSender, topics: RunTopics, num_partitions: int) -> dict[TopicPartition, int]:
     """Append a fence to every tasks partition; returns the offset after each."""
-    fences = {number: outbox.fence(number) for number in range(num_partitions)}
+    fences = {partition: sender.fence(partition) for partition in range(num_partitions)}
     return {
-        TopicPartition(topics.tasks, number): fence.offset(fence_seconds) + 1
-        for number, fence in fences.items()
+        TopicPartition(topics.tasks, partition): fence.offset(fence_seconds) + 1
+        for partition, fence in fences.items()
     }
 
 
-@dataclass(slots=True)
-class History:
-    """What a take-over reads of the log before samples: small records, and tasks that no fence before them voids.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakeOver:
+    """Who takes a run over, and the prompts it hands out."""
 
-    `epoch` is that of the dispatcher that takes over; a fence of a higher one is nobody's and voids nothing. Tasks that
-    `is_issued` does not recognize, or whose id was read before, are nobody's either.
-    """
+    settings: DispatcherSettings
+    broker: Broker
+    metrics: Metrics
+    dispatcher_id: str
+    prompts: Sequence[Prompt]
+    held_out: Sequence[Prompt]
+    clock: Callable[[], float] = time.monotonic
 
-    epoch: int
-    is_issued: Callable[[RolloutTask], bool]
-    control: list[Record] = field(default_factory=list)
-    steps: list[Record] = field(default_factory=list)
-    tasks: list[tuple[RolloutTask, int]] = field(default_factory=list)
-    workers: dict[bytes | None, Record] = field(default_factory=dict)
-    lettered: set[tuple[str, int, int]] = field(default_factory=set)
-    _task_ids: set[str] = field(default_factory=set)
-    _fences: defaultdict[int, int] = field(default_factory=lambda: defaultdict(int))
+    def start(self) -> Dispatcher:
+        """Connect and take the run over. Raises Superseded when a newer dispatcher owns the run already."""
+        with ExitStack() as opened:
+            producer = opened.enter_context(self.broker.producer(client_id="dispatcher"))
+            consumer = opened.enter_context(self.broker.consumer(client_id="dispatcher"))
+            dispatcher = self.complete(producer, consumer)
+            opened.pop_all()  # from here on the dispatcher closes them
+        return dispatcher
 
-    def add(self, record: Record, topics: RunTopics) -> None:
-        """Take in one record; of each worker only the newest is kept."""
-        if record.topic == topics.control:
-            self.control.append(record)
-        elif record.topic == topics.steps:
-            self.steps.append(record)
-        elif record.topic == topics.workers:
-            self.workers[record.key] = record
-        elif record.topic == topics.dead_letters:
-            self._add_letter(record)
-        else:
-            self._add_task(record)
-
-    def _add_letter(self, record: Record) -> None:
-        try:
-            letter = decode_as(DeadLetter, record.value or b"")
-        except SchemaError:
-            return  # operators read this topic, nobody decides by it
-        self.lettered.add((letter.topic, letter.partition, letter.offset))
-
-    def _add_task(self, record: Record) -> None:
-        try:
-            decoded = decode(record.value or b"")
-        except SchemaError:
-            return  # the worker that reads it sets it aside
-        match decoded:
-            case Fence(epoch=epoch) if epoch <= self.epoch:
-                self._fences[record.partition] = max(self._fences[record.partition], epoch)
-            case RolloutTask() as task if task.epoch >= self._fences[record.partition]:
-                if task.task_id not in self._task_ids and self.is_issued(task):
-                    self._task_ids.add(task.task_id)
-                    self.tasks.append((task, record.offset))
-
-
-def rebuild(state: DispatcherState, history: History, now: float) -> dict[str, Grant]:
-    """Fold a history into an empty state; returns the live grants by worker.
-
-    Heartbeats of the past prove nothing: a worker is a candidate once it is heard from now on.
-    """
-    workers_of_grants: dict[str, str] = {}
-    for record in history.control:
-        decoded = control_record(record)
-        if decoded is not None:
-            state.on_control(decoded, now)
-        if isinstance(decoded, Grant):
-            workers_of_grants[decoded.grant_id] = decoded.worker_id
-    for record in history.steps:
-        state.on_ledger(*read_ledger_record(record))
-    for task, offset in history.tasks:
-        state.on_task(task, workers_of_grants.get(task.grant_id, ""), offset)
-    for record in history.workers.values():
-        if record.value is None:
-            state.on_departure((record.key or b"").decode(errors="replace"))
-    return {
-        worker.worker_id: worker.grant
-        for worker in state.workers.workers.values()
-        if worker.grant is not None
-    }
-
-
-def check_epoch(state: DispatcherState, epoch: int) -> None:
-    """Raise Superseded when a newer dispatcher owns the run."""
-    if state.highest_epoch > epoch:
-        raise Superseded(
-            f"a dispatcher with epoch {state.highest_epoch} has taken over from this one (epoch {epoch}); "
-            "only one may run: leave the newer one alone"
+    def complete(self, producer: Producer, consumer: Consumer) -> Dispatcher:
+        """Take the run over with clients that are open; the dispatcher closes them."""
+        settings, topics = self.settings, self._topics
+        epoch = take_epoch(self.broker, topics, self.dispatcher_id)
+        sender = TaskSender(producer, topics, epoch, settings.broker.samples_partitions)
+        partitions = self._partitions()
+        # Fences first: a task of an older epoch that is appended later lies behind a fence and is void.
+        fences = fence_partitions(sender, topics, settings.broker.max_workers)
+        ends = consumer.end_offsets(partitions) | fences
+        now = self.clock()
+        history = self._read_history(consumer, ends, epoch)
+        state = DispatcherState(settings, len(self.held_out))
+        grants = rebuild(state, history, now)
+        state.check_epoch(epoch)
+        reader = self._reader(state, sender, history)
+        self._read_results(consumer, reader, ends, now)
+        parts = self._parts(producer, consumer, state, reader=reader, sender=sender, epoch=epoch)
+        _resume_grants(parts.leases, grants.values())
+        consumer.assign(
+            {partition: ends[partition] for partition in partitions if partition.topic != topics.dead_letters}
         )
+        state.cancel_tasks_of_closed_groups()
+        self.metrics.dispatcher_epoch.set(epoch)
+        log.info("dispatcher ready", epoch=epoch, version=state.ledger.version, grants=len(grants))
+        return Dispatcher(settings, self.metrics, parts, clock=self.clock)
+
+    @property
+    def _topics(self) -> RunTopics:
+        return RunTopics(self.settings.prefix, self.settings.run)
+
+    @property
+    def _result_topics(self) -> tuple[str, str]:
+        return (self._topics.samples, self._topics.evaluations)
+
+    def _partitions(self) -> list[TopicPartition]:
+        """Every partition that is read, but those of `tasks`: these end at their fences."""
+        topics = self._topics
+        singles = (topics.control, topics.steps, topics.workers, topics.dead_letters)
+        return [TopicPartition(name, 0) for name in singles] + [
+            TopicPartition(name, partition)
+            for name in self._result_topics
+            for partition in range(self.settings.broker.samples_partitions)
+        ]
+
+    def _read_history(self, consumer: Consumer, ends: Mapping[TopicPartition, int], epoch: int) -> History:
+        """Everything but samples and evaluations: these are folded one by one, and need tasks and ledger before."""
+        read = {
+            partition: end for partition, end in ends.items() if partition.topic not in self._result_topics
+        }
+        history = History(epoch, self._is_issued)
+        for record in read_until(consumer, consumer.beginning_offsets(read), read):
+            history.add(record, self._topics)
+        return history
+
+    def _is_issued(self, task: RolloutTask) -> bool:
+        settings = self.settings
+        return is_issued_by_a_dispatcher(
+            task, settings.run_config.seed, num_replicas=settings.groups.num_replicas
+        )
+
+    def _reader(self, state: DispatcherState, sender: TaskSender, history: History) -> LogReader:
+        settings = self.settings
+        reader = LogReader(
+            state,
+            self._topics,
+            sender=sender,
+            metrics=self.metrics,
+            limits=SampleLimits(
+                num_partitions=settings.broker.samples_partitions,
+                num_replicas=settings.groups.num_replicas,
+                temperature=settings.sampling.temperature,
+            ),
+            dead_lettered=history.dead_lettered,
+            max_dead_letters_in_a_row=settings.broker.max_dead_letters_in_a_row,
+        )
+        reader.set_aside_unreadable(history.control, history.workers.values())
+        return reader
+
+    def _read_results(
+        self, consumer: Consumer, reader: LogReader, ends: Mapping[TopicPartition, int], now: float
+    ) -> None:
+        results = {
+            partition: end for partition, end in ends.items() if partition.topic in self._result_topics
+        }
+        for record in read_until(consumer, consumer.beginning_offsets(results), results):
+            reader.take_in(record, now)
+        reader.begin_at(ends)
+
+    def _parts(
+        self,
+        producer: Producer,
+        consumer: Consumer,
+        state: DispatcherState,
+        *,
+        reader: LogReader,
+        sender: TaskSender,
+        epoch: int,
+    ) -> DispatcherParts:
+        leases = LeaseKeeper(
+            self.settings,
+            state,
+            self._topics,
+            consumer=consumer,
+            reader=reader,
+            sender=sender,
+            metrics=self.metrics,
+            epoch=epoch,
+            clock=self.clock,
+        )
+        issuer = Issuer(
+            self.settings,
+            state,
+            reader=reader,
+            sender=sender,
+            metrics=self.metrics,
+            epoch=epoch,
+            prompts=self.prompts,
+            held_out=self.held_out,
+        )
+        return DispatcherParts(
+            epoch=epoch,
+            state=state,
+            producer=producer,
+            consumer=consumer,
+            reader=reader,
+            sender=sender,
+            leases=leases,
+            issuer=issuer,
+        )
+
+
+def _resume_grants(leases: LeaseKeeper, grants: Iterable[Grant]) -> None:
+    """Repeat live grants, so that workers take tasks of the new epoch; what no live grant covers is lost."""
+    for grant in grants:
+        leases.give(grant.worker_id, grant.grant_id, grant.partition, grant.start_offset)
+    leases.lose_tasks_without_grant()

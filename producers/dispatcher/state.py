@@ -9,10 +9,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from producers.dispatcher.credits import CreditLedger, OpenTask
-from producers.dispatcher.evaluation_tracker import EvaluationBook
+from producers.dispatcher.evaluation_tracker import EvaluationTracker
 from producers.dispatcher.group_tracker import GroupTracker
 from producers.dispatcher.workers import WorkerRegistry
+from rollog.kernel.errors import Superseded
 from rollog.rules.ledger_state import LedgerState
+from rollog.rules.samples import sample_of_task
 from schemas import (
     CancelReason,
     DatasetEnd,
@@ -21,10 +23,8 @@ from schemas import (
     Kind,
     Revoke,
     RunClosed,
-    Sample,
     Status,
     Stopped,
-    sample_id,
 )
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from producers.dispatcher.settings import DispatcherSettings
     from rollog.rules.headers import SampleHeader
     from rollog.rules.reading import ControlRecord
-    from schemas import LedgerRecord, RolloutTask, WorkerStatus
+    from schemas import LedgerRecord, RolloutTask, Sample, WorkerStatus
 
 lost_by = "dispatcher"
 
@@ -46,7 +46,7 @@ class DispatcherState:
         self.groups = GroupTracker(
             self.ledger, settings.groups, settings.freshness, settings.run_config.num_steps
         )
-        self.evaluations = EvaluationBook(settings.evaluation, num_held_out)
+        self.evaluations = EvaluationTracker(settings.evaluation, num_held_out)
         self.credits = CreditLedger()
         self.workers = WorkerRegistry(
             lease_seconds=settings.dispatch.lease_seconds,
@@ -58,7 +58,7 @@ class DispatcherState:
         self.is_stopped = False
         self.is_run_closed = False
         self.to_cancel: list[tuple[str, CancelReason]] = []
-        self.departed: list[str] = []
+        self.tombstoned: list[str] = []
         self.new_heartbeats: set[str] = set()
         self._revoked: set[str] = set()
 
@@ -80,6 +80,14 @@ class DispatcherState:
                 self.is_stopped = True
             case RunClosed():
                 self.is_run_closed = True
+
+    def check_epoch(self, epoch: int) -> None:
+        """Raise Superseded when a newer dispatcher than that of `epoch` owns the run."""
+        if self.highest_epoch > epoch:
+            raise Superseded(
+                f"a dispatcher with epoch {self.highest_epoch} has taken over from this one (epoch {epoch}); "
+                "only one may run: leave the newer one alone"
+            )
 
     def on_ledger(self, record: LedgerRecord, digest: bytes) -> None:
         """A record of `steps`. Raises LedgerError when the chain is broken."""
@@ -111,12 +119,12 @@ class DispatcherState:
             self.evaluations.lost(open_task.task)
 
     def on_worker(self, status: WorkerStatus, now: float) -> None:
-        """A heartbeat; what it says is running and can only end stale is noted for cancelling."""
-        self.workers.heard(status, now)
-        self.cancel(self._hopeless(status), CancelReason.STALE)
+        """A heartbeat; running rollouts that cannot be fresh when they end are noted for cancelling."""
+        self.workers.on_heartbeat(status, now)
+        self.cancel(self._cannot_be_fresh(status), CancelReason.STALE)
         self.new_heartbeats.add(status.worker_id)
 
-    def _hopeless(self, status: WorkerStatus) -> list[str]:
+    def _cannot_be_fresh(self, status: WorkerStatus) -> list[str]:
         running = ((self.credits.get(task_id), first) for task_id, first in status.first_versions.items())
         return [
             open_task.task_id
@@ -124,13 +132,13 @@ class DispatcherState:
             if open_task is not None and self.groups.cannot_be_fresh(open_task.task.group_id, first)
         ]
 
-    def on_departure(self, worker_id: str) -> None:
-        """A worker wiped its record: it is gone."""
-        if worker_id in self.workers.workers and worker_id not in self.departed:
-            self.departed.append(worker_id)
+    def on_tombstone(self, worker_id: str) -> None:
+        """A worker's tombstone: it leaves. Noted until its samples are read and its grant can be revoked."""
+        if worker_id in self.workers.workers and worker_id not in self.tombstoned:
+            self.tombstoned.append(worker_id)
 
     def lose(self, open_task: OpenTask) -> list[Sample]:
-        """Give an open task up; returns the `lost` records that say so, one per replica it still owes."""
+        """Close an open task as lost; returns the `lost` records to write, one per replica without a sample."""
         replicas = sorted(open_task.remaining)
         self.credits.lose(open_task.task_id)
         if open_task.task.kind is Kind.EVALUATION:
@@ -146,18 +154,18 @@ class DispatcherState:
     def take_cancels(self) -> list[tuple[OpenTask, CancelReason]]:
         """Open tasks to be cancelled now, with the reason; each is returned once."""
         noted, self.to_cancel = self.to_cancel, []
-        found = []
+        cancels = []
         for task_id, reason in noted:
             open_task = self.credits.get(task_id)
             if open_task is not None and not open_task.is_cancelled:
                 open_task.is_cancelled = True
-                found.append((open_task, reason))
-        return found
+                cancels.append((open_task, reason))
+        return cancels
 
     def cancel_training_tasks(self) -> None:
         """Note every open training task for cancelling: the last step is taken."""
         self.cancel(
-            (found.task_id for found in self.credits.all() if found.task.kind is Kind.TRAINING),
+            (open_task.task_id for open_task in self.credits.all() if open_task.task.kind is Kind.TRAINING),
             CancelReason.SATISFIED,
         )
 
@@ -176,22 +184,6 @@ class DispatcherState:
 
 def _lost_sample(open_task: OpenTask, replica: int) -> Sample:
     task = open_task.task
-    lost = Sample(
-        sample_id=sample_id(task.group_id, replica, task.attempt),
-        task_id=task.task_id,
-        kind=task.kind,
-        status=Status.LOST,
-        epoch=task.epoch,
-        grant_id=task.grant_id,
-        worker_id=open_task.worker_id,
-        group_id=task.group_id,
-        replica=replica,
-        attempt=task.attempt,
-        prompt_id=task.prompt.prompt_id,
-        temperature=task.sampling.temperature,
-        seed=task.seed,
-        metadata={"written_by": lost_by},
-    )
-    if task.kind is Kind.TRAINING:
-        return lost
-    return replace(lost, pinned_version=task.pinned_version, evaluation=task.evaluation)
+    # The worker may have used another seed for a later replica of the task; a lost rollout has no tokens to explain.
+    lost = sample_of_task(task, replica, status=Status.LOST, worker_id=open_task.worker_id, seed=task.seed)
+    return replace(lost, metadata={"written_by": lost_by})

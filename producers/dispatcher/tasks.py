@@ -1,4 +1,4 @@
-"""What stands in a task: prompt, seed, sampling, partition, and the positions that were read when it was issued."""
+"""What a task says: prompt, seed, sampling, partition, and the positions that were read when it was issued."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The workers a dispatcher knows: who was heard when, who holds which grant, whose lease ran out.
+"""The workers a dispatcher knows: last heartbeats, grants, leases that expired.
 
-Pure: the caller gives the time. Silence counts only while the dispatcher itself has contact with the broker.
+Pure: the caller gives the time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class KnownWorker:
     """One worker incarnation."""
 
     worker_id: str
-    last_heard: float
+    last_heartbeat: float
     status: WorkerStatus | None = None
     grant: Grant | None = None
     is_expired: bool = False
@@ -36,48 +36,52 @@ class WorkerRegistry:
     prefetch_tasks: int
     workers: dict[str, KnownWorker] = field(default_factory=dict)
 
-    def heard(self, status: WorkerStatus, now: float) -> None:
-        """A heartbeat arrived; a worker that was given up is alive again and gets a new grant."""
+    def on_heartbeat(self, status: WorkerStatus, now: float) -> None:
+        """Renew a worker's lease; one whose lease had expired is alive again and waits for a new grant."""
         worker = self.workers.get(status.worker_id)
         if worker is None:
-            worker = self.workers[status.worker_id] = KnownWorker(worker_id=status.worker_id, last_heard=now)
-        worker.last_heard = now
+            worker = self.workers[status.worker_id] = KnownWorker(
+                worker_id=status.worker_id, last_heartbeat=now
+            )
+        worker.last_heartbeat = now
         worker.status = status
         worker.is_expired = False
 
-    def left(self, worker_id: str) -> KnownWorker | None:
-        """A worker took its leave; returns it if it was known."""
+    def release(self, worker_id: str) -> KnownWorker | None:
+        """Remove a worker that leaves; returns it if it was known."""
         return self.workers.pop(worker_id, None)
 
     def granted(self, grant: Grant, now: float) -> None:
-        """A grant stands in the log (the newest epoch of it wins)."""
+        """Note a grant that is in the log (the newest epoch of it wins)."""
         worker = self.workers.get(grant.worker_id)
         if worker is None:
-            worker = self.workers[grant.worker_id] = KnownWorker(worker_id=grant.worker_id, last_heard=now)
+            worker = self.workers[grant.worker_id] = KnownWorker(
+                worker_id=grant.worker_id, last_heartbeat=now
+            )
         if worker.grant is None or worker.grant.epoch <= grant.epoch:
             worker.grant = grant
 
     def revoked(self, grant_id: str) -> None:
-        """A grant was taken back."""
+        """Note that a grant was taken back: its worker has none."""
         for worker in self.workers.values():
             if worker.grant is not None and worker.grant.grant_id == grant_id:
                 worker.grant = None
 
     def restart_leases(self, now: float) -> None:
-        """Contact with the broker was lost and is back: silence so far proves nothing."""
+        """Start every lease again, after a time without the broker: missing heartbeats prove nothing."""
         for worker in self.workers.values():
-            worker.last_heard = now
+            worker.last_heartbeat = now
 
-    def silent(self, now: float) -> list[KnownWorker]:
-        """Workers whose lease has run out."""
+    def with_expired_lease(self, now: float) -> list[KnownWorker]:
+        """Workers without a heartbeat for `lease_seconds`, as far as nobody has acted on it yet."""
         return [
             worker
             for worker in self.workers.values()
-            if not worker.is_expired and now - worker.last_heard > self.lease_seconds
+            if not worker.is_expired and now - worker.last_heartbeat > self.lease_seconds
         ]
 
     def without_grant(self) -> list[KnownWorker]:
-        """Workers that were heard and wait for a grant."""
+        """Workers with a heartbeat that wait for a grant."""
         return [
             worker
             for worker in self.workers.values()
@@ -88,13 +92,13 @@ class WorkerRegistry:
         ]
 
     def free_partitions(self) -> list[int]:
-        """The tasks partitions without a grant, in order; `broker.max_workers` are there."""
+        """The tasks partitions without a grant, in order; there are `broker.max_workers`."""
         taken = {worker.grant.partition for worker in self.workers.values() if worker.grant is not None}
-        return [number for number in range(self.num_partitions) if number not in taken]
+        return [partition for partition in range(self.num_partitions) if partition not in taken]
 
     @property
     def num_granted(self) -> int:
-        """Workers that hold a grant and are heard."""
+        """Workers that hold a grant and whose lease runs."""
         return sum(worker.grant is not None and not worker.is_expired for worker in self.workers.values())
 
     def num_serving(self, version: int) -> int:
@@ -126,7 +130,7 @@ class WorkerRegistry:
 
     def able(self, ledger: CreditLedger) -> list[Candidate]:
         """Workers that serve a version, with free slots (`num_slots` > 0) or without."""
-        found = []
+        able = []
         for worker in self.workers.values():
             status = worker.status
             if worker.grant is None or worker.is_expired or status is None or status.served_version is None:
@@ -134,7 +138,7 @@ class WorkerRegistry:
             if status.state not in (WorkerState.SERVING, WorkerState.RELOADING):
                 continue
             num_used = ledger.num_used(worker.worker_id)
-            found.append(
+            able.append(
                 Candidate(
                     worker_id=worker.worker_id,
                     num_slots=status.capacity + self.prefetch_tasks - num_used,
@@ -143,7 +147,7 @@ class WorkerRegistry:
                     is_serving=status.state is WorkerState.SERVING,
                 )
             )
-        return found
+        return able
 
 
 def missing_tasks(

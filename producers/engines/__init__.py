@@ -1,3 +1,11 @@
-"""Inference engines behind one port (`producers.engines.ports`)."""
+"""Inference engines behind one port, with one contract suite (tests/contract/test_engine_contract.py).
+
+ports.py                what a rollout worker needs: generate, abort, pause, load_weights, resume
+choice.py               which engine the configuration names
+vllm.py                 vLLM; vllm_worker.py is its part inside vLLM's own process
+transformers_engine.py  plain transformers, where vLLM is not installed
+simulated.py            no model: for tests and for benchmarks in simulated time
+starting.py             a start that can be abandoned          weights_file.py, model_files.py  files of a model
+"""
 
 from __future__ import annotations

@@ -39,8 +39,8 @@ def read_json(model: str, name: str) -> dict[str, Any]:
 
 def end_token_ids(model: str) -> tuple[int, ...]:
     """Tokens that end a response, from config.json and generation_config.json."""
-    found: list[int] = []
+    token_ids: list[int] = []
     for name in ("config.json", "generation_config.json"):
         value = read_json(model, name).get("eos_token_id")
-        found.extend([value] if isinstance(value, int) else value or [])
-    return tuple(dict.fromkeys(found))
+        token_ids.extend([value] if isinstance(value, int) else value or [])
+    return tuple(dict.fromkeys(token_ids))

@@ -97,5 +97,5 @@ class Engine(Protocol):
         ...
 
     async def close(self) -> None:
-        """End the engine and every process it started. A `start` under way is given up, not waited for."""
+        """End the engine and every process it started. A `start` under way is abandoned, not waited for."""
         ...

@@ -1,6 +1,6 @@
 """The fallback engine: plain transformers, one thread that advances all running requests token by token.
 
-Requests share one left-padded batch and its attention cache. The cache is built anew when requests join or the
+Requests share one left-padded batch and its attention cache. The cache is built again when requests join or the
 weights change, so every token is computed under exactly the version it is labelled with.
 """
 
@@ -152,7 +152,7 @@ class TransformersEngine:
     async def close(self) -> None:
         """End the thread, also one that is still building the model."""
         if self._thread.is_alive():
-            await asyncio.to_thread(self._start.give_up, _do_nothing)
+            await asyncio.to_thread(self._start.abandon, _do_nothing)
             await self._do(self._set_closed)
             self._thread.join()
 
@@ -315,7 +315,7 @@ class TransformersEngine:
             _resolve(running.future, running.result())
 
     def _drop_cache(self) -> None:
-        """Forget computed attention: everything that runs is computed anew before its next token."""
+        """Forget computed attention: everything that runs is computed again before its next token."""
         if self._batch is not None:
             self._waiting = [*self._batch.rows, *self._waiting]
             self._batch = None

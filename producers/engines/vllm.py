@@ -175,9 +175,9 @@ class VllmEngine:
         await self._call(self._llm.resume_generation())
 
     async def close(self) -> None:
-        """End vLLM's process; a start that is under way is given up."""
+        """End vLLM's process; a start that is under way is abandoned."""
         loop = asyncio.get_running_loop()
-        await asyncio.to_thread(self._start.give_up, _kill_engine_processes)
+        await asyncio.to_thread(self._start.abandon, _kill_engine_processes)
         await loop.run_in_executor(self._thread, _do_nothing)
         llm, self._llm, self._serving = self._llm, None, False
         if llm is not None:

@@ -1,1 +1,7 @@
-"""Rewards: the user's function, in processes of its own."""
+"""Rewards: the user's function, called apart from the worker so that nothing it does can stop the run.
+
+ports.py        what a rollout worker needs         choice.py    which of these the configuration names
+pool.py         several processes and their queue   worker.py    one of them: start, calls, time-out, replacement
+process.py      what runs in it                     functions.py finding, calling and checking the function
+in_process.py   the function without a process      shuffled.py  the negative control
+"""

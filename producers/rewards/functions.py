@@ -62,7 +62,9 @@ def call_reward_function(
     if "reward" not in value:
         raise RewardError(f"the reward function returned a mapping without the key 'reward': {sorted(value)}")
     components = {
-        str(key): _number(str(key), part) for key, part in value.items() if key not in {"reward", turns_key}
+        str(key): _number(str(key), component)
+        for key, component in value.items()
+        if key not in {"reward", turns_key}
     }
     return RewardResult(
         reward=_number("reward", value["reward"]),
@@ -74,7 +76,7 @@ def call_reward_function(
 def _turn_rewards(value: object) -> tuple[float, ...]:
     if not isinstance(value, (list, tuple)):
         raise RewardError(f"the reward function returned no list as {turns_key}: {str(value)[:200]!r}")
-    return tuple(_number(f"{turns_key}[{number}]", each) for number, each in enumerate(value))
+    return tuple(_number(f"{turns_key}[{turn}]", reward) for turn, reward in enumerate(value))
 
 
 def _number(name: str, value: object) -> float:

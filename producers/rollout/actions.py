@@ -29,7 +29,7 @@ def cancelled(reason: str) -> Ending:
 
 
 def expired(reason: str) -> Ending:
-    """What the task was ordered under is gone."""
+    """The grant or version that the task was ordered under does not hold any more."""
     return Ending(status=Status.EXPIRED, cancel_reason=reason)
 
 

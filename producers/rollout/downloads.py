@@ -1,4 +1,4 @@
-"""Weights files of one worker on this machine: one at a time, and none when the worker has left."""
+"""Weights files of one worker on this machine: one at a time, and none when the worker has ended."""
 
 from __future__ import annotations
 

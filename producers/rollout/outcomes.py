@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rollog.rules.samples import sample_of_task
 from schemas import Kind, Sample, Segment, Status, sample_id
 
 if TYPE_CHECKING:
@@ -61,21 +62,8 @@ def finished_sample(
     timings: Timings,
 ) -> Sample:
     """A scored, trainable sample."""
-    task = replica.task
-    return Sample(
-        sample_id=sample_id(task.group_id, replica.number, task.attempt),
-        task_id=task.task_id,
-        kind=task.kind,
-        status=Status.FINISHED,
-        epoch=task.epoch,
-        grant_id=task.grant_id,
-        worker_id=worker_id,
-        group_id=task.group_id,
-        replica=replica.number,
-        attempt=task.attempt,
-        prompt_id=task.prompt.prompt_id,
-        seed=replica.seed,
-        temperature=task.sampling.temperature,
+    return replace(
+        _sample(replica, worker_id, Status.FINISHED),
         prompt_token_ids=np.asarray(prompt_token_ids, dtype="<i4"),
         token_ids=generation.token_ids,
         behaviour_logprobs=generation.behaviour_logprobs,
@@ -86,41 +74,26 @@ def finished_sample(
         reward_components=reward.components,
         turn_rewards=reward.turn_rewards,
         finish_reason=generation.finish_reason,
-        pinned_version=task.pinned_version,
-        evaluation=task.evaluation,
         timings=timings,
-        metadata=task.metadata,
     )
 
 
 def unfinished_sample(
     replica: Replica, worker_id: str, ending: Ending, *, timings: Timings, wasted_tokens: int = 0
 ) -> Sample:
-    """A sample that says why there is none."""
-    task = replica.task
-    return Sample(
-        sample_id=sample_id(task.group_id, replica.number, task.attempt),
-        task_id=task.task_id,
-        kind=task.kind,
-        status=ending.status,
-        epoch=task.epoch,
-        grant_id=task.grant_id,
-        worker_id=worker_id,
-        group_id=task.group_id,
-        replica=replica.number,
-        attempt=task.attempt,
-        prompt_id=task.prompt.prompt_id,
-        seed=replica.seed,
-        temperature=task.sampling.temperature,
-        pinned_version=task.pinned_version,
-        evaluation=task.evaluation,
+    """A sample without a response, which says why; `wasted_tokens` were generated for it."""
+    return replace(
+        _sample(replica, worker_id, ending.status),
         cancel_reason=ending.cancel_reason,
         error_class=ending.error_class,
         error_message=ending.error_message,
         timings=timings,
         wasted_tokens=wasted_tokens,
-        metadata=task.metadata,
     )
+
+
+def _sample(replica: Replica, worker_id: str, status: Status) -> Sample:
+    return sample_of_task(replica.task, replica.number, status=status, worker_id=worker_id, seed=replica.seed)
 
 
 def undecodable_task_sample(

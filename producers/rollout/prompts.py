@@ -95,10 +95,10 @@ class PromptRenderer:
         return decoded
 
     def _cached(self, prompt: Prompt) -> tuple[int, ...]:
-        found = self._cache.get(prompt.prompt_id)
-        if found is not None and found[0] == prompt:
+        cached = self._cache.get(prompt.prompt_id)
+        if cached is not None and cached[0] == prompt:
             self._cache.move_to_end(prompt.prompt_id)
-            return found[1]
+            return cached[1]
         token_ids = tuple(self._render(prompt))
         self._cache[prompt.prompt_id] = (prompt, token_ids)
         if len(self._cache) > self._cache_size:

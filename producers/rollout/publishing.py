@@ -65,7 +65,7 @@ class RecordWriter:
             topic=self._topics.workers, partition=0, value=encode(status), key=key, headers=headers_of(status)
         )
 
-    def farewell(self, worker_id: str) -> Outgoing:
+    def tombstone(self, worker_id: str) -> Outgoing:
         """The tombstone of a worker that leaves."""
         return Outgoing(topic=self._topics.workers, partition=0, value=None, key=worker_id.encode())
 

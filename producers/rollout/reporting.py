@@ -22,12 +22,12 @@ class ReloadStopwatch:
     """How long one reload takes, and how long it holds rollouts up. All times are of one monotonic clock.
 
     A slot that had a rollout when the reload began stalls from the moment its rollout ends, because no other is
-    begun, or from the moment the engine stands still, whichever comes first.
+    begun, or from the moment the engine is paused, whichever comes first.
     """
 
     def __init__(self) -> None:
         self._began_at: float | None = None
-        self._stands_since: float | None = None
+        self._paused_since: float | None = None
         self._num_slots = 0
         self._idle_since: list[float] = []
 
@@ -40,21 +40,21 @@ class ReloadStopwatch:
     def rollout_ended(self, now: float) -> None:
         """A slot is free."""
         if self._began_at is not None and len(self._idle_since) < self._num_slots:
-            self._idle_since.append(now if self._stands_since is None else min(now, self._stands_since))
+            self._idle_since.append(now if self._paused_since is None else min(now, self._paused_since))
 
-    def stands(self, now: float) -> None:
+    def paused(self, now: float) -> None:
         """From here on the engine makes no tokens."""
-        if self._stands_since is None:
-            self._stands_since = now
+        if self._paused_since is None:
+            self._paused_since = now
 
     def end(self, now: float) -> tuple[float, float]:
         """The version is in service. Returns seconds of the reload, and of its stall: mean over the slots."""
         assert self._began_at is not None
         seconds = now - self._began_at
-        stood_since = now if self._stands_since is None else self._stands_since
+        paused_since = now if self._paused_since is None else self._paused_since
         num_stopped = self._num_slots - len(self._idle_since)
-        stalls = [*(now - since for since in self._idle_since), *[now - stood_since] * num_stopped]
-        self._began_at = self._stands_since = None
+        stalls = [*(now - since for since in self._idle_since), *[now - paused_since] * num_stopped]
+        self._began_at = self._paused_since = None
         self._idle_since = []
         return seconds, sum(stalls) / len(stalls) if stalls else 0.0
 
@@ -118,7 +118,7 @@ class WorkerReport:
             metrics.rollout_wasted_tokens.labels(sample.status.value).inc(sample.wasted_tokens)
 
     def slot_freed(self) -> None:
-        """A rollout gave up its slot."""
+        """A rollout freed its slot."""
         self._stopwatch.rollout_ended(self._clock())
 
     def resumed(self) -> None:
@@ -129,9 +129,9 @@ class WorkerReport:
         """A version is to be put in service."""
         self._stopwatch.begin(self._clock(), self._session.num_running)
 
-    def engine_stands(self) -> None:
+    def engine_pauses(self) -> None:
         """The engine is being paused for a reload."""
-        self._stopwatch.stands(self._clock())
+        self._stopwatch.paused(self._clock())
 
     def reloaded(self, version: int) -> None:
         """A version was put in service."""

@@ -30,7 +30,7 @@ class ResumableResponse:
 
     @property
     def is_complete(self) -> bool:
-        """Whether nothing is left to generate: it ended by itself, or there is no room for another token."""
+        """Whether nothing is missing: it ended by itself, or there is no room for another token."""
         return self.generation.finish_reason is not FinishReason.ABORT
 
     @property
@@ -49,13 +49,13 @@ class ResumableResponse:
         """The request for the next part; the first one is the one given, unchanged."""
         if not self._parts:
             return self._first
-        first, number = self._first, len(self._parts)
+        first, num_earlier = self._first, len(self._parts)
         earlier = [token for part in self._parts for token in part.token_ids.tolist()]
         return GenerationRequest(
-            request_id=f"{first.request_id}~{number}",
+            request_id=f"{first.request_id}~{num_earlier}",
             prompt_token_ids=[*first.prompt_token_ids, *earlier],
             sampling=replace(first.sampling, max_tokens=first.sampling.max_tokens - len(earlier)),
-            seed=resumed_seed(first.seed, number),
+            seed=resumed_seed(first.seed, num_earlier),
         )
 
     @property

@@ -7,9 +7,10 @@ import secrets
 from typing import TYPE_CHECKING
 
 from producers.engines.choice import make_engine
-from producers.rewards.scorers import ShuffledRewards, make_rewards
+from producers.rewards.choice import make_rewards
+from producers.rewards.shuffled import ShuffledRewards
 from producers.rollout.prompts import ByteTokenizer, PromptRenderer, load_tokenizer
-from producers.rollout.worker import RolloutWorker, WorkerParts
+from producers.rollout.worker import WorkerParts, open_worker
 from rollog.kernel.errors import ConfigError
 from rollog.kernel.logs import get_logger
 from rollog.kernel.weights import WeightsStore
@@ -55,7 +56,8 @@ def make_parts(settings: RolloutSettings, broker: Broker, metrics: Metrics, work
 
 
 async def _run(settings: RolloutSettings, parts: WorkerParts, worker_id: str, stop: threading.Event) -> None:
-    await RolloutWorker(settings, parts, worker_id=worker_id, stop=stop).run()
+    async with open_worker(settings, parts, worker_id=worker_id, stop=stop) as worker:
+        await worker.run()
 
 
 def _renderer(settings: RolloutSettings) -> PromptRenderer:

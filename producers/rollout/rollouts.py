@@ -1,6 +1,6 @@
 """One rollout from task to sample: render the prompt, generate, score. It always ends in a sample.
 
-Generation may be suspended: the engine gives back what it has made, and is asked for the rest when it serves again.
+Generation may be suspended: the engine returns what it has made, and is asked for the rest when it serves again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from producers.engines.ports import Engine, Generation
     from producers.rewards.functions import RewardResult
-    from producers.rewards.scorers import Rewards
+    from producers.rewards.ports import Rewards
     from producers.rollout.prompts import PromptRenderer
     from producers.rollout.session import WorkerSession
     from schemas import Sample
@@ -50,7 +50,7 @@ class _Stopwatch:
 
 
 @dataclass(eq=False)
-class _Flight:
+class _InFlight:
     """A response in the making: in the engine as `request_id`, or suspended until `may_go_on`."""
 
     request_id: str
@@ -80,7 +80,7 @@ class RolloutMaker:
         self._renderer = renderer
         self._rewards = {Kind.TRAINING: training_rewards, Kind.EVALUATION: evaluation_rewards}
         self._scoring: dict[str, asyncio.Future[RewardResult]] = {}
-        self._flights: dict[str, _Flight] = {}
+        self._in_flight: dict[str, _InFlight] = {}
         self._on_resumed = on_resumed
 
     async def make(self, replica: Replica) -> Sample:
@@ -121,23 +121,23 @@ class RolloutMaker:
         scoring = self._scoring.get(request_id)
         if scoring is not None:
             scoring.cancel()
-        flight = self._flights.get(request_id)
-        if flight is not None:
-            flight.may_go_on.set()
-            await self._engine.abort(flight.request_id)
+        in_flight = self._in_flight.get(request_id)
+        if in_flight is not None:
+            in_flight.may_go_on.set()
+            await self._engine.abort(in_flight.request_id)
 
     async def suspend(self, request_id: str) -> None:
         """Take a rollout out of the engine, with the tokens it has, until `go_on`; one that is scored stays."""
-        flight = self._flights.get(request_id)
-        if flight is not None:
-            flight.is_suspended = True
-            flight.may_go_on.clear()
-            await self._engine.abort(flight.request_id)
+        in_flight = self._in_flight.get(request_id)
+        if in_flight is not None:
+            in_flight.is_suspended = True
+            in_flight.may_go_on.clear()
+            await self._engine.abort(in_flight.request_id)
 
     def go_on(self) -> None:
         """The engine serves a version again: everything suspended is handed to it."""
-        for flight in self._flights.values():
-            flight.may_go_on.set()
+        for in_flight in self._in_flight.values():
+            in_flight.may_go_on.set()
 
     def _response(self, replica: Replica, prompt_token_ids: Sequence[int]) -> ResumableResponse:
         request = GenerationRequest(
@@ -150,24 +150,24 @@ class RolloutMaker:
 
     async def _generate(self, replica: Replica, response: ResumableResponse) -> None:
         """Generate `response` to its end, or to the end that the session has set. Raises EngineError."""
-        flight = self._flights[replica.request_id] = _Flight(replica.request_id)
+        in_flight = self._in_flight[replica.request_id] = _InFlight(replica.request_id)
         try:
-            while await self._generate_part(flight, response):
-                while not flight.may_go_on.is_set():
-                    await flight.may_go_on.wait()
+            while await self._generate_part(in_flight, response):
+                while not in_flight.may_go_on.is_set():
+                    await in_flight.may_go_on.wait()
                 if self._ending(replica) is not None:
                     return
-                flight.is_suspended = False
+                in_flight.is_suspended = False
                 self._on_resumed()
         finally:
-            del self._flights[replica.request_id]
+            del self._in_flight[replica.request_id]
 
-    async def _generate_part(self, flight: _Flight, response: ResumableResponse) -> bool:
+    async def _generate_part(self, in_flight: _InFlight, response: ResumableResponse) -> bool:
         """Whether the part was cut off by a suspension, and more is to come."""
         request = response.next_request()
-        flight.request_id = request.request_id
+        in_flight.request_id = request.request_id
         response.add(await self._engine.generate(request))
-        return flight.is_suspended and not response.is_complete
+        return in_flight.is_suspended and not response.is_complete
 
     async def _score(self, replica: Replica, response_text: str, num_tokens: int) -> RewardResult:
         task = replica.task

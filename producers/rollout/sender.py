@@ -1,6 +1,6 @@
 """What the worker writes: samples, heartbeats and dead letters, by one producer on a thread of its own.
 
-Bytes that the broker has not acknowledged are bounded: rollouts wait for room before they give up their slot. A
+Bytes that the broker has not acknowledged are bounded: rollouts wait for room before they free their slot. A
 task counts as open until its sample is acknowledged, so that nobody declares it lost in between.
 """
 
@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from rollog.kernel.crash_points import CrashPoint, reach
 
@@ -43,12 +43,12 @@ class Outgoing:
         return 200 + len(self.value or b"")
 
 
-class Outbox:
-    """One producer with bounded bytes on their way."""
+class SampleSender:
+    """One producer with bounded bytes in flight."""
 
-    def __init__(self, broker: Broker, client_id: str, *, max_in_flight_bytes: int) -> None:
-        self._broker = broker
-        self._client_id = client_id
+    def __init__(self, producer: Producer, thread: ThreadPoolExecutor, *, max_in_flight_bytes: int) -> None:
+        self._producer = producer
+        self._thread = thread
         self._max_bytes = max_in_flight_bytes
         self._queue: deque[Outgoing] = deque()
         self._sent: deque[tuple[Outgoing, Delivery]] = deque()
@@ -59,23 +59,33 @@ class Outbox:
         self._has_room.set()
         self._is_empty = asyncio.Event()
         self._is_empty.set()
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="outbox")
-        self._producer: Producer | None = None
+
+    @classmethod
+    async def open(cls, broker: Broker, client_id: str, *, max_in_flight_bytes: int) -> Self:
+        """Connect."""
+        thread = ThreadPoolExecutor(1, thread_name_prefix="sender")
+
+        def connect() -> Producer:
+            # Twice the bound, so that this class is the one that waits, and the producer's thread never does.
+            return broker.producer(client_id=client_id, max_in_flight_bytes=2 * max_in_flight_bytes)
+
+        try:
+            producer = await asyncio.get_running_loop().run_in_executor(thread, connect)
+        except BaseException:
+            thread.shutdown(wait=False)
+            raise
+        return cls(producer, thread, max_in_flight_bytes=max_in_flight_bytes)
 
     @property
     def unacknowledged_task_ids(self) -> list[str]:
-        """Tasks whose samples are on their way."""
+        """Tasks whose samples are in flight."""
         entries = [*(entry for entry, _ in self._sent), *self._sending, *self._queue]
         return [entry.task_id for entry in entries if entry.task_id is not None]
 
     def holds(self, entry: Outgoing | None) -> bool:
-        """Whether this record is still on its way."""
-        on_their_way = (*(sent for sent, _ in self._sent), *self._sending, *self._queue)
-        return any(other is entry for other in on_their_way)
-
-    async def open(self) -> None:
-        """Connect."""
-        self._producer = await self._call(self._open)
+        """Whether this record is still in flight."""
+        in_flight = (*(sent for sent, _ in self._sent), *self._sending, *self._queue)
+        return any(other is entry for other in in_flight)
 
     async def wait_for_room(self) -> None:
         """Return when there is room for more."""
@@ -109,9 +119,8 @@ class Outbox:
             await self._is_empty.wait()
 
     async def close(self) -> None:
-        """Leave."""
-        if self._producer is not None:
-            await self._call(self._producer.close)
+        """Close the producer and end its thread."""
+        await self._call(self._producer.close)
         self._thread.shutdown()
 
     async def _wait_for_work(self) -> None:
@@ -134,12 +143,7 @@ class Outbox:
         if self._num_bytes == 0:
             self._is_empty.set()
 
-    def _open(self) -> Producer:
-        # Twice the bound, so that this class is the one that waits, and the producer's thread never does.
-        return self._broker.producer(client_id=self._client_id, max_in_flight_bytes=2 * self._max_bytes)
-
     def _send(self, entries: list[Outgoing]) -> list[Delivery]:
-        assert self._producer is not None
         send = self._producer.send
         return [
             send(entry.topic, entry.partition, entry.value, key=entry.key, headers=entry.headers)

@@ -1,13 +1,6 @@
 """The rollout worker's rules as a state machine: grants, fences, open tasks, pinned evaluations, reloads.
 
 No Kafka, no asyncio, no engine: every method takes one thing that happened and returns what to do about it.
-
-    task     held -> running -> ended                 (held: waits for a slot or for a version)
-    grant    none -> granted -> revoked or replaced   (open tasks expire)
-    state    starting -> serving <-> reloading -> serving, or load_failed -> reloading ... -> leaving
-    reload   fetching -> (drain: until no rollout runs) -> swapping -> loaded
-
-Nothing is started from the moment a reload begins until the version is loaded.
 """
 
 from __future__ import annotations
@@ -77,7 +70,22 @@ class _OpenTask:
 class WorkerSession:
     """Everything one worker incarnation knows about the run. `clock` gives monotonic seconds.
 
-    `reload` says what becomes of running rollouts when a newer version is there; with `abort` each of them is
+    | of     | states                                                                                         |
+    | ---    | ---                                                                                            |
+    | task   | held (no free slot, or not its version) -> running -> ended                                    |
+    | grant  | none -> granted -> revoked or replaced: its open tasks expire                                  |
+    | worker | starting -> reloading -> serving <-> reloading; reloading -> load failed -> reloading; leaving |
+    | reload | fetching -> with `drain` until no rollout runs -> swapping -> loaded                           |
+
+    A reload begins when a newer version is committed and no open task is pinned to the served one. From then on no task
+    is started until the version is loaded, but for pinned ones while a drain waits.
+
+    Example with two slots, `reload="keep"`, version 3 served. Tasks A, B and C arrive: A and B run, C is held for a
+    slot. Version 4 is committed: Load(4). A ends: its slot is free, but C is not started in mid-reload. The file is
+    fetched: Swap(4); B stays in the engine, and its tokens from here on are of version 4. Loaded: C starts under
+    version 4. An evaluation pinned to version 3 that arrives now ends as expired: this worker cannot go back.
+
+    `reload` says what becomes of running rollouts when a newer version is there. With `abort` each of them is
     suspended at most `max_resumes` times and kept in the engine after that, so that versions in quick succession
     cannot keep it from its end.
     """
@@ -159,7 +167,7 @@ class WorkerSession:
         return [] if entry is None else [replica.request_id for replica in replicas_of(entry.task)]
 
     def on_control(self, record: Record) -> list[Action]:
-        """A record of `control`."""
+        """React to a record of `control`; what an older dispatcher still writes there is void."""
         match record:
             case DispatcherEpoch(epoch=epoch):
                 self.epoch = max(self.epoch, epoch)
@@ -173,7 +181,7 @@ class WorkerSession:
         return []
 
     def on_task(self, record: Record, offset: int) -> list[Action]:
-        """A record of the granted tasks partition."""
+        """React to a record of the granted tasks partition; tasks of an epoch before its newest fence are void."""
         self.tasks_position = offset + 1
         match record:
             case Fence(epoch=epoch):
@@ -187,11 +195,11 @@ class WorkerSession:
         return []
 
     def on_undecodable_task(self, offset: int) -> None:
-        """A record of the granted tasks partition that is no record of ours."""
+        """Pass over a record of the granted tasks partition that cannot be decoded."""
         self.tasks_position = offset + 1
 
     def on_weights(self, notice: WeightVersion) -> list[Action]:
-        """A version was committed."""
+        """React to a committed version: reload, now or as soon as pinned tasks allow it."""
         if self.served is not None and notice.version <= self.served.version:
             return []
         self._notices.setdefault(notice.version, notice)
@@ -200,18 +208,18 @@ class WorkerSession:
         return self._advance()
 
     def engine_ready(self) -> list[Action]:
-        """The engine can load weights now."""
+        """Begin to load: the engine can take weights now."""
         self._is_ready = True
         return self._advance()
 
     def fetched(self, notice: WeightVersion) -> list[Action]:
-        """This version's file is here, with the bytes that were committed."""
+        """Go on with a reload: the version's file is here, with the bytes that were committed."""
         self._fetched = notice
         self._may_fetch_newer = self._num_running > 0
         return self._advance()
 
     def loaded(self, notice: WeightVersion) -> list[Action]:
-        """The engine serves this version."""
+        """Start what waited: the engine serves this version."""
         for entry in self._running.values():
             entry.is_suspended = False
         self.served = notice
@@ -226,7 +234,8 @@ class WorkerSession:
         return self._advance()
 
     def load_failed(self, notice: WeightVersion, message: str) -> list[Action]:
-        """Nothing more is begun. The shell calls `retry_load` after a while."""
+        """Start nothing more until `retry_load`; leave after `load_attempts` failures in a row."""
+        # The engine may hold half of the new weights: what it made now would be of no version.
         self.served = None
         self._fetched = None
         self.error = f"version {notice.version} could not be loaded: {message}"
@@ -240,7 +249,7 @@ class WorkerSession:
         return []
 
     def retry_load(self) -> list[Action]:
-        """Enough time has passed since a failed load."""
+        """Try again after a failed load."""
         if self.state is not WorkerState.LOAD_FAILED:
             return []
         self.state = WorkerState.STARTING
@@ -284,14 +293,17 @@ class WorkerSession:
         self.epoch = grant.epoch
         if self._holds(grant.grant_id) or self.is_leaving:
             return []
+        # The dispatcher has declared the tasks of the grant before lost; whoever goes on with them works for nobody.
         actions = self._end_all(expired("new_grant")) if self.grant is not None else []
         self.grant = grant
         self.tasks_position = grant.start_offset
+        # Fences count per partition, and this is another one, or a later part of the same.
         self._fence_epoch = 0
         self._seen.clear()
         return [*actions, ReadTasks(grant.partition, grant.start_offset)]
 
     def _on_task(self, task: RolloutTask) -> list[Action]:
+        # A record may be read twice after a reassignment, and anybody may be able to write a copy.
         if task.task_id in self._seen:
             return []
         self._seen[task.task_id] = None
@@ -333,7 +345,7 @@ class WorkerSession:
 
     def _serve(self) -> list[Action]:
         """Pinned tasks go first: a reload waits for them. A drain begins with the newer version's notice."""
-        actions = [*self._end_gone(), *self._start_ready(self._held_pinned)]
+        actions = [*self._end_overtaken(), *self._start_ready(self._held_pinned)]
         if self._reload != "drain" or not self._has_newer:
             actions += self._start_ready(self._held)
         return [*actions, *self._load_newer()]
@@ -368,15 +380,15 @@ class WorkerSession:
         may_again = entry.num_suspensions < self._max_resumes
         return may_again and not entry.is_suspended and entry.ending is None
 
-    def _end_gone(self) -> list[Action]:
+    def _end_overtaken(self) -> list[Action]:
         served = self._served_version
-        gone = [e.task for e in self._held_pinned.values() if (e.task.pinned_version or 0) < served]
-        for task in gone:
+        overtaken = [e.task for e in self._held_pinned.values() if (e.task.pinned_version or 0) < served]
+        for task in overtaken:
             del self._held_pinned[task.task_id]
-        return [End(task, expired(version_gone)) for task in gone]
+        return [End(task, expired(version_gone)) for task in overtaken]
 
     def _start_ready(self, held: dict[str, _OpenTask]) -> list[Action]:
-        """Start what fits."""
+        """Start the tasks of `held` that the served version and the free slots allow."""
         actions: list[Action] = []
         for entry in self._take_ready(held):
             entry.started_at = self._clock()
@@ -394,8 +406,11 @@ class WorkerSession:
         for entry in held.values():
             if num_running >= self._capacity:
                 break
+            # One that waits for a newer version is passed over: it must not hold up what could run now.
             if not _may_start(entry.task, served):
                 continue
+            # One with more replicas than free slots is not passed over, or small tasks would keep it waiting for ever.
+            # In an idle worker it starts even with more replicas than slots.
             if num_running and num_running + entry.task.num_replicas > self._capacity:
                 break
             num_running += entry.task.num_replicas
@@ -410,6 +425,7 @@ class WorkerSession:
             return None
         unfinished = (*self._held_pinned.values(), *self._running.values())
         pinned = {e.task.pinned_version for e in unfinished if e.task.pinned_version is not None}
+        # No worker goes back to a version: tasks pinned to the served one are finished first.
         if self.served is not None and self.served.version in pinned:
             return None
         waited_for = [version for version in pinned if version in self._notices]

@@ -8,14 +8,14 @@ On crash   nothing is kept: its lease runs out, its open tasks are declared lost
            process is a new worker. Samples that were acknowledged before the crash count.
 
 Order of leaving: take nothing more, interrupt open rollouts, write their samples, tombstone, flush, commit, end the
-engine, remove downloads. An engine that is only just starting is given up.
+engine, remove downloads. An engine that is still starting is interrupted.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -24,25 +24,26 @@ from producers.rollout.actions import failed
 from producers.rollout.downloads import Downloads
 from producers.rollout.outcomes import Replica, replicas_of, undecodable_task_sample, unfinished_sample
 from producers.rollout.publishing import RecordWriter
-from producers.rollout.reader import Intake
+from producers.rollout.reader import LogReader
+from producers.rollout.reloading import Reloader
 from producers.rollout.reporting import WorkerReport
 from producers.rollout.rollouts import RolloutMaker
-from producers.rollout.sender import Outbox, Outgoing
+from producers.rollout.sender import Outgoing, SampleSender
 from producers.rollout.session import WorkerSession
 from producers.rollout.tasks import TaskLimits
 from rollog.kernel.broker.topics import RunTopics
-from rollog.kernel.errors import EngineDied, EngineError, WeightsError
+from rollog.kernel.errors import WeightsError
 from rollog.kernel.logs import get_logger
 from rollog.rules.dead_letters import DeadLetterLimit
-from schemas import SchemaError, Timings, WeightVersion, WorkerState
+from schemas import SchemaError, Timings, WeightVersion
 from schemas.codec import decode, decode_as
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Coroutine, Iterable, Sequence
+    from collections.abc import AsyncIterator, Coroutine, Iterable
 
     from producers.engines.ports import Engine
-    from producers.rewards.scorers import Rewards
+    from producers.rewards.ports import Rewards
     from producers.rollout.prompts import PromptRenderer
     from producers.rollout.settings import RolloutSettings
     from rollog.kernel.broker.ports import Broker, Record
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
     from schemas import RolloutTask, Sample
 
 _log = get_logger("rollout")
-_pulse_seconds = 0.05
+_tick_seconds = 0.05
 _gather_seconds = 0.03
 _commit_seconds = 1.0
 _leave_seconds = 15.0
@@ -74,11 +75,49 @@ class WorkerParts:
     metrics: Metrics
 
 
+@asynccontextmanager
+async def open_worker(
+    settings: RolloutSettings, parts: WorkerParts, *, worker_id: str, stop: threading.Event
+) -> AsyncIterator[RolloutWorker]:
+    """A worker that is connected to the broker. At the end everything it is made of is closed.
+
+    Closed are, in this order, rewards, engine, downloads, reader and sender, each whatever becomes of the others.
+    """
+    topics = RunTopics(settings.prefix, settings.run)
+    downloads = Downloads(parts.store, settings.home / "downloads" / worker_id)
+    max_bytes = settings.rollout.max_in_flight_bytes
+    async with AsyncExitStack() as connections, AsyncExitStack() as closing:
+        for close in (downloads.close, parts.engine.close, parts.training_rewards.close):
+            closing.push_async_callback(close)
+        sender = await SampleSender.open(parts.broker, worker_id, max_in_flight_bytes=max_bytes)
+        connections.push_async_callback(sender.close)
+        reader = await LogReader.open(parts.broker, topics, worker_id)
+        connections.push_async_callback(reader.close)
+        yield RolloutWorker(
+            settings, parts, reader=reader, sender=sender, downloads=downloads, worker_id=worker_id, stop=stop
+        )
+
+
 class RolloutWorker:
-    """One worker incarnation. `run` returns when the run is closed or the worker was told to leave."""
+    """One worker incarnation, made by `open_worker`. Its rules are in the session, its effects here.
+
+    | state    | what it does                                                     | until                             |
+    | ---      | ---                                                              | ---                               |
+    | catch-up | reads control and weights to their ends; nobody knows of it      | both are read                     |
+    | working  | starts the engine; heartbeats, tasks, rollouts, samples, reloads | run closed, Stop, `stop`, error   |
+    | leaving  | ends rollouts as cancelled, writes samples and a tombstone       | all is acknowledged, or a time-out |
+    """
 
     def __init__(
-        self, settings: RolloutSettings, parts: WorkerParts, *, worker_id: str, stop: threading.Event
+        self,
+        settings: RolloutSettings,
+        parts: WorkerParts,
+        *,
+        reader: LogReader,
+        sender: SampleSender,
+        downloads: Downloads,
+        worker_id: str,
+        stop: threading.Event,
     ) -> None:
         config = settings.rollout
         topics = RunTopics(settings.prefix, settings.run)
@@ -86,6 +125,8 @@ class RolloutWorker:
         self._parts = parts
         self._topics = topics
         self._stop = stop
+        self._reader = reader
+        self._sender = sender
         self._session = WorkerSession(
             worker_id,
             capacity=config.capacity,
@@ -106,13 +147,22 @@ class RolloutWorker:
             evaluation_rewards=parts.evaluation_rewards,
             on_resumed=self._report.resumed,
         )
-        self._downloads = Downloads(parts.store, settings.home / "downloads" / worker_id)
+        self._reloader = Reloader(
+            engine=parts.engine,
+            session=self._session,
+            report=self._report,
+            maker=self._maker,
+            downloads=downloads,
+            reload=config.reload,
+            retry_seconds=config.heartbeat_seconds,
+            act=self._act,
+            beat=self._beat,
+        )
         self._writer = RecordWriter(topics, max_record_bytes=settings.broker.max_record_bytes)
-        self._intake = Intake(parts.broker, topics, worker_id)
-        self._outbox = Outbox(parts.broker, worker_id, max_in_flight_bytes=config.max_in_flight_bytes)
+        self._group = asyncio.TaskGroup()
         self._assignment: actions.ReadTasks | actions.StopReading | None = None
         self._leave: actions.Leave | None = None
-        self._left = asyncio.Event()
+        self._leaves = asyncio.Event()
         self._spawned: set[asyncio.Task[None]] = set()
         self._rollouts: set[asyncio.Task[None]] = set()
         self._last_heartbeat: Outgoing | None = None
@@ -122,40 +172,34 @@ class RolloutWorker:
         )
 
     async def run(self) -> None:
-        """Work until the run is closed or `stop` is set.
+        """Work until the run is closed or `stop` is set; to be called once.
 
         Raises WeightsError when weights could not be loaded again and again, EngineDied, BrokerError, DataError.
         """
-        try:
-            await self._intake.open()
-            await self._outbox.open()
-            await self._catch_up()
-            if self._leave is None:
-                await self._work()
-        finally:
-            await self._close()
+        await self._catch_up()
+        if self._leave is None:
+            await self._work()
         if self._leave is not None and self._leave.error is not None:
             raise WeightsError(self._leave.error)
 
     async def _catch_up(self) -> None:
-        """Read control and weights to their ends, before anybody hears of this worker."""
-        ends = await self._intake.end_of_log()
-        while self._leave is None and not await self._intake.has_read(ends):
-            self._take(await self._intake.poll())
-            self._heed_stop()
+        """Read control and weights to their ends, before the first heartbeat."""
+        ends = await self._reader.end_of_log()
+        while self._leave is None and not await self._reader.has_read(ends):
+            self._take(await self._reader.poll())
+            self._leave_if_stopped()
 
     async def _work(self) -> None:
-        async with asyncio.TaskGroup() as group:
-            self._group = group
+        async with self._group as group:
             background = [
-                group.create_task(_for_ever(self._outbox.run()), name="outbox"),
-                group.create_task(_for_ever(self._read()), name="intake"),
+                group.create_task(_for_ever(self._sender.run()), name="sender"),
+                group.create_task(_for_ever(self._read()), name="reader"),
             ]
-            pulse = group.create_task(_for_ever(self._pulse()), name="pulse")
+            tick = group.create_task(_for_ever(self._tick()), name="tick")
             self._beat()
             self._spawn(self._prepare(), "engine start")
-            await self._left.wait()
-            await self._finish(pulse)
+            await self._leaves.wait()
+            await self._finish(tick)
             for task in (*background, *self._spawned):
                 task.cancel()
 
@@ -169,45 +213,45 @@ class RolloutWorker:
     async def _read(self) -> None:
         committed_at = time.monotonic()
         while True:
-            self._take(await self._intake.poll())
+            self._take(await self._reader.poll())
             await self._apply_assignment()
             # Taking in many small batches costs more than their tasks.
             await asyncio.sleep(_gather_seconds)
             if time.monotonic() - committed_at > _commit_seconds:
                 committed_at = time.monotonic()
-                await self._intake.commit(self._session.tasks_position)
+                await self._reader.commit(self._session.tasks_position)
 
     async def _apply_assignment(self) -> None:
         assignment, self._assignment = self._assignment, None
         match assignment:
             case actions.ReadTasks(partition=partition, start_offset=start_offset):
-                await self._intake.read_tasks(partition, start_offset)
+                await self._reader.read_tasks(partition, start_offset)
                 self._beat()
             case actions.StopReading():
-                await self._intake.stop_reading_tasks()
+                await self._reader.stop_reading_tasks()
                 self._beat()
 
-    async def _pulse(self) -> None:
-        beaten_at = time.monotonic()
+    async def _tick(self) -> None:
+        last_beat_at = time.monotonic()
         while True:
-            await asyncio.sleep(_pulse_seconds)
+            await asyncio.sleep(_tick_seconds)
             self._report.observe()
-            self._heed_stop()
-            if time.monotonic() - beaten_at >= self._settings.rollout.heartbeat_seconds:
-                beaten_at = time.monotonic()
+            self._leave_if_stopped()
+            if time.monotonic() - last_beat_at >= self._settings.rollout.heartbeat_seconds:
+                last_beat_at = time.monotonic()
                 self._act(self._session.end_overdue())
-                # While the broker is away one waiting heartbeat is enough.
-                if not self._outbox.holds(self._last_heartbeat):
+                # While the broker is away one waiting heartbeat is enough: the queue must not grow.
+                if not self._sender.holds(self._last_heartbeat):
                     self._beat()
 
-    def _heed_stop(self) -> None:
+    def _leave_if_stopped(self) -> None:
         if self._stop.is_set():
             self._act(self._session.leave("the worker was stopped"))
 
     def _beat(self) -> None:
-        open_tasks = [*self._session.open_task_ids, *self._outbox.unacknowledged_task_ids]
+        open_tasks = [*self._session.open_task_ids, *self._sender.unacknowledged_task_ids]
         self._last_heartbeat = self._writer.heartbeat(self._report.status(open_tasks))
-        self._outbox.add(self._last_heartbeat)
+        self._sender.add(self._last_heartbeat)
 
     def _take(self, records: Iterable[Record]) -> None:
         for record in records:
@@ -251,7 +295,7 @@ class RolloutWorker:
         """Dead-letter a task that is no record of ours; its failed sample goes where its headers lead."""
         self._dead_letters.dead(record, str(error))
         self._report.dead_letter("tasks")
-        self._outbox.add(self._writer.dead_letter(record, error, self._session.worker_id))
+        self._sender.add(self._writer.dead_letter(record, error, self._session.worker_id))
         ending = failed("UndecodableTask", str(error))
         sample = undecodable_task_sample(
             record, self._session.worker_id, grant_id, self._session.epoch, ending
@@ -276,15 +320,15 @@ class RolloutWorker:
                 for request_id in self._session.request_ids_of(task_id):
                     self._spawn(self._maker.interrupt(request_id), f"interrupt {request_id}")
             case actions.Load(notice=notice):
-                self._spawn(self._fetch(notice), f"fetch version {notice.version}")
+                self._spawn(self._reloader.fetch(notice), f"fetch version {notice.version}")
             case actions.Swap() as swap:
-                self._spawn(self._swap(swap), f"load version {swap.notice.version}")
+                self._spawn(self._reloader.swap(swap), f"load version {swap.notice.version}")
             case actions.ReadTasks() | actions.StopReading():
                 self._assignment = action
             case actions.Leave():
                 _log.info("leaving", reason=action.reason, error=action.error)
                 self._leave = action
-                self._left.set()
+                self._leaves.set()
 
     def _end(self, task: RolloutTask, ending: actions.Ending) -> None:
         for replica in replicas_of(task):
@@ -294,87 +338,27 @@ class RolloutWorker:
     async def _roll_out(self, replica: Replica) -> None:
         sample = await self._maker.make(replica)
         self._publish(sample, replica.task.sample_partition)
-        # The slot stays taken while too much is unacknowledged, so that nothing grows while the broker is away.
-        await self._outbox.wait_for_room()
+        # The slot stays taken while too much is unacknowledged: no queue grows while the broker is away.
+        await self._sender.wait_for_room()
         self._report.slot_freed()
         self._act(self._session.replica_ended(replica.task.task_id))
 
     def _publish(self, sample: Sample, partition: int) -> None:
         outgoing, written = self._writer.sample(sample, partition)
         self._report.ended(written)
-        self._outbox.add(outgoing)
+        self._sender.add(outgoing)
 
-    async def _fetch(self, notice: WeightVersion) -> None:
-        self._report.reload_begins()
-        try:
-            await self._downloads.fetch(notice)
-        except WeightsError as error:
-            # What is drained goes on: paused, it would hold up the next attempt for ever.
-            if self._settings.rollout.reload != "drain":
-                await self._pause()
-            await self._fail_load(notice, error)
-            return
-        self._act(self._session.fetched(notice))
-
-    async def _swap(self, swap: actions.Swap) -> None:
-        engine, notice = self._parts.engine, swap.notice
-        self._report.engine_stands()
-        try:
-            await self._suspend(swap.suspended)
-            await engine.pause()
-            await engine.load_weights(self._downloads.path, notice.version)
-            await engine.resume()
-        except EngineDied:
-            raise
-        except (WeightsError, EngineError) as error:
-            await self._pause()
-            await self._fail_load(notice, error)
-            return
-        self._downloads.discard()
-        self._report.reloaded(notice.version)
-        self._maker.go_on()
-        self._act(self._session.loaded(notice))
-        self._beat()
-
-    async def _suspend(self, task_ids: Sequence[str]) -> None:
-        """Take the rollouts of these tasks out of the engine; one that it does not have yet is kept by the pause."""
-        request_ids = [name for task_id in task_ids for name in self._session.request_ids_of(task_id)]
-        await asyncio.gather(*(self._maker.suspend(request_id) for request_id in request_ids))
-
-    async def _pause(self) -> None:
-        self._report.engine_stands()
-        await self._parts.engine.pause()
-
-    async def _fail_load(self, notice: WeightVersion, error: Exception) -> None:
-        """Begin nothing, say so, and try again a little later."""
-        _log.error("load failed", version=notice.version, error=str(error))
-        self._report.load_failed()
-        self._act(self._session.load_failed(notice, str(error)))
-        self._beat()
-        if self._session.state is WorkerState.LOAD_FAILED:
-            await asyncio.sleep(self._settings.rollout.heartbeat_seconds)
-            self._act(self._session.retry_load())
-
-    async def _finish(self, pulse: asyncio.Task[None]) -> None:
+    async def _finish(self, tick: asyncio.Task[None]) -> None:
         self._beat()
         if self._rollouts:
             await asyncio.wait(self._rollouts, timeout=_leave_seconds)
-        pulse.cancel()  # no heartbeat may land behind the tombstone
-        self._outbox.add(self._writer.farewell(self._session.worker_id))
+        tick.cancel()  # no heartbeat may land behind the tombstone
+        self._sender.add(self._writer.tombstone(self._session.worker_id))
         try:
-            await self._outbox.flush(_flush_seconds)
+            await self._sender.flush(_flush_seconds)
         except TimeoutError:
-            _log.warning("left without acknowledgement", open_tasks=len(self._outbox.unacknowledged_task_ids))
-        await self._intake.commit(self._session.tasks_position)
-
-    async def _close(self) -> None:
-        """Close every part, whatever becomes of the others."""
-        async with AsyncExitStack() as closing:
-            closing.push_async_callback(self._outbox.close)
-            closing.push_async_callback(self._intake.close)
-            closing.push_async_callback(self._downloads.close)
-            closing.push_async_callback(self._parts.engine.close)
-            closing.push_async_callback(self._parts.training_rewards.close)
+            _log.warning("left without acknowledgement", open_tasks=len(self._sender.unacknowledged_task_ids))
+        await self._reader.commit(self._session.tasks_position)
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         task = self._group.create_task(work, name=name)

@@ -14,7 +14,7 @@ from rollog.cli.text import printable
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from consumers.dead_letters import Reinjection, StoredLetter
+    from consumers.dead_letters import Reinjection, StoredDeadLetter
 
 
 @click.command(name="dead-letters")
@@ -55,11 +55,11 @@ def dead_letters(source: SourceOptions, reinject: bool, chosen: tuple[int, ...],
         )
         _print(outcome_lines(outcomes), [_outcome(each) for each in outcomes], as_json=as_json)
         return
-    found = letters.chosen_letters(letters.read_letters(run.broker, run.topics), chosen or None)
+    found = letters.chosen_dead_letters(letters.read_dead_letters(run.broker, run.topics), chosen or None)
     _print(letter_lines(found), [_letter(each) for each in found], as_json=as_json)
 
 
-def letter_lines(letters: list[StoredLetter]) -> Iterator[str]:
+def letter_lines(letters: list[StoredDeadLetter]) -> Iterator[str]:
     """The letters for a terminal."""
     yield f"{len(letters)} dead letters"
     for stored in letters:
@@ -90,7 +90,7 @@ def _print(lines: Iterator[str], values: list[dict[str, Any]], *, as_json: bool)
         click.echo(line)
 
 
-def _letter(stored: StoredLetter) -> dict[str, Any]:
+def _letter(stored: StoredDeadLetter) -> dict[str, Any]:
     letter = stored.letter
     return {
         "letter": stored.letter_id,
@@ -111,7 +111,7 @@ def _outcome(outcome: Reinjection) -> dict[str, Any]:
     return {"letter": outcome.letter_id, "reinjected": outcome.is_done, "reason": outcome.reason}
 
 
-def _time(stored: StoredLetter) -> str:
+def _time(stored: StoredDeadLetter) -> str:
     return datetime.fromtimestamp(stored.timestamp_ms / 1000, UTC).isoformat(timespec="seconds")
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from consumers.durations import MeasuredTimes
+    from consumers.durations import Durations
     from rollog.planning.sizing import DeviceSplit, Plan, Workload
 
 _alphas = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)
@@ -46,7 +46,7 @@ class Measured:
     """What a recorded run says, and how many rollouts its workers had in flight."""
 
     run: str
-    times: MeasuredTimes
+    times: Durations
     slots_per_device: int
 
 
@@ -155,14 +155,14 @@ def plan_lines(plans: dict[float, Plan], workload: Workload, figures: dict[str, 
 
 
 def _measure(options: CommonOptions) -> Measured:
-    from consumers.durations import measure_times  # noqa: PLC0415
+    from consumers.durations import measure_durations  # noqa: PLC0415
     from rollog.kernel.broker.topics import RunTopics  # noqa: PLC0415
     from rollog.run.joining import join_run  # noqa: PLC0415
 
     run = join_run(options, wait_seconds=0.0)
     return Measured(
         run=run.manifest.run,
-        times=measure_times(run.broker, RunTopics(run.manifest.prefix, run.manifest.run)),
+        times=measure_durations(run.broker, RunTopics(run.manifest.prefix, run.manifest.run)),
         slots_per_device=run.settings.rollout.capacity,
     )
 
@@ -180,7 +180,7 @@ def _simulated(plan: Plan, measured: Measured) -> dict[str, float] | None:
     """The planned split and the best one, played through on the run's rollout times; None where flags replace them."""
     from rollog.planning.step_simulation import best_simulated_split, simulated_step_seconds  # noqa: PLC0415
 
-    durations, workload = measured.times.durations, plan.workload
+    durations, workload = measured.times.rollout_seconds, plan.workload
     recorded = (measured.times.mean_seconds, measured.times.max_seconds)
     if recorded != (workload.mean_seconds, workload.max_seconds):
         return None

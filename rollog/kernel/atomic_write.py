@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def written_whole(path: Path) -> Iterator[IO[bytes]]:
+def atomic_write(path: Path) -> Iterator[IO[bytes]]:
     """A file that gets its name when the block is done and it is on disk. Raises ConfigError."""
     if path.exists():
         raise ConfigError(f"{path} exists already; name another file, or remove it")

@@ -360,11 +360,11 @@ def test_a_worker_reloads_in_mid_generation(
 
         async def work() -> None:
             settings = stage.settings(capacity=24, reload=mode)
-            worker = a_worker(
+            async with a_worker(
                 stage, engine=engine, settings=settings, metrics=metrics, tokenizer=SmallTokenizer()
-            )
-            driver.start()
-            await worker.run()
+            ) as worker:
+                driver.start()
+                await worker.run()
 
         bench.run(work())
         driver.join()

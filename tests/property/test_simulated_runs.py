@@ -272,7 +272,7 @@ def test_a_run_that_can_train_nothing_is_given_up(
         with pytest.raises(DataError, match="max_untrained_in_a_row"):
             live_through(run, without_rewards)
         assert set(run.auditor.outcomes.values()) <= {Disposition.FILTERED, Disposition.INCOMPLETE}
-        assert not run.auditor.book.trained
+        assert not run.auditor.ledger.trained
 
 
 def test_while_no_trainer_runs_what_is_open_stays_bounded_however_much_is_filtered() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from producers.dispatcher.dispatcher import Dispatcher
 from producers.dispatcher.settings import DispatcherSettings
+from producers.dispatcher.startup import TakeOver
 from rollog.kernel.broker.memory import MemoryBroker
 from rollog.kernel.broker.reading import read_to_end
 from rollog.kernel.broker.topics import RunTopics, ensure_topics, topic_specs
@@ -27,6 +27,7 @@ from support.builders import LedgerBuilder, a_heartbeat, a_sample, digest_of, fr
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from producers.dispatcher.dispatcher import Dispatcher
     from schemas.records import Record
 
 num_partitions = 2
@@ -71,21 +72,20 @@ class Bench:
 
     def dispatcher(self, *, silent: Sequence[str] = ()) -> Dispatcher:
         """A dispatcher that has taken the run over; workers beat again as before, but for those `silent`."""
-        found = Dispatcher(
-            self.settings,
-            self.broker,
-            self.topics,
-            Metrics(),
+        take_over = TakeOver(
+            settings=self.settings,
+            broker=self.broker,
+            metrics=Metrics(),
             dispatcher_id="test",
             prompts=self.prompts,
             held_out=self.held_out,
             clock=lambda: self.now,
         )
-        found.take_over(self.broker.producer(client_id="d"), self.broker.consumer(client_id="d"))
+        dispatcher = take_over.start()
         for worker_id, changes in list(self._beats.items()):
             if worker_id not in silent:
                 self.beat(worker_id, **changes)
-        return found
+        return dispatcher
 
     def turn(self, dispatcher: Dispatcher, times: int = 3) -> None:
         """Let the dispatcher run until it has seen what was written and has reacted."""

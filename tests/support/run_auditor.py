@@ -17,7 +17,7 @@ from consumers.audit.batches import TrainedBatch, batch_faults
 from consumers.audit.chain import Chain
 from consumers.audit.findings import Checks
 from consumers.audit.findings import Place as RecordPlace
-from consumers.audit.ledger_index import Book, Entry
+from consumers.audit.ledger_index import Entry, LedgerIndex
 from consumers.audit.samples import RecordedSample, possible_dispositions, recorded_sample
 from rollog.kernel.broker.ports import TopicPartition
 from schemas import Cancel, CancelReason, Disposition, Fence, FinishReason, LedgerKind, RolloutTask, Status
@@ -61,7 +61,7 @@ class RunAuditor:
         }
         self._checks = Checks()
         self._chain = Chain(self._checks.chain)
-        self.book = Book(self.topics.samples, self.num_sample_partitions, self._checks)
+        self.ledger = LedgerIndex(self.topics.samples, self.num_sample_partitions, self._checks)
         self._consumer = self.broker.consumer(client_id="auditor")
         self._consumer.assign(
             {TopicPartition(topic, number): 0 for topic, count in counts.items() for number in range(count)}
@@ -70,12 +70,12 @@ class RunAuditor:
     @property
     def end_offsets(self) -> tuple[int, ...] | None:
         """Those of the close record; None before it."""
-        return None if self.book.close is None else self.book.close.end_offsets
+        return None if self.ledger.close is None else self.ledger.close.end_offsets
 
     @property
     def outcomes(self) -> dict[int, Disposition]:
         """How groups have ended so far."""
-        return {group: outcome for group, (_, outcome) in self.book.closed_groups.items()}
+        return {group: outcome for group, (_, outcome) in self.ledger.closed_groups.items()}
 
     def look(self) -> None:
         """Check everything that is new. Records a transaction holds back are looked at later."""
@@ -130,7 +130,7 @@ class RunAuditor:
         self._unchecked.append(decoded)
 
     def _sample(self, record: Record) -> None:
-        recorded = recorded_sample(record, self.num_sample_partitions, self.book.config)
+        recorded = recorded_sample(record, self.num_sample_partitions, self.ledger.config)
         self.samples[(record.partition, record.offset)] = recorded
         sample = recorded.sample
         if sample is None:
@@ -142,7 +142,7 @@ class RunAuditor:
     def _ledger_record(self, record: Record) -> None:
         link = self._chain.add(record)
         assert link is not None
-        entry = self.book.add(link)
+        entry = self.ledger.add(link)
         self._check_filtered(link.record)
         batch = TrainedBatch()
         for verdict in link.record.verdicts:
@@ -179,19 +179,19 @@ class RunAuditor:
         assert place in self.samples, f"I1: a disposition of {place}, where there is no record"
         recorded = self.samples[place]
         assert verdict.digest == recorded.digest
-        judged = self.book.judged[verdict.partition][verdict.offset]
-        possible = possible_dispositions(recorded, judged, entry, self.book)
+        judged = self.ledger.judged[verdict.partition][verdict.offset]
+        possible = possible_dispositions(recorded, judged, entry, self.ledger)
         assert possible is not None
         assert verdict.disposition in possible, f"{verdict} by {entry.name} can only be {sorted(possible)}"
 
     def _check_issue(self, task: RolloutTask) -> None:
-        known = [entry for entry in self.book.entries if entry.place.offset < task.ledger_position]
+        known = [entry for entry in self.ledger.entries if entry.place.offset < task.ledger_position]
         assert known[-1].record.version == task.issued_version
         group = task.group_id
         earlier = [found for found in self.tasks.values() if _issue_order(found) < _issue_order(task)]
         if any(found.group_id == group for found in earlier):
             return
-        closed = {number for number, (index, _) in self.book.closed_groups.items() if index < len(known)}
+        closed = {number for number, (index, _) in self.ledger.closed_groups.items() if index < len(known)}
         open_groups = {found.group_id for found in earlier} - closed
         bound = self._admission_bound(task, open_groups, len(known))
         assert len(open_groups) < bound, (
@@ -252,7 +252,7 @@ class RunAuditor:
     def _counts(self, place: Place, task: RolloutTask, num_known: int) -> bool:
         """Whether a finished sample had been read, and not judged, when the task was issued."""
         partition, offset = place
-        judged = self.book.judged[partition].get(offset)
+        judged = self.ledger.judged[partition].get(offset)
         return (
             self.samples[place].is_finished
             and offset < task.samples_positions[partition]

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import fsspec
 
-from producers.dispatcher.dispatcher import Dispatcher
 from producers.dispatcher.settings import DispatcherSettings
+from producers.dispatcher.startup import TakeOver
 from producers.rollout.tasks import TaskLimits
 from rollog.kernel.broker.ports import TopicPartition
 from rollog.kernel.broker.topics import RunTopics, ensure_topics, topic_specs
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import TracebackType
 
+    from producers.dispatcher.dispatcher import Dispatcher
     from producers.rollout.outcomes import Replica
     from rollog.kernel.broker.ports import Record
     from trainer.loop import Trainer
@@ -173,17 +174,16 @@ class SimulatedRun:
             self.overtaken_dispatchers.append(self.dispatcher)
         self._bury(self.dispatcher_producer)
         producer = SlowProducer(self.broker.producer(client_id="dispatcher"))
-        dispatcher = Dispatcher(
-            self._dispatcher_settings,
-            self.broker,
-            self.topics,
-            self._metrics,
+        take_over = TakeOver(
+            settings=self._dispatcher_settings,
+            broker=self.broker,
+            metrics=self._metrics,
             dispatcher_id="simulated",
             prompts=[Prompt(prompt_id=str(n), text=str(n)) for n in range(self.plan.num_prompts)],
             held_out=[],
             clock=lambda: self.now,
         )
-        dispatcher.take_over(producer, self.broker.consumer(client_id="dispatcher"))
+        dispatcher = take_over.complete(producer, self.broker.consumer(client_id="dispatcher"))
         self.dispatcher, self.dispatcher_producer = dispatcher, producer
 
     def turn_dispatcher(self) -> None:

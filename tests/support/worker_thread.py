@@ -1,4 +1,4 @@
-"""A rollout worker on a thread, and a hand-turned dispatcher and trainer beside it."""
+"""A rollout worker on a thread; the test plays dispatcher and trainer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from producers.engines.simulated import SimulatedEngine
 from producers.rewards.functions import RewardResult
 from producers.rollout.prompts import ByteTokenizer, PromptRenderer
 from producers.rollout.settings import RolloutSettings
-from producers.rollout.worker import RolloutWorker, WorkerParts
+from producers.rollout.worker import WorkerParts, open_worker
 from rollog.kernel.broker.ports import TopicPartition
 from rollog.kernel.broker.reading import read_to_end
 from rollog.kernel.broker.topics import topic_specs
@@ -40,10 +40,12 @@ from support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from contextlib import AbstractAsyncContextManager
     from pathlib import Path
 
     from producers.engines.ports import Engine
-    from producers.rewards.scorers import Rewards
+    from producers.rewards.ports import Rewards
+    from producers.rollout.worker import RolloutWorker
     from rollog.kernel.broker.ports import Broker, Producer
     from rollog.kernel.broker.topics import RunTopics
     from schemas.records import Record
@@ -207,8 +209,8 @@ def a_worker(
     settings: RolloutSettings | None = None,
     metrics: Metrics | None = None,
     tokenizer: ByteTokenizer | None = None,
-) -> RolloutWorker:
-    """A worker of the stage's run, to be made on the loop that it runs on."""
+) -> AbstractAsyncContextManager[RolloutWorker]:
+    """A worker of the stage's run, to be entered on the loop that it runs on."""
     scores = rewards or LengthRewards()
     parts = WorkerParts(
         broker=stage.broker,
@@ -219,7 +221,7 @@ def a_worker(
         store=stage.store,
         metrics=metrics or Metrics(),
     )
-    return RolloutWorker(settings or stage.settings(), parts, worker_id=stage.worker_id, stop=stage.stop)
+    return open_worker(settings or stage.settings(), parts, worker_id=stage.worker_id, stop=stage.stop)
 
 
 @contextmanager
@@ -235,7 +237,10 @@ def running(
     """A worker on a thread while the body runs; it is stopped at the end, and must end without an error."""
 
     async def work() -> None:
-        await a_worker(stage, engine=engine, rewards=rewards, settings=settings, metrics=metrics).run()
+        async with a_worker(
+            stage, engine=engine, rewards=rewards, settings=settings, metrics=metrics
+        ) as worker:
+            await worker.run()
 
     def target() -> None:
         try:

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from support.recorded_run import recorded_run, store_of
 
 from consumers.archive import WeightsChoice, export_archive
-from consumers.dead_letters import Reinjection, StoredLetter
+from consumers.dead_letters import Reinjection, StoredDeadLetter
 from rollog.cli.dead_letters import letter_lines, outcome_lines
 from rollog.cli.main import cli
 from rollog.kernel.errors import ConfigError, DecodeError
@@ -45,7 +45,7 @@ def test_what_a_letter_holds_cannot_steer_the_terminal() -> None:
         owner="trainer",
         headers={"task_id": b"\x1b]0;x\x07"},
     )
-    lines = list(letter_lines([StoredLetter(letter_id=3, timestamp_ms=0, letter=letter)]))
+    lines = list(letter_lines([StoredDeadLetter(letter_id=3, timestamp_ms=0, letter=letter)]))
     assert len(lines) == 2
     assert lines[1].isprintable()
     assert lines[1].startswith("#3 1970-01-01T00:00:00+00:00 samples, partition 0, offset 1")

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from support.builders import a_sample
 from support.written_run import WrittenRun
 
-from consumers.durations import measure_times
+from consumers.durations import measure_durations
 from rollog.cli.main import cli
 from rollog.cli.plan import Measured, figures_of, plan_lines, workload_of
 from rollog.kernel.broker.memory import MemoryBroker
@@ -49,7 +49,7 @@ def a_measured_run() -> Measured:
     for seconds in (1.0, 2.0, 3.0, 2.0):
         run.write(topics.samples, a_sample(timings=Timings(generation_seconds=seconds)))
     run.step(1, reward=0.0, lags={}, train_seconds=4.0, num_epochs=1)
-    return Measured(run="first", times=measure_times(run.broker, topics), slots_per_device=4)
+    return Measured(run="first", times=measure_durations(run.broker, topics), slots_per_device=4)
 
 
 def no_flags(**given: float) -> dict[str, float | None]:
@@ -146,7 +146,7 @@ def test_flags_win_over_the_run() -> None:
 def test_a_run_that_tells_too_little_says_what_to_give() -> None:
     run = WrittenRun(MemoryBroker(), topics)
     run.genesis()
-    young = Measured(run="first", times=measure_times(run.broker, topics), slots_per_device=4)
+    young = Measured(run="first", times=measure_durations(run.broker, topics), slots_per_device=4)
 
     with pytest.raises(ConfigError, match=r"--mean-seconds, .*--batch missing and the records of run first"):
         workload_of(no_flags(), young)

@@ -8,7 +8,13 @@ import pytest
 from support.broker_topics import read_to_end
 from support.recorded_run import recorded_run
 
-from consumers.dead_letters import Reinjection, chosen_letters, letter_header, read_letters, reinject
+from consumers.dead_letters import (
+    Reinjection,
+    chosen_dead_letters,
+    dead_letter_header,
+    read_dead_letters,
+    reinject,
+)
 from rollog.kernel.broker.ports import Record
 from rollog.kernel.errors import ConfigError
 from rollog.rules.dead_letters import dead_letter
@@ -50,12 +56,12 @@ def outcome(run: SimulatedRun, chosen: list[int] | None = None) -> list[tuple[in
 
 
 def offsets(run: SimulatedRun) -> list[int]:
-    return [letter.letter_id for letter in read_letters(run.broker, run.topics)]
+    return [letter.letter_id for letter in read_dead_letters(run.broker, run.topics)]
 
 
 def test_the_letters_of_a_run_say_place_owner_and_reason() -> None:
     with recorded_run() as run:
-        (stored,) = read_letters(run.broker, run.topics)
+        (stored,) = read_dead_letters(run.broker, run.topics)
         letter = stored.letter
         assert (letter.topic, letter.partition, letter.value) == (run.topics.samples, 1, b"no sample")
         assert letter.owner == "trainer"
@@ -80,10 +86,10 @@ def test_what_can_be_used_now_is_written_again_once_and_the_run_comes_to_its_end
         again = [
             record
             for record in read_to_end(run.broker, run.topics.samples, range(2))
-            if record.header(letter_header) is not None
+            if record.header(dead_letter_header) is not None
         ]
         assert [(each.value, each.partition) for each in again] == [(sample.value, sample.partition)]
-        assert again[0].header(letter_header) == str(first).encode()
+        assert again[0].header(dead_letter_header) == str(first).encode()
         assert decode_as(Sample, again[0].value or b"").group_id % 2 == again[0].partition
         run.come_to_the_end()  # an audit would find that the letters are of no record
 
@@ -123,8 +129,8 @@ def test_a_run_that_is_over_and_letters_that_do_not_exist_are_refused() -> None:
 def test_a_letter_is_listed_by_its_id_and_one_that_is_not_there_is_named() -> None:
     with recorded_run() as run:
         set_aside(run, run.topics.samples, b"neither")
-        letters = read_letters(run.broker, run.topics)
-        assert chosen_letters(letters, None) == letters
-        assert chosen_letters(letters, [letters[1].letter_id]) == letters[1:]
+        letters = read_dead_letters(run.broker, run.topics)
+        assert chosen_dead_letters(letters, None) == letters
+        assert chosen_dead_letters(letters, [letters[1].letter_id]) == letters[1:]
         with pytest.raises(ConfigError, match="no dead letter 99"):
-            chosen_letters(letters, [letters[0].letter_id, 99])
+            chosen_dead_letters(letters, [letters[0].letter_id, 99])

@@ -6,7 +6,7 @@ import pytest
 from support.builders import a_sample
 from support.written_run import WrittenRun, a_verdict
 
-from consumers.durations import MeasuredTimes, measure_times
+from consumers.durations import Durations, measure_durations
 from rollog.kernel.broker.memory import MemoryBroker
 from rollog.kernel.broker.topics import RunTopics
 from rollog.kernel.errors import LedgerError
@@ -29,8 +29,8 @@ def a_timed_sample(
     )
 
 
-def measured(run: WrittenRun) -> MeasuredTimes:
-    return measure_times(run.broker, topics)
+def measured(run: WrittenRun) -> Durations:
+    return measure_durations(run.broker, topics)
 
 
 def test_rollouts_hold_their_slots_while_they_are_generated_and_scored() -> None:
@@ -41,7 +41,7 @@ def test_rollouts_hold_their_slots_while_they_are_generated_and_scored() -> None
 
     times = measured(run)
 
-    assert times.durations == (2.5, 1.0)
+    assert times.rollout_seconds == (2.5, 1.0)
     assert (times.mean_seconds, times.max_seconds) == (1.75, 2.5)
 
 
@@ -52,7 +52,7 @@ def test_only_finished_rollouts_say_how_long_one_takes() -> None:
     for status in (Status.FAILED, Status.CANCELLED, Status.EXPIRED, Status.LOST):
         run.write(topics.samples, a_timed_sample(9.0, status=status))
 
-    assert measured(run).durations == (1.0,)
+    assert measured(run).rollout_seconds == (1.0,)
 
 
 def test_what_cannot_be_decoded_is_passed_over() -> None:
@@ -63,7 +63,7 @@ def test_what_cannot_be_decoded_is_passed_over() -> None:
         producer.flush(10)
     run.write(topics.samples, a_timed_sample(1.0))
 
-    assert measured(run).durations == (1.0,)
+    assert measured(run).rollout_seconds == (1.0,)
 
 
 def test_training_is_timed_per_sample_and_pass_without_the_first_step() -> None:
@@ -115,7 +115,7 @@ def test_a_run_that_has_only_begun_tells_what_it_can() -> None:
     assert empty.alpha is None
     assert begun.alpha == 1.0
     for times in (empty, begun):
-        assert (times.mean_seconds, times.max_seconds, times.durations) == (None, None, ())
+        assert (times.mean_seconds, times.max_seconds, times.rollout_seconds) == (None, None, ())
         assert (times.train_seconds_per_sample, times.batch, times.rollouts_per_sample) == (None, None, None)
 
 

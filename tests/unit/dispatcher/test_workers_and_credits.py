@@ -140,33 +140,33 @@ def test_a_group_counts_its_open_tasks_by_worker_until_they_end() -> None:
 
 def test_candidates_hold_a_grant_serve_a_version_and_have_free_slots() -> None:
     registry, ledger = a_registry(), CreditLedger()
-    registry.heard(a_heartbeat(capacity=1), now=0.0)
+    registry.on_heartbeat(a_heartbeat(capacity=1), now=0.0)
     assert registry.candidates(ledger) == []
     registry.granted(a_grant(), now=0.0)
     assert [found.num_slots for found in registry.candidates(ledger)] == [2]
     ledger.issue(open_task("1.1"))
     ledger.issue(open_task("1.2"))
     assert registry.candidates(ledger) == []
-    registry.heard(a_heartbeat(capacity=9, state=WorkerState.LOAD_FAILED), now=0.0)
+    registry.on_heartbeat(a_heartbeat(capacity=9, state=WorkerState.LOAD_FAILED), now=0.0)
     assert registry.candidates(ledger) == []
 
 
-def test_silence_longer_than_the_lease_expires_a_worker_and_a_heartbeat_revives_it() -> None:
+def test_a_lease_without_a_heartbeat_expires_and_a_heartbeat_revives_it() -> None:
     registry = a_registry()
-    registry.heard(a_heartbeat(), now=0.0)
-    assert registry.silent(3.0) == []
-    (silent,) = registry.silent(3.1)
-    silent.is_expired = True
+    registry.on_heartbeat(a_heartbeat(), now=0.0)
+    assert registry.with_expired_lease(3.0) == []
+    (expired,) = registry.with_expired_lease(3.1)
+    expired.is_expired = True
     assert registry.without_grant() == []
-    registry.heard(a_heartbeat(), now=4.0)
+    registry.on_heartbeat(a_heartbeat(), now=4.0)
     assert [worker.worker_id for worker in registry.without_grant()] == ["worker-1"]
 
 
-def test_leases_begin_anew_when_contact_with_the_broker_was_lost() -> None:
+def test_leases_start_again_when_contact_with_the_broker_was_lost() -> None:
     registry = a_registry()
-    registry.heard(a_heartbeat(), now=0.0)
+    registry.on_heartbeat(a_heartbeat(), now=0.0)
     registry.restart_leases(10.0)
-    assert registry.silent(12.0) == []
+    assert registry.with_expired_lease(12.0) == []
 
 
 def test_each_worker_gets_a_partition_of_its_own_until_none_is_left() -> None:
@@ -182,7 +182,7 @@ def test_each_worker_gets_a_partition_of_its_own_until_none_is_left() -> None:
 
 def test_a_leaving_worker_gets_no_grant() -> None:
     registry = a_registry()
-    registry.heard(a_heartbeat(state=WorkerState.LEAVING), now=0.0)
+    registry.on_heartbeat(a_heartbeat(state=WorkerState.LEAVING), now=0.0)
     assert registry.without_grant() == []
 
 
@@ -192,7 +192,7 @@ def test_a_task_read_but_named_in_no_heartbeat_is_missing_after_the_limit_and_th
     ledger.issue(open_task())
 
     def beat(now: float, **changes: Any) -> list[str]:
-        registry.heard(a_heartbeat(grant_id="1.0", **changes), now=now)
+        registry.on_heartbeat(a_heartbeat(grant_id="1.0", **changes), now=now)
         return missing_tasks(registry.workers["worker-1"], ledger, limit=3, now=now, grace=2.0)
 
     assert beat(0.0, tasks_position=5) == []
@@ -206,5 +206,5 @@ def test_heartbeats_under_another_grant_say_nothing_about_tasks() -> None:
     registry, ledger = a_registry(), CreditLedger()
     registry.granted(a_grant(), now=0.0)
     ledger.issue(open_task())
-    registry.heard(a_heartbeat(grant_id="0.7", tasks_position=99), now=0.0)
+    registry.on_heartbeat(a_heartbeat(grant_id="0.7", tasks_position=99), now=0.0)
     assert missing_tasks(registry.workers["worker-1"], ledger, limit=1, now=9.0, grace=0.0) == []

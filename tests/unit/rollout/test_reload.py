@@ -320,7 +320,7 @@ def test_the_stall_of_a_reload_is_the_mean_over_the_slots_in_use() -> None:
     watch.begin(10.0, num_running=4)
     watch.rollout_ended(11.0)
     watch.begin(12.0, num_running=3)
-    watch.stands(14.0)
+    watch.paused(14.0)
     watch.rollout_ended(15.0)
     # One slot is idle since 11, three stand since 14.
     assert watch.end(16.0) == (6.0, (5.0 + 3 * 2.0) / 4)

@@ -12,15 +12,18 @@ import numpy as np
 import pytest
 from support.waiting import wait_until
 
+from producers.rewards.choice import make_rewards
 from producers.rewards.functions import RewardResult, call_reward_function
-from producers.rewards.scorers import InProcessRewards, RewardPool, ShuffledRewards, make_rewards
+from producers.rewards.in_process import InProcessRewards
+from producers.rewards.pool import RewardPool
+from producers.rewards.shuffled import ShuffledRewards
 from rollog.kernel.errors import DataError, RewardError
 from rollog.settings.generation import RewardConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
 
-    from producers.rewards.scorers import Rewards
+    from producers.rewards.ports import Rewards
 
 function = "support.reward_functions_for_tests:reward"
 

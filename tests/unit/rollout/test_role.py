@@ -14,7 +14,9 @@ from support.worker_thread import a_stage
 
 from producers.engines.choice import make_engine
 from producers.engines.vllm import vllm_environment
-from producers.rewards.scorers import InProcessRewards, RewardPool, ShuffledRewards
+from producers.rewards.in_process import InProcessRewards
+from producers.rewards.pool import RewardPool
+from producers.rewards.shuffled import ShuffledRewards
 from producers.rollout.role import make_parts, run_rollout
 from rollog.kernel.errors import ConfigError, WeightsError
 from rollog.kernel.metrics import Metrics

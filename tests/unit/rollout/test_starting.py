@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from support.waiting import wait_until
 
-from producers.engines.starting import GivenUp, Start
+from producers.engines.starting import Abandoned, Start
 from producers.engines.transformers_engine import TransformersEngine
 from rollog.demo.model import model_config
 from rollog.kernel.errors import EngineError
@@ -38,7 +38,7 @@ class Work:
                 for _ in range(self.num_swallowed):
                     try:
                         self.wait()
-                    except GivenUp:
+                    except Abandoned:
                         continue
                 self.wait()
         except EngineError as error:
@@ -51,12 +51,12 @@ class Work:
 
 
 @pytest.mark.parametrize("num_swallowed", [0, 2])
-def test_a_start_that_is_given_up_ends_with_an_error_on_its_own_thread(num_swallowed: int) -> None:
+def test_a_start_that_is_abandoned_ends_with_an_error_on_its_own_thread(num_swallowed: int) -> None:
     work = Work(num_swallowed)
     ended_children = []
     work.thread.start()
     wait_until(lambda: work.is_busy)
-    work.start.give_up(lambda: ended_children.append(1))
+    work.start.abandon(lambda: ended_children.append(1))
     work.thread.join(20)
     assert not work.thread.is_alive()
     assert "closed while it was starting" in str(work.error)
@@ -65,10 +65,10 @@ def test_a_start_that_is_given_up_ends_with_an_error_on_its_own_thread(num_swall
 
 def test_a_start_that_has_not_begun_or_has_ended_needs_no_giving_up() -> None:
     start = Start()
-    start.give_up(lambda: pytest.fail("nothing is under way"))
+    start.abandon(lambda: pytest.fail("nothing is under way"))
     with start.under_way():
         pass
-    start.give_up(lambda: pytest.fail("it has ended"))
+    start.abandon(lambda: pytest.fail("it has ended"))
 
 
 class TracedWork:
@@ -94,12 +94,12 @@ class TracedWork:
         return self.trace if frame.f_code is TracedWork.run.__code__ else None
 
 
-def test_a_thread_whose_start_ended_as_it_was_given_up_goes_on_undisturbed() -> None:
+def test_a_thread_whose_start_ended_as_it_was_abandoned_goes_on_undisturbed() -> None:
     for _ in range(30):
         work = TracedWork()
         work.thread.start()
         assert work.is_busy.wait(20)
-        work.start.give_up(work.may_end.set)
+        work.start.abandon(work.may_end.set)
         work.may_go_on.set()
         work.thread.join(20)
         assert work.went_on

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from support.builders import a_task
 
-from producers.dispatcher.startup import History
+from producers.dispatcher.history import History
 from producers.dispatcher.tasks import is_issued_by_a_dispatcher
 from producers.seeds import derived_seed
 from rollog.kernel.broker.ports import Record

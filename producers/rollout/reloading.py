@@ -1,0 +1,103 @@
+"""What a worker does when weights arrive: fetch the file, pause the engine, overwrite its weights, go on.
+
+`producers.rollout.session` decides when; this does it, and reports back how it ended.
+
+    notice of a version -> session.on_weights -> Load -> Reloader.fetch -> session.fetched -> Swap -> Reloader.swap
+                                                    |                                           |
+                                                    +----------- session.load_failed <----------+-> session.loaded
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rollog.kernel.errors import EngineDied, EngineError, WeightsError
+from rollog.kernel.logs import get_logger
+from schemas import WorkerState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from producers.engines.ports import Engine
+    from producers.rollout.actions import Action, Swap
+    from producers.rollout.downloads import Downloads
+    from producers.rollout.reporting import WorkerReport
+    from producers.rollout.rollouts import RolloutMaker
+    from producers.rollout.session import ReloadMode, WorkerSession
+    from schemas import WeightVersion
+
+_log = get_logger("rollout")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reloader:
+    """Puts committed versions in service. `act` does what the session asks for, `beat` sends a heartbeat."""
+
+    engine: Engine
+    session: WorkerSession
+    report: WorkerReport
+    maker: RolloutMaker
+    downloads: Downloads
+    reload: ReloadMode
+    retry_seconds: float
+    act: Callable[[Iterable[Action]], None]
+    beat: Callable[[], None]
+
+    async def fetch(self, notice: WeightVersion) -> None:
+        """Download the file of a version while rollouts go on."""
+        self.report.reload_begins()
+        try:
+            await self.downloads.fetch(notice)
+        except WeightsError as error:
+            # With `drain` the engine goes on: paused, its rollouts would hold up the next attempt for ever.
+            if self.reload != "drain":
+                await self._pause()
+            await self._fail(notice, error)
+            return
+        self.act(self.session.fetched(notice))
+
+    async def swap(self, swap: Swap) -> None:
+        """Overwrite the engine's weights by the fetched file; tokens from here on are of that version.
+
+        Raises EngineDied.
+        """
+        notice = swap.notice
+        self.report.engine_pauses()
+        try:
+            await self._suspend(swap.suspended)
+            await self.engine.pause()
+            await self.engine.load_weights(self.downloads.path, notice.version)
+            await self.engine.resume()
+        except EngineDied:
+            raise
+        except (WeightsError, EngineError) as error:
+            await self._pause()
+            await self._fail(notice, error)
+            return
+        self.downloads.discard()
+        self.report.reloaded(notice.version)
+        self.maker.go_on()
+        self.act(self.session.loaded(notice))
+        self.beat()
+
+    async def _suspend(self, task_ids: Sequence[str]) -> None:
+        """Take the rollouts of these tasks out of the engine; one that it does not have yet is kept by the pause."""
+        request_ids = [name for task_id in task_ids for name in self.session.request_ids_of(task_id)]
+        await asyncio.gather(*(self.maker.suspend(request_id) for request_id in request_ids))
+
+    async def _pause(self) -> None:
+        # Weights that may be half overwritten must not make another token.
+        self.report.engine_pauses()
+        await self.engine.pause()
+
+    async def _fail(self, notice: WeightVersion, error: Exception) -> None:
+        """Begin nothing, say so, and try again a little later."""
+        _log.error("load failed", version=notice.version, error=str(error))
+        self.report.load_failed()
+        self.act(self.session.load_failed(notice, str(error)))
+        self.beat()
+        if self.session.state is WorkerState.LOAD_FAILED:
+            await asyncio.sleep(self.retry_seconds)
+            self.act(self.session.retry_load())
