@@ -154,8 +154,8 @@ def check_files(
 ) -> Iterator[Missing]:
     """Read every file of a version of the ledger; yields those that are missing and may be.
 
-    Version 0 and the newest are needed, to train again from the start and to go on: without them something is off, unless
-    the store is one that was made with chosen files only.
+    Version 0 and the newest are needed, to train again from the start and to go on: without them something is off,
+    unless the store is one that was made with chosen files only.
     """
     check, newest = ledger.checks.files, ledger.version
     num_bytes = {notice.version: notice.num_bytes for notice in notices}

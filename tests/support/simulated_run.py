@@ -407,7 +407,7 @@ class SimulatedRun:
         state = self.dispatcher.state
         return (
             f"no end in sight: version {state.ledger.version} of {self.plan.num_steps}, "
-            f"closed {sorted(self.auditor.book.closed_groups)}, open tasks "
+            f"closed {sorted(self.auditor.ledger.closed_groups)}, open tasks "
             f"{[(task.task_id, task.task.group_id, task.worker_id) for task in state.credits.all()]}, "
             f"open groups {state.groups.num_open}, next group {state.groups.next_group_id}, "
             f"workers {[(worker.worker_id, worker.session.state.value) for worker in self.workers]}, "
