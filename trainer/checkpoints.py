@@ -76,6 +76,7 @@ class CheckpointStore:
     ) -> Checkpoint:
         """Let `write` fill a directory, complete it, and remove all but the newest `keep`."""
         directory = self._directory / _name_of(version)
+        # What a crash left under this name must not be taken for a file of this checkpoint.
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir(parents=True)
         write(directory)
@@ -86,6 +87,7 @@ class CheckpointStore:
         }
         reach(CrashPoint.CHECKPOINT_HALF_WRITTEN)
         _write_manifest(directory, {"version": version, "weights_sha256": weights_sha256, "files": files})
+        # Only now, so that a crash at any moment before leaves the one that was newest.
         self._thin_out(keep)
         return Checkpoint(version=version, weights_sha256=weights_sha256, directory=directory, files=files)
 

@@ -72,22 +72,22 @@ class GroupProgress:
 class GroupTracker:
     """Open groups, admission of new ones, and the attempts that are wanted.
 
-    | a replica of an open group is | from | until |
-    | --- | --- | --- |
-    | wanted | its group is issued, or its attempt ended without a sample that counts | a task is issued |
-    | live | that task | its sample is read, or the task is lost |
-    | finished | a finished sample is read | the ledger judges it stale (wanted), or closes the group |
-    | exhausted | `max_attempts` failures or `max_lost` losses | the ledger closes the group |
+    A group is open from its first task to its close in the ledger. It is early filtered while its first G fresh samples
+    would be filtered: until the ledger closes it, or judges one of them stale. Of each of its replicas:
 
-    | a group is | from | until |
-    | --- | --- | --- |
-    | open | its first task | the ledger closes it |
-    | early filtered | its first G fresh samples would be filtered | the ledger closes it, or judges one of them stale |
+    | a replica is | reached by                                             | then                                   |
+    | ---          | ---                                                    | ---                                    |
+    | wanted       | the group opens; its attempt ended unfinished, or was  | its next attempt is issued, oldest     |
+    |              | judged stale, failed, dead, lost or cancelled          | group first, unless G others finished  |
+    | live         | a task for it is in the log                            | its sample is waited for               |
+    | finished     | a finished sample is read that has no verdict yet      | the verdict is waited for              |
+    | exhausted    | too many attempts failed or were lost                  | nothing more is issued for it          |
 
-    Example with B = 2, G = 2, alpha 1: 4 groups may be open, 0 to 3. Group 0 has both samples, rewards 1 and 1: early
-    filtered, so group 4 is issued before the ledger says anything. Replica 1 of group 1 fails: it is wanted again, as
-    attempt 1, with one open group ahead of it. The ledger closes group 0 as filtered: groups 1 to 4 are open, and
-    no other may be issued.
+    Example: G is 2 with one redundant replica, and groups are protected after going stale once. Group 7 opens with
+    tasks for replicas 0, 1 and 2. Samples of 0 and 2 finish: that is G of them, so the task of 1 is surplus and is
+    cancelled. Then the ledger judges the sample of 0 stale. One finished sample is too few, so attempt 1 at replica 0
+    (reason stale) and attempt 1 at replica 1 (reason cancelled) are wanted, both protected. When the ledger closes
+    group 7, the tasks that are still live are returned to be cancelled.
     """
 
     def __init__(

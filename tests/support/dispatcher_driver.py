@@ -51,7 +51,7 @@ def dispatcher_settings(**sections: Any) -> DispatcherSettings:
     return DispatcherSettings(**(values | sections))
 
 
-class Bench:
+class DispatcherDriver:
     """The broker, the clock, and what a test does in the place of the other roles."""
 
     def __init__(self, num_prompts: int = 50, num_held_out: int = 0, **sections: Any) -> None:
@@ -70,8 +70,8 @@ class Bench:
         ]
         self.held_out = [Prompt(prompt_id=f"h{number}", text="?") for number in range(num_held_out)]
 
-    def dispatcher(self, *, silent: Sequence[str] = ()) -> Dispatcher:
-        """A dispatcher that has taken the run over; workers beat again as before, but for those `silent`."""
+    def dispatcher(self, *, without_heartbeat: Sequence[str] = ()) -> Dispatcher:
+        """A dispatcher that has taken the run over; workers beat again as before, but for those `without_heartbeat`."""
         take_over = TakeOver(
             settings=self.settings,
             broker=self.broker,
@@ -83,7 +83,7 @@ class Bench:
         )
         dispatcher = take_over.start()
         for worker_id, changes in list(self._beats.items()):
-            if worker_id not in silent:
+            if worker_id not in without_heartbeat:
                 self.beat(worker_id, **changes)
         return dispatcher
 

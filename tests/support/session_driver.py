@@ -1,4 +1,4 @@
-"""A rollout worker's session, turned by hand."""
+"""A rollout worker's session, driven by hand."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def an_evaluation(number: int, version: int) -> RolloutTask:
     )
 
 
-class Turner:
+class SessionDriver:
     """A session with a clock, and the offsets of its tasks partition."""
 
     def __init__(

@@ -1,4 +1,4 @@
-"""A rollout worker without engine and asyncio: the real session, turned by hand, over any broker."""
+"""A rollout worker without engine and asyncio: the real session, driven by hand, over any broker."""
 
 from __future__ import annotations
 

@@ -262,7 +262,7 @@ def test_what_is_over_a_constant_alpha_cannot_be_fresh() -> None:
     assert not tracker.cannot_be_fresh(0, first_version=1)
 
 
-def test_what_an_amendment_makes_fresh_again_can_still_be_fresh() -> None:
+def test_what_an_amendment_makes_fresh_again_is_not_hopeless() -> None:
     ledger = LedgerBuilder(alpha=0.0)
     tracker = a_tracker(ledger)
     issue_group(tracker, 0)

@@ -1,4 +1,4 @@
-"""Credits, leases, grants and reconciliation, with the clock turned by hand."""
+"""Credits, leases, grants and reconciliation, with the clock driven by hand."""
 
 from __future__ import annotations
 

@@ -20,8 +20,8 @@ def a_notice(version: int) -> WeightVersion:
 
 
 @dataclass
-class Turner:
-    """A session of three slots and its report, over one clock that is turned by hand."""
+class ReportDriver:
+    """A session of three slots and its report, over one clock that is driven by hand."""
 
     now: float = 0.0
     metrics: Metrics = field(default_factory=Metrics)
@@ -61,39 +61,39 @@ class Turner:
 
 
 def test_a_worker_that_may_not_work_yet_is_not_idle() -> None:
-    turner = Turner()
-    assert turner.wait(5.0) == (0.0, 0.0)
-    turner.grant()
-    assert turner.wait(5.0) == (0.0, 0.0)
+    driver = ReportDriver()
+    assert driver.wait(5.0) == (0.0, 0.0)
+    driver.grant()
+    assert driver.wait(5.0) == (0.0, 0.0)
 
 
 def test_a_serving_worker_without_a_rollout_is_idle_and_every_free_slot_counts() -> None:
-    turner = Turner()
-    turner.grant()
-    turner.serve(0)
-    assert turner.wait(2.0) == (2.0, 2.0 * 3)
-    turner.task(a_task(0, 0))
-    assert turner.wait(1.0) == (2.0, 6.0 + 2)
-    turner.task(a_task(0, 1))
-    turner.task(a_task(0, 2))
-    assert turner.wait(4.0) == (2.0, 8.0)
-    turner.session.replica_ended(a_task(0, 1).task_id)
-    assert turner.wait(4.0) == (2.0, 8.0 + 4)
+    driver = ReportDriver()
+    driver.grant()
+    driver.serve(0)
+    assert driver.wait(2.0) == (2.0, 2.0 * 3)
+    driver.task(a_task(0, 0))
+    assert driver.wait(1.0) == (2.0, 6.0 + 2)
+    driver.task(a_task(0, 1))
+    driver.task(a_task(0, 2))
+    assert driver.wait(4.0) == (2.0, 8.0)
+    driver.session.replica_ended(a_task(0, 1).task_id)
+    assert driver.wait(4.0) == (2.0, 8.0 + 4)
 
 
 def test_a_worker_that_reloads_is_not_idle() -> None:
-    turner = Turner()
-    turner.grant()
-    turner.serve(0)
-    turner.session.on_weights(a_notice(1))
-    assert turner.wait(3.0) == (0.0, 0.0)
-    turner.session.loaded(a_notice(1))
-    assert turner.wait(3.0) == (3.0, 9.0)
+    driver = ReportDriver()
+    driver.grant()
+    driver.serve(0)
+    driver.session.on_weights(a_notice(1))
+    assert driver.wait(3.0) == (0.0, 0.0)
+    driver.session.loaded(a_notice(1))
+    assert driver.wait(3.0) == (3.0, 9.0)
 
 
 def test_a_task_that_holds_more_slots_than_there_are_leaves_none_free() -> None:
-    turner = Turner()
-    turner.grant()
-    turner.serve(0)
-    turner.task(a_task(0, 0, num_replicas=capacity + 2))
-    assert turner.wait(3.0) == (0.0, 0.0)
+    driver = ReportDriver()
+    driver.grant()
+    driver.serve(0)
+    driver.task(a_task(0, 0, num_replicas=capacity + 2))
+    assert driver.wait(3.0) == (0.0, 0.0)
