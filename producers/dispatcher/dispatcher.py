@@ -142,7 +142,7 @@ class Dispatcher(Component):
             self._stop_workers(self._clock())
 
     def _is_trained(self) -> bool:
-        """Whether the trainer takes no further step."""
+        """Whether the trainer takes no further step: the last one is committed, or no group can follow."""
         ledger = self.state.ledger
         if ledger.version >= ledger.num_steps(self._settings.run_config.num_steps):
             return True

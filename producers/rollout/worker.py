@@ -368,6 +368,6 @@ class RolloutWorker:
 
 
 async def _for_ever(work: Coroutine[Any, Any, None]) -> None:
-    """A background task that ends quietly is an error."""
+    """Raise AssertionError when background work ends: a worker that stopped reading would look alive."""
     await work
     raise AssertionError("a background task of the rollout worker ended")
