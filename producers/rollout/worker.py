@@ -81,7 +81,7 @@ async def open_worker(
 ) -> AsyncIterator[RolloutWorker]:
     """A worker that is connected to the broker. At the end everything it is made of is closed.
 
-    Closed are, in this order, rewards, engine, downloads, reader and sender, each whatever becomes of the others.
+    Closed are, in this order, rewards, engine, downloads, sender and reader, each whatever becomes of the others.
     """
     topics = RunTopics(settings.prefix, settings.run)
     downloads = Downloads(parts.store, settings.home / "downloads" / worker_id)
@@ -89,10 +89,10 @@ async def open_worker(
     async with AsyncExitStack() as connections, AsyncExitStack() as closing:
         for close in (downloads.close, parts.engine.close, parts.training_rewards.close):
             closing.push_async_callback(close)
-        sender = await SampleSender.open(parts.broker, worker_id, max_in_flight_bytes=max_bytes)
-        connections.push_async_callback(sender.close)
         reader = await LogReader.open(parts.broker, topics, worker_id)
         connections.push_async_callback(reader.close)
+        sender = await SampleSender.open(parts.broker, worker_id, max_in_flight_bytes=max_bytes)
+        connections.push_async_callback(sender.close)
         yield RolloutWorker(
             settings, parts, reader=reader, sender=sender, downloads=downloads, worker_id=worker_id, stop=stop
         )
