@@ -165,9 +165,11 @@ class Dispatcher(Component):
         if self.state.is_stopped:
             return
         if now - self._stop_sent_at > self._settings.dispatch.stop_timeout_seconds:
+            # A worker that hangs must not keep the run from its close.
             for open_task in self.state.credits.all():
                 self._leases.lose(open_task)
         if len(self.state.credits) == 0:
+            # Stopped promises that every sample is in the log; the `lost` ones are this process's own.
             self._sender.flush()
             stopped = Stopped(epoch=self.epoch)
             self._sender.control(stopped)
