@@ -137,18 +137,18 @@ class _ArchiveWriter:
             replication_factor=spec.replication_factor,
             config=dict(spec.config),
             partitions=tuple(
-                self._partition(TopicPartition(spec.name, number)) for number in range(spec.num_partitions)
+                self._partition(TopicPartition(spec.name, index)) for index in range(spec.num_partitions)
             ),
         )
 
-    def _partition(self, place: TopicPartition) -> ArchivedPartition:
-        beginning = self._consumer.beginning_offsets([place])[place]
-        end = self._consumer.end_offsets([place])[place]
+    def _partition(self, partition: TopicPartition) -> ArchivedPartition:
+        beginning = self._consumer.beginning_offsets([partition])[partition]
+        end = self._consumer.end_offsets([partition])[partition]
         counter = _Counter()
-        name = topic_member(place.topic, place.partition)
+        name = topic_member(partition.topic, partition.partition)
         with self._archive.open(name, "w", force_zip64=True) as member:
             sink = _Measuring(member)
-            records = counter.count(self._records(place, end))
+            records = counter.count(self._records(partition, end))
             write_container(sink, parsed_record_schema, records, codec="deflate", sync_interval=block_bytes)
         return ArchivedPartition(
             beginning_offset=beginning,
@@ -158,8 +158,8 @@ class _ArchiveWriter:
             sha256=sink.sha256,
         )
 
-    def _records(self, place: TopicPartition, end: int) -> Iterator[dict[str, Any]]:
-        for record in read_to_end(self._consumer, place.topic, place.partition):
+    def _records(self, partition: TopicPartition, end: int) -> Iterator[dict[str, Any]]:
+        for record in read_to_end(self._consumer, partition.topic, partition.partition):
             if record.offset < end and self._is_of_this_run(record):
                 self._take_note(record)
                 yield {

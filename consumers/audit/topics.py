@@ -34,21 +34,21 @@ class StoredTopics:
             topics.tasks,
         ]
         with broker.admin() as admin:
-            found = admin.describe_topics(ordered)
+            specs = admin.describe_topics(ordered)
         for name in (topics.steps, topics.samples):
-            if name not in found:
+            if name not in specs:
                 raise TopicMismatch(
                     f"topic {name} does not exist at {broker.address}: there is nothing to audit; check the run's name "
                     "and the address"
                 )
-        self.absent = [name for name in ordered if name not in found]
-        places = {
-            name: [TopicPartition(name, number) for number in range(found[name].num_partitions)]
+        self.absent = [name for name in ordered if name not in specs]
+        partitions = {
+            name: [TopicPartition(name, index) for index in range(specs[name].num_partitions)]
             for name in ordered
-            if name in found
+            if name in specs
         }
-        self.ends = {name: consumer.end_offsets(of_topic) for name, of_topic in places.items()}
-        self.begins = {name: consumer.beginning_offsets(of_topic) for name, of_topic in places.items()}
+        self.ends = {name: consumer.end_offsets(of_topic) for name, of_topic in partitions.items()}
+        self.begins = {name: consumer.beginning_offsets(of_topic) for name, of_topic in partitions.items()}
 
     def num_partitions(self, topic: str) -> int:
         """Partitions of a topic that exists."""
@@ -62,7 +62,7 @@ class StoredTopics:
     def cut(self, topic: str) -> dict[int, int]:
         """First offset still there, of each partition whose beginning retention has deleted."""
         begins: Mapping[TopicPartition, int] = self.begins.get(topic, {})
-        return {place.partition: begin for place, begin in begins.items() if begin > 0}
+        return {partition.partition: begin for partition, begin in begins.items() if begin > 0}
 
     def is_cut(self, topic: str) -> bool:
         """Whether anything of a topic may be missing."""

@@ -101,7 +101,7 @@ class CreditLedger:
                 del self._by_group[open_task.task.group_id]
 
     def get(self, task_id: str) -> OpenTask | None:
-        """The open task of that id."""
+        """The open task of that id, or None."""
         return self._open.get(task_id)
 
     def of_worker(self, worker_id: str) -> list[OpenTask]:
@@ -155,7 +155,7 @@ class FreeSlots:
         return None
 
     def take(self, worker_id: str, num_slots: int) -> None:
-        """The worker gets a task that holds so many slots."""
+        """Take slots of a worker for a task."""
         candidate = self._candidates.pop(worker_id)
         del self._ascending[bisect_left(self._ascending, (candidate.num_slots, worker_id))]
         num_free = candidate.num_slots - num_slots

@@ -39,14 +39,14 @@ class PromptOrder:
 
     def prompt_index(self, group_id: int) -> int:
         """Position in the dataset of the prompt of this group."""
-        epoch, place = divmod(group_id, self.num_prompts)
+        epoch, position = divmod(group_id, self.num_prompts)
         if not self.shuffle:
-            return place
+            return position
         if epoch != self._epoch:
             self._order = list(range(self.num_prompts))
             random.Random(f"{self.seed}/{epoch}").shuffle(self._order)  # noqa: S311 - an order, not a secret
             self._epoch = epoch
-        return self._order[place]
+        return self._order[position]
 
 
 def load_prompts(source: str, *, split: str, prompt_field: str, id_field: str | None) -> list[Prompt]:
@@ -55,7 +55,7 @@ def load_prompts(source: str, *, split: str, prompt_field: str, id_field: str | 
     Raises DataError naming file, line and field.
     """
     rows = _rows_of_file(Path(source)) if source.endswith(file_suffixes) else _rows_of_name(source, split)
-    prompts = [_prompt(place, row, prompt_field, id_field) for place, row in rows]
+    prompts = [_prompt(location, row, prompt_field, id_field) for location, row in rows]
     if not prompts:
         raise DataError(f"{source}: no prompts in it; give a file with at least one line")
     _check_unique(source, prompts)
@@ -69,18 +69,18 @@ def _rows_of_file(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
         yield from _rows_of_parquet(path)
         return
     with path.open(encoding="utf-8", errors="surrogateescape") as lines:
-        for number, line in enumerate(lines, start=1):
+        for line_number, line in enumerate(lines, start=1):
             if line.strip():
-                yield f"{path}, line {number}", _json_object(f"{path}, line {number}", line)
+                yield f"{path}, line {line_number}", _json_object(f"{path}, line {line_number}", line)
 
 
-def _json_object(place: str, line: str) -> Mapping[str, Any]:
+def _json_object(location: str, line: str) -> Mapping[str, Any]:
     try:
         row = json.loads(line)
     except ValueError as error:
-        raise DataError(f"{place}: not JSON ({error}); each line must be one JSON object") from error
+        raise DataError(f"{location}: not JSON ({error}); each line must be one JSON object") from error
     if not isinstance(row, dict):
-        raise DataError(f"{place}: {type(row).__name__} instead of a JSON object with the prompt's fields")
+        raise DataError(f"{location}: {type(row).__name__} instead of a JSON object with the prompt's fields")
     return row
 
 
@@ -93,8 +93,8 @@ def _rows_of_parquet(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
         table = parquet.read_table(path)
     except (OSError, ValueError) as error:
         raise DataError(f"{path}: not a readable Parquet file ({error})") from error
-    for number, row in enumerate(table.to_pylist(), start=1):
-        yield f"{path}, row {number}", row
+    for row_number, row in enumerate(table.to_pylist(), start=1):
+        yield f"{path}, row {row_number}", row
 
 
 def _rows_of_name(name: str, split: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -113,36 +113,36 @@ def _rows_of_name(name: str, split: str) -> Iterator[tuple[str, Mapping[str, Any
             f"{name}, split {split}: the datasets library cannot load it ({error}); check the name and the split, "
             f"or give a file ending in {' or '.join(file_suffixes)}"
         ) from error
-    for number, row in enumerate(rows, start=1):
-        yield f"{name}[{split}], row {number}", row
+    for row_number, row in enumerate(rows, start=1):
+        yield f"{name}[{split}], row {row_number}", row
 
 
-def _prompt(place: str, row: Mapping[str, Any], prompt_field: str, id_field: str | None) -> Prompt:
+def _prompt(location: str, row: Mapping[str, Any], prompt_field: str, id_field: str | None) -> Prompt:
     if prompt_field not in row:
-        raise DataError(f"{place}: no field {prompt_field!r}, only {sorted(row)}; set data.prompt_field")
+        raise DataError(f"{location}: no field {prompt_field!r}, only {sorted(row)}; set data.prompt_field")
     if id_field is not None and id_field not in row:
-        raise DataError(f"{place}: no field {id_field!r}, only {sorted(row)}; set data.id_field")
+        raise DataError(f"{location}: no field {id_field!r}, only {sorted(row)}; set data.id_field")
     prompt = row[prompt_field]
-    prompt_id = str(row[id_field]) if id_field is not None else place.rsplit(" ", 1)[-1]
+    prompt_id = str(row[id_field]) if id_field is not None else location.rsplit(" ", 1)[-1]
     rest = {name: value for name, value in row.items() if name != prompt_field}
     try:
         inputs = json.dumps(rest)
     except (TypeError, ValueError) as error:
         raise DataError(
-            f"{place}: its fields cannot be handed to the reward function as JSON ({error})"
+            f"{location}: its fields cannot be handed to the reward function as JSON ({error})"
         ) from error
     size = len(inputs) + len(json.dumps(prompt))
     if size > largest_prompt_bytes:
         raise DataError(
-            f"{place}: {size} bytes of JSON, a task takes {largest_prompt_bytes}; shorten the row"
+            f"{location}: {size} bytes of JSON, a task takes {largest_prompt_bytes}; shorten the row"
         )
     if isinstance(prompt, str):
         return Prompt(prompt_id=prompt_id, text=prompt, reward_inputs_json=inputs)
-    _check_messages(place, prompt_field, prompt)
+    _check_messages(location, prompt_field, prompt)
     return Prompt(prompt_id=prompt_id, messages_json=json.dumps(prompt), reward_inputs_json=inputs)
 
 
-def _check_messages(place: str, prompt_field: str, messages: object) -> None:
+def _check_messages(location: str, prompt_field: str, messages: object) -> None:
     well_formed = (
         isinstance(messages, list)
         and messages
@@ -153,7 +153,7 @@ def _check_messages(place: str, prompt_field: str, messages: object) -> None:
     )
     if not well_formed:
         raise DataError(
-            f'{place}: field {prompt_field!r} is neither text nor a list of {{"role", "content"}} messages'
+            f'{location}: field {prompt_field!r} is neither text nor a list of {{"role", "content"}} messages'
         )
 
 

@@ -142,7 +142,7 @@ class Dispatcher(Component):
             self._stop_workers(self._clock())
 
     def _is_trained(self) -> bool:
-        """Whether the trainer takes no further step."""
+        """Whether the trainer takes no further step: the last one is committed, or no group can follow."""
         ledger = self.state.ledger
         if ledger.version >= ledger.num_steps(self._settings.run_config.num_steps):
             return True
@@ -165,9 +165,11 @@ class Dispatcher(Component):
         if self.state.is_stopped:
             return
         if now - self._stop_sent_at > self._settings.dispatch.stop_timeout_seconds:
+            # A worker that hangs must not keep the run from its close.
             for open_task in self.state.credits.all():
                 self._leases.lose(open_task)
         if len(self.state.credits) == 0:
+            # Stopped promises that every sample is in the log; the `lost` ones are this process's own.
             self._sender.flush()
             stopped = Stopped(epoch=self.epoch)
             self._sender.control(stopped)

@@ -88,6 +88,7 @@ class Issuer:
     def issue_evaluations(self, *, is_final: bool = False) -> bool:
         """Send what evaluations lack; False when slots ran out first."""
         version = self._state.ledger.version
+        # Several versions may have been committed since the last turn; each may be due.
         for due in range(self._evaluated_version + 1, version + 1):
             self._state.evaluations.start(due)
         self._evaluated_version = version
@@ -128,6 +129,7 @@ class Issuer:
         """
         if self._scheduling == "batch" and not self._round_is_issued():
             return
+        # Computed once a turn: nothing but issuing changes free slots until the next one.
         self._able = self._state.workers.able(self._state.credits)
         self._free = FreeSlots(self._able)
         for group in sorted(self._lacking):

@@ -101,7 +101,7 @@ class TakeOver:
         epoch = take_epoch(self.broker, topics, self.dispatcher_id)
         sender = TaskSender(producer, topics, epoch, settings.broker.samples_partitions)
         partitions = self._partitions()
-        # Fences first: a task of an older epoch that is appended later lies behind a fence and is void.
+        # Fences before ends: a task of an older epoch that is appended later lies behind a fence and is void.
         fences = fence_partitions(sender, topics, settings.broker.max_workers)
         ends = consumer.end_offsets(partitions) | fences
         now = self.clock()

@@ -63,7 +63,7 @@ class DispatcherState:
         self._revoked: set[str] = set()
 
     def on_control(self, record: ControlRecord, now: float) -> None:
-        """A record of `control`; what a superseded dispatcher still writes is void, here as for workers."""
+        """Fold a record of `control`; what a superseded dispatcher still writes is void, here as for workers."""
         if record.epoch < self.highest_epoch:
             return
         match record:
@@ -90,12 +90,12 @@ class DispatcherState:
             )
 
     def on_ledger(self, record: LedgerRecord, digest: bytes) -> None:
-        """A record of `steps`. Raises LedgerError when the chain is broken."""
+        """Fold a record of `steps`. Raises LedgerError when the chain is broken."""
         self.ledger.apply(record, digest)
         self.cancel(self.groups.judged(record), CancelReason.SATISFIED)
 
     def on_task(self, task: RolloutTask, worker_id: str, offset: int | None) -> OpenTask:
-        """A valid task, issued now or found in the log before its samples are taken in."""
+        """Open a valid task, issued now or read from the log before its samples."""
         replicas = set(range(task.replica, task.replica + task.num_replicas))
         open_task = OpenTask(task=task, worker_id=worker_id, remaining=replicas, offset=offset)
         self.credits.issue(open_task)
@@ -106,12 +106,12 @@ class DispatcherState:
         return open_task
 
     def on_sample(self, header: SampleHeader) -> None:
-        """A record of `samples`, decodable or not."""
+        """Fold a record of `samples`, decodable or not: its replica has ended."""
         self.credits.end(header.task_id, header.replica)
         self.groups.ended(header)
 
     def on_evaluation(self, sample: Sample) -> None:
-        """A record of `evaluations`; one that only its headers identify ends its task all the same."""
+        """Fold a record of `evaluations`; one that only its headers identify ends its task all the same."""
         open_task = self.credits.end(sample.task_id, sample.replica)
         if sample.evaluation is not None:
             self.evaluations.ended(sample)
@@ -119,7 +119,7 @@ class DispatcherState:
             self.evaluations.lost(open_task.task)
 
     def on_worker(self, status: WorkerStatus, now: float) -> None:
-        """A heartbeat; running rollouts that cannot be fresh when they end are noted for cancelling."""
+        """Fold a heartbeat; running rollouts that cannot be fresh when they end are noted for cancelling."""
         self.workers.on_heartbeat(status, now)
         self.cancel(self._cannot_be_fresh(status), CancelReason.STALE)
         self.new_heartbeats.add(status.worker_id)
@@ -133,7 +133,7 @@ class DispatcherState:
         ]
 
     def on_tombstone(self, worker_id: str) -> None:
-        """A worker's tombstone: it leaves. Noted until its samples are read and its grant can be revoked."""
+        """Note a worker that leaves, until its samples are read and its grant can be revoked."""
         if worker_id in self.workers.workers and worker_id not in self.tombstoned:
             self.tombstoned.append(worker_id)
 

@@ -24,17 +24,17 @@ class Ending:
 
 
 def cancelled(reason: str) -> Ending:
-    """The task was taken back."""
+    """An ending for a task that the dispatcher cancelled, or that the worker leaves."""
     return Ending(status=Status.CANCELLED, cancel_reason=reason)
 
 
 def expired(reason: str) -> Ending:
-    """The grant or version that the task was ordered under does not hold any more."""
+    """An ending for a task whose grant or pinned version does not hold any more."""
     return Ending(status=Status.EXPIRED, cancel_reason=reason)
 
 
 def failed(error_class: str, message: str) -> Ending:
-    """The rollout could not be made."""
+    """An ending for a rollout that could not be made; the message is cut to 2,000 characters."""
     return Ending(status=Status.FAILED, error_class=error_class, error_message=message[:2000])
 
 

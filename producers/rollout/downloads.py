@@ -39,7 +39,7 @@ class Downloads:
         self._path = await loop.run_in_executor(self._thread, self._store.fetch, notice, self._directory)
 
     def discard(self) -> None:
-        """The fetched file is not needed any more."""
+        """Delete the fetched file, unless it is the store's own."""
         path, self._path = self._path, None
         if path is not None and path.parent == self._directory:
             path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""What a worker tells about itself: heartbeats and metrics."""
+"""What a worker reports of itself: heartbeats and metrics."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ class ReloadStopwatch:
         self._idle_since: list[float] = []
 
     def begin(self, now: float, num_running: int) -> None:
-        """A version is to be put in service; a repeated attempt goes on with the same reload."""
+        """Start timing a reload; a repeated attempt belongs to the reload that is timed already."""
         if self._began_at is None:
             self._began_at = now
             self._num_slots = num_running
 
     def rollout_ended(self, now: float) -> None:
-        """A slot is free."""
+        """Note a slot that became free: from now on it stalls until the end of the reload."""
         if self._began_at is not None and len(self._idle_since) < self._num_slots:
             self._idle_since.append(now if self._paused_since is None else min(now, self._paused_since))
 
     def paused(self, now: float) -> None:
-        """From here on the engine makes no tokens."""
+        """Note that the engine makes no tokens from here on."""
         if self._paused_since is None:
             self._paused_since = now
 
     def end(self, now: float) -> tuple[float, float]:
-        """The version is in service. Returns seconds of the reload, and of its stall: mean over the slots."""
+        """Stop timing. Returns seconds of the reload, and of its stall as the mean over the slots."""
         assert self._began_at is not None
         seconds = now - self._began_at
         paused_since = now if self._paused_since is None else self._paused_since
@@ -104,7 +104,7 @@ class WorkerReport:
         self._metrics.rollout_slots_used.set(num_running)
 
     def ended(self, sample: Sample) -> None:
-        """A task ended in this sample."""
+        """Count a sample by kind and status, with its tokens and seconds."""
         metrics = self._metrics
         num_tokens = sample.num_tokens + sample.wasted_tokens
         self._num_ended += 1
@@ -118,23 +118,23 @@ class WorkerReport:
             metrics.rollout_wasted_tokens.labels(sample.status.value).inc(sample.wasted_tokens)
 
     def slot_freed(self) -> None:
-        """A rollout freed its slot."""
+        """Note that a rollout freed its slot."""
         self._stopwatch.rollout_ended(self._clock())
 
     def resumed(self) -> None:
-        """A partial rollout was handed to the engine again."""
+        """Count a partial rollout that was handed to the engine again."""
         self._metrics.rollout_resumed.inc()
 
     def reload_begins(self) -> None:
-        """A version is to be put in service."""
+        """Start timing a reload."""
         self._stopwatch.begin(self._clock(), self._session.num_running)
 
     def engine_pauses(self) -> None:
-        """The engine is being paused for a reload."""
+        """Note that the engine is being paused for a reload."""
         self._stopwatch.paused(self._clock())
 
     def reloaded(self, version: int) -> None:
-        """A version was put in service."""
+        """Count a reload that ended with this version in service."""
         seconds, stall_seconds = self._stopwatch.end(self._clock())
         self._num_reloads += 1
         self._reload_seconds += seconds
@@ -143,12 +143,12 @@ class WorkerReport:
         self._metrics.rollout_served_version.set(version)
 
     def load_failed(self) -> None:
-        """No version is in service."""
+        """Count a failed load: no version is in service."""
         self._metrics.rollout_failed_loads.inc()
         self._metrics.rollout_served_version.set(-1)
 
     def dead_letter(self, topic: str) -> None:
-        """A record could not be used."""
+        """Count a record that could not be used."""
         self._metrics.broker_dead_letters.labels(topic).inc()
 
     def status(self, open_tasks: Sequence[str]) -> WorkerStatus:

@@ -1,4 +1,4 @@
-"""One response out of one or more parts: what an aborted request has made is kept, and goes on under new weights."""
+"""One response from one or more requests: what an aborted request made is kept, and goes on under new weights."""
 
 from __future__ import annotations
 
@@ -16,17 +16,20 @@ if TYPE_CHECKING:
 
 
 class ResumableResponse:
-    """The parts of one response, in order. A request that goes on has all earlier tokens behind its prompt."""
+    """One response and the generations it is made of, in order.
+
+    A request that goes on has all earlier tokens behind its prompt.
+    """
 
     def __init__(self, request: GenerationRequest, *, max_context_tokens: int) -> None:
         self._first = request
         self._max_context_tokens = max_context_tokens
-        self._parts: list[Generation] = []
+        self._generations: list[Generation] = []
 
     @property
     def num_tokens(self) -> int:
         """Response tokens so far."""
-        return sum(len(part.token_ids) for part in self._parts)
+        return sum(len(generation.token_ids) for generation in self._generations)
 
     @property
     def is_complete(self) -> bool:
@@ -35,22 +38,22 @@ class ResumableResponse:
 
     @property
     def generation(self) -> Generation:
-        """All parts as one, bit for bit; ABORT means that more could follow."""
-        whole = joined(self._parts)
+        """All generations as one, bit for bit; ABORT means that more could follow."""
+        whole = joined(self._generations)
         if whole.finish_reason is FinishReason.ABORT and not self._num_missing_tokens:
             return replace(whole, finish_reason=FinishReason.LENGTH)
         return whole
 
-    def add(self, part: Generation) -> None:
-        """The newest request ended with this."""
-        self._parts.append(part)
+    def add(self, generation: Generation) -> None:
+        """Append what the newest request ended with."""
+        self._generations.append(generation)
 
     def next_request(self) -> GenerationRequest:
-        """The request for the next part; the first one is the one given, unchanged."""
-        if not self._parts:
+        """The request for what is missing; the first one is the one given, unchanged."""
+        if not self._generations:
             return self._first
-        first, num_earlier = self._first, len(self._parts)
-        earlier = [token for part in self._parts for token in part.token_ids.tolist()]
+        first, num_earlier = self._first, len(self._generations)
+        earlier = [token for generation in self._generations for token in generation.token_ids.tolist()]
         return GenerationRequest(
             request_id=f"{first.request_id}~{num_earlier}",
             prompt_token_ids=[*first.prompt_token_ids, *earlier],
@@ -64,25 +67,27 @@ class ResumableResponse:
         return max(0, min(room, self._first.sampling.max_tokens) - self.num_tokens)
 
 
-def resumed_seed(seed: int, number: int) -> int:
-    """The seed of a response's `number`-th resumption."""
-    return derived_seed(seed, number)
+def resumed_seed(seed: int, num_earlier: int) -> int:
+    """The seed of a request that goes on after `num_earlier` others: drawing the same numbers again would bias it."""
+    return derived_seed(seed, num_earlier)
 
 
-def joined(parts: Sequence[Generation]) -> Generation:
+def joined(generations: Sequence[Generation]) -> Generation:
     """Tokens and logprobs one after another, spans shifted; neighbouring spans of one version become one."""
     spans: list[VersionSpan] = []
     num_tokens = 0
-    for part in parts:
-        for span in part.spans:
+    for generation in generations:
+        for span in generation.spans:
             start, end = num_tokens + span.start, num_tokens + span.end
             if spans and spans[-1].version == span.version:
                 start = spans.pop().start
             spans.append(VersionSpan(version=span.version, start=start, end=end))
-        num_tokens += len(part.token_ids)
+        num_tokens += len(generation.token_ids)
     return Generation(
-        token_ids=np.concatenate([int32_array(), *(part.token_ids for part in parts)]),
-        behaviour_logprobs=np.concatenate([float32_array(), *(part.behaviour_logprobs for part in parts)]),
+        token_ids=np.concatenate([int32_array(), *(generation.token_ids for generation in generations)]),
+        behaviour_logprobs=np.concatenate(
+            [float32_array(), *(generation.behaviour_logprobs for generation in generations)]
+        ),
         spans=tuple(spans),
-        finish_reason=parts[-1].finish_reason if parts else FinishReason.ABORT,
+        finish_reason=generations[-1].finish_reason if generations else FinishReason.ABORT,
     )

@@ -135,7 +135,7 @@ class RolloutMaker:
             await self._engine.abort(in_flight.request_id)
 
     def go_on(self) -> None:
-        """The engine serves a version again: everything suspended is handed to it."""
+        """Hand every suspended rollout to the engine again, which serves a version."""
         for in_flight in self._in_flight.values():
             in_flight.may_go_on.set()
 

@@ -54,7 +54,7 @@ _most_digests = 4096
 class _OpenTask:
     """A task without all its samples.
 
-    It runs from `started_at` on, begun under `first_version`; `ending` is set when it shall not finish. A suspended
+    It runs from `started_at` on, and began under `first_version`; `ending` is set when it shall not finish. A suspended
     one is out of the engine until a version is loaded.
     """
 
@@ -135,7 +135,7 @@ class WorkerSession:
 
     @property
     def first_versions(self) -> dict[str, int]:
-        """The version under which each running training task was begun."""
+        """The version under which each running training task began."""
         return {
             task_id: entry.first_version
             for task_id, entry in self._running.items()
@@ -149,7 +149,7 @@ class WorkerSession:
 
     @property
     def is_leaving(self) -> bool:
-        """Whether nothing new is begun any more."""
+        """Whether nothing is started any more."""
         return self.state is WorkerState.LEAVING
 
     def digest_of(self, version: int) -> str:

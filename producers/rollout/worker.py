@@ -81,7 +81,7 @@ async def open_worker(
 ) -> AsyncIterator[RolloutWorker]:
     """A worker that is connected to the broker. At the end everything it is made of is closed.
 
-    Closed are, in this order, rewards, engine, downloads, reader and sender, each whatever becomes of the others.
+    Closed are, in this order, rewards, engine, downloads, sender and reader, each whatever becomes of the others.
     """
     topics = RunTopics(settings.prefix, settings.run)
     downloads = Downloads(parts.store, settings.home / "downloads" / worker_id)
@@ -89,10 +89,10 @@ async def open_worker(
     async with AsyncExitStack() as connections, AsyncExitStack() as closing:
         for close in (downloads.close, parts.engine.close, parts.training_rewards.close):
             closing.push_async_callback(close)
-        sender = await SampleSender.open(parts.broker, worker_id, max_in_flight_bytes=max_bytes)
-        connections.push_async_callback(sender.close)
         reader = await LogReader.open(parts.broker, topics, worker_id)
         connections.push_async_callback(reader.close)
+        sender = await SampleSender.open(parts.broker, worker_id, max_in_flight_bytes=max_bytes)
+        connections.push_async_callback(sender.close)
         yield RolloutWorker(
             settings, parts, reader=reader, sender=sender, downloads=downloads, worker_id=worker_id, stop=stop
         )
@@ -183,7 +183,10 @@ class RolloutWorker:
             raise WeightsError(self._leave.error)
 
     async def _catch_up(self) -> None:
-        """Read control and weights to their ends, before the first heartbeat."""
+        """Read control and weights to their ends, before the first heartbeat.
+
+        The first heartbeat brings a grant; by then the worker knows the newest epoch, and whether the run is closed.
+        """
         ends = await self._reader.end_of_log()
         while self._leave is None and not await self._reader.has_read(ends):
             self._take(await self._reader.poll())
@@ -200,6 +203,7 @@ class RolloutWorker:
             self._spawn(self._prepare(), "engine start")
             await self._leaves.wait()
             await self._finish(tick)
+            # The group waits for all its tasks, and these would never end: an engine start, say, or a retried load.
             for task in (*background, *self._spawned):
                 task.cancel()
 
@@ -222,6 +226,7 @@ class RolloutWorker:
                 await self._reader.commit(self._session.tasks_position)
 
     async def _apply_assignment(self) -> None:
+        # Between two polls, because only the task that polls may change what the consumer reads.
         assignment, self._assignment = self._assignment, None
         match assignment:
             case actions.ReadTasks(partition=partition, start_offset=start_offset):
@@ -249,6 +254,7 @@ class RolloutWorker:
             self._act(self._session.leave("the worker was stopped"))
 
     def _beat(self) -> None:
+        # A task counts as open until its sample is acknowledged, or the dispatcher would declare it lost before.
         open_tasks = [*self._session.open_task_ids, *self._sender.unacknowledged_task_ids]
         self._last_heartbeat = self._writer.heartbeat(self._report.status(open_tasks))
         self._sender.add(self._last_heartbeat)
@@ -280,6 +286,7 @@ class RolloutWorker:
 
     def _take_task(self, record: Record) -> None:
         grant = self._session.grant
+        # Records polled before the assignment changed may belong to another grant.
         if grant is None or record.partition != grant.partition or record.offset < grant.start_offset:
             return
         try:
@@ -349,7 +356,7 @@ class RolloutWorker:
         self._sender.add(outgoing)
 
     async def _finish(self, tick: asyncio.Task[None]) -> None:
-        self._beat()
+        self._beat()  # with state LEAVING: no further task is issued to this worker
         if self._rollouts:
             await asyncio.wait(self._rollouts, timeout=_leave_seconds)
         tick.cancel()  # no heartbeat may land behind the tombstone
@@ -368,6 +375,6 @@ class RolloutWorker:
 
 
 async def _for_ever(work: Coroutine[Any, Any, None]) -> None:
-    """A background task that ends quietly is an error."""
+    """Raise AssertionError when background work ends: a worker that stopped reading would look alive."""
     await work
     raise AssertionError("a background task of the rollout worker ended")

@@ -54,10 +54,17 @@ def dispatcher_settings(**sections: Any) -> DispatcherSettings:
 class DispatcherDriver:
     """The broker, the clock, and what a test does in the place of the other roles."""
 
-    def __init__(self, num_prompts: int = 50, num_held_out: int = 0, **sections: Any) -> None:
+    def __init__(
+        self,
+        num_prompts: int = 50,
+        num_held_out: int = 0,
+        *,
+        memory_broker: MemoryBroker | None = None,
+        **sections: Any,
+    ) -> None:
         self.settings = dispatcher_settings(**sections)
         self.topics = RunTopics(self.settings.prefix, self.settings.run)
-        self.broker = MemoryBroker(block_seconds=0.0)
+        self.broker = memory_broker or MemoryBroker(block_seconds=0.0)
         with self.broker.admin() as admin:
             ensure_topics(admin, topic_specs(self.topics, self.settings.broker))
         self.producer = self.broker.producer(client_id="bench")

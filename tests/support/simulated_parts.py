@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from rollog.kernel.broker.memory import MemoryBroker
 from rollog.kernel.errors import BrokerTimeout
+from rollog.kernel.lifecycle import Component
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,7 +61,7 @@ class SlowDelivery:
         return self.inner.offset(timeout_seconds)
 
 
-class SlowProducer:
+class SlowProducer(Component):
     """A producer whose records, while `is_slow`, stay on their way until `deliver`; order is kept per partition.
 
     They may arrive after the process that sent them has died.
@@ -111,12 +112,6 @@ class SlowProducer:
 
     def close(self) -> None:
         self._inner.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _deliver_all(self, place: tuple[str, int]) -> None:
         queue = self._on_their_way[place]

@@ -20,6 +20,7 @@ from producers.rollout.tasks import TaskLimits
 from rollog.kernel.broker.ports import TopicPartition
 from rollog.kernel.broker.topics import RunTopics, ensure_topics, topic_specs
 from rollog.kernel.errors import BrokerTimeout, ProducerFenced, Superseded
+from rollog.kernel.lifecycle import Component
 from rollog.kernel.metrics import Metrics
 from rollog.kernel.weights import WeightsStore
 from rollog.settings.generation import (
@@ -43,7 +44,6 @@ from trainer.startup import start_trainer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from types import TracebackType
 
     from producers.dispatcher.dispatcher import Dispatcher
     from producers.rollout.outcomes import Replica
@@ -104,7 +104,7 @@ class Plan:
 
 
 @dataclass
-class SimulatedRun:
+class SimulatedRun(Component):
     """The world of one run. Enter it, make events happen, and `finish` it."""
 
     plan: Plan
@@ -143,9 +143,8 @@ class SimulatedRun:
         self.start_worker()
         return self
 
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Remove the run's files."""
         shutil.rmtree(self.home)
         store = fsspec.filesystem("memory")
         if store.exists(self.topics.run):

@@ -35,7 +35,7 @@ from schemas.codec import encode
 from trainer.buffer.verdicts import verdict_of
 
 
-def started_bench(**sections: object) -> DispatcherDriver:
+def started_driver(**sections: object) -> DispatcherDriver:
     driver = DispatcherDriver(**sections)  # type: ignore[arg-type]
     driver.publish_ledger()
     driver.beat()
@@ -52,7 +52,7 @@ def test_an_epoch_is_taken_and_every_tasks_partition_is_fenced() -> None:
 
 
 def test_a_worker_that_is_heard_gets_a_grant_and_tasks_up_to_its_credits() -> None:
-    driver = started_bench()
+    driver = started_driver()
     dispatcher = driver.dispatcher()
     driver.turn(dispatcher)
     (grant,) = [record for record in driver.control() if isinstance(record, Grant)]
@@ -72,7 +72,7 @@ def test_nothing_is_issued_before_genesis() -> None:
 
 
 def test_a_filtered_group_is_replaced_at_once_and_the_ledger_makes_room_for_the_next() -> None:
-    driver = started_bench()
+    driver = started_driver()
     dispatcher = driver.dispatcher()
     driver.turn(dispatcher)
     for task in driver.tasks()[:2]:
@@ -82,7 +82,7 @@ def test_a_filtered_group_is_replaced_at_once_and_the_ledger_makes_room_for_the_
 
 
 def test_a_restarted_dispatcher_goes_on_with_the_same_grants_and_issues_nothing_twice() -> None:
-    driver = started_bench()
+    driver = started_driver()
     first = driver.dispatcher()
     driver.turn(first)
     tasks = driver.tasks()
@@ -99,7 +99,7 @@ def test_a_restarted_dispatcher_goes_on_with_the_same_grants_and_issues_nothing_
 
 
 def test_tasks_of_a_dispatcher_that_was_superseded_are_void_and_it_notices() -> None:
-    driver = started_bench()
+    driver = started_driver()
     first = driver.dispatcher()
     second = driver.dispatcher()
     with pytest.raises(Superseded, match="epoch 2"):
@@ -109,7 +109,7 @@ def test_tasks_of_a_dispatcher_that_was_superseded_are_void_and_it_notices() -> 
 
 
 def test_a_silent_worker_loses_its_grant_and_its_tasks_go_to_another() -> None:
-    driver = started_bench()
+    driver = started_driver()
     dispatcher = driver.dispatcher()
     driver.turn(dispatcher)
     driver.beat("worker-2")
@@ -130,7 +130,7 @@ def test_a_silent_worker_loses_its_grant_and_its_tasks_go_to_another() -> None:
 
 
 def test_silence_while_the_broker_is_away_expires_nobody() -> None:
-    driver = started_bench()
+    driver = started_driver()
     dispatcher = driver.dispatcher()
     driver.turn(dispatcher)
     driver.now = 60.0
@@ -139,7 +139,7 @@ def test_silence_while_the_broker_is_away_expires_nobody() -> None:
 
 
 def test_leases_do_not_run_while_the_broker_is_paused() -> None:
-    driver = started_bench()
+    driver = started_driver()
     dispatcher = driver.dispatcher()
     driver.turn(dispatcher)
     driver.broker.pause()
@@ -157,7 +157,7 @@ def test_leases_do_not_run_while_the_broker_is_paused() -> None:
 
 
 def test_a_worker_that_leaves_gives_its_tasks_back_at_once() -> None:
-    driver = started_bench()
+    driver = started_driver()
     dispatcher = driver.dispatcher()
     driver.turn(dispatcher)
     driver.leave("worker-1")
@@ -167,7 +167,7 @@ def test_a_worker_that_leaves_gives_its_tasks_back_at_once() -> None:
 
 
 def test_a_worker_heard_after_its_lease_expired_gets_a_new_grant() -> None:
-    driver = started_bench()
+    driver = started_driver()
     dispatcher = driver.dispatcher()
     driver.turn(dispatcher)
     for now in (1.0, 2.0, 3.0, 3.5):
@@ -180,7 +180,7 @@ def test_a_worker_heard_after_its_lease_expired_gets_a_new_grant() -> None:
 
 
 def test_tasks_wait_for_a_worker_that_serves_their_version() -> None:
-    driver = started_bench()
+    driver = started_driver()
     driver.ledger.step()
     driver.publish_ledger()
     dispatcher = driver.dispatcher()
@@ -201,7 +201,7 @@ def test_a_worker_that_failed_to_load_gets_nothing() -> None:
 
 
 def test_tasks_of_a_closed_group_are_cancelled_behind_the_task_itself() -> None:
-    driver = started_bench()
+    driver = started_driver()
     dispatcher = driver.dispatcher()
     driver.turn(dispatcher)
     driver.ledger.verdicts([], [ClosedGroup(group_id=0, outcome=Disposition.INCOMPLETE)])
@@ -213,7 +213,7 @@ def test_tasks_of_a_closed_group_are_cancelled_behind_the_task_itself() -> None:
 
 
 def test_what_still_runs_of_a_group_that_has_enough_is_cancelled_as_surplus() -> None:
-    driver = started_bench(groups=groups_config(redundant_replicas=1))
+    driver = started_driver(groups=groups_config(redundant_replicas=1))
     dispatcher = driver.dispatcher()
     driver.turn(dispatcher)
     of_group = [task for task in driver.tasks() if task.group_id == 0]
@@ -227,7 +227,7 @@ def test_what_still_runs_of_a_group_that_has_enough_is_cancelled_as_surplus() ->
 
 
 def test_a_running_rollout_that_can_only_end_stale_is_cancelled_once_and_made_again() -> None:
-    driver = started_bench()
+    driver = started_driver()
     dispatcher = driver.dispatcher()
     driver.turn(dispatcher)
     first, second = driver.tasks()[:2]
@@ -246,7 +246,7 @@ def test_a_running_rollout_that_can_only_end_stale_is_cancelled_once_and_made_ag
 
 
 def test_a_stale_verdict_brings_the_replica_back() -> None:
-    driver = started_bench()
+    driver = started_driver()
     dispatcher = driver.dispatcher()
     driver.turn(dispatcher)
     task = driver.tasks()[0]
@@ -260,7 +260,7 @@ def test_a_stale_verdict_brings_the_replica_back() -> None:
 
 
 def test_without_replication_one_task_makes_the_whole_group() -> None:
-    driver = started_bench(dispatch=DispatchConfig(prefetch_tasks=0, replicate=False))
+    driver = started_driver(dispatch=DispatchConfig(prefetch_tasks=0, replicate=False))
     dispatcher = driver.dispatcher()
     driver.turn(dispatcher)
     assert [(task.group_id, task.num_replicas) for task in driver.tasks()] == [(0, 2), (1, 2)]
@@ -288,7 +288,7 @@ def test_held_out_prompts_go_first_pinned_to_their_version() -> None:
 
 
 def test_undecodable_records_of_its_topics_are_set_aside_once() -> None:
-    driver = started_bench()
+    driver = started_driver()
     driver.producer.send(driver.topics.workers, 0, b"garbage")
     driver.producer.send(driver.topics.control, 0, b"stray")
     driver.producer.send(driver.topics.evaluations, 1, b"rubbish").offset(1.0)
@@ -321,7 +321,7 @@ def test_the_run_ends_with_final_evaluation_stop_stopped_and_run_closed() -> Non
 
 
 def test_workers_that_do_not_end_their_tasks_in_time_are_not_waited_for() -> None:
-    driver = started_bench(
+    driver = started_driver(
         run_config=RunConfig(num_steps=1), dispatch=DispatchConfig(prefetch_tasks=0, stop_timeout_seconds=1.0)
     )
     dispatcher = driver.dispatcher()
@@ -352,7 +352,7 @@ def test_the_end_of_the_dataset_is_announced_and_ends_the_run_when_every_group_i
 
 
 def test_tasks_whose_grant_never_reached_the_log_are_lost_and_issued_again() -> None:
-    driver = started_bench()
+    driver = started_driver()
     orphan = a_task(0, 0, grant_id="0.9", task_id="0.1", epoch=0, seed=derived_seed(0, 0, 0, 0))
     driver.producer.send(driver.topics.tasks, 0, encode(orphan)).offset(1.0)
     dispatcher = driver.dispatcher()
@@ -366,7 +366,7 @@ def test_tasks_whose_grant_never_reached_the_log_are_lost_and_issued_again() -> 
 
 
 def test_a_worker_that_says_it_is_leaving_keeps_its_tasks_until_it_is_gone() -> None:
-    driver = started_bench()
+    driver = started_driver()
     dispatcher = driver.dispatcher()
     driver.turn(dispatcher)
     driver.beat(state=WorkerState.LEAVING, grant_id="1.1")
@@ -375,7 +375,7 @@ def test_a_worker_that_says_it_is_leaving_keeps_its_tasks_until_it_is_gone() -> 
 
 
 def test_a_grant_of_a_superseded_dispatcher_after_the_take_over_is_void() -> None:
-    driver = started_bench()
+    driver = started_driver()
     dispatcher = driver.dispatcher()
     second = driver.dispatcher()
     stray = Grant(grant_id="1.7", epoch=1, worker_id="worker-1", partition=2, start_offset=0)
@@ -386,7 +386,7 @@ def test_a_grant_of_a_superseded_dispatcher_after_the_take_over_is_void() -> Non
 
 
 def test_a_worker_that_died_before_the_dispatcher_started_gets_no_grant_and_no_tasks() -> None:
-    driver = started_bench()
+    driver = started_driver()
     dispatcher = driver.dispatcher(without_heartbeat=["worker-1"])
     driver.turn(dispatcher)
     assert not [record for record in driver.control() if isinstance(record, Grant)]
