@@ -5,7 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import get_args
 
+import pytest
+
 from rollog.settings.reference import algorithm_defaults, configuration_reference
+from rollog.settings.scopes import keys_of_scope
+from rollog.settings.section import Scope
 from rollog.settings.settings import Settings
 from rollog.settings.training import AlgorithmConfig, AlgorithmType
 
@@ -55,8 +59,20 @@ def test_bounds_choices_and_defaults_are_told() -> None:
     assert any(line.startswith("| `held_out` | string | none |") for line in lines)
 
 
-def test_what_may_differ_from_machine_to_machine_is_marked() -> None:
-    marked = [line for line in configuration_reference().splitlines() if line.endswith("*Per machine.* |")]
-    keys = {line.split("`")[1] for line in marked}
-    assert {"bootstrap_servers", "path", "capacity", "port"} <= keys
-    assert not {"alpha", "group_size", "learning_rate"} & keys
+@pytest.mark.parametrize(
+    ("mark", "scope"),
+    [
+        ("*Amendable.*", Scope.AMENDABLE),
+        ("*Per machine.*", Scope.PER_MACHINE),
+        ("*Per machine, not in the manifest.*", Scope.SECRET),
+    ],
+)
+def test_keys_are_marked_by_where_they_may_change(mark: str, scope: Scope) -> None:
+    marked = set()
+    section = ""
+    for line in configuration_reference().splitlines():
+        if line.startswith("### ["):
+            section = line.strip("# []")
+        elif line.startswith("| `") and line.endswith(f" {mark} |"):
+            marked.add(f"{section}.{line.split('`')[1]}")
+    assert marked == keys_of_scope(scope) != set()
