@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.builders import LedgerBuilder, a_header, a_task, freshness_config, groups_config, num_partitions
 
-from rollog.rules.admission import max_open_groups
 from producers.dispatcher.group_tracker import GroupBook
+from rollog.rules.admission import max_open_groups
 from rollog.rules.alpha_control import alpha_of_step
 from rollog.rules.freshness import lag_bound, lag_quota, min_version
 from schemas import Disposition, Status, sample_id
