@@ -32,7 +32,7 @@ def lognormal_durations(mean_seconds: float, max_seconds: float, *, seed: int = 
 def _scaled(relative: list[float], mean_seconds: float, max_seconds: float) -> list[float]:
     """Multiples of `relative`, cut off at the longest, with the given mean."""
     low, high = 0.0, max_seconds / relative[0]
-    for _ in range(40):
+    while high - low > 1e-9 * high:
         middle = (low + high) / 2
         mean = fmean(min(middle * each, max_seconds) for each in relative)
         low, high = (middle, high) if mean < mean_seconds else (low, middle)

@@ -9,6 +9,7 @@ from rollog.rules.ledger_state import no_hash, record_hash
 from rollog.settings.run import BrokerConfig
 from schemas import (
     Close,
+    ClosedGroup,
     Disposition,
     Genesis,
     LedgerKind,
@@ -49,6 +50,7 @@ class WrittenRun:
         version: int,
         body: Genesis | Step | Close | None,
         verdicts: tuple[Verdict, ...] = (),
+        closed_groups: tuple[ClosedGroup, ...] = (),
     ) -> None:
         record = LedgerRecord(
             kind=kind,
@@ -58,6 +60,7 @@ class WrittenRun:
             previous_hash=self._head,
             low_water_marks=(0, 0),
             verdicts=verdicts,
+            closed_groups=closed_groups,
             body=body,
         )
         self._head, self._sequence = record_hash(encode(record)), self._sequence + 1
@@ -83,6 +86,7 @@ class WrittenRun:
         reward: float,
         lags: dict[str, int],
         train_seconds: float = 0.0,
+        publish_seconds: float = 0.0,
         num_epochs: int = 0,
     ) -> None:
         """A step that trains two samples; its plan names them `num_epochs` times."""
@@ -101,7 +105,9 @@ class WrittenRun:
             num_samples=2,
             num_tokens=20,
             lags=lags,
-            timings=StepTimings(wait_seconds=0.25, train_seconds=train_seconds),
+            timings=StepTimings(
+                wait_seconds=0.25, train_seconds=train_seconds, publish_seconds=publish_seconds
+            ),
         )
         verdicts = tuple(
             a_verdict(offset, Disposition.TRAINED) for offset in range(2 * version - 2, 2 * version)

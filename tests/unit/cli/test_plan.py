@@ -12,11 +12,11 @@ from support.written_run import WrittenRun
 
 from consumers.durations import measure_durations
 from rollog.cli.main import cli
-from rollog.cli.plan import Measured, figures_of, plan_lines, workload_of
+from rollog.cli.plan import Measured, figures_of, plan_lines, played_plan, workload_of
 from rollog.kernel.broker.memory import MemoryBroker
 from rollog.kernel.broker.topics import RunTopics
 from rollog.kernel.errors import ConfigError
-from rollog.planning.sizing import plan_devices, with_alpha
+from rollog.planning.protocol_simulation import GroupRules
 from schemas import Timings
 
 if TYPE_CHECKING:
@@ -36,6 +36,16 @@ enough = {
 }
 
 
+flags_of_a_workload: dict[str, float | None] = {
+    "mean_seconds": 3.0,
+    "max_seconds": 4.0,
+    "train_seconds_per_sample": 0.2,
+    "batch": 10,
+    "alpha": 1.0,
+    "num_devices": 10,
+}
+
+
 def plan(*more: str, without: str = "", **changes: str) -> Result:
     flags = {**enough, **{f"--{name}": value for name, value in changes.items()}}
     words = [word for flag, value in flags.items() if flag != without for word in (flag, value)]
@@ -46,10 +56,15 @@ def a_measured_run() -> Measured:
     """Rollouts of 1 s to 3 s, a training step of 4 s for two samples, all on four slots."""
     run = WrittenRun(MemoryBroker(), topics)
     run.genesis()
-    for seconds in (1.0, 2.0, 3.0, 2.0):
-        run.write(topics.samples, a_sample(timings=Timings(generation_seconds=seconds)))
+    for number, seconds in enumerate((1.0, 2.0, 3.0, 2.0)):
+        run.write(topics.samples, a_sample(number // 2, timings=Timings(generation_seconds=seconds)))
     run.step(1, reward=0.0, lags={}, train_seconds=4.0, num_epochs=1)
-    return Measured(run="first", times=measure_durations(run.broker, topics), slots_per_device=4)
+    return a_measured(run)
+
+
+def a_measured(run: WrittenRun) -> Measured:
+    times = measure_durations(run.broker, topics)
+    return Measured(run="first", times=times, slots_per_device=4, group_size=2, rules=GroupRules())
 
 
 def no_flags(**given: float) -> dict[str, float | None]:
@@ -58,18 +73,29 @@ def no_flags(**given: float) -> dict[str, float | None]:
 
 def figures(measured: Measured | None, **given: float) -> dict[str, Any]:
     workload = workload_of(no_flags(**given), measured)
-    plans = {workload.alpha: plan_devices(workload)}
-    return figures_of(plans, workload, measured)
+    played = played_plan(workload, measured, alphas=(0.0, workload.alpha))
+    return figures_of(played, workload, measured)
 
 
-def test_the_best_split_is_told_with_the_time_it_needs() -> None:
+def test_one_split_is_advised_with_the_time_it_needs() -> None:
     result = plan()
 
     assert result.exit_code == 0, result.output
-    assert "rollouts of one step on all devices: done within 7 s" in result.output
-    assert "all devices taking turns: step within 9 s" in result.output
-    # beta = (7 - sqrt(33)) / 4 = 0.3139: three devices train for 20 / 3 s and seven generate for 30 / 7 + 2 s.
-    assert "7 generating + 3 training (beta 0.3139): step 6.667 s predicted" in result.output
+    (advice,) = [line for line in result.output.splitlines() if line.startswith("advice: ")]
+    # Ten rollouts of 3 s on six devices take 5 s and more, ten samples of 2 s on four devices 5 s.
+    assert advice.startswith("advice: 6 devices generate and 4 train; at alpha 1 a step then takes ")
+    (row,) = [line.split() for line in result.output.splitlines() if line.split()[:1] == ["1"]]
+    assert row[1:3] == ["6", "4"]
+    assert f"takes {row[3]} s, {row[4]} times as fast" in advice
+
+
+def test_proposition_2_stands_beside_the_tighter_equation() -> None:
+    # a = 3, b = 2, c = 2: 7 by the paper; the equation's share is (7 - sqrt(33)) / 4.
+    output = plan().output
+
+    assert output.splitlines()[3].split()[-4:] == ["equation", "s", "paper", "s"]
+    (row,) = [line.split() for line in output.splitlines() if line.split()[:1] == ["1"]]
+    assert [float(number) for number in row[-2:]] == [pytest.approx(2 / 0.31386, rel=1e-3), 7]
 
 
 def test_the_figures_are_written_as_json(tmp_path: Path) -> None:
@@ -84,7 +110,11 @@ def test_the_figures_are_written_as_json(tmp_path: Path) -> None:
     assert (whole["num_rollout_devices"], whole["num_train_devices"]) == (7, 3)
     assert whole["split"]["step_seconds"] == pytest.approx(20 / 3)
     assert [each["alpha"] for each in written["by_alpha"]] == [0.0, 0.5, 1.0, 2.0, 4.0, 8.0]
-    assert (written["run"], written["simulated"]) == (None, None)
+    assert (written["run"], written["simulated"]["durations"]) == (None, "log-normal")
+    assert written["proposition_2"] == {"beta": pytest.approx(2 / 7), "step_seconds_at_most": 7}
+    asked = next(each for each in written["by_alpha"] if each["alpha"] == 1.0)
+    assert {key: asked[key] for key in written["advice"]} == written["advice"]
+    assert written["simulated"]["best_num_train_devices"] == asked["num_train_devices"] == 4
 
 
 def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
@@ -121,11 +151,29 @@ def test_what_no_run_can_have_is_refused_by_flag(flag: str, value: str, said: st
     assert said in str(error)
 
 
-def test_alpha_0_is_told_as_synchronous_alone() -> None:
+@pytest.mark.parametrize(("batch", "given", "group_size"), [("64", "", 8), ("10", "", 2), ("64", "4", 4)])
+def test_a_prompt_has_eight_samples_unless_the_batch_or_a_flag_says_otherwise(
+    batch: str, given: str, group_size: int
+) -> None:
+    more = ["--group-size", given] if given else []
+
+    assert f"{batch} samples a step, {group_size} of a prompt" in plan(*more, batch=batch).output
+
+
+def test_alpha_0_is_planned_like_any_other() -> None:
     output = plan(alpha="0").output
 
-    assert "synchronous, " in output
-    assert "asynchronous, " not in output
+    assert "at alpha 0 a step then takes " in output
+
+
+def test_rollouts_that_are_not_trained_lengthen_the_step() -> None:
+    workload = workload_of(flags_of_a_workload, None)
+    more = workload_of({**flags_of_a_workload, "rollouts_per_sample": 2.0}, None)
+
+    steps = [
+        played_plan(each, None, alphas=(1.0,)).by_alpha[1.0].advised.step_seconds for each in (workload, more)
+    ]
+    assert steps[1] > 1.3 * steps[0]
 
 
 def test_a_recorded_run_tells_everything_but_the_devices() -> None:
@@ -134,6 +182,7 @@ def test_a_recorded_run_tells_everything_but_the_devices() -> None:
     assert (workload.mean_seconds, workload.max_seconds) == (2.0, 3.0)
     assert (workload.train_seconds_per_sample, workload.batch, workload.num_epochs) == (2.0, 2, 1)
     assert (workload.alpha, workload.num_devices, workload.slots_per_device) == (1.0, 8, 4)
+    assert workload.group_size == 2
 
 
 def test_flags_win_over_the_run() -> None:
@@ -146,29 +195,30 @@ def test_flags_win_over_the_run() -> None:
 def test_a_run_that_tells_too_little_says_what_to_give() -> None:
     run = WrittenRun(MemoryBroker(), topics)
     run.genesis()
-    young = Measured(run="first", times=measure_durations(run.broker, topics), slots_per_device=4)
+    young = a_measured(run)
 
     with pytest.raises(ConfigError, match=r"--mean-seconds, .*--batch missing and the records of run first"):
         workload_of(no_flags(), young)
 
 
-def test_the_splits_are_played_through_on_the_rollouts_of_the_run() -> None:
+def test_the_splits_are_played_on_the_rollouts_of_the_run() -> None:
     simulated = figures(a_measured_run())["simulated"]
 
+    assert simulated["durations"] == "recorded"
     assert simulated["best_step_seconds"] <= simulated["step_seconds"]
     assert 1 <= simulated["best_num_train_devices"] <= 7
 
 
 def test_given_durations_are_not_mixed_with_recorded_ones() -> None:
-    assert figures(a_measured_run(), mean_seconds=2.5)["simulated"] is None
+    assert figures(a_measured_run(), mean_seconds=2.5)["simulated"]["durations"] == "log-normal"
 
 
-def test_the_lines_of_a_recorded_run_name_it_and_what_was_played_through() -> None:
+def test_the_lines_of_a_recorded_run_name_it_and_what_was_played() -> None:
     measured = a_measured_run()
     workload = workload_of(no_flags(), measured)
-    plans = {alpha: plan_devices(with_alpha(workload, alpha)) for alpha in (0.0, workload.alpha)}
+    played = played_plan(workload, measured, alphas=(0.0, workload.alpha))
 
-    told = "\n".join(plan_lines(plans, workload, figures_of(plans, workload, measured)))
+    told = "\n".join(plan_lines(played, workload, measured))
 
     assert "workload (run first)" in told
-    assert "played through on the run's rollouts" in told
+    assert "by playing the protocol on recorded rollout times" in told

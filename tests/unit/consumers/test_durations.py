@@ -10,7 +10,7 @@ from consumers.durations import Durations, measure_durations
 from rollog.kernel.broker.memory import MemoryBroker
 from rollog.kernel.broker.topics import RunTopics
 from rollog.kernel.errors import LedgerError
-from schemas import Disposition, LedgerKind, Sample, Status, Timings
+from schemas import ClosedGroup, Disposition, LedgerKind, Sample, Status, Timings
 
 topics = RunTopics("rollog", "first")
 
@@ -127,3 +127,31 @@ def test_a_broken_chain_is_not_measured() -> None:
 
     with pytest.raises(LedgerError):
         measured(run)
+
+
+def test_durations_are_told_by_group_in_the_order_of_the_groups() -> None:
+    run = a_run()
+    run.genesis()
+    for seconds, group in ((2.0, 1), (1.0, 0), (3.0, 1)):
+        run.write(topics.samples, a_timed_sample(seconds, group=group))
+
+    assert measured(run).seconds_by_group == ((1.0,), (2.0, 3.0))
+
+
+def test_filtered_groups_are_counted_against_trained_ones() -> None:
+    run = a_run()
+    run.genesis()
+    outcomes = (Disposition.TRAINED, Disposition.FILTERED, Disposition.TRAINED, Disposition.INCOMPLETE)
+    groups = tuple(ClosedGroup(group_id=number, outcome=outcome) for number, outcome in enumerate(outcomes))
+    run.ledger(LedgerKind.VERDICTS, 0, None, closed_groups=groups)
+
+    assert measured(run).pass_share == 0.5
+
+
+def test_what_no_device_shortens_is_the_mean_of_publishing_committing_and_checkpoints() -> None:
+    run = a_run()
+    run.genesis()
+    run.step(1, reward=0.0, lags={}, publish_seconds=1.0)
+    run.step(2, reward=0.0, lags={}, publish_seconds=2.0)
+
+    assert measured(run).publish_seconds == pytest.approx(1.5)

@@ -16,6 +16,8 @@ from rollog.planning.sizing import (
     best_share,
     completion_bound,
     plan_devices,
+    proposition_share,
+    proposition_step_seconds,
     split_at,
     with_alpha,
 )
@@ -105,6 +107,25 @@ def test_no_other_share_has_a_shorter_step(workload: Workload, other: float) -> 
     best = split_at(workload, best_share(workload))
 
     assert best.step_seconds <= split_at(workload, other).step_seconds * (1 + 1e-9)
+
+
+def test_proposition_2_by_hand() -> None:
+    # a = 3, b = 2, c = 2.
+    assert proposition_share(a_workload()) == pytest.approx(2 / 7)
+    assert proposition_step_seconds(a_workload()) == 7
+
+
+@given(workloads())
+def test_the_equation_is_never_above_proposition_2_and_gives_the_trainer_no_fewer_devices(
+    workload: Workload,
+) -> None:
+    assume(workload.alpha > 0)
+    found = split_at(workload, best_share(workload))
+
+    assert found.step_seconds <= proposition_step_seconds(workload) * (1 + 1e-9)
+    assert best_share(workload) >= proposition_share(workload) * (1 - 1e-9)
+    at_its_share = split_at(workload, proposition_share(workload))
+    assert at_its_share.step_seconds <= proposition_step_seconds(workload) * (1 + 1e-9)
 
 
 @given(workloads(), st.floats(0.001, 64), st.floats(0.001, 64))
@@ -204,6 +225,7 @@ def test_no_queue_takes_longer_than_the_bound(durations: list[float], num_slots:
         ({"train_seconds_per_sample": math.nan}, "train_seconds_per_sample = nan"),
         ({"batch": 0}, "batch = 0 must be a finite number, at least 1"),
         ({"num_epochs": 0}, "num_epochs = 0"),
+        ({"group_size": 0}, "group_size = 0"),
         ({"slots_per_device": 0}, "slots_per_device = 0"),
         ({"rollouts_per_sample": 0.5}, "rollouts_per_sample = 0.5"),
         ({"alpha": -0.5}, "alpha = -0.5 must be a finite number, at least 0"),
