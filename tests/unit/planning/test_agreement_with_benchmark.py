@@ -8,8 +8,8 @@ from statistics import fmean
 from typing import cast
 
 import pytest
-from benchmarks.harness.workload_seeds import Draw
 
+from benchmarks.harness.workload import SeededWorkload
 from benchmarks.scheduling.asynchrony import (
     group_size,
     num_devices,
@@ -18,6 +18,7 @@ from benchmarks.scheduling.asynchrony import (
     train_devices,
     training_comparisons,
 )
+from benchmarks.scheduling.ideal import ideal_seconds as variant_ideal_seconds
 from benchmarks.scheduling.ideal_training import TrainingRun, training_step_seconds
 from rollog.planning.advice import advise, synthetic_groups
 from rollog.planning.protocol_simulation import GroupRules, ProtocolRun, step_ends
@@ -25,15 +26,15 @@ from rollog.planning.sizing import Workload
 from rollog.planning.split_search import SplitPlayer
 from rollog.settings.groups import FreshnessConfig
 
-results = Path(__file__).parents[3] / "benchmarks" / "results" / "scheduling_asynchrony.json"
+results = Path(__file__).parents[3] / "benchmarks" / "scheduling" / "results" / "asynchrony.json"
 alphas = tuple(train_devices)
 mean_seconds = 20.0
 train_seconds_per_sample = mean_seconds / 3
 
 
-def a_draw(seed: int, *, variation: float = 1.0, longest_seconds: float = 160.0) -> Draw:
+def a_seeded_workload(seed: int, *, variation: float = 1.0, longest_seconds: float = 160.0) -> SeededWorkload:
     """Durations with a mean of about 20 s; the default is what the benchmark measures."""
-    return Draw(
+    return SeededWorkload(
         seed=seed,
         number=0,
         median_seconds=mean_seconds / (1 + variation**2) ** 0.5,
@@ -42,7 +43,7 @@ def a_draw(seed: int, *, variation: float = 1.0, longest_seconds: float = 160.0)
     )
 
 
-def recorded(draw: Draw) -> list[list[float]]:
+def recorded(draw: SeededWorkload) -> list[list[float]]:
     return [
         [draw.seconds(group, replica) for replica in range(group_size)]
         for group in range(num_steps * num_groups)
@@ -90,7 +91,7 @@ def ideal_seconds(
         train_seconds=num_groups * group_size * train_seconds / num_train_devices,
         freshness=FreshnessConfig(alpha=alpha),
     )
-    return training_step_seconds(cast("Draw", Written(groups)), run)
+    return training_step_seconds(cast("SeededWorkload", Written(groups)), run)
 
 
 def played_seconds(groups: list[list[float]], alpha: float, num_train_devices: int) -> float:
@@ -110,7 +111,7 @@ def played_seconds(groups: list[list[float]], alpha: float, num_train_devices: i
 
 @pytest.mark.parametrize("alpha", alphas)
 def test_both_simulators_play_the_same_steps(alpha: float) -> None:
-    draws = [recorded(a_draw(seed)) for seed in (1, 2)]
+    draws = [recorded(a_seeded_workload(seed)) for seed in (1, 2)]
     for num_train_devices in sorted(set(train_devices.values())):
         ideal = fmean(ideal_seconds(groups, alpha, num_train_devices) for groups in draws)
         played = fmean(played_seconds(groups, alpha, num_train_devices) for groups in draws)
@@ -126,7 +127,7 @@ def committed_seconds(alpha: float, key: str) -> float:
 
 @pytest.mark.parametrize("alpha", alphas)
 def test_the_measured_steps_are_predicted_within_ten_percent(alpha: float) -> None:
-    groups = recorded(a_draw(0))
+    groups = recorded(a_seeded_workload(0))
     player = SplitPlayer(groups, a_workload(alpha, groups), GroupRules())
 
     predicted = player.at(train_devices[alpha]).step_seconds
@@ -139,11 +140,13 @@ def test_the_committed_figures_are_of_the_splits_that_the_benchmark_names(alpha:
     mode = next(each.mode for each in training_comparisons(20) if each.name == f"training.alpha_{alpha:g}")
 
     assert mode.slots_per_worker == num_devices - train_devices[alpha]
-    assert mode.ideal_seconds(mode.draw(0, 0)) == pytest.approx(committed_seconds(alpha, "ideal"), rel=0.1)
+    assert variant_ideal_seconds(mode, mode.workload(0, 0)) == pytest.approx(
+        committed_seconds(alpha, "ideal"), rel=0.1
+    )
 
 
 def test_the_splits_of_the_benchmark_are_near_the_advised_ones() -> None:
-    groups = recorded(a_draw(0))
+    groups = recorded(a_seeded_workload(0))
     played = advise(groups, a_workload(1.0, groups), alphas, rules=GroupRules())
     for alpha, advice in played.by_alpha.items():
         player = SplitPlayer(groups, a_workload(alpha, groups), GroupRules())
@@ -166,7 +169,8 @@ def test_from_mean_and_maximum_alone_the_advice_costs_at_most_ten_percent(
     variation: float, longest_seconds: float, train_seconds: float, alpha: float
 ) -> None:
     draws = [
-        recorded(a_draw(seed, variation=variation, longest_seconds=longest_seconds)) for seed in (11, 12)
+        recorded(a_seeded_workload(seed, variation=variation, longest_seconds=longest_seconds))
+        for seed in (11, 12)
     ]
     workload = a_workload(
         alpha, [group for draw in draws for group in draw], train_seconds_per_sample=train_seconds
