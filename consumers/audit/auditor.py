@@ -22,7 +22,7 @@ from consumers.audit.weights import WeightsChecks, check_files
 from rollog.kernel.broker.ports import TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from rollog.kernel.broker.ports import Broker
     from rollog.kernel.broker.topics import RunTopics
@@ -211,3 +211,22 @@ class _Audit:
             yield f"{count} dead letter(s) of {topic}"
         if self._ledger.genesis is not None and self._ledger.config.groups_per_batch is None:
             yield "the manifest in genesis names no groups.groups_per_batch: sizes and quotas are not checked"
+        if self._ledger.genesis is not None:
+            yield _where_it_replays(self._ledger.genesis.versions)
+
+
+def _where_it_replays(versions: Mapping[str, str]) -> str:
+    """On which processors a replay of the run can be expected to give its weights; `versions` are those of genesis."""
+    level = versions.get("instructions pinned to", "machine")
+    if level != "machine":
+        return (
+            f"trained with instructions pinned to {level}: a replay gives the same weights on every processor that has "
+            "them"
+        )
+    processor = versions.get("processor")
+    if processor is None:
+        return (
+            "genesis does not say which processor trained the run: a replay on another one may differ, which shows "
+            "nothing"
+        )
+    return f"trained on {processor}: a replay can be equal there; elsewhere weights differ in their last bits"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,7 +13,7 @@ from consumers.audit.auditor import audit_run
 from rollog.kernel.broker.ports import TopicPartition
 from rollog.kernel.broker.topics import RunTopics
 from rollog.kernel.errors import TopicMismatch
-from schemas import Disposition, LedgerKind
+from schemas import Disposition, Genesis, LedgerKind, LedgerRecord
 
 if TYPE_CHECKING:
     from support.audited_run import AuditedRun
@@ -40,6 +41,32 @@ def test_nothing_is_off_and_everything_is_counted(run: AuditedRun) -> None:
     assert counts["I5"] > 0
     assert counts["dead letters"] == verdicts[Disposition.DEAD]
     assert not any(each.num_unchecked for each in report.checks)
+
+
+@pytest.mark.parametrize(
+    ("versions", "said"),
+    [
+        ({}, "genesis does not say which processor trained the run"),
+        (
+            {"processor": "AuthenticAMD family 25"},
+            "trained on AuthenticAMD family 25: a replay can be equal there",
+        ),
+        (
+            {"processor": "any", "instructions pinned to": "avx2"},
+            "pinned to avx2: a replay gives the same weights",
+        ),
+    ],
+)
+def test_the_report_says_where_a_replay_can_be_equal(
+    run: AuditedRun, versions: dict[str, str], said: str
+) -> None:
+    def edit(record: LedgerRecord) -> LedgerRecord:
+        if not isinstance(record.body, Genesis):
+            return record
+        return replace(record, body=replace(record.body, versions=record.body.versions | versions))
+
+    notes = run.audit(run.rechained(edit)).notes
+    assert any(said in note for note in notes)
 
 
 def test_what_comes_after_the_close_is_counted_apart(run: AuditedRun) -> None:
