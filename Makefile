@@ -6,7 +6,7 @@ BOOTSTRAP := requirements/bootstrap.lock
 BIN := .venv/bin
 UV := .venv/uv/bin/uv
 
-# The stamp's name holds a digest of what was installed, so that any change of it installs anew.
+# The stamp's name holds a digest of what was installed, so that any change of it installs again.
 STAMP := .venv/installed-$(shell cat $(LOCK) $(BOOTSTRAP) pyproject.toml | cksum | tr ' ' '-')
 
 export UV_PYTHON_DOWNLOADS := never

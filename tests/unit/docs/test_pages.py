@@ -100,13 +100,13 @@ def test_commands_named_in_the_text_exist(page: Path) -> None:
 @every_page
 def test_experiments_named_in_the_text_exist(page: Path) -> None:
     named = re.findall(r"python -m benchmarks\.(\w+)", page.read_text(encoding="utf-8"))
-    assert set(named) - {"NAME"} <= experiments.keys()
+    assert set(named) - {"NAME"} <= set(experiments)
 
 
 def test_every_experiment_is_on_the_benchmarks_page() -> None:
     text = (root / "docs" / "benchmarks.md").read_text(encoding="utf-8")
     named = set(re.findall(r"\.venv/bin/python -m benchmarks\.(\w+)", text))
-    assert named == experiments.keys()
+    assert named == set(experiments)
 
 
 def test_the_places_named_in_the_state_tables_exist() -> None:
