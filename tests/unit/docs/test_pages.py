@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 import pytest
 
+from benchmarks.catalogue import experiments
 from rollog.cli.main import cli
 from rollog.kernel.broker.topics import RunTopics, run_topic_names
 from rollog.settings.section import Section
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 root = Path(__file__).parents[3]
 pages = [root / "README.md", *sorted((root / "docs").glob("*.md"))]
 every_page = pytest.mark.parametrize("page", pages, ids=lambda page: page.name)
-packages = ("schemas", "rollog", "producers", "consumers", "trainer")
+packages = ("schemas", "rollog", "producers", "consumers", "trainer", "benchmarks")
 file_suffixes = ("json", "lock", "log", "md", "py", "toml")
 
 
@@ -57,7 +58,10 @@ def test_links_lead_to_files_and_headings_that_exist(page: Path) -> None:
 def test_files_named_in_the_text_exist(page: Path) -> None:
     folder = root
     for word in code_words(page):
-        if not re.fullmatch(r"[\w/.*-]+\.(py|toml|yml|avsc)", word) or "*" in word:
+        if (
+            not re.fullmatch(r"[\w/.*-]+\.(py|toml|yml|avsc)|benchmarks/[\w/.-]+\.(json|svg)", word)
+            or "*" in word
+        ):
             continue
         candidates = [root / word, folder / word, root / "rollog" / word]
         found = next((path for path in candidates if path.is_file()), None)
@@ -91,6 +95,18 @@ def test_commands_named_in_the_text_exist(page: Path) -> None:
             assert name in cli.commands, text
             command = cli.commands[name]
             assert not isinstance(command, click.Group) or following in {None, *command.commands}, text
+
+
+@every_page
+def test_experiments_named_in_the_text_exist(page: Path) -> None:
+    named = re.findall(r"python -m benchmarks\.(\w+)", page.read_text(encoding="utf-8"))
+    assert set(named) - {"NAME"} <= set(experiments)
+
+
+def test_every_experiment_is_on_the_benchmarks_page() -> None:
+    text = (root / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"\.venv/bin/python -m benchmarks\.(\w+)", text))
+    assert named == set(experiments)
 
 
 def test_the_places_named_in_the_state_tables_exist() -> None:
