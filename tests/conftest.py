@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from support.broker_topics import ReadBack
+from support.longest_files import longest_files
 
 from consumers.archive import WeightsChoice, write_archive
 from rollog.kernel.broker.archive import ArchiveBroker
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from rollog.kernel.broker.kafka import KafkaBroker
     from rollog.kernel.broker.ports import Broker
 
+tests = Path(__file__).resolve().parent
 modules_worth_a_freeze = 50
 _num_modules_frozen = 0
 
@@ -42,6 +44,12 @@ def pytest_runtest_setup() -> None:
     gc.collect()
     gc.freeze()
     _num_modules_frozen = len(sys.modules)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files that take longest, so that processes which share the tests end together."""
+    ranks = {tests / name: rank for rank, name in enumerate(longest_files)}
+    items.sort(key=lambda item: ranks.get(item.path, len(ranks)))
 
 
 @pytest.fixture(scope="session")
