@@ -22,7 +22,7 @@ PYTEST := $(CPU) $(BIN)/python -m pytest
 ORDINARY := -m "not docker and not gpu and not slow"
 # A file's tests stay in one process: they share an engine or a broker that takes long to start.
 TEST_PROCESSES ?= 2
-# In the order of names the files with engines and brokers come first; by the number of tests they would come last.
+# The files come in the order of tests/conftest.py, the longest first; by the number of tests they would come last.
 PARALLEL := -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help

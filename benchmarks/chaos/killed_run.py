@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from benchmarks.chaos.kills import Role, kill_role, plan_rounds
+from benchmarks.chaos.kills import Role, kill_role, longest_pause_seconds, plan_rounds
 from benchmarks.harness.demo_run import set_options
 from rollog.kernel.crash_points import CrashPoint, directory_variable
 from rollog.kernel.errors import ChildFailed
@@ -150,6 +150,7 @@ def chaos_run(
     seed: int,
     targets: Sequence[Target],
     on_kill: Callable[[str], None],
+    longest_pause_seconds: float = longest_pause_seconds,
 ) -> ChaosRun:
     """A `rollog up` with these options, put through rounds of kills until so many took place, and then closed.
 
@@ -163,7 +164,7 @@ def chaos_run(
     with _up(name, home, points, options) as up:
         chaos = Chaos(up, points, on_kill)
         _wait_for_first_step(up, home / "chaos.log")
-        for kills in plan_rounds(seed, targets):
+        for kills in plan_rounds(seed, targets, longest_pause_seconds):
             chaos.carry_out(kills)
             if chaos.is_over:
                 raise _failed(f"run {name} ended by itself with exit status {up.returncode}", home)

@@ -53,7 +53,9 @@ class Kill:
         return _provoked_by.get(self.target) if isinstance(self.target, CrashPoint) else None
 
 
-def plan_rounds(seed: int, targets: Sequence[Role | CrashPoint]) -> Iterator[list[Kill]]:
+def plan_rounds(
+    seed: int, targets: Sequence[Role | CrashPoint], longest_pause_seconds: float = longest_pause_seconds
+) -> Iterator[list[Kill]]:
     """Rounds without end: every target once in each, in an order and with pauses drawn from the seed."""
     draw = random.Random(seed)  # a plan that can be repeated
     while True:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -29,7 +28,7 @@ from trainer.settings import amended
 from trainer.startup import start_trainer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
     from trainer.loop import Trainer
     from trainer.settings import TrainerSettings
@@ -227,13 +226,9 @@ cases = {
 
 
 @pytest.fixture(scope="module")
-def looking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Looking]:
+def looking(tmp_path_factory: pytest.TempPathFactory) -> Looking:
     """Looks at runs in memory."""
-    # Engines collect garbage when they close; without what is imported by now that takes a hundredth of the time.
-    gc.collect()
-    gc.freeze()
-    yield Looking(tmp_path_factory, make_model(tmp_path_factory.mktemp("model")))
-    gc.unfreeze()
+    return Looking(tmp_path_factory, make_model(tmp_path_factory.mktemp("model")))
 
 
 class Looking:

@@ -158,8 +158,8 @@ def test_the_splits_of_the_benchmark_are_near_the_advised_ones() -> None:
     ("variation", "longest_seconds", "train_seconds", "alpha"),
     [
         (1.0, 160.0, 20 / 3, 0.0),
-        (1.0, 160.0, 20 / 3, 1.0),
-        (1.0, 160.0, 20 / 3, 4.0),
+        pytest.param(1.0, 160.0, 20 / 3, 1.0, marks=pytest.mark.slow),
+        pytest.param(1.0, 160.0, 20 / 3, 4.0, marks=pytest.mark.slow),
         (0.5, 80.0, 2.0, 2.0),
         (1.5, 240.0, 2.0, 1.0),
         (1.5, 240.0, 20.0, 4.0),
