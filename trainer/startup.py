@@ -95,7 +95,11 @@ def start_trainer(
         in_force = take_over.complete(amendment or {})
         ledger = take_over.ledger
         stream = opened.enter_context(_sample_stream(in_force, broker, topics, ledger))
+        # A closed run reads no samples any more, so they may be gone.
+        if not ledger.is_closed:
+            stream.check_retained(ledger.low_water_marks)
         control = opened.enter_context(ControlReader(broker, topics.control))
+        reporter.ready(ledger.version, ledger.alpha)
         parts = TrainerParts(
             settings=in_force,
             ledger=ledger,
@@ -110,7 +114,6 @@ def start_trainer(
             clock=clock,
             resources=opened.pop_all(),
         )
-    reporter.ready(ledger.version, ledger.alpha)
     return Trainer(parts)
 
 

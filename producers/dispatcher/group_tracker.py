@@ -16,7 +16,7 @@ from rollog.rules.freshness import is_stale
 from rollog.rules.limits import ReplicaTally, is_exhausted
 from rollog.rules.members import facts_of_group, fresh_and_ended, is_protected
 from rollog.settings.in_force import section_in_force
-from schemas import CancelReason, Disposition, IssueReason, Status
+from schemas import CancelReason, Disposition, IssueReason, Rebase, Status, Step
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -157,6 +157,9 @@ class GroupTracker:
             if verdict.disposition in reasons_by_disposition:
                 progress.last_reason[verdict.replica] = reasons_by_disposition[verdict.disposition]
             self._changed.add(verdict.group_id)
+        if isinstance(record.body, Step | Rebase):
+            # Samples may be read before the record of the version that made them: what was unknown then counts now.
+            self._changed.update(group for group, progress in self._progress.items() if progress.finished)
         surplus: list[str] = []
         for group in record.closed_groups:
             progress = self._progress.pop(group.group_id, GroupProgress())

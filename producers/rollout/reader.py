@@ -89,5 +89,9 @@ class LogReader:
 def _open_consumer(broker: Broker, topics: RunTopics, worker_id: str) -> Consumer:
     consumer = broker.consumer(client_id=worker_id, group_id=topics.worker_group)
     followed = [TopicPartition(topics.control, 0), TopicPartition(topics.weights, 0)]
-    consumer.assign(consumer.beginning_offsets(followed))
+    try:
+        consumer.assign(consumer.beginning_offsets(followed))
+    except BaseException:
+        consumer.close()  # nobody else knows of it yet
+        raise
     return consumer

@@ -127,15 +127,7 @@ class RolloutWorker:
         self._stop = stop
         self._reader = reader
         self._sender = sender
-        self._session = WorkerSession(
-            worker_id,
-            capacity=config.capacity,
-            load_attempts=config.load_attempts,
-            reward_function=settings.reward.function or "",
-            clock=time.monotonic,
-            reload=config.reload,
-            max_resumes=config.max_resumes,
-        )
+        self._session = _session(settings, worker_id)
         self._report = WorkerReport(
             self._session, parts.engine, parts.metrics, capacity=config.capacity, reload=config.reload
         )
@@ -372,6 +364,19 @@ class RolloutWorker:
         self._spawned.add(task)
         task.add_done_callback(self._spawned.discard)
         return task
+
+
+def _session(settings: RolloutSettings, worker_id: str) -> WorkerSession:
+    config = settings.rollout
+    return WorkerSession(
+        worker_id,
+        capacity=config.capacity,
+        load_attempts=config.load_attempts,
+        reward_function=settings.reward.function or "",
+        clock=time.monotonic,
+        reload=config.reload,
+        max_resumes=config.max_resumes,
+    )
 
 
 async def _for_ever(work: Coroutine[Any, Any, None]) -> None:

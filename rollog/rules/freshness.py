@@ -1,4 +1,4 @@
-"""How old a rollout may be when it is trained (I3)."""
+"""When a sample is stale: how old a rollout may be when it is trained (I3)."""
 
 from __future__ import annotations
 

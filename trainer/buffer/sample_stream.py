@@ -50,7 +50,6 @@ class SampleStream(Component):
         self._finished: dict[Place, Sample] = {}
         self._dead_letters: dict[Place, DeadLetter] = {}
         self.newest_failure: str | None = None
-        self._check_retained(low_water_marks)
         self._consumer.assign(dict(zip(self._partitions, low_water_marks, strict=True)))
 
     def close(self) -> None:
@@ -101,7 +100,8 @@ class SampleStream(Component):
             self._finished.pop(place, None)
             self._dead_letters.pop(place, None)
 
-    def _check_retained(self, low_water_marks: Sequence[int]) -> None:
+    def check_retained(self, low_water_marks: Sequence[int]) -> None:
+        """Raise TopicMismatch, naming the gap, where samples that have no disposition are not in the topic any more."""
         beginnings = self._consumer.beginning_offsets(self._partitions)
         for partition, mark in zip(self._partitions, low_water_marks, strict=True):
             if beginnings[partition] > mark:

@@ -33,6 +33,7 @@ processor_facts = frozenset({"processor", "instruction sets"})
 pinned_fact = "instructions pinned to"
 """Name of the fact that says `trainer.reproducible`."""
 
+_no_mkl = "no MKL"
 _mkl_branch = 1
 """MKL_CBWR_BRANCH: asks for the branch in force, without its options."""
 _mkl_branches: Mapping[int, str] = {
@@ -97,6 +98,11 @@ def pin_instructions(level: Reproducible) -> None:
         )
     os.environ.update(wanted.variables)
     chosen = (torch.backends.cpu.get_cpu_capability(), _mkl_code_path())
+    if chosen[1] == _no_mkl:
+        raise EngineError(
+            f"trainer.reproducible = {level!r} needs a build of PyTorch with MKL, whose code it pins; this one has none: "
+            "use the locked requirements, or trainer.reproducible = 'machine'"
+        )
     if chosen != (wanted.torch_capability, wanted.variables["MKL_CBWR"]):
         raise EngineError(
             f"trainer.reproducible = {level!r} comes too late: this process computes with torch {chosen[0]} and MKL "
@@ -158,7 +164,7 @@ def _mkl_code_path() -> str:
     try:
         branch = int(ctypes.CDLL(str(library)).mkl_serv_cbwr_get(_mkl_branch))
     except (OSError, AttributeError):
-        return "no MKL"
+        return _no_mkl
     return _mkl_branches.get(branch, f"branch {branch}")
 
 
