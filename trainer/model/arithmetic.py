@@ -100,7 +100,7 @@ def pin_instructions(level: Reproducible) -> None:
     chosen = (torch.backends.cpu.get_cpu_capability(), _mkl_code_path())
     if chosen[1] == _no_mkl:
         raise EngineError(
-            f"trainer.reproducible = {level!r} needs a build of PyTorch with MKL, whose code it pins; this one has none: "
+            f"trainer.reproducible = {level!r} needs a build of PyTorch with MKL, whose code it pins; this has none: "
             "use the locked requirements, or trainer.reproducible = 'machine'"
         )
     if chosen != (wanted.torch_capability, wanted.variables["MKL_CBWR"]):
