@@ -332,6 +332,23 @@ def test_a_closed_run_is_left_alone(
     assert run.ledger() == records
 
 
+def test_a_closed_run_whose_samples_are_gone_is_left_alone(
+    memory_broker: MemoryBroker, run: FakeRun, settings: TrainerSettings
+) -> None:
+    run.end_dataset(-1)
+    run.stop()
+    with a_trainer(settings, memory_broker) as trainer:
+        turn_until_closed(trainer)
+    sha256 = trainer.ledger.weights[0]
+    run.send(a_rollout(0, 0, weights_sha256=sha256))
+    place = TopicPartition(run.topics.samples, 0)
+    with memory_broker.admin() as admin:
+        admin.delete_records({place: 1})
+    with a_trainer(settings, memory_broker) as trainer:
+        trainer.run(threading.Event())
+        assert trainer.ledger.is_closed
+
+
 def test_a_graceful_stop_leaves_a_checkpoint_of_the_committed_version(
     memory_broker: MemoryBroker, run: FakeRun, settings: TrainerSettings
 ) -> None:

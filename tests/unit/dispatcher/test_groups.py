@@ -65,6 +65,20 @@ def test_how_many_steps_the_run_still_makes_is_read_in_the_ledger() -> None:
     assert tracker.num_open == 6
 
 
+def test_samples_that_are_read_before_their_version_are_filtered_early_once_it_is_read() -> None:
+    ledger = LedgerBuilder(alpha=1.0)
+    tracker = a_tracker(ledger)
+    issue_group(tracker, 0)
+    for replica in range(2):
+        tracker.ended(a_header(0, replica, offset=replica, version=1, reward=1.0))
+    tracker.take_changed()
+    assert tracker.num_early_filtered == 0
+
+    tracker.judged(ledger.step())
+    tracker.take_changed()
+    assert tracker.num_early_filtered == 1
+
+
 @pytest.mark.parametrize(
     ("filters", "members"),
     [

@@ -130,8 +130,9 @@ def test_a_topic_cut_off_above_the_low_water_mark_is_refused(
     consumer = broker.consumer(client_id="test")
     beginnings = {TopicPartition(topic, number): 5 for number in range(num_partitions)}
     monkeypatch.setattr(type(consumer), "beginning_offsets", lambda *_: beginnings)
-    with pytest.raises(TopicMismatch, match="offset 3 to 4"):
-        a_stream(broker, (5, 3, 5, 5))
+    marks = (5, 3, 5, 5)
+    with a_stream(broker, marks) as stream, pytest.raises(TopicMismatch, match="offset 3 to 4"):
+        stream.check_retained(marks)
 
 
 def test_a_flood_of_dead_letters_ends_reading_and_a_good_sample_between_them_does_not(
