@@ -212,8 +212,10 @@ class GroupTracker:
         changed = sorted(group for group in self._changed if self._is_open(group))
         self._changed.clear()
         for group in changed:
-            # The trainer may read further and judge otherwise; its verdicts bring the group back here.
-            if self._facts(group).refused_as is not None:
+            # Judging every sample of a group is dear at a thousand tasks a second, so only what may be complete is
+            # judged. The trainer may read further and judge otherwise; its verdicts bring the group back here.
+            may_be_complete = len(self._progress[group].finished) >= self._groups.group_size
+            if may_be_complete and self._facts(group).refused_as is not None:
                 self._filtered.add(group)
             else:
                 self._filtered.discard(group)
@@ -232,8 +234,9 @@ class GroupTracker:
             return
         # A finished sample counts until the ledger has judged it, stale as it may look from here: issued again before
         # its verdict, the replica could be trained twice.
-        present = progress.live_replicas() | progress.finished_replicas()
-        if len(progress.finished_replicas()) >= self._groups.group_size:
+        finished = progress.finished_replicas()
+        present = progress.live_replicas() | finished
+        if len(finished) >= self._groups.group_size or len(present) >= self._groups.num_replicas:
             return
         tallies = self._facts(group).tallies
         for replica in range(self._groups.num_replicas):
