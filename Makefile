@@ -90,5 +90,6 @@ $(STAMP): $(UV)
 	@echo "installing the locked requirements into .venv (about 6 GB; minutes on a slow network)"
 	$(UV) pip sync --quiet --compile-bytecode --python $(BIN)/python --require-hashes $(LOCK)
 	$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
+	@$(BIN)/python -m rollog.kernel.broker.prepare $${ROLLOG_HOME:-.rollog}/cache || echo "make: going on without it"
 	@rm -f .venv/installed-*
 	@touch $@

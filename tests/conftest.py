@@ -9,6 +9,7 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import hypothesis
 import pytest
 from support.broker_topics import ReadBack
 from support.longest_files import longest_files
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
 
     from rollog.kernel.broker.kafka import KafkaBroker
     from rollog.kernel.broker.ports import Broker
+
+# On a busy machine any example can take long; no test is about time.
+hypothesis.settings.register_profile("rollog", deadline=None)
+hypothesis.settings.load_profile("rollog")
 
 tests = Path(__file__).resolve().parent
 modules_worth_a_freeze = 50

@@ -14,7 +14,9 @@ from support.broker_topics import a_topic, read_to_end, values
 from support.waiting import wait_until
 
 from rollog.kernel.broker.embedded import EmbeddedKafka
+from rollog.kernel.broker.embedded_jars import kept_classes
 from rollog.kernel.broker.kafka import KafkaBroker
+from rollog.kernel.broker.prepare import prepare
 from rollog.kernel.broker.topics import RunTopics, check_topics, ensure_topics, run_topic_names, topic_specs
 from rollog.kernel.errors import BrokerUnreachable, ConfigError, TopicMismatch
 from rollog.settings.run import BrokerConfig
@@ -28,6 +30,7 @@ starter = """
 import sys, threading, time
 from pathlib import Path
 from rollog.kernel.broker.embedded import EmbeddedKafka
+from rollog.kernel.broker.embedded_jars import kept_classes
 
 kafka = EmbeddedKafka(Path(sys.argv[1]), Path(sys.argv[2]))
 thread = threading.Thread(target=kafka.start)
@@ -139,3 +142,34 @@ def test_the_topics_of_a_run_are_created_and_checked(
             check_topics(admin, other)
         assert "max.message.bytes" in str(caught.value)
         admin.delete_topics(run_topic_names(run_topics))
+
+
+def test_kept_classes_are_used_and_damaged_ones_left_aside(home: Path, cache_directory: Path) -> None:
+    cache = home.parent / "cache"
+    cache.mkdir()
+    (cache / "maven").symlink_to(cache_directory.resolve() / "maven")
+    prepare(cache)
+    kept = kept_classes(cache)
+    written = kept.stat().st_mtime_ns
+    assert {path.name for path in cache.iterdir()} == {"maven", kept.name}
+    with EmbeddedKafka(home, cache) as kafka:
+        assert f"-XX:AOTCache={kept}" in Path(f"/proc/{kafka.pid}/cmdline").read_text().split("\0")
+    prepare(cache)
+    assert kept.stat().st_mtime_ns == written
+    kept.write_bytes(b"not what Java wrote")
+    with EmbeddedKafka(home, cache) as kafka:
+        assert kafka.is_running
+
+
+def test_kafka_that_cannot_be_prepared_is_told_of(home: Path) -> None:
+    home.mkdir()
+    in_the_way = home / "cache"
+    in_the_way.touch()
+    command = [sys.executable, "-m", "rollog.kernel.broker.prepare"]
+    process = subprocess.run(
+        [*command, str(in_the_way / "below")], check=False, capture_output=True, text=True
+    )
+    assert process.returncode == 1
+    assert str(in_the_way) in process.stderr
+    assert "Traceback" not in process.stderr
+    assert subprocess.run(command, check=False, capture_output=True).returncode == 2

