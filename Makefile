@@ -21,7 +21,8 @@ CPU := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_O
 PYTEST := $(CPU) $(BIN)/python -m pytest
 ORDINARY := -m "not docker and not gpu and not slow"
 # A file's tests stay in one process: they share an engine or a broker that takes long to start.
-TEST_PROCESSES ?= 2
+# One more than the two cores, because many tests wait for processes of their own.
+TEST_PROCESSES ?= 3
 # The files come in the order of tests/conftest.py, the longest first; by the number of tests they would come last.
 PARALLEL := -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 
