@@ -20,7 +20,7 @@ from benchmarks.scheduling.parts import measured_by_default, parts
     "--seeds",
     "num_seeds",
     type=click.IntRange(min=1),
-    help="Workloads of each part, with seeds from --seed on; left out, as many as each is published with: "
+    help="Workloads of each part, numbers 0 to N - 1 of --seed; left out, as many as each is published with: "
     f"{', '.join(f'{name} {part.num_seeds}' for name, part in parts.items())}.",
 )
 @click.option(

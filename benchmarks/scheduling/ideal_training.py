@@ -1,8 +1,8 @@
 """The ideal that training is measured against: the protocol's rules in discrete events, without any overhead.
 
 Pure. Decisions, messages, reloads and commits take no time, and a slot without a task takes the oldest open group's
-next rollout at once. Admission, freshness, regeneration and protection are those of docs/protocol.md; no prompt is
-filtered and no rollout fails.
+next rollout at once. Admission, freshness, regeneration and protection are those of docs/protocol.md, by the pure rules
+of `rollog/rules`; who does what and when is played here alone. No prompt is filtered and no rollout fails.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from rollog.rules.admission import max_open_groups
 from rollog.rules.alpha_control import TakenStep, alpha_of_step, may_become_fresh
 from rollog.rules.freshness import is_stale, lag_bound, lag_quota, newest_version_while_protected
+from rollog.rules.reasons import aged_surplus, over_lag_bound, over_lag_quota, unprotected_reasons
 
 if TYPE_CHECKING:
     from benchmarks.harness.workload import SeededWorkload
@@ -36,7 +37,7 @@ class TrainingRun:
 
 @dataclass(slots=True)
 class _Group:
-    """First versions of the finished samples by replica, and the versions at which some turned out stale."""
+    """First versions of the finished samples by replica, and the versions of stale verdicts that protect the group."""
 
     finished: dict[int, int] = field(default_factory=dict)
     stale_at: list[int] = field(default_factory=list)
@@ -109,9 +110,12 @@ class TrainingModel:
 
     def _judge(self) -> None:
         for number, group in self._open.items():
+            # A complete group has waited for its batch: that its members age says nothing about its prompt.
+            reason = aged_surplus if self._is_complete(number) else over_lag_bound
             for replica, version in list(group.finished.items()):
                 if is_stale(self._version, version, self._alpha):
-                    self._turn_stale(number, replica)
+                    del group.finished[replica]
+                    self._make_again(number, replica, reason)
         self._take_back()
 
     def _take_back(self) -> None:
@@ -119,22 +123,22 @@ class TrainingModel:
         kept = []
         for entry in self._running:
             _, _, number, replica, version = entry
-            if number in self._open and self._is_hopeless(number, version):
-                self._open[number].stale_at.append(self._version)
-                heapq.heappush(self._waiting, (number, replica))
+            if number in self._open and self._cannot_be_fresh(number, version):
+                self._make_again(number, replica, over_lag_bound)
             else:
                 kept.append(entry)
         heapq.heapify(kept)
         self._running = kept
 
-    def _is_hopeless(self, number: int, version: int) -> bool:
+    def _cannot_be_fresh(self, number: int, version: int) -> bool:
+        """Whether a rollout that began under this version can only end stale, however soon it ends."""
         return is_stale(self._version, version, self._alpha) and (
             self._is_protected(number) or not may_become_fresh(version, self._version, self._run.freshness)
         )
 
-    def _turn_stale(self, number: int, replica: int) -> None:
-        del self._open[number].finished[replica]
-        self._open[number].stale_at.append(self._version)
+    def _make_again(self, number: int, replica: int, reason: str) -> None:
+        if reason not in unprotected_reasons:
+            self._open[number].stale_at.append(self._version)
         heapq.heappush(self._waiting, (number, replica))
 
     def _begin_step(self) -> None:
@@ -160,9 +164,10 @@ class TrainingModel:
 
     def _turn_oldest_stale(self, number: int) -> None:
         oldest = self._version - self._lag(number)
-        for replica, version in list(self._open[number].finished.items()):
-            if version == oldest:
-                self._turn_stale(number, replica)
+        finished = self._open[number].finished
+        for replica in [replica for replica, version in finished.items() if version == oldest]:
+            del finished[replica]
+            self._make_again(number, replica, over_lag_quota)
 
     def _is_complete(self, number: int) -> bool:
         return len(self._open[number].finished) == self._run.group_size

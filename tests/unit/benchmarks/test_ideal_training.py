@@ -58,6 +58,13 @@ def test_a_group_that_went_stale_is_made_again_and_waited_for() -> None:
     assert step_ends(1.0, 5.0, num_slots=2, train_seconds=1.0, num_steps=4) == [2.0, 4.0, 6.0, 10.0]
 
 
+def test_a_complete_group_that_ages_is_made_again_but_not_waited_for() -> None:
+    # Group 1, begun under version 0, ends at 4.5, while group 2 is trained: at 6, under version 2, it is complete and
+    # too old. Made again from 6 to 10.5 it does not keep group 4, ready at 10, from being trained before it.
+    ends = step_ends(1.0, 1.0, 4.5, num_slots=2, num_steps=5)
+    assert ends[:4] == [3.0, 6.0, 9.0, 12.0]
+
+
 def test_alpha_under_control_rises_while_steps_wait() -> None:
     fixed = step_ends(1.0, num_steps=12, num_groups=4, num_slots=4, train_seconds=0.1)
     auto = step_ends("auto", num_steps=12, num_groups=4, num_slots=4, train_seconds=0.1)
