@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from benchmarks.harness.options import BenchOptions, bench_options, count_option, names, progress, report, run
-from benchmarks.scheduling.parts import measured_by_default, parts
+from benchmarks.scheduling.parts import measured_by_default, measured_parts, parts, played_parts
 
 
 @click.command("scheduling")
@@ -44,21 +44,27 @@ def scheduling(
 
     Real runs on an embedded Apache Kafka of its own: dispatcher, rollout workers and trainer, with a simulated engine
     whose time is scaled. Durations and verdicts are a hash of (seed, number, group, replica), the same for every mode
-    and for the ideal that each ratio stands beside. Exit status 1 if runs failed; their workloads are left out.
+    and for the ideal that each ratio stands beside. Exit status 1 if runs failed; their workloads are left out. Parts
+    that are only played in discrete events need no broker: --speed and --processes change nothing in them.
     """
     from benchmarks.harness.own_kafka import own_kafka
-    from benchmarks.scheduling.measure import measure_scheduling
+    from benchmarks.scheduling.measure import measure_scheduling, play
 
-    with own_kafka(options.home) as kafka:
-        figures, num_failed = measure_scheduling(
-            names=only,
-            num_seeds=num_seeds,
-            seed=options.seed,
-            speed=speed,
-            num_processes=num_processes,
-            kafka=kafka,
-            on_progress=progress,
-        )
+    figures = play([name for name in only if name in played_parts], num_seeds=num_seeds, seed=options.seed)
+    names_measured = [name for name in only if name in measured_parts]
+    num_failed = 0
+    if names_measured:
+        with own_kafka(options.home) as kafka:
+            measured, num_failed = measure_scheduling(
+                names=names_measured,
+                num_seeds=num_seeds,
+                seed=options.seed,
+                speed=speed,
+                num_processes=num_processes,
+                kafka=kafka,
+                on_progress=progress,
+            )
+        figures += measured
     report(figures, options)
     if num_failed:
         click.get_current_context().exit(1)

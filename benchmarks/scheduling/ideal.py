@@ -36,7 +36,7 @@ def ideal_seconds(variant: Variant, workload: SeededWorkload) -> float:
             f"there is no model of {variant.name}: several steps on several workers, redundancy or a filter"
         )
     if variant.num_steps > 1:
-        return training_step_seconds(workload, _training_run(variant))
+        return training_step_seconds(workload, training_run(variant))
     slowdown = slower_beyond_64 if variant.slows_down else full_speed
     model = SlotModel(variant.num_workers, variant.slots_per_worker, slowdown)
     batch = Batch(num_groups=variant.num_groups, group_size=variant.group_size)
@@ -47,7 +47,8 @@ def ideal_seconds(variant: Variant, workload: SeededWorkload) -> float:
     return queue_seconds(workload, batch, model, redundant_groups=variant.redundant_groups)
 
 
-def _training_run(variant: Variant) -> TrainingRun:
+def training_run(variant: Variant) -> TrainingRun:
+    """What a variant of several steps on one worker trains, and on what."""
     return TrainingRun(
         num_groups=variant.num_groups,
         group_size=variant.group_size,

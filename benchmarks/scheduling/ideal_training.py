@@ -50,7 +50,10 @@ def training_step_seconds(draw: SeededWorkload, run: TrainingRun) -> float:
 
 
 class TrainingModel:
-    """One run, event by event: rollouts end, steps end, and whatever these make possible happens at once."""
+    """One run, event by event: rollouts end, steps end, and whatever these make possible happens at once.
+
+    `num_begun` counts the rollouts that took a slot, `num_emptied` how often an open group lost all that it had.
+    """
 
     def __init__(self, draw: SeededWorkload, run: TrainingRun) -> None:
         self._draw = draw
@@ -67,6 +70,9 @@ class TrainingModel:
         self._batch_ends = math.inf
         self._idle_since = 0.0
         self._taken: list[TakenStep] = []
+        self._made_again: set[int] = set()
+        self.num_begun = 0
+        self.num_emptied = 0
 
     def step_ends(self) -> list[float]:
         """Seconds at which the steps are committed."""
@@ -88,11 +94,13 @@ class TrainingModel:
         if not self._batch:
             self._judge()
             self._begin_step()
+            self._count_emptied()
         self._open_groups()
         while self._waiting and len(self._running) < self._run.num_slots:
             group, replica = heapq.heappop(self._waiting)
             end = self._now + self._draw.seconds(group, replica)
             heapq.heappush(self._running, (end, next(self._order), group, replica, self._version))
+            self.num_begun += 1
 
     def _open_groups(self) -> None:
         bound = max_open_groups(
@@ -140,6 +148,14 @@ class TrainingModel:
         if reason not in unprotected_reasons:
             self._open[number].stale_at.append(self._version)
         heapq.heappush(self._waiting, (number, replica))
+        self._made_again.add(number)
+
+    def _count_emptied(self) -> None:
+        if self._made_again:
+            under_way = {number for _, _, number, _, _ in self._running}
+            left = {number for number, group in self._open.items() if group.finished} | under_way
+            self.num_emptied += len(self._made_again - left)
+            self._made_again.clear()
 
     def _begin_step(self) -> None:
         batch = self._next_batch()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from benchmarks.harness.variant import Job
 from benchmarks.harness.worker_processes import outcomes
 from benchmarks.scheduling.comparisons import warm_up_variant
-from benchmarks.scheduling.parts import parts
+from benchmarks.scheduling.parts import measured_parts, played_parts
 from benchmarks.scheduling.run_measurement import connected
 
 if TYPE_CHECKING:
@@ -36,11 +36,12 @@ def measure_scheduling(
     kafka: OwnKafka,
     on_progress: Callable[[str], None],
 ) -> tuple[list[Figure], int]:
-    """All figures of the named parts, and how many runs failed.
+    """All figures of the named parts, which are measured ones, and how many runs failed.
 
     Without `num_seeds` every part takes as many workloads as it is published with. Raises ChildFailed.
     """
-    comparisons = {name: parts[name].comparisons(num_seeds or parts[name].num_seeds) for name in names}
+    wanted = {name: measured_parts[name] for name in names}
+    comparisons = {name: part.comparisons(num_seeds or part.num_seeds) for name, part in wanted.items()}
     jobs = jobs_of([each for found in comparisons.values() for each in found], seed=seed, speed=speed)
     on_progress(f"{len(jobs)} runs in {num_processes} processes, time {speed:g} times as fast")
     results: Outcomes = defaultdict(dict)
@@ -59,9 +60,15 @@ def measure_scheduling(
     figures = {
         figure.name: figure
         for name, found in comparisons.items()
-        for figure in parts[name].figures(found, results)
+        for figure in wanted[name].figures(found, results)
     }
     return list(figures.values()), len(jobs) - sum(map(len, results.values()))
+
+
+def play(names: Iterable[str], *, num_seeds: int | None, seed: int) -> list[Figure]:
+    """All figures of the named parts, which are played ones."""
+    wanted = [played_parts[name] for name in names]
+    return [figure for part in wanted for figure in part.figures(num_seeds or part.num_seeds, seed)]
 
 
 def jobs_of(comparisons: Sequence[Comparison], *, seed: int, speed: float) -> list[Job]:

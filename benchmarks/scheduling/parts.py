@@ -12,6 +12,7 @@ from benchmarks.scheduling.comparisons import (
     redundancy_comparisons,
     replication_comparisons,
 )
+from benchmarks.scheduling.eviction import eviction_figures
 from benchmarks.scheduling.figures import figures_of
 from benchmarks.scheduling.protection import protection_comparisons, protection_figures
 from benchmarks.scheduling.slow_worker import slow_worker_comparisons, slow_worker_figures
@@ -35,7 +36,19 @@ class Part:
     figures: MakeFigures = figures_of
 
 
-parts: Mapping[str, Part] = {
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlayedPart:
+    """One question that rules alone answer, played in discrete events: no broker, no real time.
+
+    `figures` are those of that many workloads of a seed.
+    """
+
+    question: str
+    num_seeds: int
+    figures: Callable[[int, int], list[Figure]]
+
+
+measured_parts: Mapping[str, Part] = {
     "queue": Part(
         question="queue scheduling against batch rounds", num_seeds=20, comparisons=queue_comparisons
     ),
@@ -69,4 +82,12 @@ parts: Mapping[str, Part] = {
         figures=slow_worker_figures,
     ),
 }
+played_parts: Mapping[str, PlayedPart] = {
+    "eviction": PlayedPart(
+        question="the rule of ROLL Flash, which evicts prompts that are too old, beside rollog's",
+        num_seeds=10,
+        figures=eviction_figures,
+    )
+}
+parts: Mapping[str, Part | PlayedPart] = {**measured_parts, **played_parts}
 measured_by_default = ("queue", "redundancy", "replication")
