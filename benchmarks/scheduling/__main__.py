@@ -30,6 +30,11 @@ from benchmarks.scheduling.parts import measured_by_default, measured_parts, par
     show_default=True,
     help="Engine seconds in a real second: the higher, the more the overheads weigh.",
 )
+@click.option(
+    "--check-speed",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Run workload 0 of every mode at this speed as well, and tell the ratio of the times; 1 is no distortion.",
+)
 @count_option("--processes", "num_processes", 4, "Runs beside each other, each in a process of its own.")
 @bench_options
 def scheduling(
@@ -37,6 +42,7 @@ def scheduling(
     only: tuple[str, ...],
     num_seeds: int | None,
     speed: float,
+    check_speed: float | None,
     num_processes: int,
     options: BenchOptions,
 ) -> None:
@@ -47,6 +53,10 @@ def scheduling(
     and for the ideal that each ratio stands beside. Exit status 1 if runs failed; their workloads are left out. Parts
     that are only played in discrete events need no broker: --speed and --processes change nothing in them.
     """
+    if check_speed == speed:
+        raise click.BadParameter(
+            f"{check_speed:g} is --speed itself; give another, lower one", param_hint="--check-speed"
+        )
     from benchmarks.harness.own_kafka import own_kafka
     from benchmarks.scheduling.measure import measure_scheduling, play
 
@@ -60,6 +70,7 @@ def scheduling(
                 num_seeds=num_seeds,
                 seed=options.seed,
                 speed=speed,
+                check_speed=check_speed,
                 num_processes=num_processes,
                 kafka=kafka,
                 on_progress=progress,

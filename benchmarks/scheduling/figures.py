@@ -112,6 +112,25 @@ def orders_figure(variant: Variant, found: Sequence[RunResult], name: str | None
     )
 
 
+def speed_figures(
+    results: Mapping[str, Mapping[int, RunResult]], checked: Mapping[str, Mapping[int, RunResult]]
+) -> list[Figure]:
+    """Per variant its engine time at the speed of the figures over that at the speed of the check: 1 undistorted."""
+    return [
+        Figure(
+            name=f"scheduling.{name}.speed_check",
+            value=round(results[name][number].seconds / found.seconds, 4),
+            unit="engine time at --speed / at --check-speed on the same workload",
+            ideal=1.0,
+            higher_is_better=False,
+            num_draws=1,
+        )
+        for name, by_number in checked.items()
+        for number, found in by_number.items()
+        if number in results.get(name, {})
+    ]
+
+
 def _speedup(pairs: Sequence[_Pair]) -> float:
     return ratio_of_means([(pair.baseline.seconds, pair.mode.seconds) for pair in pairs])
 

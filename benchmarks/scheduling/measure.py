@@ -7,12 +7,14 @@ ratios of modes beside the same ratio of the ideal model.
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from benchmarks.harness.variant import Job
 from benchmarks.harness.worker_processes import outcomes
 from benchmarks.scheduling.comparisons import warm_up_variant
+from benchmarks.scheduling.figures import speed_figures
 from benchmarks.scheduling.parts import measured_parts, played_parts
 from benchmarks.scheduling.run_measurement import connected
 
@@ -35,16 +37,21 @@ def measure_scheduling(
     num_processes: int,
     kafka: OwnKafka,
     on_progress: Callable[[str], None],
+    check_speed: float | None = None,
 ) -> tuple[list[Figure], int]:
     """All figures of the named parts, which are measured ones, and how many runs failed.
 
-    Without `num_seeds` every part takes as many workloads as it is published with. Raises ChildFailed.
+    With `check_speed` the first workload of every variant is run at that speed as well. Without `num_seeds` every part
+    takes as many workloads as it is published with. Raises ChildFailed.
     """
     wanted = {name: measured_parts[name] for name in names}
     comparisons = {name: part.comparisons(num_seeds or part.num_seeds) for name, part in wanted.items()}
     jobs = jobs_of([each for found in comparisons.values() for each in found], seed=seed, speed=speed)
+    checks = [replace(job, speed=check_speed) for job in jobs if check_speed is not None and job.number == 0]
+    jobs += checks
     on_progress(f"{len(jobs)} runs in {num_processes} processes, time {speed:g} times as fast")
     results: Outcomes = defaultdict(dict)
+    checked: Outcomes = defaultdict(dict)
     warm_up = Job(variant=warm_up_variant, seed=seed, number=0, speed=speed)
     ended = outcomes(
         jobs, warm_up, num_processes=num_processes, set_up=partial(connected, kafka.address, kafka.home)
@@ -54,7 +61,7 @@ def measure_scheduling(
         if outcome.result is None:
             on_progress(f"{place}: FAILED twice, its workload is left out: {outcome.error}")
         else:
-            results[job.variant.name][job.number] = outcome.result
+            (checked if job in checks else results)[job.variant.name][job.number] = outcome.result
             on_progress(f"{place}: {_text(job.variant, outcome.result)}")
     # Parts share baselines, and with them figures.
     figures = {
@@ -62,7 +69,8 @@ def measure_scheduling(
         for name, found in comparisons.items()
         for figure in wanted[name].figures(found, results)
     }
-    return list(figures.values()), len(jobs) - sum(map(len, results.values()))
+    num_ended = sum(len(found) for found in (*results.values(), *checked.values()))
+    return [*figures.values(), *speed_figures(results, checked)], len(jobs) - num_ended
 
 
 def play(names: Iterable[str], *, num_seeds: int | None, seed: int) -> list[Figure]:

@@ -46,6 +46,11 @@ def test_the_list_names_every_experiment_and_how_to_run_one() -> None:
     assert any("-m benchmarks.training" in line for line in lines)
 
 
+def test_the_list_says_how_long_every_part_of_scheduling_takes() -> None:
+    assert experiments["scheduling"].minutes_by_part.keys() == parts.keys()
+    assert all(f"--only {name} (about " in listing() for name in parts)
+
+
 def test_results_lie_beside_their_experiment_and_say_what_was_measured() -> None:
     for name in experiments:
         for path in (root / name / "results").glob("*.json"):
@@ -58,6 +63,17 @@ def test_parts_that_do_not_exist_are_refused_by_name() -> None:
     assert result.exit_code == 2
     assert "turbo is not known" in result.output
     assert all(name in result.output for name in parts)
+
+
+def test_the_help_of_seeds_says_which_workloads_they_are() -> None:
+    text = " ".join(CliRunner().invoke(scheduling, ["--help"]).output.split())
+    assert "numbers 0 to N - 1 of --seed" in text
+
+
+def test_a_check_at_the_speed_of_the_figures_is_refused() -> None:
+    result = CliRunner().invoke(scheduling, ["--speed", "8", "--check-speed", "8"])
+    assert result.exit_code == 2
+    assert "8 is --speed itself" in result.output
 
 
 def test_algorithms_and_lags_that_do_not_exist_are_refused_by_name() -> None:

@@ -17,7 +17,7 @@ from benchmarks.harness.figures import (
 )
 from benchmarks.harness.variant import Variant
 from benchmarks.scheduling.comparisons import Comparison, queue_comparisons, redundancy_comparisons
-from benchmarks.scheduling.figures import figures_of
+from benchmarks.scheduling.figures import figures_of, speed_figures
 from benchmarks.scheduling.measure import jobs_of
 from benchmarks.scheduling.run_result import RunResult
 
@@ -121,3 +121,16 @@ def test_results_name_the_versions_of_modules_whatever_their_distributions_are_c
     assert "click" in results["versions"]
     assert results["settings"] == {"run.num_steps": 20}
     assert [file.name for file in tmp_path.iterdir()] == ["results.json"]
+
+
+def test_times_at_two_speeds_are_compared_by_workload() -> None:
+    results = {"mode": {0: a_result(30.0, 0.0), 1: a_result(90.0, 0.0)}, "failed": {}}
+    checked = {"mode": {0: a_result(20.0, 0.0)}, "failed": {0: a_result(20.0, 0.0)}}
+    (figure,) = speed_figures(results, checked)
+    assert (figure.name, figure.value, figure.ideal) == ("scheduling.mode.speed_check", 1.5, 1.0)
+
+
+def test_workloads_are_numbered_from_0_under_one_seed() -> None:
+    jobs = jobs_of(queue_comparisons(4), seed=3, speed=10.0)
+    assert {job.seed for job in jobs} == {3}
+    assert {job.number for job in jobs} == {0, 1, 2, 3}
