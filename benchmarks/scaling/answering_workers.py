@@ -1,12 +1,14 @@
-"""Many workers that answer every task at once: a load for the dispatcher alone.
+"""Many workers that answer every task soon: a load for the dispatcher alone.
 
-They speak the protocol of the rollout worker as far as the dispatcher sees it: heartbeats, grants, one finished sample
-for each task. Nothing is generated, and one thread plays them all.
+They speak the protocol of the rollout worker as far as the dispatcher sees it: heartbeats that name the open tasks,
+grants, one finished sample for each task. Nothing is generated, and one thread plays them all.
 """
 
 from __future__ import annotations
 
 import time
+from collections import defaultdict, deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from producers.engines.ports import Generation, VersionSpan
@@ -17,6 +19,7 @@ from rollog.kernel.broker.ports import TopicPartition
 from schemas import (
     FinishReason,
     Grant,
+    Revoke,
     RolloutTask,
     Timings,
     WeightVersion,
@@ -37,28 +40,43 @@ if TYPE_CHECKING:
 
 _poll_seconds = 0.02
 _heartbeat_seconds = 1.0
-_num_tokens = 16
-_generation = Generation(
-    token_ids=int32_array(range(2, 2 + _num_tokens)),
-    behaviour_logprobs=float32_array([-0.5] * _num_tokens),
-    spans=(VersionSpan(version=0, start=0, end=_num_tokens),),
-    finish_reason=FinishReason.STOP,
-)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What a task is answered with: response tokens, and the seconds for which it is open before."""
+
+    num_tokens: int
+    seconds: float
+
+
+at_once = Answer(num_tokens=16, seconds=0.0)
 
 
 class AnsweringWorkers:
     """`names` are the workers, each with `capacity` slots; all serve version 0, whatever is published later."""
 
     def __init__(
-        self, broker: Broker, topics: RunTopics, names: Iterable[str], *, capacity: int, max_record_bytes: int
+        self,
+        broker: Broker,
+        topics: RunTopics,
+        names: Iterable[str],
+        *,
+        capacity: int,
+        max_record_bytes: int,
+        answer: Answer,
     ) -> None:
         self._broker = broker
         self._topics = topics
-        self._names = tuple(names)
+        self._names = frozenset(names)
         self._capacity = capacity
         self._writer = RecordWriter(topics, max_record_bytes=max_record_bytes)
         self._grants: dict[str, Grant] = {}
-        self._assigned: frozenset[TopicPartition] = frozenset()
+        self._worker_of: dict[str, str] = {}
+        self._assigned: dict[int, str] = {}
+        self._open: deque[tuple[float, RolloutTask]] = deque()
+        self._answer_seconds = answer.seconds
+        self._generation = _generation(answer.num_tokens)
         self._digest = ""
 
     def run(self, stop: Event) -> None:
@@ -74,21 +92,30 @@ class AnsweringWorkers:
             while not stop.is_set():
                 if self._digest and time.monotonic() - beaten_at >= _heartbeat_seconds:
                     beaten_at = time.monotonic()
-                    self._beat(producer)
-                self._take(consumer.poll(_poll_seconds), consumer, producer)
+                    self._beat(consumer, producer)
+                self.take(consumer.poll(_poll_seconds), consumer)
+                while self._open and self._open[0][0] <= time.monotonic():
+                    self._answer(self._open.popleft()[1], producer)
 
-    def _take(self, records: Iterable[Record], consumer: Consumer, producer: Producer) -> None:
-        num_granted = len(self._grants)
+    def take(self, records: Iterable[Record], consumer: Consumer) -> None:
+        """Take in what was read, and read the tasks of new grants."""
         for record in records:
             match decode(record.value or b""):
                 case RolloutTask() as task:
-                    self._answer(task, record.partition, producer)
-                case Grant() as grant:
+                    self._open.append((time.monotonic() + self._answer_seconds, task))
+                case Grant() as grant if grant.worker_id in self._names:
                     self._grants[grant.worker_id] = grant
+                    self._worker_of[grant.grant_id] = grant.worker_id
+                case Revoke(grant_id=grant_id):
+                    self._revoke(grant_id)
                 case WeightVersion(version=0) as notice:
                     self._digest = notice.digest
-        if len(self._grants) > num_granted:
+        if self._assigned != {grant.partition: grant.grant_id for grant in self._grants.values()}:
             self._read_tasks(consumer)
+
+    def _revoke(self, grant_id: str) -> None:
+        self._grants = {name: grant for name, grant in self._grants.items() if grant.grant_id != grant_id}
+        self._open = deque(each for each in self._open if each[1].grant_id != grant_id)
 
     def _read_tasks(self, consumer: Consumer) -> None:
         """Read the tasks of every grant: new ones from where the grant begins, the others on from where they are."""
@@ -96,15 +123,16 @@ class AnsweringWorkers:
         places = {place: consumer.position(place) for place in others}
         for grant in self._grants.values():
             place = TopicPartition(self._topics.tasks, grant.partition)
-            places[place] = consumer.position(place) if place in self._assigned else grant.start_offset
-        self._assigned = frozenset(places)
+            goes_on = self._assigned.get(grant.partition) == grant.grant_id
+            places[place] = consumer.position(place) if goes_on else grant.start_offset
+        self._assigned = {grant.partition: grant.grant_id for grant in self._grants.values()}
         consumer.assign(places)
 
-    def _answer(self, task: RolloutTask, partition: int, producer: Producer) -> None:
+    def _answer(self, task: RolloutTask, producer: Producer) -> None:
         sample = finished_sample(
             Replica(task),
-            str(partition),
-            _generation,
+            self._worker_of[task.grant_id],
+            self._generation,
             prompt_token_ids=(1,),
             response_text="",
             reward=RewardResult(reward=1.0),
@@ -113,9 +141,13 @@ class AnsweringWorkers:
         )
         self._send(self._writer.sample(sample, task.sample_partition)[0], producer)
 
-    def _beat(self, producer: Producer) -> None:
+    def _beat(self, consumer: Consumer, producer: Producer) -> None:
+        open_tasks: defaultdict[str, list[str]] = defaultdict(list)
+        for _, task in self._open:
+            open_tasks[task.grant_id].append(task.task_id)
         for name in self._names:
             grant = self._grants.get(name)
+            named = () if grant is None else tuple(open_tasks[grant.grant_id])
             status = WorkerStatus(
                 worker_id=name,
                 state=WorkerState.SERVING,
@@ -123,6 +155,11 @@ class AnsweringWorkers:
                 served_version=0,
                 served_digest=self._digest,
                 grant_id=None if grant is None else grant.grant_id,
+                open_tasks=named,
+                first_versions=dict.fromkeys(named, 0),
+                tasks_position=0
+                if grant is None
+                else consumer.position(TopicPartition(self._topics.tasks, grant.partition)),
             )
             self._send(self._writer.heartbeat(status), producer)
 
@@ -131,3 +168,12 @@ class AnsweringWorkers:
         producer.send(
             outgoing.topic, outgoing.partition, outgoing.value, key=outgoing.key, headers=outgoing.headers
         )
+
+
+def _generation(num_tokens: int) -> Generation:
+    return Generation(
+        token_ids=int32_array([2 + index % 1000 for index in range(num_tokens)]),
+        behaviour_logprobs=float32_array([-0.5] * num_tokens),
+        spans=(VersionSpan(version=0, start=0, end=num_tokens),),
+        finish_reason=FinishReason.STOP,
+    )

@@ -86,21 +86,16 @@ def _worker_figures(name: str, loads: Sequence[Load], *, is_most: bool) -> list[
     ]
 
 
-def dispatcher_figures(by_number: Mapping[int, Sequence[Load]]) -> list[Figure]:
-    """Per number of answering workers the tasks that got through, and what each cost the dispatcher."""
-    return [
-        figure
-        for number, loads in by_number.items()
-        if loads
-        for figure in _dispatcher_figures(f"scaling.answering_{number}", loads)
-    ]
+def dispatcher_figures(by_name: Mapping[str, Sequence[Load]]) -> list[Figure]:
+    """Per number of answering workers and kind of answer: tasks that got through, and what each cost the dispatcher."""
+    return [figure for name, loads in by_name.items() if loads for figure in _dispatcher_figures(name, loads)]
 
 
 def _dispatcher_figures(name: str, loads: Sequence[Load]) -> list[Figure]:
     return [
         _figure(
             f"{name}.throughput",
-            "tasks/s, every task answered at once",
+            "tasks/s, every task answered soon",
             [load.throughput for load in loads],
         ),
         _figure(

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import secrets
 import time
+from itertools import product
 from statistics import fmean
 from typing import TYPE_CHECKING
 
 from benchmarks.harness.variant import Job, Variant
 from benchmarks.harness.workload import tokens_per_second
+from benchmarks.scaling.answering_workers import Answer, at_once
 from benchmarks.scaling.figures import Load, dispatcher_figures, worker_figures
 from benchmarks.scaling.role_process import Role
 from benchmarks.scaling.role_processes import RoleProcesses
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
 
 numbers_of_workers = (4, 16, 64)
 numbers_of_answering_workers = (32, 256)
+_open_seconds = 0.25
+"""For which tasks are open that are answered with long responses, so that heartbeats have some to name."""
 
 _slots_per_worker = 16
 _group_size = 8
@@ -55,20 +59,29 @@ def measure_scaling(
     worker_numbers: Sequence[int] = numbers_of_workers,
     answering_numbers: Sequence[int] = numbers_of_answering_workers,
     answering_seconds: float = _answering_seconds,
+    response_tokens: int = 1000,
 ) -> list[Figure]:
     """All figures. Raises ChildFailed when a process or a role in it ends by itself, BrokerTimeout without progress."""
     by_number: dict[int, list[Load]] = {number: [] for number in worker_numbers}
-    answered: dict[int, list[Load]] = {number: [] for number in answering_numbers}
+    answers = {
+        "": at_once,
+        f"_tokens_{response_tokens}": Answer(num_tokens=response_tokens, seconds=_open_seconds),
+    }
+    answered: dict[str, list[Load]] = {
+        f"scaling.answering_{number}{kind}": [] for number in answering_numbers for kind in answers
+    }
     for workload in range(num_seeds):
         for number, loads in by_number.items():
             job = Job(variant=worker_variant(number), seed=seed, number=workload, speed=speed)
             loads.append(measure_workers(job, kafka.address, kafka.home / secrets.token_hex(4)))
             on_progress(f"{number} workers workload {workload}: {loads[-1].throughput:.1f} tasks/s")
-        for number, loads in answered.items():
+        for (name, loads), (number, answer) in zip(
+            answered.items(), product(answering_numbers, answers.values()), strict=True
+        ):
             job = Job(variant=answering_variant(number), seed=seed, number=workload, speed=speed)
             home = kafka.home / secrets.token_hex(4)
-            loads.append(measure_dispatcher(job, kafka.address, home, seconds=answering_seconds))
-            on_progress(f"{number} answering workers workload {workload}: {loads[-1].throughput:.0f} tasks/s")
+            loads.append(measure_dispatcher(job, kafka.address, home, answer, seconds=answering_seconds))
+            on_progress(f"{name} workload {workload}: {loads[-1].throughput:.0f} tasks/s")
     return [*worker_figures(by_number), *dispatcher_figures(answered)]
 
 
@@ -116,10 +129,12 @@ def measure_workers(job: Job, address: str, home: Path) -> Load:
         return _load_between_steps(processes.run, job, cpu_seconds)
 
 
-def measure_dispatcher(job: Job, address: str, home: Path, *, seconds: float = _answering_seconds) -> Load:
-    """Let every task be answered at once for a while."""
+def measure_dispatcher(
+    job: Job, address: str, home: Path, answer: Answer = at_once, *, seconds: float = _answering_seconds
+) -> Load:
+    """Let every task be answered for a while."""
     with RoleProcesses(job, address, home) as processes:
-        processes.start(Role.ANSWERS)
+        processes.start(Role.ANSWERS, answer=answer)
         dispatcher = processes.start(Role.DISPATCHER)
         processes.run.wait_for_workers()
         processes.run.begin()

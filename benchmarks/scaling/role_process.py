@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from benchmarks.harness.simulated_run import SimulatedRun, worker_name
-from benchmarks.scaling.answering_workers import AnsweringWorkers
+from benchmarks.scaling.answering_workers import Answer, AnsweringWorkers, at_once
 from rollog.kernel.broker.kafka import KafkaBroker
 from rollog.kernel.errors import ChildFailed
 from rollog.kernel.logs import configure_logging
@@ -34,17 +34,18 @@ class Role(StrEnum):
     TRAINER = "trainer"
     WORKERS = "workers"
     ANSWERS = "answers"
-    """In the place of all workers: every task is answered at once (`benchmarks.scaling.answering_workers`)."""
+    """In the place of all workers: every task is answered soon (`benchmarks.scaling.answering_workers`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleTask:
-    """A role in the run of a job; of the workers those from `first` up to `end`."""
+    """A role in the run of a job; of the workers those from `first` up to `end`; `answer` is theirs who only answer."""
 
     job: Job
     role: Role
     first: int = 0
     end: int = 0
+    answer: Answer = at_once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +129,7 @@ def _start(task: RoleTask, run: SimulatedRun, broker: Broker) -> None:
                 [worker_name(number) for number in range(variant.num_workers)],
                 capacity=variant.slots_per_worker,
                 max_record_bytes=run.sections.broker.max_record_bytes,
+                answer=task.answer,
             )
             run.start("answers", lambda _: workers.run(run.stop))
 

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Self
 
 from benchmarks.harness.simulated_run import SimulatedRun
+from benchmarks.scaling.answering_workers import Answer, at_once
 from benchmarks.scaling.role_process import RoleProcess, RoleTask
 from rollog.kernel.broker.kafka import KafkaBroker
 from rollog.kernel.broker.ports import TopicPartition
@@ -55,9 +56,9 @@ class RoleProcesses:
             for process in self._processes:
                 process.close()
 
-    def start(self, role: Role, first: int = 0, end: int = 0) -> RoleProcess:
+    def start(self, role: Role, first: int = 0, end: int = 0, answer: Answer = at_once) -> RoleProcess:
         """Start a process with a role, or with the workers from `first` up to `end`."""
-        task = RoleTask(job=self._job, role=role, first=first, end=end)
+        task = RoleTask(job=self._job, role=role, first=first, end=end, answer=answer)
         process = RoleProcess(task, self._address, self._home)
         self._processes.append(process)
         return process

@@ -20,7 +20,7 @@ def test_throughput_stands_beside_that_of_slots_which_are_never_empty() -> None:
 
 def test_the_load_that_keeps_the_dispatcher_busy_is_told() -> None:
     load = Load(num_tasks=1000, seconds=2.0, dispatcher_cpu_seconds=0.5)
-    figures = {figure.name: figure for figure in dispatcher_figures({32: [load]})}
+    figures = {figure.name: figure for figure in dispatcher_figures({"scaling.answering_32": [load]})}
     assert figures["scaling.answering_32.throughput"].value == 500.0
     assert figures["scaling.answering_32.dispatcher_share"].value == 0.25
     assert figures["scaling.answering_32.saturation"].value == 2000.0
