@@ -1,12 +1,13 @@
 """The audit of a run, live or finished.
 
-Consumes steps, dead-letters, tasks, samples, weights, evaluations and workers, each once, up to the ends found at the
-start, and the files of the weights store. Produces nothing. Of a sample only digest and header are held, from its
-disposition in the ledger until the record itself is met.
+Consumes steps, dead-letters, tasks, control, samples, weights, evaluations and workers, each once, up to the ends found
+at the start, and the files of the weights store; then what has come to steps meanwhile. Produces nothing. Of a sample
+only digest and header are held, from its disposition in the ledger until the record itself is met.
 """
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from consumers.audit.batches import conclude_steps
@@ -15,7 +16,9 @@ from consumers.audit.dead_letters import DeadLetterChecks
 from consumers.audit.disposal import SamplesPass
 from consumers.audit.findings import Checks, Missing
 from consumers.audit.issues import Reissues
+from consumers.audit.ledger_end import LedgerEnd
 from consumers.audit.ledger_index import LedgerIndex
+from consumers.audit.orders import Orders
 from consumers.audit.report import AuditReport, Head
 from consumers.audit.topics import StoredTopics
 from consumers.audit.weights import WeightsChecks, check_files
@@ -28,7 +31,10 @@ if TYPE_CHECKING:
     from rollog.kernel.broker.topics import RunTopics
     from rollog.kernel.weights import WeightsStore
 
+settle_seconds = 5.0
+"""How long a transaction may take to show up on all of its topics."""
 _shown_unexpected = 3
+_seconds_between_looks = 0.1
 
 
 def audit_run(
@@ -39,19 +45,21 @@ def audit_run(
     head: str | None = None,
     ends_with: str | None = None,
     has_all_files: bool = True,
+    settles_within_seconds: float = settle_seconds,
 ) -> AuditReport:
     """Everything that can be checked of a run; without a store its files are not.
 
     `head` is the hexadecimal sha256 of a ledger record, kept elsewhere, that the chain must hold,
     `ends_with` that of its last record, as an archive names it. With `has_all_files`
-    False the store holds only what was chosen, and no file must be there. Of `broker` only
-    consumer() and admin() are used. Raises TopicMismatch without `steps` or `samples`, BrokerTimeout.
+    False the store holds only what was chosen, and no file must be there. Where something points beyond the ledger, its
+    end is read again for at most `settles_within_seconds`. Of `broker` only consumer() and admin() are used.
+    Raises TopicMismatch without `steps` or `samples`, BrokerTimeout.
     """
     with broker.consumer(client_id="audit") as consumer:
         audit = _Audit(StoredTopics(broker, consumer, topics), topics)
         audit.read()
-    audit.look_at_files(store, has_all_files=has_all_files)
-    audit.look_at_end(ends_with)
+        audit.look_at_files(store, has_all_files=has_all_files)
+        audit.look_at_end(ends_with, settles_within_seconds)
     return audit.report(head)
 
 
@@ -67,16 +75,32 @@ class _Audit:
         self._ledger = LedgerIndex(topics.samples, stored.num_partitions(topics.samples), self._checks)
         self._read_ledger()
         is_live = self._ledger.close is None
-        self._weights = WeightsChecks(self._ledger, is_live=is_live)
+        ledger_end = stored.ends[topics.steps][TopicPartition(topics.steps, 0)]
+        self._end = LedgerEnd(
+            check=self._checks.end,
+            position=ledger_end,
+            version=self._ledger.version,
+            is_closed=not is_live,
+            is_empty=not self._chain.digests,
+        )
+        self._weights = WeightsChecks(self._ledger, self._end, is_live=is_live)
         self._dead_letters = DeadLetterChecks(
-            self._ledger, is_live=is_live, is_cut=stored.is_cut(topics.dead_letters)
+            self._ledger, self._end, is_live=is_live, is_cut=stored.is_cut(topics.dead_letters)
+        )
+        self._orders = Orders(
+            self._ledger,
+            self._end,
+            tasks_cut=stored.is_cut(topics.tasks),
+            control_cut=stored.is_cut(topics.control),
         )
         self._reissues = Reissues(
             self._ledger,
             cut_partitions=set(stored.cut(topics.tasks)),
-            ledger_end=stored.ends[topics.steps][TopicPartition(topics.steps, 0)],
+            ledger_end=ledger_end,
         )
-        self._samples = SamplesPass(self._ledger, self._reissues, self._dead_letters, self._weights)
+        self._samples = SamplesPass(
+            self._ledger, self._reissues, self._dead_letters, self._weights, self._orders, self._end
+        )
 
     def read(self) -> None:
         """Read every topic but `steps`, and check."""
@@ -85,12 +109,16 @@ class _Audit:
             self._dead_letters.add(record)
         for record in stored.read(topics.tasks):
             self._reissues.add(record)
+            self._orders.task(record)
+        for record in stored.read(topics.control):
+            self._orders.control(record)
         for record in stored.read(topics.samples):
             self._samples.add(record)
         self._missing += self._what_retention_took()
         self._missing += self._samples.conclude(stored.cut(topics.samples))
         self._missing += self._undone_steps()
         self._dead_letters.conclude()
+        self._orders.conclude(stored.cut(topics.samples))
         for record in stored.read(topics.weights):
             self._weights.notice(record)
         self._weights.conclude(are_notices_cut=stored.is_cut(topics.weights))
@@ -105,11 +133,27 @@ class _Audit:
             self._checks.files.num_unchecked += len(self._ledger.weights)
             self._missing.append(Missing(what="weights store", consequence="its files are not checked"))
             return
+        self._end.take_files(store.names())
         notices = [notice for _, notice in self._weights.notices.values()]
         self._missing += check_files(self._ledger, store, notices, has_all_files=has_all_files)
 
-    def look_at_end(self, ends_with: str | None) -> None:
-        """The ledger ends with the record that its archive names."""
+    def look_at_end(self, ends_with: str | None, settles_within_seconds: float) -> None:
+        """Nothing points beyond the end of the ledger, read once more; it ends with the record that its archive names.
+
+        Whoever makes an archive reads the ledger first and the other topics after it, so what is ahead of it there
+        shows nothing.
+        """
+        if ends_with is None:
+            self._read_end_again(settles_within_seconds)
+            self._end.conclude()
+        elif self._ledger.close is None:
+            self._missing.append(
+                Missing(
+                    what="what came after the ledger had been read into the archive of a run that went on",
+                    consequence="whether its end was cut off shows only against the archive's own head",
+                )
+            )
+        self._end.conclude_empty()
         head = self._chain.digests[-1].hex() if self._chain.digests else None
         if ends_with not in (None, head):
             self._checks.chain.find(
@@ -144,6 +188,15 @@ class _Audit:
             else:
                 self._ledger.add(link)
 
+    def _read_end_again(self, settles_within_seconds: float) -> None:
+        """What has come meanwhile; again for a while where a transaction may not show on all topics yet."""
+        steps, patience_ends = self._topics.steps, time.monotonic() + settles_within_seconds
+        while True:
+            self._end.read_again(*self._stored.read_later(steps, 0, self._end.position))
+            if not self._end.is_passed or time.monotonic() >= patience_ends:
+                return
+            time.sleep(_seconds_between_looks)
+
     def _compare_head(self, kept: str | None) -> Head:
         digests = self._chain.digests
         head = digests[-1].hex() if digests else None
@@ -168,6 +221,7 @@ class _Audit:
             topics.weights: "notices that stood there are not checked",
             topics.evaluations: "evaluations that stood there are not checked",
             topics.dead_letters: "whether what was judged dead has its dead letter is not checked where it is gone",
+            topics.control: "whose the grants were that stood there is not checked",
             topics.tasks: "tasks that stood there, and what follows up to the next fence, are not checked",
         }
         for topic, consequence in consequences.items():
@@ -188,6 +242,7 @@ class _Audit:
         unreadable = {
             self._topics.weights: self._weights.num_unreadable,
             self._topics.tasks: self._reissues.num_unreadable,
+            self._topics.control: self._orders.num_unreadable,
             self._topics.dead_letters: self._dead_letters.num_unreadable,
         }
         for topic, count in unreadable.items():

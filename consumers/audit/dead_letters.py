@@ -13,6 +13,7 @@ from schemas import DeadLetter, Disposition
 from schemas.codec import SchemaError, decode_as
 
 if TYPE_CHECKING:
+    from consumers.audit.ledger_end import LedgerEnd
     from consumers.audit.ledger_index import Judged, LedgerIndex
     from rollog.kernel.broker.ports import Record
 
@@ -25,6 +26,7 @@ class DeadLetterChecks:
     """
 
     ledger: LedgerIndex
+    end: LedgerEnd
     is_live: bool
     is_cut: bool
     num_unreadable: int = 0
@@ -84,11 +86,13 @@ class DeadLetterChecks:
             )
 
     def conclude(self) -> None:
-        """Dead letters without a verdict are about records that the ledger does not know (yet)."""
+        """Dead letters without a verdict are about records that the ledger does not know, or did not at first."""
         check = self.ledger.checks.dead_letters
         for (partition, offset), (where, _) in self._dead_letters.items():
             if self.is_live or not self.ledger.is_complete:
                 check.num_unchecked += 1
+                if self.ledger.is_complete:
+                    self.end.letter_without_verdict(partition, offset, where)
                 continue
             named = Place(self.ledger.samples_topic, partition, offset)
             check.find(f"a dead letter of {named}", place=where, expected="disposition dead", found="none")

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
     from consumers.audit.dead_letters import DeadLetterChecks
     from consumers.audit.issues import Reissues
+    from consumers.audit.ledger_end import LedgerEnd
     from consumers.audit.ledger_index import Judged, LedgerIndex
+    from consumers.audit.orders import Orders
     from consumers.audit.samples import RecordedSample
     from consumers.audit.weights import WeightsChecks
     from rollog.kernel.broker.ports import Record
@@ -53,6 +55,8 @@ class SamplesPass:
     reissues: Reissues
     dead_letters: DeadLetterChecks
     weights: WeightsChecks
+    orders: Orders
+    end: LedgerEnd
     counts: SampleCounts = field(default_factory=SampleCounts)
     batches: dict[int, TrainedBatch] = field(default_factory=dict)
     """What each step trained, by the version that it made."""
@@ -62,6 +66,10 @@ class SamplesPass:
         recorded = recorded_sample(record, self.ledger.num_partitions, self.ledger.config)
         place = Place(record.topic, record.partition, record.offset)
         judged = self.ledger.judged[record.partition].pop(record.offset, None)
+        if recorded.sample is not None:
+            self.orders.ended(recorded.sample.task_id)
+            if self.end.is_empty:
+                self.end.sample(recorded.sample.sample_id, place)
         self.ledger.checks.dispositions.num_checked += 1
         is_as_judged = True
         if judged is None:
@@ -70,7 +78,9 @@ class SamplesPass:
             self.counts.num_by_disposition[judged.disposition] += 1
             self.dead_letters.meets(place, judged)
             is_as_judged = self._check_judged(recorded, judged, place)
-            if is_as_judged:
+            if not is_as_judged:
+                self.orders.ended(judged.sample_id)
+            else:
                 self._check_verdict(recorded, judged, place)
                 self._check_trained(recorded, judged, place)
         if recorded.is_finished and is_as_judged:
@@ -89,6 +99,7 @@ class SamplesPass:
                 )
             for offset, judged in unmatched.items():
                 place = Place(self.ledger.samples_topic, partition, offset)
+                self.orders.ended(judged.sample_id)
                 self.dead_letters.meets(place, judged)
                 if offset >= begin:
                     judged_by = self.ledger.entries[judged.entry].name
@@ -189,6 +200,7 @@ class SamplesPass:
             record_id=sample.sample_id,
         )
         self.weights.trained(sample, version, place)
+        self.orders.trained(sample, place)
 
 
 def _is_behind(place: Place, end_offsets: tuple[int, ...]) -> bool:

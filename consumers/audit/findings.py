@@ -93,6 +93,11 @@ class Checks:
             what="genesis first, each record names the sha256 of the one before it, nothing after close",
             unit="records",
         )
+        self.end = Check(
+            name="end",
+            what="nothing points beyond the end of the ledger, read again last; every task has ended if the run has",
+            unit="ledger records after the first look",
+        )
         self.dispositions = Check(
             name="I1", what="one final disposition for each record of samples", unit="records of samples"
         )
@@ -111,6 +116,11 @@ class Checks:
             name="I4",
             what="weights noticed, served, generated with and trained from are those of the ledger",
             unit="names of weights",
+        )
+        self.origin = Check(
+            name="origin",
+            what="what was trained had been ordered: task, seed, grant and worker are in the log",
+            unit="trained samples",
         )
         self.files = Check(
             name="I4 files", what="weights files have the sha256 of the ledger", unit="weights files"

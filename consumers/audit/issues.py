@@ -124,7 +124,7 @@ class Reissues:
     def _is_ours(self, task: RolloutTask) -> bool:
         seed = self.ledger.config.seed
         parts = (seed, task.group_id, task.replica, task.attempt)
-        return seed is None or task.seed == _sampling_seed(*parts)
+        return seed is None or task.seed == sampling_seed(*parts)
 
     def _was_given_up(self, judged: Judged | None, task: Reissue) -> bool:
         if judged is None or judged.disposition not in _may_come_again:
@@ -135,7 +135,7 @@ class Reissues:
         return f"{judged.disposition} at offset {self.ledger.entries[judged.entry].place.offset}"
 
 
-def _sampling_seed(*parts: object) -> int:
+def sampling_seed(*parts: object) -> int:
     """The seed of a rollout: 31 bits of the sha256 of run seed, group, replica and attempt, joined by slashes."""
     digest = sha256("/".join(map(str, parts)).encode()).digest()
     return int.from_bytes(digest[:4], "little") >> 1

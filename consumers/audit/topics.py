@@ -1,6 +1,7 @@
 """The topics of a run as an audit reads them: up to ends fetched once, with what retention has taken already.
 
-The end of `steps` is fetched first, so that whatever a ledger record names was there when the other ends were.
+The end of `steps` is fetched first, so that whatever a ledger record names was there when the other ends were; read
+again last, it is behind everything that the other topics name of it.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ class StoredTopics:
             topics.workers,
             topics.dead_letters,
             topics.tasks,
+            topics.control,
         ]
         with broker.admin() as admin:
             specs = admin.describe_topics(ordered)
@@ -58,6 +60,12 @@ class StoredTopics:
         """Everything between beginning and end; nothing of a topic that does not exist."""
         if topic in self.ends:
             yield from read_until(self._consumer, self.begins[topic], self.ends[topic])
+
+    def read_later(self, topic: str, partition: int, begin: int) -> tuple[list[Record], int]:
+        """What stands behind `begin` by now in one partition, and its end."""
+        place = TopicPartition(topic, partition)
+        ends = self._consumer.end_offsets([place])
+        return list(read_until(self._consumer, {place: begin}, ends)), ends[place]
 
     def cut(self, topic: str) -> dict[int, int]:
         """First offset still there, of each partition whose beginning retention has deleted."""

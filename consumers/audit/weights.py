@@ -13,6 +13,7 @@ from schemas.codec import SchemaError, decode_as
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from consumers.audit.ledger_end import LedgerEnd
     from consumers.audit.ledger_index import LedgerIndex
     from rollog.kernel.broker.ports import Record
     from rollog.kernel.weights import WeightsStore
@@ -23,10 +24,11 @@ if TYPE_CHECKING:
 class WeightsChecks:
     """Takes in the records of `weights`, `evaluations` and `workers`, and trained samples.
 
-    What names a version newer than the ledger that was read is ignored while the run is not closed.
+    While the run is not closed, what names a version newer than the ledger that was read is looked at again at its end.
     """
 
     ledger: LedgerIndex
+    end: LedgerEnd
     is_live: bool
     notices: dict[int, tuple[Place, WeightVersion]] = field(default_factory=dict)
     num_unreadable: int = 0
@@ -42,6 +44,7 @@ class WeightsChecks:
             self.num_unreadable += 1
             return
         if self._is_too_new(notice.version):
+            self.end.names_version(notice.version, "a notice", place)
             return
         check, version = self.ledger.checks.versions, f"version {notice.version}"
         check.num_checked += 1
@@ -98,6 +101,7 @@ class WeightsChecks:
             return
         for segment in sample.segments:
             if self._is_too_new(segment.version):
+                self.end.names_version(segment.version, "an evaluation", place)
                 continue
             self.ledger.checks.versions.num_checked += 1
             if self.ledger.knows(segment.version, segment.weights_digest) is False:
@@ -142,6 +146,11 @@ class WeightsChecks:
             expected="no such version" if committed is None else committed[: len(segment.weights_digest)],
             found=segment.weights_digest,
         )
+
+
+def version_of_file(name: str) -> int:
+    """The version in the name of a weights file."""
+    return int(name[1:].partition("-")[0])
 
 
 def weights_file_name(version: int, sha256: str) -> str:

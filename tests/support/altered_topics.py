@@ -25,11 +25,15 @@ Records = dict[TopicPartition, list["Record"]]
 
 @dataclass(frozen=True)
 class RecordedTopics:
-    """Records by partition, with the offsets they had; `begins` are the first ones left."""
+    """Records by partition, with the offsets they had.
+
+    `begins` are the first ones left, `first_ends` the ends that each consumer finds when it asks for the first time.
+    """
 
     records: Records
     ends: dict[TopicPartition, int]
     begins: dict[TopicPartition, int] = field(default_factory=dict)
+    first_ends: dict[TopicPartition, int] = field(default_factory=dict)
     address: str = "recorded"
 
     @classmethod
@@ -84,6 +88,10 @@ class RecordedTopics:
         kept = [record for record in self.records[place] if record.offset >= begin]
         return replace(self, records=self.records | {place: kept}, begins=self.begins | {place: begin})
 
+    def growing(self, place: TopicPartition, first_end: int) -> RecordedTopics:
+        """What stands from `first_end` on is written only after a reader has asked for the end once."""
+        return replace(self, first_ends=self.first_ends | {place: first_end})
+
     def cut(self, place: TopicPartition, end: int) -> RecordedTopics:
         """Nothing from `end` on has been written yet."""
         kept = [record for record in self.records[place] if record.offset < end]
@@ -137,6 +145,7 @@ class RecordedConsumer(Closing):
         super().__init__()
         self._recorded = recorded
         self._positions: dict[TopicPartition, int] = {}
+        self._first_ends = dict(recorded.first_ends)
 
     def assign(self, positions: Mapping[TopicPartition, int]) -> None:
         self._positions = dict(positions)
@@ -158,7 +167,7 @@ class RecordedConsumer(Closing):
         return {place: self._recorded.begins.get(place, 0) for place in partitions}
 
     def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        return {place: self._recorded.ends[place] for place in partitions}
+        return {place: self._first_ends.pop(place, self._recorded.ends[place]) for place in partitions}
 
     def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
         raise AssertionError(f"an auditor commits nothing: {offsets}")

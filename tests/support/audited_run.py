@@ -42,7 +42,7 @@ class AuditedRun:
         self, recorded: RecordedTopics | None = None, *, weights: Path | None = None, head: str | None = None
     ) -> AuditReport:
         store = WeightsStore(str(weights or self.weights))
-        return audit_run(recorded or self.recorded, self.topics, store, head=head)
+        return audit_run(recorded or self.recorded, self.topics, store, head=head, settles_within_seconds=0.0)
 
     def rechained(self, edit: Callable[[LedgerRecord], LedgerRecord | None]) -> RecordedTopics:
         return self.recorded.rechained(self.topics.steps, edit)

@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from support.audited_run import check, findings, places
 
 from rollog.kernel.broker.ports import TopicPartition
-from schemas import DeadLetter, Disposition, LedgerKind, LedgerRecord, Step, WeightVersion
-from schemas.codec import decode_as, encode
+from schemas import DeadLetter, Disposition, LedgerKind, LedgerRecord, RunClosed, Step, WeightVersion
+from schemas.codec import decode, decode_as, encode
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from support.altered_topics import RecordedTopics
     from support.audited_run import AuditedRun
 
     from rollog.kernel.broker.ports import Record
@@ -32,6 +33,18 @@ def with_other_loss(record: Record) -> bytes:
     decoded = decode_as_ledger(record)
     assert isinstance(decoded.body, Step)
     return encode(replace(decoded, body=replace(decoded.body, losses=(1234.5,))))
+
+
+def without_closing(run: AuditedRun, recorded: RecordedTopics) -> RecordedTopics:
+    """Nobody has said yet that the run is closed."""
+    said = [
+        record
+        for record in recorded.all(run.topics.control)
+        if isinstance(decode(record.value or b""), RunClosed)
+    ]
+    for record in said:
+        recorded = recorded.without(record)
+    return recorded
 
 
 def decode_as_ledger(record: Record) -> LedgerRecord:
@@ -80,11 +93,14 @@ def test_a_ledger_record_that_was_removed_is_missed(run: AuditedRun, which: int)
 
 
 def test_the_close_record_that_was_removed_shows_against_a_head(run: AuditedRun) -> None:
+    """Once RunClosed is on control, too, that one points beyond the end."""
     head = run.audit().head.sha256
     cut = run.recorded.without(run.steps[-1])
 
-    assert run.audit(cut).is_clean
-    (finding,) = findings(run.audit(cut, head=head), "chain")
+    assert [each.name for each, _ in run.audit(cut).findings] == ["end"]
+    before = without_closing(run, cut)
+    assert run.audit(before).is_clean
+    (finding,) = findings(run.audit(before, head=head), "chain")
     assert finding.expected == head
 
 
@@ -145,7 +161,7 @@ def test_a_head_kept_earlier_is_found_in_the_chain(run: AuditedRun) -> None:
     assert "it is the last record" in str(newest.head)
 
     steps = TopicPartition(run.topics.steps, 0)
-    earlier = run.audit(run.recorded.cut(steps, run.steps[5].offset)).head.sha256
+    earlier = run.audit(run.recorded.growing(steps, run.steps[5].offset)).head.sha256
     report = run.audit(head=earlier)
     assert report.is_clean
     assert (report.head.is_found, report.head.num_later) == (True, len(run.steps) - 5)
