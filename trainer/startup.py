@@ -37,6 +37,7 @@ from trainer.recorded.recovery import restore_engine
 from trainer.recorded.redo import Recording
 from trainer.reporting import Reporter
 from trainer.settings import amended, settings_at
+from trainer.step.schedule import rate_change
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -198,7 +199,20 @@ class TakeOver:
             version=self.ledger.version,
             **{key.replace(".", "_"): value for key, value in changes.items()},
         )
+        self._tell_new_rate(settings, after)
         return after
+
+    def _tell_new_rate(self, before: TrainerSettings, after: TrainerSettings) -> None:
+        """Say where the learning rate jumps: its schedule ends with the run, so another length is another schedule."""
+        taken = sum(len(self.history.step(version).learning_rates) for version in self.history.steps)
+        change = rate_change(taken, before.step_settings, after.step_settings)
+        if change is not None:
+            log.warning(
+                "learning rate of the next step changes; optimizer.learning_rate and final_fraction can keep it",
+                optimizer_steps_taken=taken,
+                rate_before=change[0],
+                rate_after=change[1],
+            )
 
     def _restore(self, in_force: TrainerSettings) -> None:
         """Bring the engine to the last committed version."""

@@ -38,7 +38,8 @@ def audit(
     is off. What retention has deleted is named, and not counted as checked. docs/audit.md says what each check means
     and what none of them can show.
 
-    Consumes steps, samples, tasks, control, weights, evaluations, workers and dead-letters; produces nothing on the log.
+    Consumes steps, samples, tasks, control, weights, evaluations, workers and dead-letters; produces nothing on the
+    log.
     """
     from consumers.audit.auditor import audit_run  # noqa: PLC0415  # help needs no Kafka
     from rollog.run.recorded_run import open_run  # noqa: PLC0415

@@ -29,7 +29,8 @@ class RunConfig(Section):
     seed: Annotated[int, Field(ge=0, lt=2**31), FIXED] = 0
     """Seed of dataset order, sampling and training."""
     num_steps: Annotated[int, Field(ge=1), AMENDABLE] = 60
-    """Training steps after which the run ends (earlier if the dataset does)."""
+    """Training steps after which the run ends (earlier if the dataset does). The learning rate falls until
+    then: raising it while the run goes on lifts the rate of the next step."""
     last_batch: Annotated[LastBatch, FIXED] = LastBatch.TRAIN
     """Whether a batch smaller than `groups_per_batch` is trained when the dataset ends."""
     close_timeout_seconds: Annotated[float, Field(gt=0), FIXED] = 600.0

@@ -31,6 +31,7 @@ Baseline = Literal["group", "leave_one_out", "batch", "group_batch", "return", "
 Aggregation = Literal["token_mean", "sequence_mean", "sequence_sum"]
 RatioLevel = Literal["token", "sequence", "sequence_mean"]
 KlEstimator = Literal["k1", "k2", "k3"]
+KlWeight = Literal["none", "ratio"]
 Reproducible = Literal["machine", "avx2", "baseline"]
 
 _symmetric_clip = {"clip_low": 0.2, "clip_high": 0.2}
@@ -129,12 +130,18 @@ class AlgorithmConfig(Section):
     kl_in: Annotated[Literal["loss", "reward"], AMENDABLE, WEIGHTS] = "loss"
     """Whether the divergence is added to the loss, or taken off the reward before advantages are computed; then it is
     that of the behaviour policy, which drew the response."""
+    kl_weight: Annotated[KlWeight, AMENDABLE, WEIGHTS] = "none"
+    """In the loss: whether each token's estimate is weighted by pi / mu (`ratio`), so that its gradient is that of the
+    divergence although other weights drew the token; the weight has no bound."""
     entropy_coefficient: Annotated[float, Field(ge=0), AMENDABLE, WEIGHTS] = 0.0
     """Weight of the mean entropy of the policy's next-token distributions, which is taken off the loss."""
     overlong_share: Annotated[float, Field(ge=0, le=1), AMENDABLE, WEIGHTS] = 0.0
     """Over-long shaping: the last share of `max_response_tokens` in which the reward falls linearly; 0 is none."""
     overlong_penalty: Annotated[float, Field(ge=0), AMENDABLE, WEIGHTS] = 1.0
     """What a response of `max_response_tokens` loses of its reward by it."""
+    mask_truncated: Annotated[bool, AMENDABLE, WEIGHTS] = False
+    """Whether responses that were cut off for their length are not learnt from: their rewards still count where others
+    are compared with them, their tokens nowhere in the loss, nor in its denominators."""
     max_response_tokens: Annotated[Annotated[int, Field(ge=1)] | None, AMENDABLE, WEIGHTS] = None
     """Tokens of the longest response, for `sequence_sum` and over-long shaping; left out, `sampling.max_tokens`."""
 

@@ -199,9 +199,10 @@ def test_every_algorithm_gives_the_weights_of_the_reference_twice_alike(
     [
         {"kl_coefficient": 0.3, "entropy_coefficient": 0.1},
         {"type": "tis", "kl_coefficient": 0.3, "kl_estimator": "k2", "dual_clip": 3.0},
+        {"kl_coefficient": 0.3, "kl_weight": "ratio"},
         {"type": "topr", "mask_ratio_low": 0.5, "mask_ratio_high": 1.5, "mask_level": "sequence"},
     ],
-    ids=["kl-and-entropy", "tis-kl", "topr-mask"],
+    ids=["kl-and-entropy", "tis-kl", "weighted-kl", "topr-mask"],
 )
 def test_penalties_and_masks_are_those_of_the_formulas(
     engine: TrainingEngine, model_path: str, changed: dict[str, Any]

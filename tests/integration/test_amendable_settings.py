@@ -22,7 +22,7 @@ from rollog.kernel.errors import EngineError
 from rollog.kernel.metrics import Metrics
 from rollog.settings.scopes import amendable_keys
 from rollog.settings.training import TrainerConfig
-from schemas import LedgerKind, Step
+from schemas import FinishReason, LedgerKind, Step
 from trainer.role import training_engine
 from trainer.settings import amended
 from trainer.startup import start_trainer
@@ -78,6 +78,16 @@ def trained(session: Session, amendment: Mapping[str, object]) -> object:
         session.train(trainer, 1)
     (step,) = (record.body for record in session.run.ledger() if isinstance(record.body, Step))
     return (step.plan, step.losses, step.gradient_norms, step.learning_rates, step.weights_sha256)
+
+
+def trained_when_cut_off(session: Session, amendment: Mapping[str, object]) -> object:
+    """What a step over responses gave of which those of one group were cut off."""
+    with session.trainer(amendment) as trainer:
+        sha256 = trainer.ledger.weights[0]
+        session.send_group(0, sha256)
+        session.send_group(1, sha256, finish_reason=FinishReason.LENGTH)
+        turn_until_version(trainer, 1)
+        return trainer.ledger.weights[1]
 
 
 def alpha_after(num_steps: int) -> Callable[[Session, Mapping[str, object]], object]:
@@ -193,6 +203,8 @@ cases = {
     "algorithm.kl_coefficient": Case(0.1),
     "algorithm.kl_estimator": Case("k1", diverging),
     "algorithm.kl_in": Case("reward", diverging),
+    "algorithm.kl_weight": Case("ratio", {**diverging, "algorithm.kl_estimator": "k1"}),
+    "algorithm.mask_truncated": Case(True, look=trained_when_cut_off),
     "algorithm.entropy_coefficient": Case(0.1),
     "algorithm.overlong_share": Case(0.9, bounded),
     "algorithm.overlong_penalty": Case(3.0, {**bounded, "algorithm.overlong_share": 0.9}),

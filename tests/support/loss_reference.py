@@ -56,7 +56,12 @@ def token_losses(algorithm: AlgorithmConfig, response: Response) -> list[Tensor]
         if algorithm.kl_coefficient > 0 and algorithm.kl_in == "loss":
             d = logprob - response.reference[t]
             estimates = {"k1": d, "k2": d * d / 2, "k3": torch.exp(-d) - 1 + d}
-            loss = loss + algorithm.kl_coefficient * estimates[algorithm.kl_estimator]
+            weight = torch.ones((), dtype=torch.float64)
+            if algorithm.kl_weight == "ratio":
+                weight = torch.exp(logprob - response.behaviour[t])
+            if algorithm.kl_estimator == "k2":
+                weight = weight.detach()
+            loss = loss + algorithm.kl_coefficient * weight * estimates[algorithm.kl_estimator]
         if algorithm.entropy_coefficient > 0:
             loss = loss - algorithm.entropy_coefficient * response.entropies[t]
         found.append(loss)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from trainer.step.losses.penalties import divergences
+from trainer.step.losses.penalties import divergences, weighted_divergences
 from trainer.step.losses.policy import (
     TokenLosses,
     clipped_losses,
@@ -113,8 +113,8 @@ def token_losses(
     if algorithm.kl_coefficient > 0 and algorithm.kl_in == "loss":
         if reference_logprobs_BR is None:
             raise ValueError("algorithm.kl_coefficient needs log-probabilities of the reference model")
-        losses_BR = losses_BR + algorithm.kl_coefficient * divergences(
-            tokens.logprobs_BR, reference_logprobs_BR, tokens.mask_BR, algorithm.kl_estimator
+        losses_BR = losses_BR + algorithm.kl_coefficient * _divergences(
+            tokens, reference_logprobs_BR, algorithm
         )
     if algorithm.entropy_coefficient > 0:
         if entropies_BR is None:
@@ -130,3 +130,9 @@ def token_losses(
         clipped_BR=policy.clipped_BR,
         value_losses_BR=of_values_BR.detach(),
     )
+
+
+def _divergences(tokens: Tokens, reference_logprobs_BR: Tensor, algorithm: AlgorithmConfig) -> Tensor:
+    if algorithm.kl_weight == "ratio":
+        return weighted_divergences(tokens, reference_logprobs_BR, algorithm.kl_estimator)
+    return divergences(tokens.logprobs_BR, reference_logprobs_BR, tokens.mask_BR, algorithm.kl_estimator)

@@ -47,13 +47,14 @@ def training_batch(
     for index, group in enumerate(groups):
         for sample, turns, per_turn in zip(group, rewards[index], advantages[index], strict=True):
             _check_temperature(sample, temperature)
-            has_turns = bool(_turn_rewards(sample))
+            is_left_out = algorithm.mask_truncated and sample.is_truncated
+            has_turns = bool(_turn_rewards(sample)) and not is_left_out
             samples.append(
                 TrainingSample(
                     prompt_token_ids=sample.prompt_token_ids,
                     token_ids=sample.token_ids,
                     behaviour_logprobs=sample.behaviour_logprobs,
-                    loss_mask=_loss_mask(sample),
+                    loss_mask=np.zeros_like(sample.loss_mask) if is_left_out else _loss_mask(sample),
                     advantage=per_turn[0],
                     group=index,
                     reward=sum(turns),

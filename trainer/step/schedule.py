@@ -17,6 +17,15 @@ def next_rates(steps_taken: int, num_minibatches: int, settings: StepSettings) -
     )
 
 
+def rate_change(steps_taken: int, before: StepSettings, after: StepSettings) -> tuple[float, float] | None:
+    """The learning rate of the next optimizer step before and after settings change; None where it stays.
+
+    The schedule is a function of the steps taken and of its length alone, so a longer run lifts the rate at once.
+    """
+    rates = [next_rates(steps_taken, 1, settings)[0] for settings in (before, after)]
+    return None if rates[0] == rates[1] else (rates[0], rates[1])
+
+
 def learning_rate(step: int, num_steps: int, optimizer: OptimizerConfig) -> float:
     """The learning rate of optimizer step `step` (from 0) of a run of `num_steps`.
 

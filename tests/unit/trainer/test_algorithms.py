@@ -15,7 +15,7 @@ from support.loss_reference import Response, reference_loss
 from rollog.settings.training import AlgorithmConfig, AlgorithmType
 from trainer.step.algorithms import extreme_tokens, token_losses
 from trainer.step.losses.aggregation import Denominators, aggregate
-from trainer.step.losses.penalties import divergences
+from trainer.step.losses.penalties import divergences, weighted_divergences
 from trainer.step.losses.policy import (
     Tokens,
     clipped_losses,
@@ -243,6 +243,7 @@ def configurations(draw: st.DrawFn) -> AlgorithmConfig:
                 "kl_coefficient": st.sampled_from([0.0, 0.3]),
                 "kl_estimator": st.sampled_from(["k1", "k2", "k3"]),
                 "kl_in": st.sampled_from(["loss", "reward"]),
+                "kl_weight": st.sampled_from(["none", "ratio"]),
                 "entropy_coefficient": st.sampled_from([0.0, 0.2]),
             },
         )
@@ -455,3 +456,82 @@ def test_what_a_loss_needs_and_does_not_get_is_an_error() -> None:
     ):
         with pytest.raises(ValueError, match="needs"):
             token_losses(tokens, algorithm)
+
+
+@pytest.mark.parametrize("level", ["sequence_mean", "sequence"])
+@pytest.mark.parametrize("name", ["gspo", "decoupled_ppo"])
+def test_tokens_of_one_response_keep_the_credit_they_have_of_their_own(
+    name: AlgorithmType, level: str
+) -> None:
+    """GSPO-token: the first turn was bad and the second one good; the response's mean would teach neither."""
+    logprobs = torch.full((1, 4), -1.0, dtype=torch.float64, requires_grad=True)
+    tokens = Tokens(
+        logprobs_BR=logprobs,
+        behaviour_logprobs_BR=logprobs.detach() - 1e-5,
+        advantages_BR=torch.tensor([[-1.0, -1.0, 1.0, 1.0]], dtype=torch.float64),
+        mask_BR=torch.ones(1, 4, dtype=torch.bool),
+    )
+    losses = token_losses(
+        tokens, configured(name, ratio_level=level), proximal_logprobs_BR=logprobs.detach() - 1e-5
+    )
+    losses.losses_BR.sum().backward()  # type: ignore[no-untyped-call]
+
+    factor = 4.0 if level == "sequence" else 1.0
+    assert logprobs.grad is not None
+    assert logprobs.grad[0].tolist() == pytest.approx([factor, factor, -factor, -factor], rel=1e-3)
+
+
+@pytest.mark.parametrize("level", ["sequence_mean", "sequence"])
+def test_the_token_form_is_the_response_form_where_all_advantages_are_one(level: str) -> None:
+    """In the limit: advantages that differ by next to nothing have the gradient of one for all."""
+    case = Case(3, spread=1e-5)
+    algorithm = configured("gspo", ratio_level=level)
+    gradients = []
+    for difference in (0.0, 1e-9):
+        logprobs = case.logprobs.clone().requires_grad_()
+        advantages = case.advantages[:, None] + difference * torch.arange(4, dtype=torch.float64)
+        token_losses(
+            tokens_of(case, logprobs_BR=logprobs, advantages_BR=advantages), algorithm
+        ).losses_BR.sum().backward()  # type: ignore[no-untyped-call]
+        gradients.append(logprobs.grad)
+    assert torch.allclose(gradients[0], gradients[1], rtol=1e-6, atol=1e-7)  # type: ignore[arg-type]
+
+
+def _enumerated_gradients(estimator: str, *, is_weighted: bool) -> tuple[Tensor, Tensor]:
+    """The gradient of KL(policy, reference) in four logits, and what the loss has when mu draws each token."""
+    draw = torch.Generator().manual_seed(16)
+    logits, reference, behaviour = (2 * torch.randn(4, generator=draw, dtype=torch.float64) for _ in range(3))
+    reference, behaviour = reference.log_softmax(0), behaviour.log_softmax(0)
+    logits.requires_grad_()
+    logprobs = logits.log_softmax(0)
+    (true,) = torch.autograd.grad((logprobs.exp() * (logprobs - reference)).sum(), logits, retain_graph=True)
+    tokens = Tokens(
+        logprobs_BR=logprobs[:, None],
+        behaviour_logprobs_BR=behaviour[:, None],
+        advantages_BR=torch.zeros(4, 1),
+        mask_BR=torch.ones(4, 1, dtype=torch.bool),
+    )
+    algorithm = configured(
+        "grpo", kl_coefficient=1.0, kl_estimator=estimator, kl_weight="ratio" if is_weighted else "none"
+    )
+    losses = token_losses(tokens, algorithm, reference_logprobs_BR=reference[:, None]).losses_BR
+    (found,) = torch.autograd.grad((behaviour.exp() * losses[:, 0]).sum(), logits)
+    return true, found
+
+
+@pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
+def test_weighted_by_the_ratio_every_estimate_has_the_gradient_of_the_divergence_off_policy(
+    estimator: str,
+) -> None:
+    """All tokens of a toy vocabulary, each as often as the behaviour policy draws it."""
+    true, found = _enumerated_gradients(estimator, is_weighted=True)
+    assert torch.allclose(true, found, atol=1e-12)
+
+    true, unweighted = _enumerated_gradients(estimator, is_weighted=False)
+    assert torch.cosine_similarity(true, unweighted, dim=0) < 0.7
+
+
+def test_a_weighted_divergence_is_nothing_at_masked_positions() -> None:
+    case = Case()
+    estimates = weighted_divergences(tokens_of(case), case.reference, "k3")
+    assert not estimates[~case.mask].any()

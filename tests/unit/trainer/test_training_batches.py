@@ -9,7 +9,7 @@ from support.builders import a_sample
 
 from rollog.kernel.errors import ConfigError, DataError
 from rollog.settings.training import AlgorithmConfig, TrainerConfig
-from schemas import Segment, float32_array, int32_array, uint8_array
+from schemas import FinishReason, Segment, float32_array, int32_array, uint8_array
 from trainer.step.batch import plan_groups, training_batch
 from trainer.step.collation import collate
 
@@ -135,3 +135,25 @@ def of_length(num_tokens: int) -> dict[str, Any]:
         "loss_mask": uint8_array([1] * num_tokens),
         "segments": (Segment(version=0, weights_digest="a" * 16, start=0, end=num_tokens),),
     }
+
+
+def test_truncated_responses_count_in_the_baseline_and_in_nothing_else() -> None:
+    cut = a_sample(0, 1, finish_reason=FinishReason.LENGTH)
+    groups = [[a_sample(0, 0), cut]]
+    plain = training_batch(groups, (), AlgorithmConfig(normalize_std=False), 1.0)
+    masked = training_batch(groups, (), AlgorithmConfig(normalize_std=False, mask_truncated=True), 1.0)
+
+    assert [sample.advantage for sample in masked.samples] == [sample.advantage for sample in plain.samples]
+    assert [int(sample.loss_mask.sum()) for sample in plain.samples] == [3, 3]
+    assert [int(sample.loss_mask.sum()) for sample in masked.samples] == [3, 0]
+
+
+def test_truncated_turns_count_in_the_baseline_and_in_nothing_else() -> None:
+    cut = a_sample(0, 1, finish_reason=FinishReason.LENGTH, **of_turns(1.0, 2.0))
+    groups = [[a_sample(0, 0, **of_turns(0.0, 1.0)), cut]]
+    algorithm = AlgorithmConfig(normalize_std=False)
+    plain = training_batch(groups, (), algorithm, 1.0)
+    masked = training_batch(groups, (), algorithm.model_copy(update={"mask_truncated": True}), 1.0)
+
+    assert masked.samples[0].turn_advantages == plain.samples[0].turn_advantages
+    assert not collate(masked.samples).mask_BR[1].any()

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from rollog.settings.training import KlEstimator
+    from trainer.step.losses.policy import Tokens
 
 
 def divergences(
@@ -37,3 +38,24 @@ def divergences(
             return differences_BR.square() / 2
         case "k3":
             return (-differences_BR).exp() - 1 + differences_BR
+
+
+def weighted_divergences(tokens: Tokens, reference_logprobs_BR: Tensor, estimator: KlEstimator) -> Tensor:
+    """Estimates of KL(policy || reference) from tokens that the behaviour policy drew, 0 at masked positions.
+
+        k1, k3      r k, with the gradient of both: r (k grad log pi + grad k)
+        k2          sg(r) k: r d grad log pi
+
+    with r = pi / mu, without bounds but that of `log_ratios`. Of all three the expected gradient is that of
+    KL(policy || reference) given what stands before the token: E_mu[r d grad log pi] (for k3 exactly, token by token;
+    DeepSeek-V3.2, arXiv 2512.02556, section 3.1). Where r = 1 k2 is as without weight; k1 and k3 are not, because
+    without weight they leave out that the policy draws the tokens.
+
+    Args:
+        tokens: log-probabilities of both policies; those of the policy carry a gradient.
+        reference_logprobs_BR: of the reference model; no gradient goes in.
+        estimator: k.
+    """
+    estimates_BR = divergences(tokens.logprobs_BR, reference_logprobs_BR, tokens.mask_BR, estimator)
+    ratios_BR = tokens.log_ratios().exp()
+    return estimates_BR * (ratios_BR.detach() if estimator == "k2" else ratios_BR)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from trainer.step.losses.ratios import at_level, log_ratios
+from trainer.step.losses.ratios import at_level, at_level_with_credit, log_ratios
 
 if TYPE_CHECKING:
     from rollog.settings.training import RatioLevel
@@ -78,7 +78,8 @@ def clipped_losses(
         l = -min(r A, [r]_(1-low)^(1+high) A)       r = pi / mu
 
     PPO (arXiv 1707.06347, equation 7); with high > low the clip-higher of DAPO (arXiv 2503.14476, equation 8). With
-    level `sequence_mean` GSPO (arXiv 2507.18071, equations 5 to 7): r = (pi(y|x) / mu(y|x))^(1/|y|).
+    level `sequence_mean` GSPO (arXiv 2507.18071, equations 5 to 7): r = (pi(y|x) / mu(y|x))^(1/|y|); where
+    tokens have advantages of their own its token form, equations 13 and 14.
 
     Args:
         tokens: what to learn from.
@@ -89,7 +90,7 @@ def clipped_losses(
         level: whose ratio it is.
     """
     return _clipped(
-        tokens.log_ratios(level),
+        _surrogate_log_ratios(tokens, tokens.behaviour_logprobs_BR, level),
         tokens,
         clip_low=clip_low,
         clip_high=clip_high,
@@ -129,9 +130,7 @@ def decoupled_losses(
         log_ratios(proximal_BR, tokens.behaviour_logprobs_BR, tokens.mask_BR), tokens.mask_BR, level
     )
     weights_BR, cut_BR = _weights(of_proximal_BR, tokens.mask_BR, weights)
-    to_proximal_BR = at_level(
-        log_ratios(tokens.logprobs_BR, proximal_BR, tokens.mask_BR), tokens.mask_BR, level
-    )
+    to_proximal_BR = _surrogate_log_ratios(tokens, proximal_BR, level)
     surrogate = _clipped(to_proximal_BR, tokens, clip_low=clip_low, clip_high=clip_high, dual_clip=dual_clip)
     return TokenLosses(losses_BR=weights_BR * surrogate.losses_BR, clipped_BR=surrogate.clipped_BR | cut_BR)
 
@@ -187,6 +186,12 @@ def topr_losses(
         losses_BR=-factors_BR * tokens.masked_advantages() * _kept_logprobs(tokens),
         clipped_BR=cut_BR & ~is_good_BR,
     )
+
+
+def _surrogate_log_ratios(tokens: Tokens, others_BR: Tensor, level: RatioLevel) -> Tensor:
+    """Log ratios of the policy to another, whose gradient keeps the credit that tokens have of their own."""
+    log_ratios_BR = log_ratios(tokens.logprobs_BR, others_BR, tokens.mask_BR)
+    return at_level_with_credit(log_ratios_BR, tokens.advantages_BR, tokens.mask_BR, level)
 
 
 def _clipped(

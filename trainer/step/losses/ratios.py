@@ -46,6 +46,39 @@ def at_level(log_ratios_BR: Tensor, mask_BR: Tensor, level: RatioLevel) -> Tenso
     return sums_B.clamp(-max_log_ratio, max_log_ratio)[:, None].expand_as(log_ratios_BR)
 
 
+def at_level_with_credit(
+    log_ratios_BR: Tensor, advantages_BR: Tensor, mask_BR: Tensor, level: RatioLevel
+) -> Tensor:
+    """`at_level`, but where tokens of a response have advantages of their own, each one's gradient is its own.
+
+    The ratio of a whole response, times each token's advantage, would give every token the gradient of their mean. So
+    for such responses (turns with rewards, `gae`) the value stays the response's and the gradient is the token's, as in
+    GSPO-token (arXiv 2507.18071, equations 13 and 14):
+
+        sg(s) pi / sg(pi)       s as `at_level` has it; with `sequence` the gradient is as many times as large as the
+                                response has tokens, as it is where all have one advantage
+
+    Where all trained tokens of a response have one advantage both have the same gradient, and it is computed as before.
+
+    Args:
+        log_ratios_BR: from `log_ratios`.
+        advantages_BR: of each token; (B, 1) has none of their own.
+        mask_BR: bool, True where a token is trained.
+        level: see `at_level`.
+    """
+    of_response_BR = at_level(log_ratios_BR, mask_BR, level)
+    if level == "token" or advantages_BR.shape[1] == 1:
+        return of_response_BR
+    highest_B1 = advantages_BR.masked_fill(~mask_BR, -math.inf).amax(dim=1, keepdim=True)
+    lowest_B1 = advantages_BR.masked_fill(~mask_BR, math.inf).amin(dim=1, keepdim=True)
+    differ_B1 = highest_B1 > lowest_B1
+    if not differ_B1.any():
+        return of_response_BR
+    factors_B1 = mask_BR.sum(dim=1, keepdim=True) if level == "sequence" else 1
+    own_BR = of_response_BR.detach() + factors_B1 * (log_ratios_BR - log_ratios_BR.detach())
+    return torch.where(differ_B1, own_BR, of_response_BR)
+
+
 @torch.no_grad()
 def outside(log_ratios_BR: Tensor, mask_BR: Tensor, low: float | None, high: float | None) -> Tensor:
     """Bool: unmasked positions whose ratio is below `low` or above `high`; None is no bound."""
