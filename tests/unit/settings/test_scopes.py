@@ -33,8 +33,8 @@ algorithm = keys(
     "algorithm",
     "advantage aggregation clip_high clip_low discount dual_clip entropy_coefficient gae_lambda kl_coefficient "
     "kl_estimator kl_in kl_weight mask_level mask_ratio_high mask_ratio_low mask_truncated max_response_tokens "
-    "negative_weight normalize_std overlong_penalty overlong_share positive_weight ratio_level type value_clip value_coefficient weight_high "
-    "weight_low",
+    "negative_weight normalize_std overlong_penalty overlong_share positive_weight ratio_level type value_clip "
+    "value_coefficient weight_high weight_low",
 )
 optimizer = keys(
     "optimizer",
