@@ -25,6 +25,7 @@ from rollog.cli.resume import resume
 from rollog.cli.roles import dispatch, rollout, train
 from rollog.cli.topics import topics
 from rollog.cli.up import up
+from rollog.cli.verify import verify
 from rollog.cli.watch import watch
 from rollog.kernel.errors import RollogError, exit_status
 from rollog.kernel.signals import exit_on_sigterm
@@ -55,6 +56,7 @@ for command in (
     watch,
     plan,
     audit,
+    verify,
     replay,
     topics,
     dispatch,
