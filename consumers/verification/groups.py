@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 GroupName = tuple[int, str]
 """Version and worker."""
 
-_probe_tokens = 256
-"""Tokens of a group that are compared under the neighbouring versions, too."""
 most_suspects = 16
 """Samples of a group that are off and are tried under other versions, those furthest off."""
 _most_named = 100
@@ -104,12 +102,12 @@ class Group:
         return all(fit.is_told_apart(tolerances) for fit in self.neighbours.values())
 
 
-def probes(pieces: Iterable[Piece]) -> list[Piece]:
-    """Enough pieces of each worker to tell two versions apart, the first ones."""
+def probes(pieces: Iterable[Piece], num_tokens_wanted: int) -> list[Piece]:
+    """The first pieces of each worker that together have so many compared tokens."""
     chosen: list[Piece] = []
     num_tokens: Counter[str] = Counter()
     for piece in pieces:
-        if num_tokens[piece.worker_id] < _probe_tokens:
+        if num_tokens[piece.worker_id] < num_tokens_wanted:
             chosen.append(piece)
             num_tokens[piece.worker_id] += piece.num_compared
     return chosen

@@ -1,11 +1,11 @@
 """Reading the chosen samples by the references of the ledger, a ledger record at a time.
 
-Consumes `samples`, by place. A record that is gone, or is not the one that was judged, is passed over and named.
+Consumes `samples`, by place, once. A record that is gone, or is not the one that was judged, is passed over and named.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from consumers.verification.order import Part
@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from schemas import Verdict
 
 
+Place = tuple[int, int]
+"""Partition and offset."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unread:
     """A chosen record that could not be taken, and why."""
@@ -35,35 +39,31 @@ class Unread:
     reason: str
 
 
-@dataclass(slots=True)
 class ChosenSamples:
     """Reads what was chosen; afterwards it says how many samples it gave and what it had to leave out."""
 
-    consumer: Consumer
-    topic: str
-    num_samples: int = 0
-    unread: list[Unread] = field(default_factory=list)
+    def __init__(self, consumer: Consumer, topic: str) -> None:
+        self._consumer = consumer
+        self._topic = topic
+        self.num_samples = 0
+        self.unread: list[Unread] = []
 
     def parts(self, chosen: Sequence[ChosenRecords]) -> Iterator[Part]:
         """The pieces of each ledger record."""
+        places = [_place(verdict) for records in chosen for verdict in records.verdicts]
+        values = _OnePass(self._consumer, self._topic, places)
         for records in chosen:
-            pieces = [piece for verdict, value in self._values(records) for piece in self._pieces(verdict, value)]
+            pieces = [
+                piece
+                for verdict in records.verdicts
+                for piece in self._pieces(verdict, values.take(_place(verdict)))
+            ]
             yield Part(pieces=pieces, complete_below=records.complete_below)
 
-    def _values(self, records: ChosenRecords) -> Iterator[tuple[Verdict, bytes]]:
-        for number in sorted({verdict.partition for verdict in records.verdicts}):
-            wanted = {verdict.offset: verdict for verdict in records.verdicts if verdict.partition == number}
-            partition = TopicPartition(self.topic, number)
-            begin = self.consumer.beginning_offsets([partition])[partition]
-            start, end = max(begin, min(wanted)), max(wanted) + 1
-            if start < end:
-                for record in read_until(self.consumer, {partition: start}, {partition: end}):
-                    if (verdict := wanted.pop(record.offset, None)) is not None:
-                        yield verdict, record.value or b""
-            for verdict in wanted.values():
-                self._leave_out(verdict, "it is no longer in the topic")
-
-    def _pieces(self, verdict: Verdict, value: bytes) -> list[Piece]:
+    def _pieces(self, verdict: Verdict, value: bytes | None) -> list[Piece]:
+        if value is None:
+            self._leave_out(verdict, "it is no longer in the topic")
+            return []
         if record_digest(value) != verdict.digest:
             self._leave_out(verdict, "it is not the record that was judged; `rollog audit` says more")
             return []
@@ -86,3 +86,47 @@ class ChosenSamples:
                 reason=reason,
             )
         )
+
+
+class _OnePass:
+    """The values of wanted records, all partitions read once and side by side.
+
+    The ledger names records nearly in the order in which they were written, so few wait to be taken.
+    """
+
+    def __init__(self, consumer: Consumer, topic: str, wanted: Sequence[Place]) -> None:
+        self._wanted = set(wanted)
+        self._waiting: dict[Place, bytes] = {}
+        self._passed: dict[int, int] = {}
+        self._records = read_until(consumer, *_spans(consumer, topic, wanted))
+
+    def take(self, place: Place) -> bytes | None:
+        """The value of one wanted record, each once; None where it is gone."""
+        partition, offset = place
+        while place not in self._waiting and self._passed.get(partition, -1) < offset:
+            record = next(self._records, None)
+            if record is None:
+                break
+            self._passed[record.partition] = record.offset
+            if (record.partition, record.offset) in self._wanted:
+                self._waiting[record.partition, record.offset] = record.value or b""
+        return self._waiting.pop(place, None)
+
+
+def _spans(
+    consumer: Consumer, topic: str, wanted: Sequence[Place]
+) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+    """Where to begin and to end in each partition, within what is still there."""
+    starts: dict[TopicPartition, int] = {}
+    ends: dict[TopicPartition, int] = {}
+    for number in {partition for partition, _ in wanted}:
+        place = TopicPartition(topic, number)
+        offsets = [offset for partition, offset in wanted if partition == number]
+        start = max(min(offsets), consumer.beginning_offsets([place])[place])
+        if start <= max(offsets):
+            starts[place], ends[place] = start, max(offsets) + 1
+    return starts, ends
+
+
+def _place(verdict: Verdict) -> Place:
+    return verdict.partition, verdict.offset

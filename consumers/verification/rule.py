@@ -38,23 +38,34 @@ _fitting_share = 0.95
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tolerances:
-    """How far noise may go, in nats: a token, a lone token, a group's mean of |difference|, a group's |mean|."""
+    """How far noise may go, in nats: a token, a lone token, a group's mean of |difference|, a group's |mean|.
+
+    `num_probe_tokens` of each group are compared under the neighbouring versions, too: the nearer noise comes to what a
+    step changes, the more it takes to tell two versions apart.
+    """
 
     token: float
     lone: float
     mean_absolute: float
     mean: float
+    num_probe_tokens: int
 
     @classmethod
     def fixed(cls, token: float) -> Tolerances:
         """For noise far below `token`: each token beyond it counts as off."""
-        return cls(token=token, lone=token, mean_absolute=token / 10, mean=token / 20)
+        return cls(token=token, lone=token, mean_absolute=token / 10, mean=token / 20, num_probe_tokens=64)
 
     @classmethod
     def of_noise(cls, rms: float) -> Tolerances:
         """For noise of this root mean square with long tails, as bfloat16 makes it."""
         noise = max(rms, smallest_bfloat16_noise)
-        return cls(token=10 * noise, lone=100 * noise, mean_absolute=2 * noise, mean=noise / 2)
+        return cls(
+            token=10 * noise,
+            lone=100 * noise,
+            mean_absolute=2 * noise,
+            mean=noise / 2,
+            num_probe_tokens=512,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

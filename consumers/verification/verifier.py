@@ -70,7 +70,7 @@ class Verifier:
         pieces = self._of_the_ledger(turn)
         before, self._probes_before = self._probes_before, []
         ahead, self._ahead = self._ahead, {}
-        if not self._load(turn.version, pieces):
+        if not self._load(turn, pieces):
             return
         found = self._compared(pieces)
         for each in found:
@@ -78,9 +78,13 @@ class Verifier:
         under_this = [each.differences for each in self._compared([each.piece for each in before])]
         self._note_fits(list(zip(before, under_this, strict=True)), by=1)
         self._note_fits([(each, ahead[each.piece]) for each in found if each.piece in ahead], by=-1)
-        chosen = set(probes(pieces))
-        self._probes_before = [each for each in found if each.piece in chosen]
-        self._ahead = {each.piece: each.differences for each in self._compared(probes(turn.ahead))}
+        if self._tolerances is not None:
+            num_tokens = self._tolerances.num_probe_tokens
+            chosen = set(probes(pieces, num_tokens))
+            self._probes_before = [each for each in found if each.piece in chosen]
+            self._ahead = {
+                each.piece: each.differences for each in self._compared(probes(turn.ahead, num_tokens))
+            }
 
     def _of_the_ledger(self, turn: Turn) -> list[Piece]:
         """The pieces whose segments name the very weights that the ledger has under this version."""
@@ -93,14 +97,15 @@ class Verifier:
                 self._foreign[turn.version, piece.worker_id] += 1
         return pieces
 
-    def _load(self, version: int, pieces: Sequence[Piece]) -> bool:
+    def _load(self, turn: Turn, pieces: Sequence[Piece]) -> bool:
         """Put a version in place; where that cannot be, its pieces count as not checked."""
+        version = turn.version
         if self._weights.digest(version) is None:
             return False
         try:
             with self._weights.file(version) as path:
-                if self._tolerances is None and pieces:
-                    self._tolerances = self._calibrate(path, pieces)
+                if self._tolerances is None and (pieces or turn.ahead):
+                    self._tolerances = self._calibrate(path, pieces or turn.ahead)
                 self._scorer.load(path)
         except WeightsError as error:
             if pieces:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from consumers.verification.pieces import Piece
     from schemas import Float32Array
 
-_tokens_at_once = 2048
+_tokens_at_once = 1024
 """Of a micro-batch, padding included, on a CPU: measured, larger ones are slower there."""
 
 
