@@ -137,4 +137,3 @@ class Verifier:
     def _known_tolerances(self) -> Tolerances:
         assert self._tolerances is not None
         return self._tolerances
-

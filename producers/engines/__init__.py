@@ -3,6 +3,7 @@
 ports.py                what a rollout worker needs: generate, abort, pause, load_weights, resume
 choice.py               which engine the configuration names
 vllm.py                 vLLM; vllm_worker.py is its part inside vLLM's own process
+vllm_prefill.py         recorded tokens read by vLLM as prompts, for a verification
 transformers_engine.py  plain transformers, where vLLM is not installed
 simulated.py            no model: for tests and for benchmarks in simulated time
 starting.py             a start that can be abandoned          weights_file.py, model_files.py  files of a model

@@ -136,21 +136,27 @@ class VllmEngine:
                 f"request {request.request_id} has {num_tokens} prompt tokens; the engine takes 1 to "
                 f"{self._max_context_tokens - 1}, so that a response fits"
             )
-        from vllm.exceptions import VLLMClientError  # noqa: PLC0415
-        from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError  # noqa: PLC0415
-
-        prompt = {"type": "token", "prompt_token_ids": list(request.prompt_token_ids)}
-        final = None
-        try:
-            async for output in self._llm.generate(prompt, self._parameters(request), request.request_id):
-                final = output
-        except EngineDeadError as error:
-            raise EngineDied(f"vLLM's process ended: {error}") from error
-        except (EngineGenerateError, VLLMClientError, ValueError, TypeError) as error:
-            raise EngineError(f"vLLM refused request {request.request_id}: {error}") from error
-        if final is None:
-            raise EngineError(f"vLLM returned nothing for request {request.request_id}")
+        final = await self._final(request.prompt_token_ids, self._parameters(request), request.request_id)
         return _generation(final.outputs[0])
+
+    async def prompt_logprobs(self, token_ids: Sequence[int], request_id: str) -> Float32Array:
+        """The log-probability of each token given those before it, at temperature 1; of the first one 0.
+
+        Takes one token fewer than the context has room for, since vLLM always samples one behind a prompt. Raises
+        EngineError; EngineDied when vLLM's process ended.
+        """
+        from vllm.sampling_params import RequestOutputKind, SamplingParams  # noqa: PLC0415
+
+        parameters = SamplingParams(
+            temperature=0.0,
+            max_tokens=1,
+            prompt_logprobs=0,
+            flat_logprobs=True,
+            detokenize=False,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+        )
+        final = await self._final(token_ids, parameters, request_id)
+        return _prompt_logprobs(final.prompt_logprobs, len(token_ids))
 
     async def abort(self, request_id: str) -> None:
         """Make the matching `generate` return what it has."""
@@ -190,6 +196,24 @@ class VllmEngine:
             await asyncio.sleep(0)
             llm.engine_core.resources.ctx.destroy(linger=0)
         self._thread.shutdown()
+
+    async def _final(self, token_ids: Sequence[int], parameters: Any, request_id: str) -> Any:
+        """What vLLM returns at the end of one request."""
+        from vllm.exceptions import VLLMClientError  # noqa: PLC0415
+        from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError  # noqa: PLC0415
+
+        prompt = {"type": "token", "prompt_token_ids": list(token_ids)}
+        final = None
+        try:
+            async for output in self._llm.generate(prompt, parameters, request_id):
+                final = output
+        except EngineDeadError as error:
+            raise EngineDied(f"vLLM's process ended: {error}") from error
+        except (EngineGenerateError, VLLMClientError, ValueError, TypeError) as error:
+            raise EngineError(f"vLLM refused request {request_id}: {error}") from error
+        if final is None:
+            raise EngineError(f"vLLM returned nothing for request {request_id}")
+        return final
 
     async def _load(self, path: Path, version: int) -> None:
         check_weights_file(path, self._tensors)
@@ -306,6 +330,15 @@ def _logprobs(flat: Any, num_tokens: int) -> Float32Array:
     if flat is None or len(flat.start_indices) != num_tokens:
         raise EngineError(f"vLLM returned {len(values)} logprobs for {num_tokens} tokens")
     return values[np.asarray(flat.start_indices, dtype=np.intp)]
+
+
+def _prompt_logprobs(flat: Any, num_tokens: int) -> Float32Array:
+    """Those of a prompt's own tokens; vLLM has nothing for the first one, and puts the token itself first elsewhere."""
+    num_given = 0 if flat is None else len(flat.start_indices)
+    if num_given != num_tokens:
+        raise EngineError(f"vLLM returned log-probabilities of {num_given} of {num_tokens} prompt tokens")
+    places = np.asarray(flat.start_indices[1:], dtype=np.intp)
+    return float32_array([0.0, *float32_array(flat.logprobs)[places]])
 
 
 def _spans(spans: Sequence[Any]) -> tuple[VersionSpan, ...]:

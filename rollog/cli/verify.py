@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--step", type=click.IntRange(min=1), help="Only the samples of the step that made this version.")
+@click.option(
+    "--step", type=click.IntRange(min=1), help="Only the samples of the step that made this version."
+)
 @click.option(
     "--share",
     type=click.FloatRange(min=0, max=1, min_open=True),
@@ -27,7 +29,11 @@ if TYPE_CHECKING:
     help="Share of the samples, drawn by --seed.",
 )
 @click.option(
-    "--seed", type=int, default=0, show_default=True, help="Another seed draws another share; the same, the same."
+    "--seed",
+    type=int,
+    default=0,
+    show_default=True,
+    help="Another seed draws another share; the same, the same.",
 )
 @click.option("--untrained", is_flag=True, help="Finished samples that were not trained, too.")
 @click.option(

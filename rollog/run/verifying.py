@@ -196,7 +196,9 @@ def _calibration(
     return calibrate
 
 
-def _scorer(engine: ScorerName, settings: TrainerSettings, run: RecordedRun) -> AbstractContextManager[Scorer]:
+def _scorer(
+    engine: ScorerName, settings: TrainerSettings, run: RecordedRun
+) -> AbstractContextManager[Scorer]:
     """What computes again, for as long as the block lasts."""
     if engine == "transformers":
         return _policy(settings)

@@ -58,7 +58,7 @@ class PolicyPrefill:
         load_weights(self._model, path)
 
     def logprobs(self, pieces: Sequence[Piece]) -> list[Float32Array]:
-        """One entry per response token of each piece, 0 where it is not compared; equal lengths are computed together."""
+        """One entry per response token of each piece, 0 where it is not compared."""
         logprobs: list[Float32Array] = [float32_array()] * len(pieces)
         for positions in _micro_batches(pieces, self._tokens_at_once):
             batch = collate([_as_sample(pieces[position]) for position in positions]).to(self._device)
@@ -71,7 +71,7 @@ class PolicyPrefill:
 def bfloat16_noise(
     model_path: str, weights_path: Path, pieces: Sequence[Piece], *, temperature: float, max_tokens: int
 ) -> float:
-    """How far bfloat16 is from float32 with these weights: root mean square over the first `max_tokens` tokens, in nats.
+    """How far bfloat16 is from float32 with these weights: root mean square of the first tokens, in nats.
 
     Both are computed on the CPU. Raises DataError and WeightsError as loading does.
     """

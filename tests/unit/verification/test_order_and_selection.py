@@ -16,7 +16,10 @@ from schemas import Disposition, LedgerKind, LedgerRecord, Verdict
 
 def parts_of(*labels: list[int]) -> list[Part]:
     """One part per list, with the hints that the ledger gives."""
-    later = [min((label for after in labels[at + 1 :] for label in after), default=None) for at in range(len(labels))]
+    later = [
+        min((label for after in labels[at + 1 :] for label in after), default=None)
+        for at in range(len(labels))
+    ]
     return [
         Part(
             pieces=[a_piece(100 * at + n, label=label, num_tokens=1) for n, label in enumerate(each)],
