@@ -8,4 +8,5 @@ archive.py          a run in one file             trained_samples.py  trained sa
 evaluation.py       scores of held-out prompts    ledger.py           the ledger, its chain verified
 references.py       samples by the references of the ledger
 audit/              I1 to I6 checked on the log, without the rules that wrote it
+verification/       recorded log-probabilities compared with those that a model computes again
 """

@@ -62,7 +62,7 @@ def _other_weights(group: Group, searched: Searched) -> Finding:
         version=group.version,
         worker_id=group.worker_id,
         message=(
-            f"{group.num_off} of {group.num_samples} sample(s) were not made with these weights; of {tried} tried, fit: "
+            f"{group.num_off} of {group.num_samples} sample(s) were not made with these weights; of {tried} tried fit "
             f"{named}. The worker went on with other weights, or the label is wrong"
         ),
         fits=fits,

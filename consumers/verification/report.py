@@ -57,8 +57,8 @@ class VerificationReport:
         """The report for a terminal."""
         if self.tolerances is not None:
             yield (
-                f"difference = recomputed - recorded, in nats; a token is beyond tolerance from {self.tolerances.token:.3g}, "
-                f"off by itself from {self.tolerances.lone:.3g}"
+                "difference = recomputed - recorded, in nats; a token is beyond tolerance from "
+                f"{self.tolerances.token:.3g}, off by itself from {self.tolerances.lone:.3g}"
             )
             yield _header
         for group in self.groups[:_shown_groups]:
@@ -71,8 +71,8 @@ class VerificationReport:
         yield from self._totals()
         for (version, worker), count in sorted(self.foreign.items()):
             yield (
-                f"OFF version {version}, worker {worker}: {count} segment(s) name weights that the ledger does not have "
-                "under this version"
+                f"OFF version {version}, worker {worker}: {count} segment(s) name weights that the ledger does not "
+                "have under this version"
             )
         for finding in self.findings:
             yield f"OFF {finding}"
@@ -119,8 +119,8 @@ class VerificationReport:
             named = ", ".join(f"{group.version} ({group.worker_id})" for group in alike[:5])
             more = f" and {len(alike) - 5} more" if len(alike) > 5 else ""  # noqa: PLR2004
             yield (
-                f"note: {len(alike)} of {len(self.groups)} line(s) fit a neighbouring version about as well, for there are few "
-                f"tokens or the weights hardly differ; a label wrong by one may not show there: {named}{more}"
+                f"note: {len(alike)} of {len(self.groups)} line(s) fit a neighbouring version about as well, for there "
+                f"are few tokens or the weights hardly differ; a label wrong by one may not show there: {named}{more}"
             )
         for each in self.unchecked:
             yield f"not checked: {each.num_samples} segment(s) of version {each.version}: {each.reason}"

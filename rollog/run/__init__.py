@@ -8,6 +8,7 @@ local_run.py        all roles of a run on this machine; supervisor.py, restart_p
 resuming.py         going on under changed settings
 watching.py         following a run; display.py and view.py show it, conclusion.py and summary.py end it
 recorded_run.py     a recorded run or an archive, to be read; replaying.py, replay_report.py, recorded_advantages.py
+verifying.py        recorded log-probabilities computed again
 pruning.py          deleting samples that nothing needs; retention.py: which these are
 machine_check.py    what is missing on this machine
 """

@@ -80,7 +80,8 @@ class VerifyOutcome:
         )
         for each in self.unread[:_shown_unread]:
             yield (
-                f"not checked: sample {each.sample_id} (partition {each.partition}, offset {each.offset}): {each.reason}"
+                f"not checked: sample {each.sample_id} (partition {each.partition}, offset {each.offset}): "
+                f"{each.reason}"
             )
         if len(self.unread) > _shown_unread:
             yield f"not checked: {len(self.unread) - _shown_unread} more sample(s); --json names all"

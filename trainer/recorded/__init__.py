@@ -1,1 +1,1 @@
-"""Recorded steps trained again: recovery, replay, counterfactual training."""
+"""Recorded steps trained again: recovery, replay, counterfactual training. And recorded tokens read again: prefill."""
