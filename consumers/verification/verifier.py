@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
+    from consumers.verification.findings import Finding
     from consumers.verification.groups import GroupName
     from consumers.verification.order import Part, Turn
     from consumers.verification.pieces import Piece
@@ -53,7 +54,7 @@ class Verifier:
         for turn in turns_by_version(parts):
             self._take(turn)
         groups = [self._groups[name] for name in sorted(self._groups)]
-        found = []
+        found: Sequence[Finding] = []
         if self._tolerances is not None:
             searched = fitting_versions(groups, self._scorer, self._weights, self._tolerances)
             found = findings_of(groups, searched, self._tolerances)
