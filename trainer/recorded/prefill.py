@@ -50,8 +50,9 @@ class PolicyPrefill:
         self._device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         on_cpu = self._device.type == "cpu"
         self._tokens_at_once = min(micro_batch_tokens, _tokens_at_once) if on_cpu else micro_batch_tokens
-        self._model = load_model(model_path, None, dtype).to(self._device)
-        self._policy = Policy(self._model, temperature).requires_grad_(requires_grad=False).eval()
+        self._model = load_model(model_path, None, dtype)
+        policy = Policy(self._model, temperature).requires_grad_(requires_grad=False).eval()
+        self._policy = policy.to(self._device)
 
     def load(self, path: Path) -> None:
         """Replace all weights. Raises WeightsError where the file does not fit the model."""
