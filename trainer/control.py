@@ -1,6 +1,7 @@
-"""The trainer's view of `control`: where the dataset ended, and whether the workers have stopped.
+"""The trainer's view of what dispatchers wrote: which rollouts were ordered, where the dataset ended, who stopped.
 
-Consumes `control`, read_committed, from its beginning. On a crash the next trainer reads it again.
+Consumes `control`, read_committed, and `tasks`, from their beginnings. Keeps ids only, of groups that are not closed. On
+a crash the next trainer reads both again; what it has judged before stands in the ledger.
 """
 
 from __future__ import annotations
@@ -8,24 +9,59 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rollog.kernel.broker.ports import TopicPartition
+from rollog.kernel.errors import BrokerError
 from rollog.kernel.lifecycle import Component
 from rollog.kernel.logs import get_logger
-from schemas import DatasetEnd, Stopped
+from rollog.rules.control_log import ControlLog
+from rollog.rules.issued_tasks import IssuedTasks
+from rollog.rules.reading import control_record
+from schemas import DatasetEnd, Fence, RolloutTask, Stopped
 from schemas.codec import SchemaError, decode
 
 if TYPE_CHECKING:
-    from rollog.kernel.broker.ports import Broker
+    from collections.abc import Callable, Collection, Iterable
+
+    from rollog.kernel.broker.ports import Broker, Record
+    from rollog.kernel.broker.topics import RunTopics
+    from rollog.rules.headers import SampleHeader
+    from schemas import Sample
 
 log = get_logger("trainer")
 
+JudgedSample = tuple["SampleHeader", "Sample | None"]
+
 
 class ControlReader(Component):
-    """Follows `control`. The newest epoch's `DatasetEnd` counts: an overtaken dispatcher may have written one."""
+    """Follows `control` and `tasks`. The newest epoch's `DatasetEnd` counts: an overtaken dispatcher may have written one.
 
-    def __init__(self, broker: Broker, topic: str) -> None:
-        partition = TopicPartition(topic, 0)
+    `is_issued` says whether a task can be one of the run's dispatchers, `closed_groups` are those of the ledger.
+
+    A sample may be read before its task. So one whose task is not known waits until both topics are read up to the ends
+    they had after it was read: a task stands in the log before any sample of it. What is not there then never was.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        topics: RunTopics,
+        *,
+        num_task_partitions: int,
+        is_issued: Callable[[RolloutTask], bool],
+        closed_groups: Collection[int],
+        other_writers: Iterable[str] = (),
+    ) -> None:
+        self._control_topic = topics.control
+        self._partitions = [TopicPartition(topics.control, 0)] + [
+            TopicPartition(topics.tasks, partition) for partition in range(num_task_partitions)
+        ]
         self._consumer = broker.consumer(client_id="trainer-control")
-        self._consumer.assign({partition: self._consumer.beginning_offsets([partition])[partition]})
+        self._consumer.assign(self._consumer.beginning_offsets(self._partitions))
+        self._log = ControlLog(num_task_partitions)
+        self._issued = IssuedTasks()
+        self._is_issued = is_issued
+        self._closed_groups = closed_groups
+        self._other_writers = frozenset(other_writers)
+        self._ends: dict[TopicPartition, int] | None = None
         self._dataset_end: DatasetEnd | None = None
         self.is_stopped = False
 
@@ -38,16 +74,77 @@ class ControlReader(Component):
         """The dataset's last group, once it is known."""
         return None if self._dataset_end is None else self._dataset_end.last_group_id
 
-    def poll(self) -> None:
-        """Take in what has arrived, without waiting."""
-        for record in self._consumer.poll(0.0):
+    def poll(self, timeout_seconds: float = 0.0) -> None:
+        """Take in what has arrived."""
+        for record in self._consumer.poll(timeout_seconds):
+            if record.topic == self._control_topic:
+                self._take_control(record)
+            else:
+                self._take_task(record)
+
+    def can_place(self, arrived: Iterable[JudgedSample], timeout_seconds: float) -> bool:
+        """Whether what was read of dispatchers suffices to say where these samples come from; reads on where not."""
+        if all(self._is_known(header, sample) for header, sample in arrived):
+            self._ends = None
+            return True
+        if self._ends is None:
             try:
-                decoded = decode(record.value or b"")
-            except SchemaError as error:
-                log.warning("control record unreadable", offset=record.offset, error=error)
-                continue
-            match decoded:
-                case DatasetEnd() if self._dataset_end is None or decoded.epoch >= self._dataset_end.epoch:
-                    self._dataset_end = decoded
-                case Stopped():
-                    self.is_stopped = True
+                self._ends = self._consumer.end_offsets(self._partitions)
+            except BrokerError as error:
+                log.warning("samples wait for the broker, to be compared with their tasks", error=str(error))
+                return False
+        if any(self._consumer.position(place) < end for place, end in self._ends.items()):
+            self.poll(timeout_seconds)
+        is_read = all(self._consumer.position(place) >= end for place, end in self._ends.items())
+        if is_read:
+            self._ends = None
+        return is_read
+
+    def placed(self, header: SampleHeader, sample: Sample | None) -> SampleHeader:
+        """The header as it counts: of no group, and dead, where the log does not know where it comes from."""
+        if header.group_id in self._closed_groups:
+            return header
+        return self._issued.placed(
+            header,
+            sample,
+            grants=self._log.grants,
+            newest_epoch=self._log.epoch,
+            other_writers=self._other_writers,
+        )
+
+    def forget(self, closed_groups: Iterable[int]) -> None:
+        """These groups are closed: their tasks need not be known any more."""
+        self._issued.forget(closed_groups)
+
+    def _is_known(self, header: SampleHeader, sample: Sample | None) -> bool:
+        if header.group_id < 0 or header.group_id in self._closed_groups:
+            return True
+        if sample is not None and sample.worker_id in self._other_writers:
+            return self._issued.has_group(header.group_id)
+        return self._issued.knows(header, grants=self._log.grants, newest_epoch=self._log.epoch)
+
+    def _take_control(self, record: Record) -> None:
+        decoded = control_record(record)
+        # The dispatcher owns the topic: it sets aside what is ignored here.
+        refused = "not a record of this topic" if decoded is None else self._log.refused(decoded)
+        if decoded is None or refused is not None:
+            log.warning("control record ignored", offset=record.offset, error=refused)
+            return
+        if not self._log.add(decoded):
+            return
+        match decoded:
+            case DatasetEnd():
+                self._dataset_end = decoded
+            case Stopped():
+                self.is_stopped = True
+
+    def _take_task(self, record: Record) -> None:
+        try:
+            decoded = decode(record.value or b"")
+        except SchemaError:
+            return  # the worker that reads it sets it aside
+        match decoded:
+            case Fence(epoch=epoch):
+                self._issued.add_fence(epoch, partition=record.partition, offset=record.offset)
+            case RolloutTask() as task if task.group_id not in self._closed_groups and self._is_issued(task):
+                self._issued.add(task, partition=record.partition, offset=record.offset)

@@ -292,6 +292,7 @@ class Trainer(Component):
         if isinstance(record.body, Step):
             self._reporter.stepped(record, record.body, self._clocks.commit_seconds)
         self._stream.release(places)
+        self._control.forget(group.group_id for group in record.closed_groups)
         self._made_progress = True
 
     def _count_waiting(self) -> None:

@@ -14,14 +14,16 @@ from __future__ import annotations
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
+from producers.dispatcher.tasks import is_issued_by_a_dispatcher
 from rollog.kernel.broker.topics import RunTopics
 from rollog.kernel.errors import LedgerError
 from rollog.kernel.logs import get_logger
 from rollog.kernel.weights import WeightsStore
 from rollog.rules.alpha_control import alpha_of_step
-from rollog.rules.headers import SampleLimits
+from rollog.rules.headers import SampleLimits, vocabulary_size
 from rollog.settings.changes import new_changes
 from trainer.buffer.sample_buffer import SampleBuffer
 from trainer.buffer.sample_stream import SampleStream
@@ -95,11 +97,12 @@ def start_trainer(
         )
         in_force = take_over.complete(amendment or {})
         ledger = take_over.ledger
-        stream = opened.enter_context(_sample_stream(in_force, broker, topics, ledger))
+        control = opened.enter_context(_control_reader(in_force, broker, topics, ledger))
+        limits = _sample_limits(in_force, engine, ledger)
+        stream = opened.enter_context(_sample_stream(in_force, broker, topics, ledger, limits, control))
         # A closed run reads no samples any more, so they may be gone.
         if not ledger.is_closed:
             stream.check_retained(ledger.low_water_marks)
-        control = opened.enter_context(ControlReader(broker, topics.control))
         reporter.ready(ledger.version, ledger.alpha)
         parts = TrainerParts(
             settings=in_force,
@@ -258,8 +261,42 @@ class TakeOver:
         self.ledger.apply(record, self.writer.commit(record, weights=weights))
 
 
-def _sample_stream(
+def _control_reader(
     settings: TrainerSettings, broker: Broker, topics: RunTopics, ledger: LedgerState
+) -> ControlReader:
+    return ControlReader(
+        broker,
+        topics,
+        num_task_partitions=settings.broker.max_workers,
+        is_issued=partial(
+            is_issued_by_a_dispatcher,
+            run_seed=settings.run_config.seed,
+            num_replicas=settings.groups.num_replicas,
+        ),
+        closed_groups=ledger.closed_groups.keys(),
+        other_writers=settings.groups.other_writers,
+    )
+
+
+def _sample_limits(settings: TrainerSettings, engine: TrainingEngine, ledger: LedgerState) -> SampleLimits:
+    # The engine of a closed run is not started, and nothing is read there.
+    num_vocabulary = None if ledger.is_closed else vocabulary_size(engine.describe().model_config_json)
+    return SampleLimits(
+        num_partitions=settings.broker.samples_partitions,
+        num_replicas=settings.groups.num_replicas,
+        temperature=settings.sampling_temperature,
+        num_vocabulary=num_vocabulary,
+        max_context_tokens=settings.model.max_context_tokens,
+    )
+
+
+def _sample_stream(
+    settings: TrainerSettings,
+    broker: Broker,
+    topics: RunTopics,
+    ledger: LedgerState,
+    limits: SampleLimits,
+    origins: ControlReader,
 ) -> SampleStream:
     """Samples from the low-water marks on."""
     return SampleStream(
@@ -267,10 +304,7 @@ def _sample_stream(
         topics.samples,
         ledger.low_water_marks,
         group_id=topics.trainer_group,
-        limits=SampleLimits(
-            num_partitions=settings.broker.samples_partitions,
-            num_replicas=settings.groups.num_replicas,
-            temperature=settings.sampling_temperature,
-        ),
+        limits=limits,
+        origins=origins,
         max_dead_letters_in_a_row=settings.broker.max_dead_letters_in_a_row,
     )

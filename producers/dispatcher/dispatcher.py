@@ -116,8 +116,9 @@ class Dispatcher(Component):
         self._leases.reconcile(now)
         self._issuer.cancel_surplus()
         if self.state.ledger.is_closed:
-            self._sender.control(RunClosed(epoch=self.epoch))
-            self.state.is_run_closed = True
+            closed = RunClosed(epoch=self.epoch)
+            self._sender.control(closed)
+            self.state.on_control(closed, now)
         elif self._stop_sent_at is not None or self.state.is_stopped:
             self._stop_workers(now)
         else:

@@ -148,10 +148,13 @@ class GroupTracker:
     def judged(self, record: LedgerRecord) -> list[str]:
         """Take in the verdicts of a ledger record; returns the open tasks of groups that it closed."""
         for verdict in record.verdicts:
-            if verdict.group_id in self._ledger.closed_groups or verdict.group_id < 0:
+            place = (verdict.partition, verdict.offset)
+            if verdict.group_id < 0:
+                self._forget_place(place)
+                continue
+            if verdict.group_id in self._ledger.closed_groups:
                 continue
             progress = self._progress[verdict.group_id]
-            place = (verdict.partition, verdict.offset)
             progress.finished.pop(place, None)
             progress.endings.pop(place, None)
             if verdict.disposition in reasons_by_disposition:
@@ -308,6 +311,12 @@ class GroupTracker:
             groups=self._groups,
             freshness=self._freshness,
         )
+
+    def _forget_place(self, place: Place) -> None:
+        """The trainer found that a sample belongs to no group: should it have been taken in here, it counts no more."""
+        for group, progress in self._progress.items():
+            if progress.finished.pop(place, None) or progress.endings.pop(place, None):
+                self._changed.add(group)
 
     def _forget(self, group: int) -> None:
         self._filtered.discard(group)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rollog.rules.reading import control_record, read_ledger_record
-from schemas import DeadLetter, Fence, Grant, RolloutTask
+from schemas import DeadLetter, Fence, RolloutTask
 from schemas.codec import SchemaError, decode, decode_as
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from producers.dispatcher.state import DispatcherState
     from rollog.kernel.broker.ports import Record
     from rollog.kernel.broker.topics import RunTopics
+    from schemas import Grant
 
 
 @dataclass(slots=True)
@@ -76,17 +77,14 @@ def rebuild(state: DispatcherState, history: History, now: float) -> dict[str, G
 
     Heartbeats of the past prove nothing: a worker is a candidate after its next heartbeat.
     """
-    workers_of_grants: dict[str, str] = {}
     for record in history.control:
         decoded = control_record(record)
         if decoded is not None:
             state.on_control(decoded, now)
-        if isinstance(decoded, Grant):
-            workers_of_grants[decoded.grant_id] = decoded.worker_id
     for record in history.steps:
         state.on_ledger(*read_ledger_record(record))
     for task, offset in history.tasks:
-        state.on_task(task, workers_of_grants.get(task.grant_id, ""), offset)
+        state.on_task(task, _worker_of(task, state), offset)
     for record in history.workers.values():
         if record.value is None:
             state.on_tombstone((record.key or b"").decode(errors="replace"))
@@ -95,3 +93,8 @@ def rebuild(state: DispatcherState, history: History, now: float) -> dict[str, G
         for worker in state.workers.workers.values()
         if worker.grant is not None
     }
+
+
+def _worker_of(task: RolloutTask, state: DispatcherState) -> str:
+    grant = state.control.grants.get(task.grant_id)
+    return "" if grant is None else grant.worker_id

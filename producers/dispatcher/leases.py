@@ -164,7 +164,7 @@ class LeaseKeeper:
             start_offset=start_offset,
         )
         self._sender.control(grant)
-        self._state.workers.granted(grant, self._clock())
+        self._state.on_control(grant, self._clock())
 
     def lose(self, open_task: OpenTask) -> None:
         """Declare a task lost, in the log."""

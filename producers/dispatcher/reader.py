@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rollog.kernel.logs import get_logger
+from rollog.rules.control_log import ControlLog
 from rollog.rules.dead_letters import DeadLetterLimit
 from rollog.rules.headers import defective_header
 from rollog.rules.reading import control_record, read_ledger_record, read_sample
@@ -77,6 +78,10 @@ class LogReader:
         if decoded is None:
             self._set_aside(record, "not a record of this topic")
             return
+        refused = self._state.control.refused(decoded)
+        if refused is not None:
+            self._set_aside(record, refused)
+            return
         self._limit.good(record.topic)
         self._state.on_control(decoded, now)
 
@@ -87,7 +92,7 @@ class LogReader:
     def _take_in_sample(self, record: Record, _now: float) -> None:
         header, sample = read_sample(record, self._limits)
         self.samples_positions[record.partition] = record.offset + 1
-        self._state.on_sample(header)
+        self._state.on_sample(header, sample)
         status = "dead" if sample is None else sample.status.value
         self._metrics.dispatcher_samples.labels(Kind.TRAINING.value, status).inc()
 
@@ -115,9 +120,15 @@ class LogReader:
 
     def set_aside_unreadable(self, control: Iterable[Record], workers: Iterable[Record]) -> None:
         """Set aside what was written to the dispatcher's topics while none was there to read it."""
+        log_so_far = ControlLog(self._state.control.num_partitions)
         for record in control:
-            if control_record(record) is None:
+            decoded = control_record(record)
+            if decoded is None:
                 self._set_aside(record, "not a record of this topic")
+            elif (refused := log_so_far.refused(decoded)) is not None:
+                self._set_aside(record, refused)
+            else:
+                log_so_far.add(decoded)
         for record in workers:
             if record.value is not None and not _is_heartbeat(record.value):
                 self._set_aside(record, "not a heartbeat")

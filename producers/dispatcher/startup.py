@@ -29,6 +29,7 @@ from rollog.kernel.broker.ports import TopicPartition
 from rollog.kernel.broker.reading import read_to_end, read_until
 from rollog.kernel.broker.topics import RunTopics
 from rollog.kernel.logs import get_logger
+from rollog.rules.control_log import ControlLog
 from rollog.rules.headers import SampleLimits
 from rollog.rules.reading import control_record
 from schemas import DispatcherEpoch, RolloutTask
@@ -49,15 +50,15 @@ commit_seconds = 30.0
 fence_seconds = 60.0
 
 
-def take_epoch(broker: Broker, topics: RunTopics, dispatcher_id: str) -> int:
+def take_epoch(broker: Broker, topics: RunTopics, dispatcher_id: str, *, num_partitions: int) -> int:
     """Fence earlier dispatchers' transactions, then commit the next epoch to control."""
+    found = ControlLog(num_partitions)
     with broker.transactional_producer(topics.dispatcher_transactional_id) as producer:
         with broker.consumer(client_id="dispatcher-takeover") as consumer:
-            records = read_to_end(consumer, topics.control, 0)
-            epochs = [
-                record.epoch for record in map(control_record, records) if isinstance(record, DispatcherEpoch)
-            ]
-        epoch = max(epochs, default=0) + 1
+            for record in map(control_record, read_to_end(consumer, topics.control, 0)):
+                if record is not None:
+                    found.add(record)
+        epoch = found.epoch + 1
         notice = DispatcherEpoch(epoch=epoch, dispatcher_id=dispatcher_id)
         producer.begin()
         producer.send(topics.control, 0, encode(notice), headers=headers_of(notice))
@@ -98,7 +99,9 @@ class TakeOver:
     def complete(self, producer: Producer, consumer: Consumer) -> Dispatcher:
         """Take the run over with clients that are open; the dispatcher closes them."""
         settings, topics = self.settings, self._topics
-        epoch = take_epoch(self.broker, topics, self.dispatcher_id)
+        epoch = take_epoch(
+            self.broker, topics, self.dispatcher_id, num_partitions=settings.broker.max_workers
+        )
         sender = TaskSender(producer, topics, epoch, settings.broker.samples_partitions)
         partitions = self._partitions()
         # Fences before ends: a task of an older epoch that is appended later lies behind a fence and is void.

@@ -13,12 +13,13 @@ from producers.dispatcher.evaluation_tracker import EvaluationTracker
 from producers.dispatcher.group_tracker import GroupTracker
 from producers.dispatcher.workers import WorkerRegistry
 from rollog.kernel.errors import Superseded
+from rollog.rules.control_log import ControlLog
+from rollog.rules.issued_tasks import IssuedTasks
 from rollog.rules.ledger_state import LedgerState
 from rollog.rules.samples import sample_of_task
 from schemas import (
     CancelReason,
     DatasetEnd,
-    DispatcherEpoch,
     Grant,
     Kind,
     Revoke,
@@ -53,22 +54,22 @@ class DispatcherState:
             num_partitions=settings.broker.max_workers,
             prefetch_tasks=settings.dispatch.prefetch_tasks,
         )
-        self.highest_epoch = 0
+        self.control = ControlLog(settings.broker.max_workers)
+        self.issued = IssuedTasks()
         self.last_group_id: int | None = None
         self.is_stopped = False
-        self.is_run_closed = False
+        self._says_closed = False
         self.to_cancel: list[tuple[str, CancelReason]] = []
         self.tombstoned: list[str] = []
         self.new_heartbeats: set[str] = set()
         self._revoked: set[str] = set()
+        self._other_writers = frozenset(settings.groups.other_writers)
 
     def on_control(self, record: ControlRecord, now: float) -> None:
-        """Fold a record of `control`; what a superseded dispatcher still writes is void, here as for workers."""
-        if record.epoch < self.highest_epoch:
+        """Fold a record of `control`; what a superseded dispatcher still writes, or nobody can have, is void."""
+        if not self.control.add(record):
             return
         match record:
-            case DispatcherEpoch(epoch=epoch):
-                self.highest_epoch = epoch
             case Grant() as grant if grant.grant_id not in self._revoked:
                 self.workers.granted(grant, now)
             case Revoke(grant_id=grant_id):
@@ -79,19 +80,25 @@ class DispatcherState:
             case Stopped():
                 self.is_stopped = True
             case RunClosed():
-                self.is_run_closed = True
+                self._says_closed = True
+
+    @property
+    def is_run_closed(self) -> bool:
+        """Whether `RunClosed` is written. Before the ledger's close record anybody who says so is wrong."""
+        return self._says_closed and self.ledger.is_closed
 
     def check_epoch(self, epoch: int) -> None:
         """Raise Superseded when a newer dispatcher than that of `epoch` owns the run."""
-        if self.highest_epoch > epoch:
+        if self.control.epoch > epoch:
             raise Superseded(
-                f"a dispatcher with epoch {self.highest_epoch} has taken over from this one (epoch {epoch}); "
+                f"a dispatcher with epoch {self.control.epoch} has taken over from this one (epoch {epoch}); "
                 "only one may run: leave the newer one alone"
             )
 
     def on_ledger(self, record: LedgerRecord, digest: bytes) -> None:
         """Fold a record of `steps`. Raises LedgerError when the chain is broken."""
         self.ledger.apply(record, digest)
+        self.issued.forget(group.group_id for group in record.closed_groups)
         self.cancel(self.groups.judged(record), CancelReason.SATISFIED)
 
     def on_task(self, task: RolloutTask, worker_id: str, offset: int | None) -> OpenTask:
@@ -99,14 +106,27 @@ class DispatcherState:
         replicas = set(range(task.replica, task.replica + task.num_replicas))
         open_task = OpenTask(task=task, worker_id=worker_id, remaining=replicas, offset=offset)
         self.credits.issue(open_task)
+        if task.group_id not in self.ledger.closed_groups:
+            # Its place does not matter here: what a fence voids has not been folded.
+            self.issued.add(task, partition=0, offset=0 if offset is None else offset)
         if task.kind is Kind.EVALUATION:
             self.evaluations.issued(task)
         else:
             self.groups.issued(task)
         return open_task
 
-    def on_sample(self, header: SampleHeader) -> None:
-        """Fold a record of `samples`, decodable or not: its replica has ended."""
+    def on_sample(self, header: SampleHeader, sample: Sample | None) -> None:
+        """Fold a record of `samples`, decodable or not: its replica has ended, if the log knows its task."""
+        if header.group_id not in self.ledger.closed_groups:
+            header = self.issued.placed(
+                header,
+                sample,
+                grants=self.control.grants,
+                newest_epoch=self.control.epoch,
+                other_writers=self._other_writers,
+            )
+            if header.group_id < 0:
+                return
         self.credits.end(header.task_id, header.replica)
         self.groups.ended(header)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rollog.rules.issued_tasks import replica_seed
 from rollog.rules.samples import sample_of_task
 from schemas import Kind, Sample, Segment, Status, sample_id
 
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from producers.rollout.actions import Ending
     from rollog.kernel.broker.ports import Record
     from schemas import RolloutTask, Timings
-
-_seed_stride = 0x9E3779B1
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +36,7 @@ class Replica:
     @property
     def seed(self) -> int:
         """The task's seed for its first replica, and a function of it for the others."""
-        return (self.task.seed + self.index * _seed_stride) % (1 << 31)
+        return replica_seed(self.task.seed, self.index)
 
     @property
     def request_id(self) -> str:

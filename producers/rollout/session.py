@@ -26,9 +26,10 @@ from producers.rollout.actions import (
     version_gone,
 )
 from producers.rollout.outcomes import replicas_of
+from rollog.rules.control_log import ControlLog
+from rollog.rules.reading import control_types
 from schemas import (
     Cancel,
-    DispatcherEpoch,
     Fence,
     Grant,
     Kind,
@@ -100,11 +101,11 @@ class WorkerSession:
         clock: Callable[[], float],
         reload: ReloadMode = "keep",
         max_resumes: int = 8,
+        num_task_partitions: int = 1,
     ) -> None:
         self.worker_id = worker_id
         self.state = WorkerState.STARTING
         self.grant: Grant | None = None
-        self.epoch = 0
         self.tasks_position = 0
         self.served: WeightVersion | None = None
         self.error: str | None = None
@@ -114,6 +115,7 @@ class WorkerSession:
         self._clock = clock
         self._reload = reload
         self._max_resumes = max_resumes
+        self._control = ControlLog(num_task_partitions)
         self._fence_epoch = 0
         self._seen: dict[str, None] = {}
         self._running: dict[str, _OpenTask] = {}
@@ -127,6 +129,17 @@ class WorkerSession:
         self._num_failed_loads = 0
         self._fetched: WeightVersion | None = None
         self._may_fetch_newer = False
+
+    @property
+    def epoch(self) -> int:
+        """The newest dispatcher's, as `control` has it."""
+        return self._control.epoch
+
+    def why_refused(self, record: Record) -> str | None:
+        """Why a record of `control` cannot be one of the run's; None where it can."""
+        if not isinstance(record, control_types):
+            return f"a {type(record).__name__} does not belong on this topic"
+        return self._control.refused(record)
 
     @property
     def open_task_ids(self) -> list[str]:
@@ -167,13 +180,13 @@ class WorkerSession:
         return [] if entry is None else [replica.request_id for replica in replicas_of(entry.task)]
 
     def on_control(self, record: Record) -> list[Action]:
-        """React to a record of `control`; what an older dispatcher still writes there is void."""
+        """React to a record of `control`; what an older dispatcher still writes there, or nobody can have, is void."""
+        if not isinstance(record, control_types) or not self._control.add(record):
+            return []
         match record:
-            case DispatcherEpoch(epoch=epoch):
-                self.epoch = max(self.epoch, epoch)
-            case Grant(worker_id=self.worker_id) as grant if grant.epoch >= self.epoch:
+            case Grant(worker_id=self.worker_id) as grant:
                 return self._on_grant(grant)
-            case Revoke() as revoke if self._holds(revoke.grant_id) and revoke.epoch >= self.epoch:
+            case Revoke() as revoke if self._holds(revoke.grant_id):
                 self.grant = None
                 return [StopReading(), *self._end_all(expired("revoked"))]
             case RunClosed():
@@ -290,7 +303,6 @@ class WorkerSession:
         return self._holds(record.grant_id) and record.epoch >= self._fence_epoch
 
     def _on_grant(self, grant: Grant) -> list[Action]:
-        self.epoch = grant.epoch
         if self._holds(grant.grant_id) or self.is_leaving:
             return []
         # The dispatcher has declared the tasks of the grant before lost; whoever goes on with them works for nobody.

@@ -266,6 +266,8 @@ class RolloutWorker:
         except SchemaError as error:
             _log.warning("control record ignored", offset=record.offset, error=str(error))
             return
+        if (refused := self._session.why_refused(decoded)) is not None:
+            _log.warning("control record ignored", offset=record.offset, error=refused)
         self._act(self._session.on_control(decoded))
 
     def _take_weights(self, record: Record) -> None:
@@ -376,6 +378,7 @@ def _session(settings: RolloutSettings, worker_id: str) -> WorkerSession:
         clock=time.monotonic,
         reload=config.reload,
         max_resumes=config.max_resumes,
+        num_task_partitions=settings.broker.max_workers,
     )
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from schemas import Kind, Status
 
@@ -27,12 +30,15 @@ class SampleLimits:
     """What the run's settings say of every training sample; one that says otherwise is dead.
 
     `num_replicas` is how many a group has, the redundant ones included; `temperature` that of sampling, by which the
-    trainer divides logits.
+    trainer divides logits. `num_vocabulary` token ids exist, from 0; `max_context_tokens` is the longest prompt plus
+    response; None where that is not known.
     """
 
     num_partitions: int
     num_replicas: int
     temperature: float
+    num_vocabulary: int | None = None
+    max_context_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +46,8 @@ class SampleHeader:
     """One record of `samples` as the rules see it.
 
     `defect` says why the record is dead (undecodable, invalid, of the wrong kind, on the wrong partition);
-    group_id and replica are then -1 unless the record's headers name them.
+    group_id and replica are then -1 unless the record's headers name them. `is_by_other` marks a sample of another
+    writer than the run's workers, whom the settings name.
     """
 
     partition: int
@@ -61,6 +68,7 @@ class SampleHeader:
     wasted_tokens: int = 0
     cancel_reason: str | None = None
     defect: str | None = None
+    is_by_other: bool = False
 
     @property
     def place(self) -> tuple[int, int]:
@@ -71,6 +79,12 @@ class SampleHeader:
     def rollout(self) -> tuple[int, int]:
         """(group, replica): what the sample is an attempt at."""
         return (self.group_id, self.replica)
+
+
+def vocabulary_size(model_config_json: str) -> int | None:
+    """How many token ids a model has, by its configuration; None where that does not say."""
+    size = json.loads(model_config_json).get("vocab_size")
+    return size if isinstance(size, int) and size > 0 else None
 
 
 def header_of(
@@ -116,10 +130,19 @@ def defective_header(
     )
 
 
+def foreign_header(header: SampleHeader, reason: str) -> SampleHeader:
+    """The header of a record that belongs to no group, whatever it says: nothing is counted against the group it names."""
+    return replace(header, group_id=-1, replica=-1, defect=header.defect or reason)
+
+
 def _defect(sample: Sample, partition: int, limits: SampleLimits) -> str | None:
     if sample.kind is not Kind.TRAINING:
         return f"a sample of kind {sample.kind} does not belong on this topic"
-    return _defect_of_identity(sample, partition, limits) or _defect_of_ending(sample, limits.temperature)
+    return (
+        _defect_of_identity(sample, partition, limits)
+        or _defect_of_ending(sample, limits.temperature)
+        or _defect_of_tokens(sample, limits)
+    )
 
 
 def _defect_of_identity(sample: Sample, partition: int, limits: SampleLimits) -> str | None:
@@ -143,6 +166,24 @@ def _defect_of_ending(sample: Sample, temperature: float) -> str | None:
             f"drawn at temperature {sample.temperature}, not {temperature}: sampling.temperature is the run's"
         )
     return "a finished sample without a segment" if sample.first_version is None else None
+
+
+def _defect_of_tokens(sample: Sample, limits: SampleLimits) -> str | None:
+    if sample.status is not Status.FINISHED:
+        return None
+    num_tokens = len(sample.prompt_token_ids) + sample.num_tokens
+    if limits.max_context_tokens is not None and num_tokens > limits.max_context_tokens:
+        return f"{num_tokens} tokens of prompt and response, the context has {limits.max_context_tokens}"
+    for name, token_ids in (("prompt_token_ids", sample.prompt_token_ids), ("token_ids", sample.token_ids)):
+        above = np.inf if limits.num_vocabulary is None else limits.num_vocabulary
+        outside = np.flatnonzero((token_ids < 0) | (token_ids >= above))
+        if outside.size:
+            position = int(outside[0])
+            return (
+                f"{name}[{position}] is {token_ids[position]}, outside the model's vocabulary of "
+                f"{limits.num_vocabulary or 'ids from 0'}"
+            )
+    return None
 
 
 def is_drawn_at(sample: Sample, temperature: float) -> bool:

@@ -29,12 +29,26 @@ timed_out = "timed_out"
 last_batch = "last_batch"
 run_closed = "run_closed"
 cancelled = "cancelled"
+untrainable = "untrainable"
+"""Training failed on the group, twice with its batch and then alone."""
+other_writer = "other_writer"
+"""Trained, and written by one of `groups.other_writers`."""
 
 named_reasons = frozenset(
     {
         *(unknown_weights, over_lag_bound, over_lag_quota, aged_surplus, redundant_group),
         *(zero_signal, mean_out_of_bounds, too_hard, too_easy, too_short, too_long, truncated),
-        *(group_closed, spare, closed_short, timed_out, last_batch, run_closed, cancelled),
+        *(
+            group_closed,
+            spare,
+            closed_short,
+            timed_out,
+            last_batch,
+            run_closed,
+            cancelled,
+            untrainable,
+            other_writer,
+        ),
         *(reason.value for reason in CancelReason),
     }
 )

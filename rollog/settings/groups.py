@@ -53,6 +53,10 @@ class GroupConfig(Section):
     """Failed or dead attempts after which a replica is given up."""
     max_lost: Annotated[int, Field(ge=1), FIXED] = 10
     """Lost attempts after which a replica is given up."""
+    other_writers: Annotated[tuple[str, ...], FIXED] = ()
+    """Ids of writers, other than the run's workers, whose samples count for groups that were issued. Verdicts and the
+    audit show what of them was trained. Every other sample whose task, grant, seed or worker the log does not know is
+    dead."""
     max_untrained_in_a_row: Annotated[int, Field(ge=1), FIXED] = 1000
     """Groups closed one after the other, none of them trained, after which the run is given up: nothing can be learnt
     from rewards that never vary, or that cannot be computed."""

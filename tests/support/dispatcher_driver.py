@@ -19,7 +19,7 @@ from rollog.settings.generation import (
     SamplingConfig,
 )
 from rollog.settings.run import BrokerConfig, RunConfig
-from schemas import Prompt, RolloutTask, Sample, Segment
+from schemas import Grant, Prompt, RolloutTask, Sample, Segment
 from schemas.codec import decode, encode
 from schemas.headers import headers_of
 from support.builders import LedgerBuilder, a_heartbeat, a_sample, digest_of, freshness_config, groups_config
@@ -123,6 +123,10 @@ class DispatcherDriver:
             "task_id": task.task_id,
             "kind": task.kind,
             "attempt": task.attempt,
+            "epoch": task.epoch,
+            "grant_id": task.grant_id,
+            "worker_id": self._worker_of(task.grant_id),
+            "seed": task.seed,
             "reward": float(task.replica % 2) if reward is None else reward,
             "segments": (Segment(version=version, weights_digest=digest_of(version), start=0, end=3),),
             "evaluation": task.evaluation,
@@ -131,6 +135,10 @@ class DispatcherDriver:
         sample = a_sample(task.group_id, task.replica, **(values | changes))
         topic = self.topics.samples if task.evaluation is None else self.topics.evaluations
         return self.write_sample(topic, task.sample_partition, sample)
+
+    def _worker_of(self, grant_id: str) -> str:
+        grants = [record for record in self.control() if isinstance(record, Grant)]
+        return next(grant.worker_id for grant in grants if grant.grant_id == grant_id)
 
     def write_sample(self, topic: str, partition: int, sample: Sample) -> int:
         delivery = self.producer.send(topic, partition, encode(sample), headers=headers_of(sample))

@@ -6,7 +6,7 @@ from typing import Any
 
 from producers.rollout.actions import Action, End, Load, Start
 from producers.rollout.session import ReloadMode, WorkerSession
-from schemas import Grant, Kind, Record, RolloutTask, Status, WeightVersion
+from schemas import DispatcherEpoch, Grant, Kind, Record, RolloutTask, Status, WeightVersion
 from support.builders import a_task
 
 worker_id = "worker-1"
@@ -61,7 +61,9 @@ class SessionDriver:
             clock=lambda: self.now,
             reload=reload,
             max_resumes=max_resumes,
+            num_task_partitions=4,
         )
+        self.session.on_control(DispatcherEpoch(epoch=1, dispatcher_id="d"))
         if granted:
             self.session.on_control(a_grant())
         self.session.engine_ready()

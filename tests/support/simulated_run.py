@@ -269,6 +269,7 @@ class SimulatedRun(Component):
                     num_sample_partitions=num_partitions, num_replicas=self.plan.groups.num_replicas
                 ),
                 clock=lambda: self.now,
+                num_task_partitions=max_workers,
             )
         )
 

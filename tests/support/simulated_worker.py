@@ -58,6 +58,7 @@ class SimulatedWorker:
         reward_function: str,
         limits: TaskLimits,
         clock: Callable[[], float],
+        num_task_partitions: int,
     ) -> None:
         self._limits = limits
         self._topics = topics
@@ -78,6 +79,7 @@ class SimulatedWorker:
             load_attempts=load_attempts,
             reward_function=reward_function,
             clock=clock,
+            num_task_partitions=num_task_partitions,
         )
         self.read()
         self._act(self.session.engine_ready())

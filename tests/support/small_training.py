@@ -20,6 +20,7 @@ from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
 from transformers.utils import logging as transformers_logging
 
 from consumers.ledger import read_ledger
+from producers.seeds import derived_seed
 from rollog.kernel.broker.reading import read_to_end
 from rollog.kernel.broker.topics import RunTopics, topic_specs
 from rollog.settings.groups import FreshnessConfig, GroupConfig
@@ -27,11 +28,16 @@ from rollog.settings.run import BrokerConfig, ModelConfig, RunConfig
 from rollog.settings.training import AlgorithmConfig, OptimizerConfig, TrainerConfig
 from schemas import (
     DatasetEnd,
+    DispatcherEpoch,
     Disposition,
+    Grant,
     Kind,
     LedgerRecord,
     MicroBatch,
+    Prompt,
+    RolloutTask,
     Sample,
+    SamplingParameters,
     Segment,
     Status,
     Stopped,
@@ -58,6 +64,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rollog.kernel.broker.ports import Broker
+    from schemas.records import Record
     from trainer.loop import Trainer
 
 vocabulary = 23
@@ -318,6 +325,8 @@ class FakeRun:
     topics: RunTopics
     num_partitions: int = 2
     sent: dict[tuple[int, int], Sample] = field(default_factory=dict)
+    issued: set[str] = field(default_factory=set)
+    is_announced: bool = False
 
     def create_topics(self) -> None:
         with self.broker.admin() as admin:
@@ -329,6 +338,29 @@ class FakeRun:
         return [entry.record for entry in read_ledger(self.broker, self.topics)]
 
     def send(self, *samples: Sample) -> None:
+        """Samples, behind the tasks that order them."""
+        self.issue(*samples)
+        self.write(*samples)
+
+    def issue(self, *samples: Sample) -> None:
+        """The task of each sample, once, under a grant of its worker."""
+        self.announce()
+        with self.broker.producer(client_id="dispatcher") as producer:
+            for sample in samples:
+                if sample.task_id not in self.issued:
+                    self.issued.add(sample.task_id)
+                    producer.send(self.topics.tasks, 0, encode(task_of(sample)))
+            producer.flush(10.0)
+
+    def announce(self) -> None:
+        """The dispatcher of epoch 1 and its grant for the one worker."""
+        if not self.is_announced:
+            self.is_announced = True
+            self.control(DispatcherEpoch(epoch=1, dispatcher_id="d"))
+            self.control(Grant(grant_id="1.1", epoch=1, worker_id="worker-1", partition=0, start_offset=0))
+
+    def write(self, *samples: Sample) -> None:
+        """Samples alone."""
         with self.broker.producer(client_id="worker") as producer:
             for sample in samples:
                 partition = sample.group_id % self.num_partitions
@@ -342,14 +374,34 @@ class FakeRun:
             producer.send(self.topics.samples, partition, value).offset(10.0)
 
     def end_dataset(self, last_group_id: int) -> None:
-        self._control(DatasetEnd(epoch=1, last_group_id=last_group_id))
+        self.announce()
+        self.control(DatasetEnd(epoch=1, last_group_id=last_group_id))
 
     def stop(self) -> None:
-        self._control(Stopped(epoch=1))
+        self.announce()
+        self.control(Stopped(epoch=1))
 
-    def _control(self, record: DatasetEnd | Stopped) -> None:
+    def control(self, record: Record) -> None:
         with self.broker.producer(client_id="dispatcher") as producer:
             producer.send(self.topics.control, 0, encode(record), headers=headers_of(record)).offset(10.0)
+
+
+def task_of(sample: Sample) -> RolloutTask:
+    """The task that ordered a sample."""
+    return RolloutTask(
+        task_id=sample.task_id,
+        kind=Kind.TRAINING,
+        epoch=1,
+        grant_id="1.1",
+        group_id=sample.group_id,
+        replica=sample.replica,
+        attempt=sample.attempt,
+        seed=sample.seed,
+        prompt=Prompt(prompt_id=sample.prompt_id, text="1 2 3"),
+        sampling=SamplingParameters(temperature=1.0, max_tokens=16),
+        sample_partition=0,
+        reward="",
+    )
 
 
 def a_rollout(
@@ -360,7 +412,7 @@ def a_rollout(
     length = int(draw.integers(1, 7))
     values: dict[str, Any] = {
         "sample_id": sample_id(group, replica, attempt),
-        "task_id": f"1.{group}.{replica}.{attempt}",
+        "task_id": f"1.{group * 10_000 + replica * 100 + attempt}",
         "kind": Kind.TRAINING,
         "status": Status.FINISHED,
         "epoch": 1,
@@ -370,6 +422,7 @@ def a_rollout(
         "replica": replica,
         "attempt": attempt,
         "prompt_id": str(group),
+        "seed": derived_seed(0, group, replica, attempt),
         "prompt_token_ids": int32_array(draw.integers(0, vocabulary, 3)),
         "token_ids": int32_array(draw.integers(0, vocabulary, length)),
         "behaviour_logprobs": float32_array(-math.log(vocabulary) + 0.2 * draw.standard_normal(length)),

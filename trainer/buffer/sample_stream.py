@@ -7,7 +7,7 @@ their verdict. On a crash nothing is lost: the next trainer reads again from the
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from rollog.kernel.broker.ports import TopicPartition
 from rollog.kernel.errors import TopicMismatch
@@ -23,7 +23,23 @@ if TYPE_CHECKING:
     from rollog.rules.headers import SampleHeader, SampleLimits
     from schemas import DeadLetter, Sample
 
+    _Arrived = tuple[Record, SampleHeader, Sample | None]
+
 Place = tuple[int, int]
+
+
+class Origins(Protocol):
+    """What tells whether a sample is one that the run ordered; `trainer.control` does."""
+
+    def can_place(
+        self, arrived: Iterable[tuple[SampleHeader, Sample | None]], timeout_seconds: float
+    ) -> bool:
+        """Whether enough was read to say where these come from."""
+        ...
+
+    def placed(self, header: SampleHeader, sample: Sample | None) -> SampleHeader:
+        """The header as it counts."""
+        ...
 
 
 class SampleStream(Component):
@@ -40,11 +56,14 @@ class SampleStream(Component):
         *,
         group_id: str,
         limits: SampleLimits,
+        origins: Origins,
         max_dead_letters_in_a_row: int,
     ) -> None:
         self._topic = topic
         self._limit = DeadLetterLimit(max_dead_letters_in_a_row)
         self._limits = limits
+        self._origins = origins
+        self._waiting: list[_Arrived] = []
         self._partitions = [TopicPartition(topic, partition) for partition in range(len(low_water_marks))]
         self._consumer = broker.consumer(client_id="trainer-samples", group_id=group_id)
         self._finished: dict[Place, Sample] = {}
@@ -57,14 +76,22 @@ class SampleStream(Component):
         self._consumer.close()
 
     def poll(self, timeout_seconds: float) -> list[SampleHeader]:
-        """Headers of what arrived, in offset order per partition.
+        """Headers of what arrived, in offset order per partition; none while it is not known where samples come from.
 
-        Raises DecodeError for a flood of dead letters.
+        Nothing more is read meanwhile, so what waits is bounded by one poll. Raises DecodeError for a flood of dead
+        letters.
         """
-        return [self._take(record) for record in self._consumer.poll(timeout_seconds)]
+        if not self._waiting:
+            records = self._consumer.poll(timeout_seconds)
+            self._waiting = [(record, *read_sample(record, self._limits)) for record in records]
+        arrived = self._waiting
+        if not self._origins.can_place(((header, sample) for _, header, sample in arrived), timeout_seconds):
+            return []
+        self._waiting = []
+        return [self._take(record, header, sample) for record, header, sample in arrived]
 
-    def _take(self, record: Record) -> SampleHeader:
-        header, sample = read_sample(record, self._limits)
+    def _take(self, record: Record, read: SampleHeader, sample: Sample | None) -> SampleHeader:
+        header = self._origins.placed(read, sample)
         if header.defect is not None:
             self._limit.dead(record, header.defect)
             self._dead_letters[header.place] = _dead_letter(record, header, header.defect)
@@ -78,8 +105,11 @@ class SampleStream(Component):
 
     @property
     def positions(self) -> tuple[int, ...]:
-        """Next offset to read, per partition."""
-        return tuple(self._consumer.position(partition) for partition in self._partitions)
+        """Next offset per partition that `poll` has returned nothing of."""
+        positions = [self._consumer.position(partition) for partition in self._partitions]
+        for record, _, _ in self._waiting:
+            positions[record.partition] = min(positions[record.partition], record.offset)
+        return tuple(positions)
 
     def end_offsets(self) -> tuple[int, ...]:
         """End of each partition, fetched now."""

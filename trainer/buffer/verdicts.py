@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from schemas import Verdict
+from rollog.rules.reasons import other_writer
+from schemas import Disposition, Verdict
 
 if TYPE_CHECKING:
     from rollog.rules.headers import SampleHeader
-    from schemas import Disposition
 
 
 def verdict_of(header: SampleHeader, disposition: Disposition, *, version: int, reason: str = "") -> Verdict:
     """The verdict on a sample judged at `version`; its lag is counted from there."""
+    if header.is_by_other and disposition is Disposition.TRAINED:
+        reason = other_writer
     return Verdict(
         partition=header.partition,
         offset=header.offset,

@@ -231,7 +231,7 @@ def test_revoke_of_another_grant_is_ignored() -> None:
     driver = SessionDriver()
     driver.task(a_task())
     assert (
-        driver.session.on_control(Revoke(grant_id="0.1", epoch=1, worker_id=worker_id, reason="lease")) == []
+        driver.session.on_control(Revoke(grant_id="1.7", epoch=1, worker_id=worker_id, reason="lease")) == []
     )
 
 
@@ -256,7 +256,7 @@ def test_a_task_that_comes_while_leaving_is_cancelled() -> None:
 def test_the_end_of_the_run_makes_the_worker_leave_once() -> None:
     driver = SessionDriver()
     assert driver.session.on_control(RunClosed(epoch=1)) == [Leave("the run is closed")]
-    assert driver.session.on_control(RunClosed(epoch=2)) == []
+    assert driver.session.on_control(RunClosed(epoch=1)) == []
 
 
 def test_a_pinned_evaluation_is_finished_before_the_reload() -> None:

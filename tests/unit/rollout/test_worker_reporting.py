@@ -10,7 +10,7 @@ from producers.engines.simulated import SimulatedEngine
 from producers.rollout.reporting import WorkerReport
 from producers.rollout.session import WorkerSession
 from rollog.kernel.metrics import Metrics
-from schemas import Grant, RolloutTask, WeightVersion
+from schemas import DispatcherEpoch, Grant, RolloutTask, WeightVersion
 
 capacity = 3
 
@@ -45,6 +45,7 @@ class ReportDriver:
         self.session.loaded(a_notice(version))
 
     def grant(self) -> None:
+        self.session.on_control(DispatcherEpoch(epoch=1, dispatcher_id="d"))
         self.session.on_control(
             Grant(grant_id="1.1", epoch=1, worker_id="worker-1", partition=0, start_offset=0)
         )

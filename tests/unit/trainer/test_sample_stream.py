@@ -17,11 +17,28 @@ from schemas.headers import headers_of
 from trainer.buffer.sample_stream import SampleStream
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from rollog.kernel.broker.memory import MemoryBroker
+    from rollog.rules.headers import SampleHeader
     from schemas import Sample
 
 topic = "samples"
 limits = SampleLimits(num_partitions=num_partitions, num_replicas=8, temperature=1.0)
+
+
+class Known:
+    """Knows every sample's task, as soon as it has been asked `num_looks` times."""
+
+    def __init__(self, num_looks: int = 1) -> None:
+        self.num_looks = num_looks
+
+    def can_place(self, arrived: Iterable[tuple[SampleHeader, Sample | None]], _timeout: float) -> bool:
+        self.num_looks -= bool(list(arrived))
+        return self.num_looks <= 0
+
+    def placed(self, header: SampleHeader, _sample: Sample | None) -> SampleHeader:
+        return header
 
 
 def a_broker(memory_broker: MemoryBroker) -> MemoryBroker:
@@ -31,7 +48,9 @@ def a_broker(memory_broker: MemoryBroker) -> MemoryBroker:
 
 
 def a_stream(broker: MemoryBroker, marks: tuple[int, ...] = (0,) * num_partitions) -> SampleStream:
-    return SampleStream(broker, topic, marks, group_id="g", limits=limits, max_dead_letters_in_a_row=3)
+    return SampleStream(
+        broker, topic, marks, group_id="g", limits=limits, origins=Known(), max_dead_letters_in_a_row=3
+    )
 
 
 def write(broker: MemoryBroker, partition: int, *values: bytes) -> None:
