@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from producers.dispatcher.workers import missing_tasks
+from producers.dispatcher.workers import is_astray, missing_tasks
 from rollog.kernel.broker.ports import TopicPartition
 from rollog.kernel.errors import BrokerError
 from rollog.kernel.logs import get_logger
@@ -114,19 +114,22 @@ class LeaseKeeper:
             self._release(worker.worker_id, "lease expired")
 
     def reconcile(self, now: float) -> None:
-        """Declare tasks lost that their worker has read but neither names in heartbeats nor ends."""
+        """Declare tasks lost that their worker has read but neither names in heartbeats nor ends.
+
+        A worker that goes by another grant than its own loses it, and gets a new one.
+        """
         updated, self._state.new_heartbeats = self._state.new_heartbeats, set()
         for worker_id in updated:
             worker = self._state.workers.workers.get(worker_id)
             if worker is None:
                 continue
-            missing = missing_tasks(
-                worker,
-                self._state.credits,
-                limit=self._dispatch.missing_heartbeats,
-                now=now,
-                grace=self._dispatch.lease_seconds,
-            )
+            limit, grace = self._dispatch.missing_heartbeats, self._dispatch.lease_seconds
+            if is_astray(worker, limit=limit, now=now, grace=grace):
+                # It takes none of its tasks: a new grant brings it back.
+                log.warning("worker goes by another grant", worker=worker_id)
+                self._release(worker_id, "goes by another grant")
+                continue
+            missing = missing_tasks(worker, self._state.credits, limit=limit, now=now, grace=grace)
             if missing and self._read_on():
                 for open_task in map(self._state.credits.get, missing):
                     if open_task is not None:

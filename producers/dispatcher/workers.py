@@ -25,6 +25,8 @@ class KnownWorker:
     status: WorkerStatus | None = None
     grant: Grant | None = None
     is_expired: bool = False
+    num_astray: int = 0
+    astray_since: float | None = None
 
 
 @dataclass(slots=True)
@@ -148,6 +150,20 @@ class WorkerRegistry:
                 )
             )
         return able
+
+
+def is_astray(worker: KnownWorker, *, limit: int, now: float, grace: float) -> bool:
+    """Whether a worker goes by another grant than its own, for `limit` heartbeats in a row over `grace` seconds.
+
+    Call once per heartbeat. For a moment it names the grant before, or none: it has not read the new one yet.
+    """
+    named = None if worker.status is None else worker.status.grant_id
+    if worker.grant is None or named in (None, worker.grant.grant_id):
+        worker.num_astray, worker.astray_since = 0, None
+        return False
+    worker.num_astray += 1
+    worker.astray_since = now if worker.astray_since is None else worker.astray_since
+    return worker.num_astray >= limit and now - worker.astray_since >= grace
 
 
 def missing_tasks(

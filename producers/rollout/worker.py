@@ -35,7 +35,7 @@ from rollog.kernel.broker.topics import RunTopics
 from rollog.kernel.errors import WeightsError
 from rollog.kernel.logs import get_logger
 from rollog.rules.dead_letters import DeadLetterLimit
-from schemas import SchemaError, Timings, WeightVersion
+from schemas import RunClosed, SchemaError, Timings, WeightVersion
 from schemas.codec import decode, decode_as
 
 if TYPE_CHECKING:
@@ -154,6 +154,7 @@ class RolloutWorker:
         self._group = asyncio.TaskGroup()
         self._assignment: actions.ReadTasks | actions.StopReading | None = None
         self._leave: actions.Leave | None = None
+        self._said_closed: RunClosed | None = None
         self._leaves = asyncio.Event()
         self._spawned: set[asyncio.Task[None]] = set()
         self._rollouts: set[asyncio.Task[None]] = set()
@@ -182,6 +183,7 @@ class RolloutWorker:
         ends = await self._reader.end_of_log()
         while self._leave is None and not await self._reader.has_read(ends):
             self._take(await self._reader.poll())
+            await self._leave_if_closed()
             self._leave_if_stopped()
 
     async def _work(self) -> None:
@@ -210,6 +212,7 @@ class RolloutWorker:
         committed_at = time.monotonic()
         while True:
             self._take(await self._reader.poll())
+            await self._leave_if_closed()
             await self._apply_assignment()
             # Taking in many small batches costs more than their tasks.
             await asyncio.sleep(_gather_seconds)
@@ -245,6 +248,16 @@ class RolloutWorker:
         if self._stop.is_set():
             self._act(self._session.leave("the worker was stopped"))
 
+    async def _leave_if_closed(self) -> None:
+        """Heed `RunClosed` where the ledger says the same: anybody may be able to write to control."""
+        said, self._said_closed = self._said_closed, None
+        if said is None or self._session.is_leaving:
+            return
+        if await self._reader.is_ledger_closed():
+            self._act(self._session.on_control(said))
+        else:
+            _log.warning("RunClosed ignored: the ledger is open", epoch=said.epoch)
+
     def _beat(self) -> None:
         # A task counts as open until its sample is acknowledged, or the dispatcher would declare it lost before.
         open_tasks = [*self._session.open_task_ids, *self._sender.unacknowledged_task_ids]
@@ -268,7 +281,10 @@ class RolloutWorker:
             return
         if (refused := self._session.why_refused(decoded)) is not None:
             _log.warning("control record ignored", offset=record.offset, error=refused)
-        self._act(self._session.on_control(decoded))
+        elif isinstance(decoded, RunClosed):
+            self._said_closed = decoded
+        else:
+            self._act(self._session.on_control(decoded))
 
     def _take_weights(self, record: Record) -> None:
         try:

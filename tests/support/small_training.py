@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import json
 import math
 from collections import Counter
 from dataclasses import dataclass, field, replace
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rollog.kernel.broker.ports import Broker
+    from rollog.kernel.broker.ports import Record as StoredRecord
     from schemas.records import Record
     from trainer.loop import Trainer
 
@@ -287,7 +289,7 @@ class NaiveEngine:
             zero_stage=0,
             dtype="float32",
             device="cpu",
-            model_config_json="{}",
+            model_config_json=json.dumps({"vocab_size": vocabulary}),
             versions={"torch": torch.__version__},
         )
 
@@ -380,6 +382,11 @@ class FakeRun:
     def stop(self) -> None:
         self.announce()
         self.control(Stopped(epoch=1))
+
+    def broker_records(self, topic: str) -> list[StoredRecord]:
+        """What the first partition of a topic holds."""
+        with self.broker.consumer(client_id="test") as consumer:
+            return list(read_to_end(consumer, topic, 0))
 
     def control(self, record: Record) -> None:
         with self.broker.producer(client_id="dispatcher") as producer:

@@ -29,13 +29,14 @@ from schemas import (
     DispatcherEpoch,
     Grant,
     RolloutTask,
+    RunClosed,
     Sample,
     WeightVersion,
     WorkerStatus,
 )
 from schemas.codec import decode, encode
 from schemas.headers import headers_of
-from support.builders import a_task
+from support.builders import LedgerBuilder, a_task
 from support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -90,6 +91,7 @@ class Stage:
     stop: threading.Event = field(default_factory=threading.Event)
     grant: Grant | None = None
     error: BaseException | None = None
+    newest_epoch: int = 0
 
     def settings(self, **rollout: Any) -> RolloutSettings:
         config = {"engine": "simulated", "capacity": 4, "heartbeat_seconds": 0.05} | rollout
@@ -118,7 +120,27 @@ class Stage:
         self.send(self.topics.weights, notice)
         return notice
 
+    def take_over(self, epoch: int = 1) -> None:
+        """Dispatchers up to this epoch have taken the run over."""
+        for number in range(self.newest_epoch + 1, epoch + 1):
+            self.send(self.topics.control, DispatcherEpoch(epoch=number, dispatcher_id="d"))
+        self.newest_epoch = max(epoch, self.newest_epoch)
+
+    def say_closed(self) -> None:
+        """A dispatcher says that the run is closed."""
+        self.take_over()
+        self.send(self.topics.control, RunClosed(epoch=self.newest_epoch))
+
+    def close_run(self) -> None:
+        """The trainer closes the ledger, and the dispatcher says so."""
+        ledger = LedgerBuilder()
+        ledger.close()
+        for record in ledger.records:
+            self.send(self.topics.steps, record)
+        self.say_closed()
+
     def give_grant(self, grant_id: str = "1.1", partition: int = 0, epoch: int = 1) -> Grant:
+        self.take_over(epoch)
         consumer = self.broker.consumer(client_id="grant")
         with consumer:
             place = TopicPartition(self.topics.tasks, partition)

@@ -434,3 +434,83 @@ def test_every_due_version_is_evaluated_although_two_steps_arrive_together() -> 
     driver.publish_ledger()
     driver.turn(dispatcher)
     assert 1 in {task.pinned_version for task in driver.tasks()}
+
+
+def test_a_heartbeat_under_a_grant_of_nobodys_brings_its_worker_a_new_grant() -> None:
+    driver = started_driver()
+    dispatcher = driver.dispatcher()
+    driver.turn(dispatcher)
+    for _ in range(8):
+        driver.now += 1.0
+        driver.beat(grant_id="9.9")
+        driver.turn(dispatcher)
+    control = driver.control()
+    first, second = (record.grant_id for record in control if isinstance(record, Grant))
+    assert [record.grant_id for record in control if isinstance(record, Revoke)] == [first]
+    lost = [
+        record for record in driver.read(driver.topics.samples, num_partitions) if isinstance(record, Sample)
+    ]
+    assert {sample.grant_id for sample in lost} == {first}
+    assert {task.grant_id for task in driver.tasks()} == {first, second}
+
+
+def test_control_records_that_cannot_be_stop_no_dispatcher_and_are_set_aside() -> None:
+    driver = started_driver()
+    dispatcher = driver.dispatcher()
+    impossible = (
+        DispatcherEpoch(epoch=2**63 - 1, dispatcher_id="x"),
+        Grant(grant_id="7.1", epoch=10**9, worker_id="worker-1", partition=0, start_offset=0),
+        Stopped(epoch=4),
+    )
+    for record in impossible:
+        driver.producer.send(driver.topics.control, 0, encode(record))
+    driver.turn(dispatcher)
+    letters = driver.read(driver.topics.dead_letters)
+    assert [letter.value for letter in letters if isinstance(letter, DeadLetter)] == list(
+        map(encode, impossible)
+    )
+    assert driver.tasks()
+    assert driver.dispatcher().epoch == 2
+    assert len(driver.read(driver.topics.dead_letters)) == 3
+
+
+def test_who_says_closed_while_the_ledger_is_open_ends_no_dispatcher() -> None:
+    driver = started_driver()
+    dispatcher = driver.dispatcher()
+    driver.producer.send(driver.topics.control, 0, encode(RunClosed(epoch=1)))
+    driver.turn(dispatcher)
+    assert not dispatcher.state.is_run_closed
+    assert driver.tasks()
+
+
+@pytest.mark.parametrize(
+    "changes", [{"task_id": "1.900"}, {"seed": 1}, {"grant_id": "8.8"}, {"worker_id": "thief"}]
+)
+def test_a_sample_that_is_not_what_its_task_ordered_ends_no_task(changes: dict[str, str]) -> None:
+    driver = started_driver()
+    dispatcher = driver.dispatcher()
+    driver.turn(dispatcher)
+    task = driver.tasks()[0]
+    driver.end(task, **changes)
+    driver.turn(dispatcher)
+    assert dispatcher.state.credits.get(task.task_id) is not None
+    driver.end(task)
+    driver.turn(dispatcher)
+    assert dispatcher.state.credits.get(task.task_id) is None
+
+
+def test_a_sample_that_the_trainer_found_to_be_of_no_group_is_made_again() -> None:
+    driver = started_driver()
+    dispatcher = driver.dispatcher()
+    driver.turn(dispatcher)
+    task = driver.tasks()[0]
+    offset = driver.end(task)
+    driver.turn(dispatcher)
+    header = a_header(-1, -1, offset=offset, partition=task.sample_partition)
+    driver.ledger.verdicts([verdict_of(header, Disposition.DEAD, version=0)])
+    driver.publish_ledger()
+    driver.turn(dispatcher)
+    again = [
+        later for later in driver.tasks() if (later.group_id, later.replica) == (task.group_id, task.replica)
+    ]
+    assert [later.attempt for later in again] == [0, 1]

@@ -22,7 +22,7 @@ from rollog.kernel.errors import ConfigError, WeightsError
 from rollog.kernel.metrics import Metrics
 from rollog.settings.generation import RewardConfig, RolloutConfig
 from rollog.settings.run import ModelConfig
-from schemas import RunClosed, Status
+from schemas import Status
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,7 +53,7 @@ def test_a_worker_process_runs_until_the_run_is_closed(stage: Stage, monkeypatch
     stage.give_grant()
     stage.order(stage.task(0, reward=function))
     assert stage.sample().status is Status.FINISHED
-    stage.send(stage.topics.control, RunClosed(epoch=1))
+    stage.close_run()
     thread.join(20)
     assert not thread.is_alive()
 

@@ -62,7 +62,7 @@ def test_only_grants_for_this_worker_count_and_the_position_starts_at_the_grant(
     driver = SessionDriver(granted=False)
     assert driver.session.on_control(a_grant(worker_id="somebody-else")) == []
     assert driver.task(a_task()) == []
-    assert driver.session.on_control(a_grant(start_offset=33)) == [ReadTasks(2, 33)]
+    assert driver.session.on_control(a_grant(grant_id="1.2", start_offset=33)) == [ReadTasks(2, 33)]
     assert driver.session.tasks_position == 33
 
 

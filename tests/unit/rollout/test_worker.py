@@ -17,10 +17,11 @@ from rollog.kernel.errors import DecodeError, EngineDied, WeightsError
 from schemas import (
     Cancel,
     CancelReason,
+    DispatcherEpoch,
     FinishReason,
+    Grant,
     Kind,
     Revoke,
-    RunClosed,
     SamplingParameters,
     Status,
     Stop,
@@ -194,7 +195,7 @@ def test_a_stopped_worker_process_leaves_in_the_same_way(stage: Stage) -> None:
 
 
 def test_a_closed_run_is_left_even_before_the_engine_starts(stage: Stage) -> None:
-    stage.send(stage.topics.control, RunClosed(epoch=1))
+    stage.close_run()
     with running(stage) as thread:
         thread.join(20)
         assert not thread.is_alive()
@@ -205,9 +206,32 @@ def test_a_running_worker_leaves_when_the_run_is_closed(stage: Stage) -> None:
     with running(stage) as thread:
         stage.give_grant()
         stage.wait_until_serving(0)
-        stage.send(stage.topics.control, RunClosed(epoch=1))
+        stage.close_run()
         thread.join(20)
         assert not thread.is_alive()
+
+
+def test_who_says_closed_while_the_ledger_is_open_sends_no_worker_away(stage: Stage) -> None:
+    with running(stage):
+        stage.say_closed()
+        stage.give_grant()
+        stage.wait_until_serving(0)
+        stage.order(stage.task(0))
+        assert stage.sample().status is Status.FINISHED
+
+
+def test_grants_of_epochs_that_do_not_exist_are_ignored(stage: Stage) -> None:
+    with running(stage):
+        stage.give_grant()
+        stage.send(stage.topics.control, DispatcherEpoch(epoch=2**63 - 1, dispatcher_id="x"))
+        stage.send(
+            stage.topics.control,
+            Grant(grant_id="9.9", epoch=10**9, worker_id=stage.worker_id, partition=1, start_offset=0),
+        )
+        stage.give_grant("1.2", partition=2)
+        stage.wait_until_serving(0)
+        stage.order(stage.task(0, grant_id="1.2"))
+        assert stage.sample().status is Status.FINISHED
 
 
 def test_a_task_waits_until_its_version_is_served(stage: Stage) -> None:
