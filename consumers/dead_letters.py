@@ -165,6 +165,8 @@ def _obstacle(
         return "tasks are void once their lease has ended: the dispatcher issues another attempt"
     if letter.topic not in (topics.samples, topics.evaluations):
         return f"records of {letter.topic.rsplit('.', 1)[-1]} are only written by their owner"
+    if letter.value_sha256 is not None:
+        return "its bytes are too many to be copied, so they are not here"
     if letter.topic == topics.evaluations:
         return _obstacle_of_evaluation(letter)
     record = Record(

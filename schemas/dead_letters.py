@@ -7,7 +7,10 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetter:
-    """Bytes, place and reason of one refused record, written once by the owner of its topic."""
+    """Bytes, place and reason of one refused record, written once by the owner of its topic.
+
+    Of a record too large to be copied there is the sha256 of its value instead of its bytes.
+    """
 
     topic: str
     partition: int
@@ -18,3 +21,4 @@ class DeadLetter:
     key: bytes | None = None
     value: bytes | None = None
     headers: dict[str, bytes] = field(default_factory=dict)
+    value_sha256: bytes | None = None

@@ -307,4 +307,5 @@ def _sample_stream(
         limits=limits,
         origins=origins,
         max_dead_letters_in_a_row=settings.broker.max_dead_letters_in_a_row,
+        max_record_bytes=settings.broker.max_record_bytes,
     )

@@ -44,7 +44,7 @@ class DeadLetterChecks:
         if letter.topic != self.ledger.samples_topic:
             return
         place = Place(record.topic, record.partition, record.offset)
-        digest = sha256(letter.value or b"").digest()[:num_digest_bytes]
+        digest = (letter.value_sha256 or sha256(letter.value or b"").digest())[:num_digest_bytes]
         first, _ = self._dead_letters.setdefault((letter.partition, letter.offset), (place, digest))
         if first != place:
             self.ledger.checks.dead_letters.find(

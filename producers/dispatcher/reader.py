@@ -58,6 +58,7 @@ class LogReader:
             topics.evaluations: self._take_in_evaluation,
             topics.workers: self._take_in_worker,
         }
+        self._owned = frozenset({topics.control, topics.evaluations, topics.workers})
         self.ledger_position = 0
         self.samples_positions = [0] * limits.num_partitions
 
@@ -71,6 +72,9 @@ class LogReader:
 
     def take_in(self, record: Record, now: float) -> None:
         """Fold one record. Raises LedgerError where the ledger is broken, DecodeError for a flood of dead letters."""
+        if record.unread is not None and record.topic in self._owned:
+            self._set_aside(record, record.unread.reason)
+            return
         self._handlers[record.topic](record, now)
 
     def _take_in_control(self, record: Record, now: float) -> None:
@@ -124,13 +128,15 @@ class LogReader:
         for record in control:
             decoded = control_record(record)
             if decoded is None:
-                self._set_aside(record, "not a record of this topic")
+                self._set_aside(record, record.unread.reason if record.unread else "not a record of this topic")
             elif (refused := log_so_far.refused(decoded)) is not None:
                 self._set_aside(record, refused)
             else:
                 log_so_far.add(decoded)
         for record in workers:
-            if record.value is not None and not _is_heartbeat(record.value):
+            if record.unread is not None:
+                self._set_aside(record, record.unread.reason)
+            elif record.value is not None and not _is_heartbeat(record.value):
                 self._set_aside(record, "not a heartbeat")
 
     def _take_in_worker(self, record: Record, now: float) -> None:

@@ -36,11 +36,18 @@ class TaskSender:
     """Sends under one epoch through one idempotent producer."""
 
     def __init__(
-        self, producer: Producer, topics: RunTopics, epoch: int, num_samples_partitions: int
+        self,
+        producer: Producer,
+        topics: RunTopics,
+        epoch: int,
+        num_samples_partitions: int,
+        *,
+        max_record_bytes: int,
     ) -> None:
         self._producer = producer
         self._topics = topics
         self._epoch = epoch
+        self._max_record_bytes = max_record_bytes
         self._num_samples_partitions = num_samples_partitions
 
     def fence(self, partition: int) -> Delivery:
@@ -78,7 +85,13 @@ class TaskSender:
 
     def dead_letter(self, record: StoredRecord, reason: str) -> None:
         """Set a record aside that cannot be read."""
-        letter = dead_letter(record, reason=reason, error_class="SchemaError", owner="dispatcher")
+        letter = dead_letter(
+            record,
+            reason=reason,
+            error_class="SchemaError",
+            owner="dispatcher",
+            most_bytes=self._max_record_bytes,
+        )
         self._send(self._topics.dead_letters, 0, letter)
 
     def flush(self) -> None:

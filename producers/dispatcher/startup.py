@@ -102,7 +102,13 @@ class TakeOver:
         epoch = take_epoch(
             self.broker, topics, self.dispatcher_id, num_partitions=settings.broker.max_workers
         )
-        sender = TaskSender(producer, topics, epoch, settings.broker.samples_partitions)
+        sender = TaskSender(
+            producer,
+            topics,
+            epoch,
+            settings.broker.samples_partitions,
+            max_record_bytes=settings.broker.max_record_bytes,
+        )
         partitions = self._partitions()
         # Fences before ends: a task of an older epoch that is appended later lies behind a fence and is void.
         fences = fence_partitions(sender, topics, settings.broker.max_workers)

@@ -71,7 +71,13 @@ class RecordWriter:
 
     def dead_letter(self, record: Record, error: Exception, owner: str) -> Outgoing:
         """A refused record with its bytes, place and reason."""
-        letter = dead_letter(record, reason=str(error), error_class=type(error).__name__, owner=owner)
+        letter = dead_letter(
+            record,
+            reason=str(error),
+            error_class=type(error).__name__,
+            owner=owner,
+            most_bytes=self._max_record_bytes,
+        )
         return Outgoing(
             topic=self._topics.dead_letters, partition=0, value=encode(letter), headers=headers_of(letter)
         )

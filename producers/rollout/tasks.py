@@ -9,6 +9,7 @@ from schemas import RolloutTask, SchemaError
 from schemas.codec import decode
 
 if TYPE_CHECKING:
+    from rollog.kernel.broker.ports import Record as StoredRecord
     from schemas.records import Record
 
 
@@ -19,9 +20,11 @@ class TaskLimits:
     num_sample_partitions: int
     num_replicas: int
 
-    def decoded(self, value: bytes | None) -> Record:
-        """The record in `value`. Raises SchemaError for bytes that hold none, and for a task beyond the limits."""
-        record = decode(value or b"")
+    def decoded(self, stored: StoredRecord) -> Record:
+        """What a stored record holds. Raises SchemaError for one that holds nothing, and for a task beyond the limits."""
+        if stored.unread is not None:
+            raise SchemaError(stored.unread.reason)
+        record = decode(stored.value or b"")
         if isinstance(record, RolloutTask):
             self._check(record)
         return record

@@ -300,7 +300,7 @@ class RolloutWorker:
         if grant is None or record.partition != grant.partition or record.offset < grant.start_offset:
             return
         try:
-            decoded = self._task_limits.decoded(record.value)
+            decoded = self._task_limits.decoded(record)
         except SchemaError as error:
             self._session.on_undecodable_task(record.offset)
             self._refuse_task(record, error, grant.grant_id)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from hashlib import sha256
 from typing import TYPE_CHECKING
 
+from rollog.kernel.broker.limits import record_bytes
 from rollog.kernel.errors import DecodeError
 from schemas import DeadLetter
 
@@ -14,8 +16,23 @@ if TYPE_CHECKING:
 most_reason_characters = 2000
 
 
-def dead_letter(record: Record, *, reason: str, error_class: str, owner: str) -> DeadLetter:
-    """The letter of a refused record: its bytes, its place, why, and who refused it."""
+def dead_letter(record: Record, *, reason: str, error_class: str, owner: str, most_bytes: int) -> DeadLetter:
+    """The letter of a refused record: its bytes, its place, why, and who refused it.
+
+    Of a record over `most_bytes`, which no dead letter could hold, only size and digest.
+    """
+    num_bytes = record_bytes(record.value, record.key, record.headers)
+    if num_bytes > most_bytes:
+        digest = sha256(record.value or b"").digest()
+        return DeadLetter(
+            topic=record.topic,
+            partition=record.partition,
+            offset=record.offset,
+            reason=f"{reason[:most_reason_characters]} (its {num_bytes} bytes are not copied: sha256 {digest.hex()})",
+            error_class=error_class,
+            owner=owner,
+            value_sha256=digest,
+        )
     return DeadLetter(
         topic=record.topic,
         partition=record.partition,

@@ -30,6 +30,8 @@ control_types = (DispatcherEpoch, Grant, Revoke, DatasetEnd, Stopped, RunClosed)
 def read_sample(record: Record, limits: SampleLimits) -> tuple[SampleHeader, Sample | None]:
     """Decode and validate one record; a defect is named in the header, and there is then no sample."""
     try:
+        if record.unread is not None:
+            raise SchemaError(record.unread.reason)  # noqa: TRY301 - one way for all that is no sample
         sample = decode_as(Sample, record.value or b"")
     except SchemaError as error:
         header = defective_header(

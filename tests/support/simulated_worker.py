@@ -182,7 +182,7 @@ class SimulatedWorker:
         if grant is None or record.partition != grant.partition or record.offset < grant.start_offset:
             return
         try:
-            decoded = self._limits.decoded(record.value)
+            decoded = self._limits.decoded(record)
         except SchemaError:
             self.session.on_undecodable_task(record.offset)
             return

@@ -58,9 +58,11 @@ class SampleStream(Component):
         limits: SampleLimits,
         origins: Origins,
         max_dead_letters_in_a_row: int,
+        max_record_bytes: int = 16 << 20,
     ) -> None:
         self._topic = topic
         self._limit = DeadLetterLimit(max_dead_letters_in_a_row)
+        self._most_record_bytes = max_record_bytes
         self._limits = limits
         self._origins = origins
         self._waiting: list[_Arrived] = []
@@ -94,7 +96,7 @@ class SampleStream(Component):
         header = self._origins.placed(read, sample)
         if header.defect is not None:
             self._limit.dead(record, header.defect)
-            self._dead_letters[header.place] = _dead_letter(record, header, header.defect)
+            self._dead_letters[header.place] = self._dead_letter(record, header, header.defect)
             return header
         self._limit.good(record.topic)
         if sample is not None and sample.status is Status.FINISHED:
@@ -102,6 +104,16 @@ class SampleStream(Component):
         elif sample is not None and sample.status is Status.FAILED:
             self.newest_failure = f"{sample.error_class}: {sample.error_message}"
         return header
+
+    def _dead_letter(self, record: Record, header: SampleHeader, defect: str) -> DeadLetter:
+        error_class = "SchemaError" if header.status is None else "InvalidSample"
+        return dead_letter(
+            record,
+            reason=defect,
+            error_class=error_class,
+            owner="trainer",
+            most_bytes=self._most_record_bytes,
+        )
 
     @property
     def positions(self) -> tuple[int, ...]:
@@ -142,6 +154,3 @@ class SampleStream(Component):
                 )
 
 
-def _dead_letter(record: Record, header: SampleHeader, defect: str) -> DeadLetter:
-    error_class = "SchemaError" if header.status is None else "InvalidSample"
-    return dead_letter(record, reason=defect, error_class=error_class, owner="trainer")

@@ -10,6 +10,7 @@ import kafka.errors as kafka_errors
 from kafka.structs import OffsetAndMetadata
 from kafka.structs import TopicPartition as KafkaTopicPartition
 
+from rollog.kernel.broker.bounded_batches import UnreadMark, read_batches_bounded
 from rollog.kernel.broker.kafka_errors import translating
 from rollog.kernel.broker.ports import Record, TopicPartition
 from rollog.kernel.errors import BrokerTimeout
@@ -37,6 +38,7 @@ class KafkaConsumer(Component):
         *,
         offsets_timeout_seconds: float,
     ) -> None:
+        read_batches_bounded()
         self._raw = raw
         self._directory = directory
         self._group_id = group_id
@@ -62,19 +64,7 @@ class KafkaConsumer(Component):
         self._require_open()
         with translating("reading"):
             batches = self._raw.poll(timeout_ms=timeout_seconds * 1000, max_records=max_records)
-        return [
-            Record(
-                topic=raw.topic,
-                partition=raw.partition,
-                offset=raw.offset,
-                value=raw.value,
-                key=raw.key,
-                headers=raw.headers,
-                timestamp_ms=raw.timestamp,
-            )
-            for batch in batches.values()
-            for raw in batch
-        ]
+        return [_record(raw) for batch in batches.values() for raw in batch]
 
     def position(self, partition: TopicPartition) -> int:
         """Next offset this consumer would return; it moves past transaction markers as they are read."""
@@ -147,6 +137,22 @@ class KafkaConsumer(Component):
     def _require_open(self) -> None:
         if self._is_closed:
             raise ValueError("this consumer is closed")
+
+
+def _record(raw: Any) -> Record:
+    mark = raw.headers[0][0] if raw.headers else None
+    unread = mark.unread if isinstance(mark, UnreadMark) else None
+    return Record(
+        topic=raw.topic,
+        partition=raw.partition,
+        offset=raw.offset,
+        value=raw.value,
+        key=raw.key,
+        # A header without a value says no more than an empty one.
+        headers=[] if unread else [(name, value or b"") for name, value in raw.headers],
+        timestamp_ms=raw.timestamp,
+        unread=unread,
+    )
 
 
 def _foreign(partition: TopicPartition) -> Any:

@@ -25,8 +25,22 @@ class TopicPartition:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Unread:
+    """A stored batch that is not read, because it inflates beyond all bounds or is not what it says it is.
+
+    `num_bytes` as stored; `reason` names size and digest, too.
+    """
+
+    num_bytes: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """One record as read. `value` None is a tombstone; `timestamp_ms` is the broker's append time."""
+    """One record as read. `value` None is a tombstone; `timestamp_ms` is the broker's append time.
+
+    With `unread` it stands for a batch that could not be read, at the batch's last offset, and has nothing else.
+    """
 
     topic: str
     partition: int
@@ -35,6 +49,7 @@ class Record:
     key: bytes | None = None
     headers: Headers = ()
     timestamp_ms: int = 0
+    unread: Unread | None = None
 
     def header(self, name: str) -> bytes | None:
         """The last header of that name, or None."""

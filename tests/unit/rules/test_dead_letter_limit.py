@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
+
 import pytest
 
 from rollog.kernel.broker.ports import Record
@@ -21,7 +23,7 @@ def a_record(topic: str = "samples", offset: int = 7) -> Record:
 
 
 def test_a_letter_holds_the_record_its_place_and_why() -> None:
-    letter = dead_letter(a_record(), reason="x" * 5000, error_class="SchemaError", owner="trainer")
+    letter = dead_letter(a_record(), reason="x" * 5000, error_class="SchemaError", owner="trainer", most_bytes=1 << 20)
     assert (letter.topic, letter.partition, letter.offset) == ("samples", 1, 7)
     assert (letter.key, letter.value, letter.headers) == (b"key", b"bytes", {"a": b"2"})
     assert (len(letter.reason), letter.error_class, letter.owner) == (2000, "SchemaError", "trainer")
@@ -40,3 +42,13 @@ def test_the_limit_counts_what_comes_in_a_row_topic_by_topic() -> None:
     limit.dead(a_record("control"), "bad")
     with pytest.raises(DecodeError, match=r"3 records in a row on control .*offset 9: bad; .*--set broker"):
         limit.dead(a_record("control", 9), "bad")
+
+
+def test_a_record_too_large_for_a_dead_letter_leaves_its_size_and_digest() -> None:
+    record = Record(topic="samples", partition=1, offset=2, value=b"x" * 5000, key=b"k")
+    small = dead_letter(record, reason="bad", error_class="E", owner="o", most_bytes=6000)
+    assert (small.value, small.value_sha256) == (record.value, None)
+    large = dead_letter(record, reason="bad", error_class="E", owner="o", most_bytes=5000)
+    assert (large.value, large.key, large.partition, large.offset) == (None, None, 1, 2)
+    assert large.value_sha256 == sha256(record.value or b"").digest()
+    assert "bytes are not copied" in large.reason
