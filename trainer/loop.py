@@ -36,21 +36,23 @@ from trainer.step.batch import check_finite, plan_groups, training_batch
 from trainer.step.planning import step_seed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from contextlib import ExitStack
     from threading import Event
 
     from rollog.kernel.weights import WeightsStore
     from rollog.rules.ledger_state import LedgerState
-    from schemas import LedgerRecord, WeightVersion
+    from schemas import LedgerRecord, MicroBatch, Sample, WeightVersion
     from trainer.buffer.sample_buffer import ReadyGroup, SampleBuffer
     from trainer.buffer.sample_stream import SampleStream
     from trainer.checkpoints import EngineCheckpoints
     from trainer.control import ControlReader
     from trainer.engines.ports import TrainingEngine
+    from trainer.failed_batches import FailedBatches
     from trainer.ledger.writer import LedgerWriter
     from trainer.reporting import Reporter
     from trainer.settings import TrainerSettings
+    from trainer.step.ports import StepResult
 
 log = get_logger("trainer")
 
@@ -76,6 +78,7 @@ class TrainerParts:
     buffer: SampleBuffer
     stream: SampleStream
     control: ControlReader
+    failed: FailedBatches
     reporter: Reporter
     clock: Callable[[], float]
     resources: ExitStack
@@ -128,6 +131,7 @@ class Trainer(Component):
         self._buffer = parts.buffer
         self._stream = parts.stream
         self._control = parts.control
+        self._failed = parts.failed
         self._reporter = parts.reporter
         self._clock = parts.clock
         self._resources = parts.resources
@@ -209,14 +213,13 @@ class Trainer(Component):
     def _train(self, batch: tuple[ReadyGroup, ...]) -> None:
         """One training step: train, publish, commit, checkpoint."""
         settings, version = self._settings, self._ledger.version + 1
+        if self._has_failed_before(batch, version):
+            return
         began = self._clock()
         groups = [self._stream.samples(group.members) for group in batch]
         seed = step_seed(settings.seed, version)
-        plan = plan_groups(groups, settings.trainer, world_size=self._engine.describe().world_size, seed=seed)
-        result = self._engine.train_step(
-            training_batch(groups, plan, settings.algorithm, settings.sampling_temperature, version=version)
-        )
-        check_finite(result, version)
+        self._failed.begin(version, batch)
+        plan, result = self._train_groups(groups, seed)
         trained = self._clock()
         # The file first, then its notice in the transaction: a worker never reads of weights that are not there.
         notice = self._store.publish(version, self._engine.export_weights())
@@ -241,10 +244,41 @@ class Trainer(Component):
         judgement = self._buffer.verdicts_for(batch)
         marks = self._buffer.low_water_marks(self._stream.positions, judgement[0])
         self._commit(step_record(self._ledger, step, judgement, marks, settings.freshness), notice)
+        self._failed.succeeded()
         self._checkpoints.seconds_since_step = 0.0
         if version % settings.trainer.checkpoint_every_steps == 0:
             self._save_checkpoint()
         self._clocks.idle_since = self._clocks.tick = self._clock()
+
+    def _train_groups(
+        self, groups: Sequence[Sequence[Sample]], seed: int
+    ) -> tuple[tuple[MicroBatch, ...], StepResult]:
+        settings, version = self._settings, self._ledger.version + 1
+        plan = plan_groups(groups, settings.trainer, world_size=self._engine.describe().world_size, seed=seed)
+        result = self._engine.train_step(
+            training_batch(groups, plan, settings.algorithm, settings.sampling_temperature, version=version)
+        )
+        check_finite(result, version)
+        return plan, result
+
+    def _has_failed_before(self, batch: tuple[ReadyGroup, ...], version: int) -> bool:
+        """Close what training fails on. Raises EngineError after suspects have been tried alone."""
+        guilty = self._failed.guilty(version, batch)
+        for group, said in guilty.items():
+            log.warning("group is untrainable", group=group, error=said)
+            self._buffer.close_untrainable(group)
+        suspects = [] if guilty else self._failed.suspects(version, batch)
+        if suspects:
+            seed = step_seed(self._settings.seed, version)
+            self._failed.try_alone(
+                suspects,
+                lambda group: self._train_alone(group, seed),
+                self._engine,
+            )
+        return bool(guilty)
+
+    def _train_alone(self, group: ReadyGroup, seed: int) -> None:
+        self._train_groups([self._stream.samples(group.members)], seed)
 
     def _publish_verdicts(self) -> None:
         """Let the dispatcher know what became of samples, but not too often."""

@@ -80,6 +80,11 @@ class TrainerSettings:
         return self.home / "runs" / self.run / "checkpoints"
 
     @property
+    def failed_batches(self) -> Path:
+        """Where it is noted which samples were in steps that failed."""
+        return self.home / "runs" / self.run / "failed-batches.json"
+
+    @property
     def downloads(self) -> Path:
         """Where weights from a remote store are put."""
         return self.home / "runs" / self.run / "weights"

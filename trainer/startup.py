@@ -29,6 +29,7 @@ from trainer.buffer.sample_buffer import SampleBuffer
 from trainer.buffer.sample_stream import SampleStream
 from trainer.checkpoints import CheckpointStore, EngineCheckpoints
 from trainer.control import ControlReader
+from trainer.failed_batches import FailedBatches
 from trainer.ledger.records import amend_record, genesis_record, rebase_record
 from trainer.ledger.writer import LedgerWriter
 from trainer.loop import Trainer, TrainerParts
@@ -114,6 +115,7 @@ def start_trainer(
             buffer=SampleBuffer(ledger, in_force.groups, in_force.freshness),
             stream=stream,
             control=control,
+            failed=FailedBatches.read(settings.failed_batches),
             reporter=reporter,
             clock=clock,
             resources=opened.pop_all(),

@@ -26,6 +26,7 @@ from rollog.rules.reasons import (
     run_closed,
     spare,
     timed_out,
+    untrainable,
 )
 from rollog.rules.verdicts import current_verdict
 from schemas import ClosedGroup, Disposition, Verdict
@@ -193,6 +194,11 @@ class SampleBuffer:
                 for group_id, outcome in sorted(closed.items())
             ),
         )
+
+    def close_untrainable(self, group: int) -> None:
+        """Close a complete group that training fails on."""
+        self._ready.pop(group, None)
+        self._end_group(group, Disposition.INCOMPLETE, {}, untrainable)
 
     def close_all(self, reason: str = run_closed) -> None:
         """Judge whatever is still a candidate as incomplete: the run ends."""

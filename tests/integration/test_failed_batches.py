@@ -1,0 +1,119 @@
+"""A batch that training fails on: its samples are found, named and closed, and training goes on."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from support.small_training import FakeRun, a_group, trainer_settings, turn_until_version
+
+from rollog.kernel.errors import EngineError
+from rollog.kernel.metrics import Metrics
+from rollog.rules.reasons import untrainable
+from schemas import Disposition
+from trainer.engines.simulated import SimulatedTrainingEngine
+from trainer.startup import start_trainer
+
+if TYPE_CHECKING:
+    from rollog.kernel.broker.memory import MemoryBroker
+    from rollog.kernel.broker.topics import RunTopics
+    from trainer.settings import TrainerSettings
+    from trainer.step.ports import StepResult, TrainingBatch
+
+
+class PoisonedEngine(SimulatedTrainingEngine):
+    """Fails on responses of these samples, or dies in them as a killed process does."""
+
+    def __init__(self, poison: set[bytes], error: type[BaseException] = IndexError) -> None:
+        super().__init__()
+        self._poison = poison
+        self._error = error
+
+    def train_step(self, batch: TrainingBatch) -> StepResult:
+        result = super().train_step(batch)
+        if any(sample.token_ids.tobytes() in self._poison for sample in batch.samples):
+            raise self._error("index out of range in self")
+        return result
+
+
+class Death(BaseException):
+    """The process ends here."""
+
+
+@pytest.fixture
+def settings(tmp_path_factory: pytest.TempPathFactory, run_topics: RunTopics) -> TrainerSettings:
+    return trainer_settings(tmp_path_factory.mktemp("home"), run_topics, "simulated")
+
+
+@pytest.fixture
+def run(memory_broker: MemoryBroker, run_topics: RunTopics) -> FakeRun:
+    fake = FakeRun(memory_broker, run_topics)
+    fake.create_topics()
+    return fake
+
+
+def train(run: FakeRun, settings: TrainerSettings, engine: SimulatedTrainingEngine, version: int) -> None:
+    with start_trainer(settings, run.broker, Metrics(), engine) as trainer:
+        turn_until_version(trainer, version)
+
+
+def send_groups(run: FakeRun, settings: TrainerSettings, *groups: int) -> dict[int, set[bytes]]:
+    """Groups under version 0; returns the responses of each."""
+    with start_trainer(settings, run.broker, Metrics(), SimulatedTrainingEngine()) as trainer:
+        samples = {group: a_group(group, weights_sha256=trainer.ledger.weights[0]) for group in groups}
+    run.send(*(sample for group in samples.values() for sample in group))
+    return {group: {sample.token_ids.tobytes() for sample in samples[group]} for group in groups}
+
+
+@pytest.mark.parametrize(("error", "num_ends"), [(IndexError, 3), (Death, 4)])
+def test_samples_that_fail_twice_are_tried_alone_named_and_closed_and_training_goes_on(
+    error: type[BaseException], num_ends: int, run: FakeRun, settings: TrainerSettings
+) -> None:
+    responses = send_groups(run, settings, 0, 1, 2)
+    for _ in range(num_ends):
+        with pytest.raises((error, EngineError)):
+            train(run, settings, PoisonedEngine(responses[1], error), 1)
+    train(run, settings, PoisonedEngine(responses[1], error), 1)
+    verdicts = {
+        (verdict.group_id, verdict.disposition, verdict.reason)
+        for record in run.ledger()
+        for verdict in record.verdicts
+    }
+    assert verdicts == {
+        (0, Disposition.TRAINED, ""),
+        (1, Disposition.INCOMPLETE, untrainable),
+        (2, Disposition.TRAINED, ""),
+    }
+    assert not settings.failed_batches.exists()
+    # A redo needs no note: it trains what the ledger says.
+    with start_trainer(settings, run.broker, Metrics(), SimulatedTrainingEngine()) as trainer:
+        assert trainer.ledger.version == 1
+
+
+def test_where_every_group_fails_alone_the_samples_are_not_at_fault(
+    run: FakeRun, settings: TrainerSettings
+) -> None:
+    responses = send_groups(run, settings, 0, 1)
+    every = responses[0] | responses[1]
+    for said in ("out of range", "out of range", "not at fault"):
+        with pytest.raises((IndexError, EngineError), match=said):
+            train(run, settings, PoisonedEngine(every), 1)
+    assert sum(len(record.verdicts) for record in run.ledger()) == 0
+
+
+def test_a_failure_that_does_not_come_again_costs_nothing(run: FakeRun, settings: TrainerSettings) -> None:
+    responses = send_groups(run, settings, 0, 1)
+    with pytest.raises(IndexError):
+        train(run, settings, PoisonedEngine(responses[0]), 1)
+    assert json.loads(settings.failed_batches.read_text())["version"] == 1
+    train(run, settings, SimulatedTrainingEngine(), 1)
+    assert not settings.failed_batches.exists()
+
+
+@pytest.mark.parametrize("content", ["", "{}", '{"version": 1, "groups": {"x": {"no": 1}}}', "[]"])
+def test_a_note_that_is_none_is_passed_over(content: str, run: FakeRun, settings: TrainerSettings) -> None:
+    send_groups(run, settings, 0, 1)
+    settings.failed_batches.parent.mkdir(parents=True, exist_ok=True)
+    settings.failed_batches.write_text(content)
+    train(run, settings, SimulatedTrainingEngine(), 1)

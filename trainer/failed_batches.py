@@ -1,0 +1,168 @@
+"""Which samples training fails on: noted on disk before each step, tried alone once their batch has failed twice.
+
+A step that raises, or during which the process dies, ends the trainer; the next one restores the engine to the same
+state. The note in the run's directory says which groups were in the steps that failed. It is no part of the log: what
+becomes of samples is decided once, by the verdicts in the ledger, and a redo follows these.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING
+
+from rollog.kernel.errors import EngineError
+from rollog.kernel.logs import get_logger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from pathlib import Path
+
+    from trainer.buffer.sample_buffer import ReadyGroup
+    from trainer.engines.ports import TrainingEngine
+
+log = get_logger("trainer")
+
+most_failures = 2
+
+
+@dataclass(slots=True)
+class Suspicion:
+    """What is known of one group: failed steps it was in, trials begun on it alone, and what came of them."""
+
+    num_failures: int = 0
+    num_trials: int = 0
+    is_cleared: bool = False
+    said: str | None = None
+    """What training on it alone failed with."""
+
+
+@dataclass(slots=True)
+class FailedBatches:
+    """The note of one run, at `path`.
+
+    | a group is | reached by | then |
+    | --- | --- | --- |
+    | unsuspected | | it is in the next batch |
+    | suspect | two steps with it failed, from the same version | it is tried alone |
+    | cleared | a step with it alone went well | it is trained again |
+    | guilty | a step with it alone failed, or the process died twice in it | it is closed, named |
+
+    Example: groups 3 and 4 are in a batch, and a token of group 4 breaks the model. The trainer ends, is started again,
+    and ends again. The third one finds both suspect: with group 3 alone a step goes well, with group 4 it fails. It
+    ends, because trials have changed the engine; the fourth closes group 4 as untrainable and trains group 3 with
+    the next one.
+    """
+
+    path: Path
+    version: int = -1
+    groups: dict[str, Suspicion] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, path: Path) -> FailedBatches:
+        """The note that an earlier trainer left, or an empty one. What is no note is passed over: a crash cut it."""
+        note = cls(path)
+        try:
+            found = json.loads(path.read_text())
+            note.version = int(found["version"])
+            note.groups = {key: Suspicion(**values) for key, values in found["groups"].items()}
+        except FileNotFoundError:
+            pass
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            log.warning("note of failed batches ignored", path=str(path), error=repr(error))
+        return note
+
+    def begin(self, version: int, batch: Iterable[ReadyGroup]) -> None:
+        """A step to `version` begins: until `succeeded` it counts as failed."""
+        if version != self.version:
+            self.version, self.groups = version, {}
+        for group in batch:
+            self.groups.setdefault(_key(group), Suspicion()).num_failures += 1
+        self._write()
+
+    def succeeded(self) -> None:
+        """The step is committed: nothing is suspect any more."""
+        self.version, self.groups = -1, {}
+        self.path.unlink(missing_ok=True)
+
+    def guilty(self, version: int, batch: Iterable[ReadyGroup]) -> dict[int, str]:
+        """Of these groups those that training fails on, with what it said."""
+        known = self.groups if version == self.version else {}
+        return {
+            group.group_id: said
+            for group in batch
+            if (found := known.get(_key(group))) is not None and (said := _verdict(found)) is not None
+        }
+
+    def suspects(self, version: int, batch: Iterable[ReadyGroup]) -> list[ReadyGroup]:
+        """Of these groups those to be tried alone before they are trained again."""
+        known = self.groups if version == self.version else {}
+        return [
+            group
+            for group in batch
+            if (found := known.get(_key(group))) is not None
+            and found.num_failures >= most_failures
+            and not found.is_cleared
+        ]
+
+    def try_alone(
+        self, suspects: Sequence[ReadyGroup], train: Callable[[ReadyGroup], None], engine: TrainingEngine
+    ) -> None:
+        """Train each suspect alone, from the same state each time. Always raises EngineError: the engine has changed.
+
+        Where all of several fail, or none does, the samples are not at fault, and nobody is.
+        """
+        directory = self.path.with_name("trial")
+        shutil.rmtree(directory, ignore_errors=True)
+        directory.mkdir(parents=True)
+        engine.save_checkpoint(directory)
+        for group in suspects:
+            self._try(group, train)
+            engine.load_checkpoint(directory)
+        shutil.rmtree(directory)
+        failed = [group.group_id for group in suspects if self.groups[_key(group)].said is not None]
+        if not failed or len(failed) == len(suspects) > 1:
+            said = self.groups[_key(suspects[0])].said or "none of them fails alone"
+            self.succeeded()
+            raise EngineError(
+                f"a batch failed twice, and its samples are not at fault ({said}); see what the trainer said before"
+            )
+        for group in suspects:
+            found = self.groups[_key(group)]
+            found.num_failures = found.num_failures if found.said is not None else 0
+        self._write()
+        raise EngineError(
+            f"training fails on group(s) {failed}, tried alone; the next trainer closes them as untrainable"
+        )
+
+    def _try(self, group: ReadyGroup, train: Callable[[ReadyGroup], None]) -> None:
+        found = self.groups[_key(group)]
+        found.num_trials += 1
+        self._write()
+        try:
+            train(group)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is what the trial is for
+            found.said = f"{type(error).__name__}: {error}"[:500]
+            log.warning("training fails on a group", group=group.group_id, members=_key(group), error=found.said)
+        else:
+            found.is_cleared = True
+        self._write()
+
+    def _write(self) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        note = {"version": self.version, "groups": {key: asdict(found) for key, found in self.groups.items()}}
+        partial = self.path.with_suffix(".partial")
+        partial.write_text(json.dumps(note))
+        partial.replace(self.path)
+
+
+def _verdict(found: Suspicion) -> str | None:
+    died = found.num_trials >= most_failures and not found.is_cleared
+    return found.said or ("the process died" if died else None)
+
+
+def _key(group: ReadyGroup) -> str:
+    """A group by its members: another attempt makes it another one."""
+    places = ",".join(f"{header.partition}.{header.offset}" for header in group.members)
+    return f"{group.group_id}:{places}"
