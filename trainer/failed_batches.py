@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
-    from trainer.buffer.sample_buffer import ReadyGroup
+    from trainer.buffer.ready_groups import ReadyGroup
     from trainer.engines.ports import TrainingEngine
 
 log = get_logger("trainer")

@@ -43,7 +43,8 @@ if TYPE_CHECKING:
     from rollog.kernel.weights import WeightsStore
     from rollog.rules.ledger_state import LedgerState
     from schemas import LedgerRecord, MicroBatch, Sample, WeightVersion
-    from trainer.buffer.sample_buffer import ReadyGroup, SampleBuffer
+    from trainer.buffer.ready_groups import ReadyGroup
+    from trainer.buffer.sample_buffer import SampleBuffer
     from trainer.buffer.sample_stream import SampleStream
     from trainer.checkpoints import EngineCheckpoints
     from trainer.control import ControlReader

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from schemas import ClosedGroup
-    from trainer.buffer.sample_buffer import ReadyGroup, SampleBuffer
+    from trainer.buffer.ready_groups import ReadyGroup
+    from trainer.buffer.sample_buffer import SampleBuffer
 
 num_partitions = 4
 

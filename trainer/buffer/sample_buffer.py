@@ -7,11 +7,9 @@ ledger record that was committed. In between every sample is a fresh candidate o
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field
-from heapq import nlargest
 from typing import TYPE_CHECKING
 
-from rollog.rules.freshness import lag_bound, lag_quota, newest_version_while_protected
+from rollog.rules.freshness import lag_bound
 from rollog.rules.limits import is_exhausted
 from rollog.rules.members import facts_of_group, is_protected
 from rollog.rules.reasons import (
@@ -29,7 +27,11 @@ from rollog.rules.reasons import (
     untrainable,
 )
 from rollog.rules.verdicts import current_verdict
-from schemas import ClosedGroup, Disposition, Verdict
+from schemas import ClosedGroup, Disposition
+from trainer.buffer.pending import Pending, Place
+from trainer.buffer.protection import ProtectionHold
+from trainer.buffer.ready_groups import in_training_order, lag_of, ready_group, within_quota
+from trainer.buffer.redundancy import RedundantGroups
 from trainer.buffer.verdicts import verdict_of
 
 if TYPE_CHECKING:
@@ -37,43 +39,12 @@ if TYPE_CHECKING:
 
     from rollog.rules.headers import SampleHeader
     from rollog.rules.ledger_state import LedgerState
-    from rollog.rules.members import Ending, GroupFacts
+    from rollog.rules.members import GroupFacts
     from rollog.settings.groups import FreshnessConfig, GroupConfig
-    from schemas import LedgerRecord
-
-Place = tuple[int, int]
+    from schemas import LedgerRecord, Verdict
+    from trainer.buffer.ready_groups import ReadyGroup
 
 _stale_by_age = frozenset({(Disposition.STALE, over_lag_bound), (Disposition.STALE, cancelled)})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadyGroup:
-    """A complete group that may be trained: its first G fresh members in order of replica."""
-
-    group_id: int
-    members: tuple[SampleHeader, ...]
-    lag: int
-
-
-@dataclass(slots=True)
-class _Pending:
-    """Verdicts not yet in the ledger."""
-
-    verdicts: dict[Place, Verdict] = field(default_factory=dict)
-    closed: dict[int, Disposition] = field(default_factory=dict)
-    endings: defaultdict[int, list[Ending]] = field(default_factory=lambda: defaultdict(list))
-
-    def add(self, verdict: Verdict) -> None:
-        self.verdicts[(verdict.partition, verdict.offset)] = verdict
-        self.endings[verdict.group_id].append((verdict.replica, verdict.disposition))
-
-
-@dataclass(slots=True)
-class _Hold:
-    """How long protected replicas have held up training (once per group and replica)."""
-
-    since: dict[tuple[int, int], float] = field(default_factory=dict)
-    waits: defaultdict[int, int] = field(default_factory=lambda: defaultdict(int))
 
 
 class SampleBuffer:
@@ -108,13 +79,12 @@ class SampleBuffer:
         self._headers: dict[Place, SampleHeader] = {}
         self._candidates: defaultdict[int, set[Place]] = defaultdict(set)
         self._ready: dict[int, ReadyGroup] = {}
-        self._pending = _Pending()
-        self._hold = _Hold()
+        self._pending = Pending()
+        self._hold = ProtectionHold(ledger, freshness)
+        self._redundant = RedundantGroups(ledger, groups.redundant_groups)
         self._changed: set[int] = set()
         self._surplus: set[int] = set()
         self._begun: dict[int, float] = {}
-        self._oldest_redundant = (-1, -1)
-        """Number of closed groups when it was worked out, and the id from which on groups are redundant."""
 
     def add(self, header: SampleHeader) -> None:
         """Take in one record; those that already have their disposition are ignored."""
@@ -151,8 +121,10 @@ class SampleBuffer:
         """
         self._close_changed_groups()
         self._close_overdue(now_seconds)
-        ordered = self._in_training_order()
-        batch = self._within_quota(ordered)
+        ordered = in_training_order(self._ready.values(), self._groups, self._is_protected)
+        batch, beyond = within_quota(ordered, self._groups, self._ledger.alpha)
+        for group in beyond:
+            self._turn_stale(group)
         if len(batch) < self._groups.groups_per_batch:
             # A short batch is the run's last: while any group can still become complete, it is not.
             if last_group_id is None or not batch or not self.has_every_group(last_group_id):
@@ -161,7 +133,8 @@ class SampleBuffer:
                 self._drop_ready()
                 return None
         # Asked last, and only with a batch in hand: the time a protected group may hold up runs from here on.
-        if self._is_held(now_seconds, {group.group_id for group in batch}):
+        settled = {group.group_id for group in batch} | self._ready.keys() | self._pending.closed.keys()
+        if self._hold.is_held(now_seconds, settled, self._fresh):
             return None
         return tuple(batch)
 
@@ -218,10 +191,8 @@ class SampleBuffer:
             (verdict, self._headers.pop((verdict.partition, verdict.offset))) for verdict in record.verdicts
         ]
         closed = {group.group_id for group in record.closed_groups}
-        for group in closed:
-            self._hold.waits.pop(group, None)
-        self._hold.since = {key: since for key, since in self._hold.since.items() if key[0] not in closed}
-        self._pending = _Pending()
+        self._hold.forget(closed)
+        self._pending = Pending()
         self._candidates.clear()
         # A group that was ready had to wait for its batch: going stale now is not the fault of its prompt.
         self._surplus = set(self._ready)
@@ -253,26 +224,12 @@ class SampleBuffer:
             self._candidates[group].add(header.place)
         elif verdict == (Disposition.STALE, over_lag_bound) and group in self._surplus:
             self._decide(header, Disposition.STALE, aged_surplus)
-        elif verdict in _stale_by_age and self._is_redundant(group):
+        elif verdict in _stale_by_age and self._redundant.includes(group):
             self._decide(header, Disposition.STALE, redundant_group)
         else:
             self._decide(header, *verdict)
         if group >= 0:
             self._changed.add(group)
-
-    def _is_redundant(self, group: int) -> bool:
-        """Whether a group still is one of those ordered in excess: fewer later ones are closed than were.
-
-        It lost the race that it was ordered for; that says nothing about how long it takes.
-        """
-        num_redundant = self._groups.redundant_groups
-        if not num_redundant:
-            return False
-        if self._oldest_redundant[0] != len(self._ledger.closed_groups):
-            latest = nlargest(num_redundant, self._ledger.closed_groups)
-            oldest = latest[-1] if len(latest) == num_redundant else -1
-            self._oldest_redundant = (len(self._ledger.closed_groups), oldest)
-        return group >= self._oldest_redundant[1]
 
     def _decide(self, header: SampleHeader, disposition: Disposition, reason: str) -> None:
         self._pending.add(verdict_of(header, disposition, version=self._ledger.version, reason=reason))
@@ -289,7 +246,7 @@ class SampleBuffer:
                 members = {header.place: Disposition.FILTERED for header in facts.members}
                 self._end_group(group, Disposition.FILTERED, members, facts.refused_as)
             elif facts.is_complete:
-                self._ready[group] = self._ready_group(group, facts.members)
+                self._ready[group] = ready_group(group, facts.members, self._ledger.version)
             elif _closes_short(facts, self._groups, self._freshness):
                 self._end_group(group, Disposition.INCOMPLETE, {}, closed_short)
 
@@ -305,11 +262,6 @@ class SampleBuffer:
 
     def _fresh(self, group: int) -> list[SampleHeader]:
         return [self._headers[place] for place in self._candidates.get(group, ())]
-
-    def _ready_group(self, group: int, members: Sequence[SampleHeader]) -> ReadyGroup:
-        # Training order is by replica: the order of arrival would make a replay depend on the network.
-        in_order = tuple(sorted(members, key=lambda header: header.replica))
-        return ReadyGroup(group_id=group, members=in_order, lag=max(self._lag(header) for header in in_order))
 
     def _close_overdue(self, now_seconds: float) -> None:
         """End groups that stay incomplete for longer than they may."""
@@ -342,39 +294,11 @@ class SampleBuffer:
         self._candidates.pop(group, None)
         self._pending.closed[group] = outcome
 
-    def _lag(self, header: SampleHeader) -> int:
-        assert header.first_version is not None
-        return self._ledger.version - header.first_version
-
-    def _in_training_order(self) -> list[ReadyGroup]:
-        """Protected groups first: they have waited longest, and others may be waiting for them."""
-        sign = -1 if self._groups.batch_order == "oldest" else 1
-        return sorted(
-            self._ready.values(),
-            key=lambda group: (not self._is_protected(group.group_id), sign * group.lag, group.group_id),
-        )
-
-    def _within_quota(self, ordered: list[ReadyGroup]) -> list[ReadyGroup]:
-        """The first B groups; with a fractional alpha those of the largest lag beyond the quota turn stale."""
-        quota = lag_quota(self._ledger.alpha, self._groups.groups_per_batch)
-        bound = lag_bound(self._ledger.alpha)
-        batch: list[ReadyGroup] = []
-        for group in ordered:
-            if len(batch) == self._groups.groups_per_batch:
-                break
-            if quota is not None and group.lag == bound:
-                if quota == 0:
-                    # At the next version its lag is over the bound: waiting for another batch cannot help it.
-                    self._turn_stale(group, bound)
-                    continue
-                quota -= 1
-            batch.append(group)
-        return batch
-
-    def _turn_stale(self, group: ReadyGroup, bound: int) -> None:
+    def _turn_stale(self, group: ReadyGroup) -> None:
         """Only members of the largest lag; the younger ones stay candidates for the same group."""
+        bound = lag_bound(self._ledger.alpha)
         for header in group.members:
-            if self._lag(header) == bound:
+            if lag_of(header, self._ledger.version) == bound:
                 self._candidates[group.group_id].remove(header.place)
                 self._decide(header, Disposition.STALE, over_lag_quota)
         self._changed.add(group.group_id)
@@ -382,36 +306,6 @@ class SampleBuffer:
 
     def _is_protected(self, group: int) -> bool:
         return is_protected(group, self._ledger, self._freshness)
-
-    def _is_held(self, now_seconds: float, batch: set[int]) -> bool:
-        """Whether a protected group that is not complete forbids the next version for now."""
-        held = False
-        for group, stale in self._ledger.stale_versions.items():
-            if group in batch or group in self._ready or group in self._pending.closed:
-                continue
-            if not self._is_protected(group) or not self._would_outrun(group, stale):
-                continue
-            # Every replica, also once the answer is known: each has its own time, which begins at this look.
-            waits = [self._waits_for(group, replica, now_seconds) for replica, _ in stale]
-            held |= any(waits)
-        return held
-
-    def _waits_for(self, group: int, replica: int, now_seconds: float) -> bool:
-        if (group, replica) not in self._hold.since:
-            self._hold.since[(group, replica)] = now_seconds
-            self._hold.waits[group] += 1
-        return now_seconds - self._hold.since[(group, replica)] < self._freshness.patience_seconds
-
-    def _would_outrun(self, group: int, stale: list[tuple[int, int]]) -> bool:
-        """Whether the next version would make stale what the group has, or has begun since it is protected.
-
-        Its new attempts begin with the version at which it became protected, or a later one.
-        """
-        versions = [version for _, version in stale[self._freshness.protect_after - 1 :][:1]]
-        versions += [
-            header.first_version for header in self._fresh(group) if header.first_version is not None
-        ]
-        return self._ledger.version + 1 > newest_version_while_protected(min(versions), self._ledger.alpha)
 
     def _spare_verdicts(self, group: ReadyGroup, trained: Mapping[Place, Verdict]) -> dict[Place, Verdict]:
         """Verdicts on samples of a batch's group that are not trained."""

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from rollog.rules.ledger_state import LedgerState
     from rollog.settings.groups import FreshnessConfig
     from schemas import LedgerBody, MicroBatch, Sample
-    from trainer.buffer.sample_buffer import ReadyGroup
+    from trainer.buffer.ready_groups import ReadyGroup
     from trainer.engines.ports import EngineDescription
     from trainer.step.ports import StepResult
 
