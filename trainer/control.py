@@ -1,7 +1,7 @@
 """The trainer's view of what dispatchers wrote: which rollouts were ordered, where the dataset ended, who stopped.
 
-Consumes `control`, read_committed, and `tasks`, from their beginnings. Keeps ids only, of groups that are not closed. On
-a crash the next trainer reads both again; what it has judged before stands in the ledger.
+Consumes `control`, read_committed, and `tasks`, from their beginnings. Keeps ids only, of groups that are not closed.
+On a crash the next trainer reads both again; what it has judged before stands in the ledger.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rollog.kernel.logs import get_logger
 from rollog.rules.control_log import ControlLog
 from rollog.rules.issued_tasks import IssuedTasks
 from rollog.rules.reading import control_record
-from schemas import DatasetEnd, Fence, RolloutTask, Stopped
+from schemas import DatasetEnd, Fence, Kind, RolloutTask, Stopped
 from schemas.codec import SchemaError, decode
 
 if TYPE_CHECKING:
@@ -32,7 +32,10 @@ JudgedSample = tuple["SampleHeader", "Sample | None"]
 
 
 class ControlReader(Component):
-    """Follows `control` and `tasks`. The newest epoch's `DatasetEnd` counts: an overtaken dispatcher may have written one.
+    """Follows `control` and `tasks`.
+
+    The newest epoch's `DatasetEnd` counts, because an overtaken dispatcher may have written one; one that is before a
+    group with tasks cannot be.
 
     `is_issued` says whether a task can be one of the run's dispatchers, `closed_groups` are those of the ledger.
 
@@ -63,6 +66,7 @@ class ControlReader(Component):
         self._other_writers = frozenset(other_writers)
         self._ends: dict[TopicPartition, int] | None = None
         self._dataset_end: DatasetEnd | None = None
+        self._newest_group = -1
         self.is_stopped = False
 
     def close(self) -> None:
@@ -72,7 +76,9 @@ class ControlReader(Component):
     @property
     def last_group_id(self) -> int | None:
         """The dataset's last group, once it is known."""
-        return None if self._dataset_end is None else self._dataset_end.last_group_id
+        if self._dataset_end is None or self._dataset_end.last_group_id < self._newest_group:
+            return None
+        return self._dataset_end.last_group_id
 
     def poll(self, timeout_seconds: float = 0.0) -> None:
         """Take in what has arrived."""
@@ -146,5 +152,8 @@ class ControlReader(Component):
         match decoded:
             case Fence(epoch=epoch):
                 self._issued.add_fence(epoch, partition=record.partition, offset=record.offset)
-            case RolloutTask() as task if task.group_id not in self._closed_groups and self._is_issued(task):
+            case RolloutTask(kind=Kind.TRAINING) as task if self._is_issued(task):
+                self._newest_group = max(self._newest_group, task.group_id)
+                if task.group_id in self._closed_groups:
+                    return
                 self._issued.add(task, partition=record.partition, offset=record.offset)

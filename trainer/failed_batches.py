@@ -144,7 +144,9 @@ class FailedBatches:
             train(group)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is what the trial is for
             found.said = f"{type(error).__name__}: {error}"[:500]
-            log.warning("training fails on a group", group=group.group_id, members=_key(group), error=found.said)
+            log.warning(
+                "training fails on a group", group=group.group_id, members=_key(group), error=found.said
+            )
         else:
             found.is_cleared = True
         self._write()

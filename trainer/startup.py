@@ -100,7 +100,9 @@ def start_trainer(
         ledger = take_over.ledger
         control = opened.enter_context(_control_reader(in_force, broker, topics, ledger))
         limits = _sample_limits(in_force, engine, ledger)
-        stream = opened.enter_context(_sample_stream(in_force, broker, topics, ledger, limits, control))
+        stream = opened.enter_context(
+            _sample_stream(in_force, broker, ledger, limits=limits, origins=control)
+        )
         # A closed run reads no samples any more, so they may be gone.
         if not ledger.is_closed:
             stream.check_retained(ledger.low_water_marks)
@@ -295,12 +297,13 @@ def _sample_limits(settings: TrainerSettings, engine: TrainingEngine, ledger: Le
 def _sample_stream(
     settings: TrainerSettings,
     broker: Broker,
-    topics: RunTopics,
     ledger: LedgerState,
+    *,
     limits: SampleLimits,
     origins: ControlReader,
 ) -> SampleStream:
     """Samples from the low-water marks on."""
+    topics = RunTopics(settings.prefix, settings.run)
     return SampleStream(
         broker,
         topics.samples,

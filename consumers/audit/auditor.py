@@ -19,6 +19,7 @@ from consumers.audit.issues import Reissues
 from consumers.audit.ledger_end import LedgerEnd
 from consumers.audit.ledger_index import LedgerIndex
 from consumers.audit.orders import Orders
+from consumers.audit.other_writers import OtherWriters
 from consumers.audit.report import AuditReport, Head
 from consumers.audit.topics import StoredTopics
 from consumers.audit.weights import WeightsChecks, check_files
@@ -98,8 +99,15 @@ class _Audit:
             cut_partitions=set(stored.cut(topics.tasks)),
             ledger_end=ledger_end,
         )
+        self._other_writers = OtherWriters(self._ledger)
         self._samples = SamplesPass(
-            self._ledger, self._reissues, self._dead_letters, self._weights, self._orders, self._end
+            self._ledger,
+            self._reissues,
+            self._dead_letters,
+            self._weights,
+            self._orders,
+            self._end,
+            self._other_writers,
         )
 
     def read(self) -> None:
@@ -262,6 +270,8 @@ class _Audit:
         if unexpected:
             shown = "; ".join(unexpected[:_shown_unexpected])
             yield f"{len(unexpected)} worker(s) say they serve weights that the ledger does not know: {shown}"
+        for writer, count in sorted(self._other_writers.num_trained.items()):
+            yield f"{count} trained sample(s) are by {writer}, which is none of the run's workers"
         for topic, count in sorted(self._dead_letters.num_by_topic.items()):
             yield f"{count} dead letter(s) of {topic}"
         if self._ledger.genesis is not None and self._ledger.config.groups_per_batch is None:

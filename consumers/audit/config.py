@@ -16,6 +16,7 @@ class AuditConfig:
     group_size: int | None = None
     redundant_replicas: int | None = None
     temperature: float | None = None
+    other_writers: frozenset[str] = frozenset()
 
     @property
     def num_replicas(self) -> int | None:
@@ -44,9 +45,12 @@ def config_of(settings_json: str, before: AuditConfig | None = None) -> AuditCon
     except ValueError:
         settings = {}
     found = {name: _number(settings, *path) for name, path in _keys.items()}
-    return replace(
-        before or AuditConfig(), **{name: value for name, value in found.items() if value is not None}
-    )
+    known = before or AuditConfig()
+    named = settings.get("groups") if isinstance(settings, dict) else None
+    writers = named.get("other_writers") if isinstance(named, dict) else None
+    if isinstance(writers, list):
+        known = replace(known, other_writers=frozenset(map(str, writers)))
+    return replace(known, **{name: value for name, value in found.items() if value is not None})
 
 
 def _number(settings: Any, section: str, key: str) -> Any:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from consumers.audit.batches import TrainedBatch
 from consumers.audit.findings import Missing, Place
+from consumers.audit.other_writers import is_of_nobody, is_unverified
 from consumers.audit.samples import possible_dispositions, recorded_sample
 from schemas import Disposition
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from consumers.audit.ledger_end import LedgerEnd
     from consumers.audit.ledger_index import Judged, LedgerIndex
     from consumers.audit.orders import Orders
+    from consumers.audit.other_writers import OtherWriters
     from consumers.audit.samples import RecordedSample
     from consumers.audit.weights import WeightsChecks
     from rollog.kernel.broker.ports import Record
@@ -57,6 +59,7 @@ class SamplesPass:
     weights: WeightsChecks
     orders: Orders
     end: LedgerEnd
+    other_writers: OtherWriters
     counts: SampleCounts = field(default_factory=SampleCounts)
     batches: dict[int, TrainedBatch] = field(default_factory=dict)
     """What each step trained, by the version that it made."""
@@ -83,7 +86,7 @@ class SamplesPass:
             else:
                 self._check_verdict(recorded, judged, place)
                 self._check_trained(recorded, judged, place)
-        if recorded.is_finished and is_as_judged:
+        if recorded.is_finished and is_as_judged and not (judged is not None and is_of_nobody(judged)):
             self.reissues.finished(recorded, judged)
 
     def conclude(self, begins: Mapping[int, int]) -> Iterator[Missing]:
@@ -163,6 +166,9 @@ class SamplesPass:
     def _check_verdict(self, recorded: RecordedSample, judged: Judged, place: Place) -> None:
         """Whether the record can have got this disposition, and is what the ledger says it is."""
         entry, check = self.ledger.entries[judged.entry], self.ledger.checks.verdicts
+        if judged.disposition is Disposition.DEAD and recorded.defect is None and is_unverified(judged):
+            check.num_unchecked += 1
+            return
         possible = possible_dispositions(recorded, judged, entry, self.ledger)
         if possible is None:
             check.num_unchecked += 1
@@ -200,7 +206,8 @@ class SamplesPass:
             record_id=sample.sample_id,
         )
         self.weights.trained(sample, version, place)
-        self.orders.trained(sample, place)
+        if not self.other_writers.trained(sample, judged, place):
+            self.orders.trained(sample, place)
 
 
 def _is_behind(place: Place, end_offsets: tuple[int, ...]) -> bool:

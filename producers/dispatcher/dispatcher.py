@@ -119,7 +119,7 @@ class Dispatcher(Component):
             closed = RunClosed(epoch=self.epoch)
             self._sender.control(closed)
             self.state.on_control(closed, now)
-        elif self._stop_sent_at is not None or self.state.is_stopped:
+        elif self._stop_sent_at is not None or (self.state.is_stopped and self._is_trained()):
             self._stop_workers(now)
         else:
             self._leases.give_grants()
@@ -147,7 +147,9 @@ class Dispatcher(Component):
         ledger = self.state.ledger
         if ledger.version >= ledger.num_steps(self._settings.run_config.num_steps):
             return True
-        return self.state.last_group_id is not None and self.state.groups.all_closed()
+        # Whoever says that the dataset ended, it has ended when no group is left to be issued.
+        is_ended = self._issuer.at_dataset_end and self.state.last_group_id is not None
+        return is_ended and self.state.groups.all_closed()
 
     def _end_dataset(self) -> None:
         end = DatasetEnd(epoch=self.epoch, last_group_id=self.state.groups.next_group_id - 1)

@@ -128,7 +128,9 @@ class LogReader:
         for record in control:
             decoded = control_record(record)
             if decoded is None:
-                self._set_aside(record, record.unread.reason if record.unread else "not a record of this topic")
+                self._set_aside(
+                    record, record.unread.reason if record.unread else "not a record of this topic"
+                )
             elif (refused := log_so_far.refused(decoded)) is not None:
                 self._set_aside(record, refused)
             else:

@@ -21,7 +21,7 @@ class TaskLimits:
     num_replicas: int
 
     def decoded(self, stored: StoredRecord) -> Record:
-        """What a stored record holds. Raises SchemaError for one that holds nothing, and for a task beyond the limits."""
+        """What a stored record holds. Raises SchemaError for nothing, and for a task beyond the limits."""
         if stored.unread is not None:
             raise SchemaError(stored.unread.reason)
         record = decode(stored.value or b"")

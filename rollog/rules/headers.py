@@ -131,7 +131,7 @@ def defective_header(
 
 
 def foreign_header(header: SampleHeader, reason: str) -> SampleHeader:
-    """The header of a record that belongs to no group, whatever it says: nothing is counted against the group it names."""
+    """The header of a record that belongs to no group: nothing is counted for or against the one it names."""
     return replace(header, group_id=-1, replica=-1, defect=header.defect or reason)
 
 

@@ -10,10 +10,26 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from schemas import (
+    DatasetEnd,
+    DispatcherEpoch,
+    Fence,
+    Grant,
+    Revoke,
+    RolloutTask,
+    RunClosed,
+    Sample,
+    Status,
+    Stopped,
+    WorkerStatus,
+)
 from schemas.codec import SchemaError, decode, encode
+from schemas.headers import headers_of
 
 if TYPE_CHECKING:
     import random
+
+    from rollog.kernel.broker.ports import Record
 
 _integers = (-(2**63), -(2**31), -2, -1, 0, 1, 2, 3, 7, 100, 2**31, 2**62, 2**63 - 1)
 _floats = (0.0, -1.0, 1e308, math.nan, math.inf, -math.inf)
@@ -35,6 +51,46 @@ class Mutants:
             return encode(self.altered(decode(value)))
         except SchemaError:
             return self.damaged(value)
+
+    def impossible(self, record: Record, num_partitions: int) -> tuple[int, bytes, list[tuple[str, bytes]]]:
+        """Partition, value and headers of a well-formed record in the place of this one: none that can be."""
+        decoded = decode(record.value or b"")
+        number = self.draw.randrange(1 << 20, 1 << 40)
+        match decoded:
+            case Sample():
+                change = self.draw.choice(
+                    [
+                        {"group_id": number, "task_id": f"1.{number}"},
+                        {"task_id": f"{number}.1"},
+                        {"worker_id": "nobody"},
+                        {"grant_id": "9.9"},
+                        {"seed": decoded.seed ^ 1, "status": Status.FINISHED},
+                        {"attempt": decoded.attempt + 1000},
+                    ]
+                )
+                sample = dataclasses.replace(decoded, **change)
+                return sample.group_id % num_partitions, _encoded(sample, decoded), list(headers_of(sample))
+            case WorkerStatus():
+                changed: Any = dataclasses.replace(decoded, grant_id="9.9", epoch=number)
+            case RolloutTask():
+                changed = dataclasses.replace(decoded, epoch=number, task_id=f"{number}.1")
+            case Fence():
+                changed = Fence(epoch=number)
+            case _:
+                changed = self.draw.choice(
+                    [
+                        DispatcherEpoch(epoch=2**63 - 1, dispatcher_id="x"),
+                        DispatcherEpoch(epoch=number, dispatcher_id="x"),
+                        Grant(grant_id="9.9", epoch=10**9, worker_id="worker-1", partition=0, start_offset=0),
+                        Grant(grant_id="9.9", epoch=1, worker_id="x", partition=number, start_offset=0),
+                        Revoke(grant_id="1.1", epoch=number, worker_id="worker-1", reason="x"),
+                        DatasetEnd(epoch=number, last_group_id=0),
+                        DatasetEnd(epoch=1, last_group_id=-7),
+                        Stopped(epoch=number),
+                        RunClosed(epoch=number),
+                    ]
+                )
+        return record.partition, encode(changed), list(headers_of(changed))
 
     def headers(self, headers: list[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
         """Mostly the same headers."""
@@ -93,3 +149,11 @@ class Mutants:
             case None:
                 others = [None, 0, 1.0, "x"]
         return others
+
+
+def _encoded(sample: Sample, otherwise: Sample) -> bytes:
+    """The sample, or the other one under a task of nobody's, where the first is not even valid."""
+    try:
+        return encode(sample)
+    except SchemaError:
+        return encode(dataclasses.replace(otherwise, task_id="7.7"))

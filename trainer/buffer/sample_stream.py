@@ -152,5 +152,3 @@ class SampleStream(Component):
                     f"{beginnings[partition] - 1} have no disposition and are no longer in the topic; raise its "
                     "retention (retention.ms=-1) and restore them from a replica, or start a new run"
                 )
-
-

@@ -35,7 +35,7 @@ class UnreadMark(str):
     unread: Unread
 
 
-class BatchNotRead(Exception):  # noqa: N818 - ends no more than the batch
+class BatchNotRead(Exception):
     """Why a batch is not read."""
 
 

@@ -37,7 +37,9 @@ def set_aside(
     record = Record(
         topic=topic, partition=partition, offset=offset, value=value, headers=[("type", b"Sample")]
     )
-    letter = dead_letter(record, reason="unknown schema", error_class="SchemaError", owner="trainer", most_bytes=1 << 20)
+    letter = dead_letter(
+        record, reason="unknown schema", error_class="SchemaError", owner="trainer", most_bytes=1 << 20
+    )
     run.hand.send(run.topics.dead_letters, 0, encode(letter), headers=headers_of(letter))
 
 

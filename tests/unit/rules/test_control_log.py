@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from rollog.rules.control_log import ControlLog
-from rollog.rules.reading import ControlRecord
 from schemas import DatasetEnd, DispatcherEpoch, Grant, Revoke, RunClosed, Stopped
+
+if TYPE_CHECKING:
+    from rollog.rules.reading import ControlRecord
 
 
 def an_epoch(epoch: int) -> DispatcherEpoch:

@@ -23,7 +23,9 @@ def a_record(topic: str = "samples", offset: int = 7) -> Record:
 
 
 def test_a_letter_holds_the_record_its_place_and_why() -> None:
-    letter = dead_letter(a_record(), reason="x" * 5000, error_class="SchemaError", owner="trainer", most_bytes=1 << 20)
+    letter = dead_letter(
+        a_record(), reason="x" * 5000, error_class="SchemaError", owner="trainer", most_bytes=1 << 20
+    )
     assert (letter.topic, letter.partition, letter.offset) == ("samples", 1, 7)
     assert (letter.key, letter.value, letter.headers) == (b"key", b"bytes", {"a": b"2"})
     assert (len(letter.reason), letter.error_class, letter.owner) == (2000, "SchemaError", "trainer")
