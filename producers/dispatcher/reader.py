@@ -84,7 +84,7 @@ class LogReader:
             return
         refused = self._state.control.refused(decoded)
         if refused is not None:
-            self._set_aside(record, refused)
+            self._set_aside(record, refused, is_own=False)
             return
         self._limit.good(record.topic)
         self._state.on_control(decoded, now)
@@ -132,7 +132,7 @@ class LogReader:
                     record, record.unread.reason if record.unread else "not a record of this topic"
                 )
             elif (refused := log_so_far.refused(decoded)) is not None:
-                self._set_aside(record, refused)
+                self._set_aside(record, refused, is_own=False)
             else:
                 log_so_far.add(decoded)
         for record in workers:
@@ -153,11 +153,13 @@ class LogReader:
         self._limit.good(record.topic)
         self._state.on_worker(status, now)
 
-    def _set_aside(self, record: Record, reason: str) -> None:
+    def _set_aside(self, record: Record, reason: str, *, is_own: bool = True) -> None:
+        """Write its dead letter, once. What cannot be one of the run's own is no part of a flood of them."""
         place = (record.topic, record.partition, record.offset)
         if place in self._dead_lettered:
             return
-        self._limit.dead(record, reason)
+        if is_own:
+            self._limit.dead(record, reason)
         self._dead_lettered.add(place)
         self._sender.dead_letter(record, reason)
         topic = record.topic.rsplit(".", 1)[-1]

@@ -157,6 +157,14 @@ def test_control_records_that_cannot_be_change_nothing(run: FakeRun, trainer: Tr
     turn_until_version(trainer, 1)
 
 
+def test_any_number_of_samples_that_nobody_ordered_is_no_flood(run: FakeRun, trainer: Trainer) -> None:
+    run.announce()
+    run.write(*(a_rollout(group, weights_sha256="0" * 64) for group in range(10, 160)))
+    turn_until_judged(trainer, 150)
+    run.send(*invented(0, trainer), *invented(1, trainer))
+    turn_until_version(trainer, 1)
+
+
 @pytest.mark.engine
 @pytest.mark.parametrize(
     ("changes", "said"),

@@ -13,6 +13,7 @@ from producers.rollout import actions
 from producers.rollout.outcomes import Replica, finished_sample, replicas_of, unfinished_sample
 from producers.rollout.session import WorkerSession
 from rollog.kernel.broker.ports import TopicPartition
+from rollog.rules.reading import control_record
 from schemas import (
     FinishReason,
     Sample,
@@ -98,7 +99,9 @@ class SimulatedWorker:
             if record.topic == self._topics.tasks:
                 self._take_task(record)
             elif record.topic == self._topics.control:
-                self._act(self.session.on_control(decode(record.value or b"")))
+                decoded = control_record(record)
+                if decoded is not None:
+                    self._act(self.session.on_control(decoded))
             else:
                 self._act(self.session.on_weights(decode_as(WeightVersion, record.value or b"")))
 

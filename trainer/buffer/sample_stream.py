@@ -95,7 +95,9 @@ class SampleStream(Component):
     def _take(self, record: Record, read: SampleHeader, sample: Sample | None) -> SampleHeader:
         header = self._origins.placed(read, sample)
         if header.defect is not None:
-            self._limit.dead(record, header.defect)
+            # A flood tells of a writer of another version. Samples that nobody ordered tell nothing of the run's own.
+            if read.defect is not None:
+                self._limit.dead(record, header.defect)
             self._dead_letters[header.place] = self._dead_letter(record, header, header.defect)
             return header
         self._limit.good(record.topic)
