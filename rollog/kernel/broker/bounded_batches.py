@@ -44,6 +44,11 @@ class BoundedRecordBatch(DefaultRecordBatch):  # type: ignore[misc]  # the libra
 
     __slots__ = ()
 
+    if TYPE_CHECKING:  # the library's own slots
+        _buffer: bytearray
+        _pos: int
+        _decompressed: bool
+
     def __iter__(self) -> Iterator[Any]:
         """Its records, or one that says why there are none."""
         stored = bytes(self._buffer)
