@@ -42,8 +42,6 @@ class BatchNotRead(Exception):
 class BoundedRecordBatch(DefaultRecordBatch):  # type: ignore[misc]  # the library is untyped
     """A batch that inflates to `most_inflated_bytes` at most, and whose records are read all or not at all."""
 
-    __slots__ = ()
-
     if TYPE_CHECKING:  # the library's own slots
         _buffer: bytearray
         _pos: int
