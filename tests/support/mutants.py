@@ -58,7 +58,7 @@ class Mutants:
         number = self.draw.randrange(1 << 20, 1 << 40)
         match decoded:
             case Sample():
-                change = self.draw.choice(
+                change: dict[str, Any] = self.draw.choice(
                     [
                         {"group_id": number, "task_id": f"1.{number}"},
                         {"task_id": f"{number}.1"},
