@@ -169,8 +169,7 @@ def test_thousands_of_mutants_stop_nobody_and_are_all_accounted_for(
         run.come_to_the_end()
         report = audit_run(run.broker, run.topics, WeightsStore(run.trainer_settings.weights_uri))
     lines = "\n".join(report.lines())
-    # The roles cannot know all who write: what they trained though nobody had ordered it only the audit names.
-    assert {check.name for check, _ in report.findings} <= {"origin"}, lines
+    assert report.is_clean, lines
     assert report.is_closed
     assert report.samples.num_records == (
         report.samples.num_by_disposition.total() + report.samples.num_after_close
