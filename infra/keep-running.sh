@@ -6,7 +6,8 @@
 # Statuses 0 (the run is over), 2 (settings or data that cannot be used) and 78 (another dispatcher or trainer has
 # taken over) are final, and so is any end after SIGTERM or SIGINT, which are passed on. After anything else the
 # command starts again: 1 s later, then with doubled pauses up to 15 s, at most 10 times; the count begins again when it
-# had worked for 5 minutes. The exit status is the command's last one.
+# had worked for 5 minutes. Status 75 (suspended, or without a broker, for too long) does not count. The exit status is
+# the command's last one.
 #
 # Docker's restart policies know only zero and not zero: they bring back a container that was killed, but would also start
 # a superseded dispatcher again and again, each time against its successor. So a final status of 2 or 78 is remembered
@@ -61,12 +62,16 @@ while :; do
         restarts=0
         pause=1
     fi
-    if [ "$restarts" -ge 10 ]; then
-        echo "keep-running: status $status, given up after $restarts restarts" >&2
-        exit "$status"
+    if [ "$status" -eq 75 ]; then
+        echo "keep-running: status 75, restart in $pause s" >&2
+    else
+        if [ "$restarts" -ge 10 ]; then
+            echo "keep-running: status $status, given up after $restarts restarts" >&2
+            exit "$status"
+        fi
+        restarts=$((restarts + 1))
+        echo "keep-running: status $status, restart $restarts in $pause s" >&2
     fi
-    restarts=$((restarts + 1))
-    echo "keep-running: status $status, restart $restarts in $pause s" >&2
     sleep "$pause" &
     child=$!
     wait "$child"

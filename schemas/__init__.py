@@ -17,7 +17,7 @@ from schemas.arrays import (
     type_codes,
     uint8_array,
 )
-from schemas.control import DatasetEnd, DispatcherEpoch, Grant, Revoke, RunClosed, Stopped
+from schemas.control import DatasetEnd, DispatcherEpoch, Grant, Revoke, RunClosed, Stopped, TrainerEpoch
 from schemas.dead_letters import DeadLetter
 from schemas.errors import SchemaError
 from schemas.ledger import (
@@ -92,6 +92,7 @@ __all__ = [
     "Stop",
     "Stopped",
     "Timings",
+    "TrainerEpoch",
     "UInt8Array",
     "Verdict",
     "WeightVersion",

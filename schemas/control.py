@@ -1,4 +1,4 @@
-"""Records of the `control` topic: what the dispatcher tells workers and trainer about the run itself."""
+"""Records of the `control` topic: who works as dispatcher and trainer, and what the dispatcher says about the run."""
 
 from __future__ import annotations
 
@@ -11,6 +11,14 @@ class DispatcherEpoch:
 
     epoch: int
     dispatcher_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerEpoch:
+    """A trainer took over; those of lower epochs end. Dispatchers count theirs apart."""
+
+    epoch: int
+    trainer_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

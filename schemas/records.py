@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import get_args
 
-from schemas.control import DatasetEnd, DispatcherEpoch, Grant, Revoke, RunClosed, Stopped
+from schemas.control import DatasetEnd, DispatcherEpoch, Grant, Revoke, RunClosed, Stopped, TrainerEpoch
 from schemas.dead_letters import DeadLetter
 from schemas.ledger import LedgerRecord
 from schemas.runs import RunManifest
@@ -23,6 +23,7 @@ Record = (
     | LedgerRecord
     | WorkerStatus
     | DispatcherEpoch
+    | TrainerEpoch
     | Grant
     | Revoke
     | DatasetEnd

@@ -1,4 +1,4 @@
-"""The trainer's view of what dispatchers wrote: which rollouts were ordered, where the dataset ended, who stopped.
+"""The trainer's view of `control` and `tasks`: what was ordered, where the dataset ended, who stopped, who took over.
 
 Consumes `control`, read_committed, and `tasks`, from their beginnings. Keeps ids only, of groups that are not closed.
 On a crash the next trainer reads both again; what it has judged before stands in the ledger.
@@ -9,13 +9,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rollog.kernel.broker.ports import TopicPartition
+from rollog.kernel.broker.reading import drain
 from rollog.kernel.errors import BrokerError
 from rollog.kernel.lifecycle import Component
 from rollog.kernel.logs import get_logger
 from rollog.rules.control_log import ControlLog
+from rollog.rules.epochs import is_successor, superseded
 from rollog.rules.issued_tasks import IssuedTasks
 from rollog.rules.reading import control_record
-from schemas import DatasetEnd, Fence, Kind, RolloutTask, Stopped
+from schemas import DatasetEnd, Fence, Kind, RolloutTask, Stopped, TrainerEpoch
 from schemas.codec import SchemaError, decode
 
 if TYPE_CHECKING:
@@ -47,12 +49,14 @@ class ControlReader(Component):
         self,
         broker: Broker,
         topics: RunTopics,
+        epoch: TrainerEpoch,
         *,
         num_task_partitions: int,
         is_issued: Callable[[RolloutTask], bool],
         closed_groups: Collection[int],
         other_writers: Iterable[str] = (),
     ) -> None:
+        self._epoch = epoch
         self._control_topic = topics.control
         self._partitions = [TopicPartition(topics.control, 0)] + [
             TopicPartition(topics.tasks, partition) for partition in range(num_task_partitions)
@@ -81,12 +85,20 @@ class ControlReader(Component):
         return self._dataset_end.last_group_id
 
     def poll(self, timeout_seconds: float = 0.0) -> None:
-        """Take in what has arrived."""
+        """Take in what has arrived. Raises Superseded when another trainer has taken over."""
         for record in self._consumer.poll(timeout_seconds):
-            if record.topic == self._control_topic:
-                self._take_control(record)
-            else:
-                self._take_task(record)
+            self._take(record)
+
+    def catch_up(self) -> None:
+        """Take in everything that is committed now. Raises Superseded, or BrokerTimeout when that cannot be read."""
+        for record in drain(self._consumer, self._consumer.end_offsets(self._partitions)):
+            self._take(record)
+
+    def _take(self, record: Record) -> None:
+        if record.topic == self._control_topic:
+            self._take_control(record)
+        else:
+            self._take_task(record)
 
     def can_place(self, arrived: Iterable[JudgedSample], timeout_seconds: float) -> bool:
         """Whether what was read of dispatchers suffices to say where these samples come from; reads on where not."""
@@ -139,6 +151,8 @@ class ControlReader(Component):
         if not self._log.add(decoded):
             return
         match decoded:
+            case TrainerEpoch() if is_successor(decoded, self._epoch):
+                raise superseded(decoded, self._epoch)
             case DatasetEnd():
                 self._dataset_end = decoded
             case Stopped():

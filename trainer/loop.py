@@ -297,9 +297,11 @@ class Trainer(Component):
         waited = self._clock() - closing.since
         if closing.end_offsets is None:
             self._publish_verdicts()
-            is_late = waited > self._settings.run_config.close_timeout_seconds
-            if not self._control.is_stopped and not is_late:
-                return
+            if not self._control.is_stopped:
+                if waited <= self._settings.run_config.close_timeout_seconds:
+                    return
+                # Who was suspended meanwhile may have `Stopped` still to read.
+                self._control.catch_up()
             if not self._control.is_stopped:
                 log.warning("closing without the dispatcher's Stopped", waited_seconds=waited)
             # The ends are asked for after `Stopped`: workers write nothing behind it, so they hold every sample.

@@ -41,8 +41,8 @@ def run_trainer(
 
     This is rank 0 where there are several: those of a launcher, or `trainer.num_ranks` that are started here.
 
-    Raises ProducerFenced when another trainer takes over, BrokerTimeout when an outcome is unknown, DataError,
-    WeightsError, LedgerError or EngineError when the run cannot go on.
+    Raises Superseded when another trainer takes over, Expired or BrokerTimeout when it has to be started again,
+    DataError, WeightsError, LedgerError or EngineError when the run cannot go on.
     """
     place = launched_rank(os.environ)
     with (
@@ -71,12 +71,14 @@ def engine_of_ranks(
 ) -> Iterator[tuple[TrainingEngine, Followers | None]]:
     """The configured engine on so many ranks, not yet started, and the other ranks where there are some.
 
+    The engine is the caller's, who closes it; a trainer does so for the engine that it is given. At the end the other
+    ranks are let go.
+
     Without `place` under a launcher the other ranks are started here, and end with this process; they log to `logs`.
     Raises ConfigError where the engine cannot have so many ranks.
     """
     if num_ranks == 1:
-        with closing(training_engine(settings)) as engine:
-            yield engine, None
+        yield training_engine(settings), None
         return
     _check_ranks(settings, num_ranks, place)
     others: list[LaunchedRank] = []
@@ -90,8 +92,8 @@ def engine_of_ranks(
         timeout_seconds=settings.trainer.rank_timeout_seconds,
         on_lost=on_lost,
     )
-    with closing(followers), closing(_multi_rank_engine(settings, group, followers)) as leading:
-        yield leading, followers
+    with closing(followers):
+        yield _multi_rank_engine(settings, group, followers), followers
 
 
 def training_engine(settings: TrainerSettings, ranks: RankGroup | None = None) -> TrainingEngine:

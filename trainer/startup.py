@@ -1,12 +1,15 @@
 """How a trainer takes a run over: from a fenced ledger to an engine at its newest version and samples being read.
 
-Consumes `steps`, `weights`, checkpoints and, for the steps that are redone, `samples`. Produces genesis, an amend or a
-rebase record where one is due, each in its own transaction. On a crash at any point the next trainer begins again: what
-was committed is in the ledger, what was not never happened.
+Consumes `steps`, `weights`, checkpoints and, for the steps that are redone, `samples`. Produces a `TrainerEpoch` on
+`control`, then genesis, an amend or a rebase record where one is due, each in its own transaction. On a crash at any
+point the next trainer begins again: what was committed is in the ledger, what was not never happened.
 
-The order is fixed: fence, read the ledger, begin or check the run, amend, restore, read samples. Nothing is read before
-earlier trainers are fenced, because they could still commit. Settings change before the engine is restored, so that
-`trainer.allow_rebase` can be given with `rollog resume`.
+1. As a reader alone: read the ledger, check settings, amendment and partitions, bring the engine to the newest version.
+   All that a trainer can be refused for shows here, while the one that works goes on.
+2. Fence earlier trainers and commit the next epoch. From now on nobody else can commit.
+3. Read the ledger again, redo what was committed since 1, begin the run or amend it, read samples.
+
+What is asked for counts already in 1, so that `trainer.allow_rebase` can be given with `rollog resume`.
 """
 
 from __future__ import annotations
@@ -19,14 +22,14 @@ from typing import TYPE_CHECKING
 
 from producers.dispatcher.tasks import is_issued_by_a_dispatcher
 from rollog.kernel.broker.topics import RunTopics
-from rollog.kernel.errors import LedgerError
+from rollog.kernel.errors import Expired, LedgerError
 from rollog.kernel.logs import get_logger
 from rollog.kernel.weights import WeightsStore
 from rollog.rules.alpha_control import alpha_of_step
 from rollog.rules.headers import SampleLimits, vocabulary_size
 from rollog.settings.changes import new_changes
 from trainer.buffer.sample_buffer import SampleBuffer
-from trainer.buffer.sample_stream import SampleStream
+from trainer.buffer.sample_stream import SampleStream, check_retained
 from trainer.checkpoints import CheckpointStore, EngineCheckpoints
 from trainer.control import ControlReader
 from trainer.failed_batches import FailedBatches
@@ -36,7 +39,7 @@ from trainer.loop import Trainer, TrainerParts
 from trainer.recorded.distances import weights_distance
 from trainer.recorded.environment import compare_environment
 from trainer.recorded.history import read_history, read_notices
-from trainer.recorded.recovery import restore_engine
+from trainer.recorded.recovery import redo_recorded, restore_engine
 from trainer.recorded.redo import Recording
 from trainer.reporting import Reporter
 from trainer.settings import amended, settings_at
@@ -48,13 +51,17 @@ if TYPE_CHECKING:
     from rollog.kernel.broker.ports import Broker
     from rollog.kernel.metrics import Metrics
     from rollog.rules.ledger_state import LedgerState
-    from schemas import LedgerRecord, WeightVersion
+    from rollog.settings.changes import Changes
+    from schemas import LedgerRecord, TrainerEpoch, WeightVersion
     from trainer.engines.ports import TrainingEngine
     from trainer.recorded.history import History
+    from trainer.recorded.recovery import Restored
     from trainer.recorded.redo import RedoneStep
     from trainer.settings import TrainerSettings
 
 log = get_logger("trainer")
+
+_moved_on = "another trainer {what} while this one was starting: start it again, it begins from there"
 
 
 def start_trainer(
@@ -71,13 +78,24 @@ def start_trainer(
     `settings` are those of the manifest; `amendment` changes some, by dotted key, before the next step. A closed run is
     left as it is. Where this raises, what was opened is closed again.
 
-    Raises LedgerError, EngineError, WeightsError or TopicMismatch where the run cannot go on, ConfigError for an
-    amendment that is not possible, BrokerTimeout where an outcome is unknown.
+    Raises, with an earlier trainer at work as before: LedgerError, EngineError, WeightsError or TopicMismatch where the
+    run cannot go on, ConfigError for an amendment that is not possible. Raises BrokerTimeout where an outcome is
+    unknown, Superseded or Expired where another trainer takes over meanwhile.
     """
     topics = RunTopics(settings.prefix, settings.run)
     reporter = Reporter(metrics, settings.groups)
     with ExitStack() as opened:
         opened.callback(engine.close)
+        take_over = TakeOver(
+            manifested=settings,
+            amendment=amendment or {},
+            broker=broker,
+            topics=topics,
+            engine=engine,
+            store=WeightsStore(settings.weights_uri),
+            checkpoints=EngineCheckpoints(CheckpointStore(settings.checkpoints), engine, reporter, clock),
+        )
+        prepared = take_over.prepare()
         writer = opened.enter_context(
             LedgerWriter(
                 broker,
@@ -86,27 +104,21 @@ def start_trainer(
                 max_record_bytes=settings.broker.max_record_bytes,
             )
         )
-        take_over = TakeOver(
-            manifested=settings,
-            broker=broker,
-            topics=topics,
-            engine=engine,
-            writer=writer,
-            store=WeightsStore(settings.weights_uri),
-            checkpoints=EngineCheckpoints(CheckpointStore(settings.checkpoints), engine, reporter, clock),
-            history=read_history(broker, topics),
-        )
-        in_force = take_over.complete(amendment or {})
-        ledger = take_over.ledger
-        control = opened.enter_context(_control_reader(in_force, broker, topics, ledger))
+        ledger, in_force = take_over.complete(prepared, writer)
+        control = opened.enter_context(_control_reader(in_force, broker, topics, ledger, writer.epoch))
         limits = _sample_limits(in_force, engine, ledger)
         stream = opened.enter_context(
             _sample_stream(in_force, broker, ledger, limits=limits, origins=control)
         )
-        # A closed run reads no samples any more, so they may be gone.
-        if not ledger.is_closed:
-            stream.check_retained(ledger.low_water_marks)
         reporter.ready(ledger.version, ledger.alpha)
+        log.info(
+            "trainer ready",
+            run=settings.run,
+            epoch=writer.epoch.epoch,
+            version=ledger.version,
+            alpha=ledger.alpha,
+            sequence=ledger.next_sequence,
+        )
         parts = TrainerParts(
             settings=in_force,
             ledger=ledger,
@@ -126,51 +138,118 @@ def start_trainer(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """An engine at the newest version of a ledger that others may still write; `restored` is None without genesis."""
+
+    history: History
+    restored: Restored | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TakeOver:
-    """A run whose earlier trainers are fenced, its ledger as read then; `manifested` are the manifest's settings."""
+    """How one trainer takes a run over: `prepare` reads and refuses, `complete` writes.
+
+    `manifested` are the manifest's settings, `amendment` those to change.
+    """
 
     manifested: TrainerSettings
+    amendment: Mapping[str, object]
     broker: Broker
     topics: RunTopics
     engine: TrainingEngine
-    writer: LedgerWriter
     store: WeightsStore
     checkpoints: EngineCheckpoints
-    history: History
 
-    @property
-    def ledger(self) -> LedgerState:
-        """The ledger as far as it is committed."""
-        return self.history.state
-
-    def complete(self, amendment: Mapping[str, object]) -> TrainerSettings:
-        """Bring ledger and engine to where the next step begins; returns the settings in force there.
-
-        Leaves a closed run alone.
-        """
-        if self.ledger.is_closed:
-            return self.manifested
-        is_new = not self.ledger.has_genesis
-        if is_new:
-            self._begin()
-        self._check_partitions()
-        in_force = self._amend(settings_at(self.manifested, self.ledger, self.ledger.revision), amendment)
-        if not is_new:
-            self._restore(in_force)
-        self.engine.change_settings(in_force.step_settings)
-        log.info(
-            "trainer ready",
-            run=self.manifested.run,
-            version=self.ledger.version,
-            alpha=self.ledger.alpha,
-            sequence=self.ledger.next_sequence,
+    def prepare(self) -> Prepared:
+        """Do as a reader alone all that can fail: a trainer that is at work goes on if this one is refused."""
+        history = read_history(self.broker, self.topics)
+        ledger = history.state
+        if ledger.is_closed:
+            return Prepared(history=history, restored=None)
+        in_force, _ = self._amended(ledger)
+        if not ledger.has_genesis:
+            self.engine.start(self.manifested.model_path)
+            return Prepared(history=history, restored=None)
+        self._check_partitions(ledger)
+        check_retained(self.broker, self.topics.samples, ledger.low_water_marks)
+        restored = restore_engine(
+            self.engine,
+            self._recording(history),
+            self.checkpoints.complete(),
+            allow_rebase=in_force.trainer.allow_rebase,
         )
-        return in_force
+        if restored.checkpoint is not None:
+            self.checkpoints.newest_version = restored.checkpoint.version
+        return Prepared(history=history, restored=restored)
 
-    def _begin(self) -> None:
+    def complete(self, prepared: Prepared, writer: LedgerWriter) -> tuple[LedgerState, TrainerSettings]:
+        """Bring ledger and engine to where the next step begins, now that nobody else writes.
+
+        Returns the ledger and the settings in force there. Leaves a closed run alone. Raises Expired where another
+        trainer began the run, or gave it other weights, since `prepare`: the engine cannot follow that.
+        """
+        history = read_history(self.broker, self.topics)
+        ledger = history.state
+        if ledger.is_closed:
+            return ledger, self.manifested
+        if not ledger.has_genesis:
+            self._begin(ledger, writer)
+        other_weights = self._caught_up(prepared, history)
+        in_force, changes = self._amended(ledger)
+        if changes:
+            _commit(ledger, writer, amend_record(ledger, changes, in_force.freshness))
+            log.info(
+                "settings changed",
+                revision=ledger.revision,
+                version=ledger.version,
+                **{key.replace(".", "_"): value for key, value in changes.items()},
+            )
+            before = settings_at(self.manifested, ledger, ledger.revision - 1)
+            self._tell_new_rate(history, before, in_force)
+        if other_weights is not None:
+            self._rebase(history, writer, other_weights, in_force)
+        self.engine.change_settings(in_force.step_settings)
+        return ledger, in_force
+
+    def _amended(self, ledger: LedgerState) -> tuple[TrainerSettings, Changes]:
+        """What is in force after this take-over, and what of it is new. Raises ConfigError."""
+        settings = settings_at(self.manifested, ledger, ledger.revision)
+        changes = new_changes(settings.amendable, self.amendment, version=ledger.version)
+        return (amended(settings, changes) if changes else settings), changes
+
+    def _caught_up(self, prepared: Prepared, history: History) -> RedoneStep | None:
+        """Redo what another trainer committed since `prepare`; returns the newest step if it gave other weights."""
+        before, restored = prepared.history, prepared.restored
+        if restored is None:
+            # Without a genesis before, the one there is now must be this trainer's own.
+            if history.genesis is not None:
+                raise Expired(_moved_on.format(what="began the run"))
+            return None
+        if history.rebases != before.rebases:
+            raise Expired(_moved_on.format(what="gave the run other weights"))
+        if history.state.version == before.state.version:
+            return restored.other_weights
+        in_force, _ = self._amended(history.state)
+        return redo_recorded(
+            self.engine,
+            self._recording(history),
+            range(before.state.version + 1, history.state.version + 1),
+            allow_rebase=in_force.trainer.allow_rebase,
+        )
+
+    def _recording(self, history: History) -> Recording:
+        return Recording(
+            broker=self.broker,
+            topics=self.topics,
+            store=self.store,
+            downloads=self.manifested.downloads,
+            settings=self.manifested,
+            history=history,
+        )
+
+    def _begin(self, ledger: LedgerState, writer: LedgerWriter) -> None:
         """Publish version 0 and commit genesis."""
         settings = self.manifested
-        self.engine.start(settings.model_path)
         notice = self.store.publish(0, self.engine.export_weights())
         with self.broker.admin() as admin:
             versions = {"kafka": admin.broker_version()}
@@ -182,36 +261,20 @@ class TakeOver:
             num_partitions=settings.broker.samples_partitions,
             versions=versions,
         )
-        self._commit(record, notice)
+        _commit(ledger, writer, record, notice)
 
-    def _check_partitions(self) -> None:
+    def _check_partitions(self, ledger: LedgerState) -> None:
         # group_id mod the number of partitions says where a group's samples are, so the number is the run's.
-        expected, recorded = self.manifested.broker.samples_partitions, len(self.ledger.low_water_marks)
+        expected, recorded = self.manifested.broker.samples_partitions, len(ledger.low_water_marks)
         if expected != recorded:
             raise LedgerError(
                 f"the ledger of run {self.manifested.run} counts {recorded} samples partitions, "
                 f"broker.samples_partitions is {expected}; a run keeps the number it began with: set it to {recorded}"
             )
 
-    def _amend(self, settings: TrainerSettings, amendment: Mapping[str, object]) -> TrainerSettings:
-        """Commit the settings that change from here on, if any do: a trainer started again finds them in force."""
-        changes = new_changes(settings.amendable, amendment, version=self.ledger.version)
-        if not changes:
-            return settings
-        after = amended(settings, changes)
-        self._commit(amend_record(self.ledger, changes, after.freshness))
-        log.info(
-            "settings changed",
-            revision=self.ledger.revision,
-            version=self.ledger.version,
-            **{key.replace(".", "_"): value for key, value in changes.items()},
-        )
-        self._tell_new_rate(settings, after)
-        return after
-
-    def _tell_new_rate(self, before: TrainerSettings, after: TrainerSettings) -> None:
+    def _tell_new_rate(self, history: History, before: TrainerSettings, after: TrainerSettings) -> None:
         """Say where the learning rate jumps: its schedule ends with the run, so another length is another schedule."""
-        taken = sum(len(self.history.step(version).learning_rates) for version in self.history.steps)
+        taken = sum(len(history.step(version).learning_rates) for version in history.steps)
         change = rate_change(taken, before.step_settings, after.step_settings)
         if change is not None:
             log.warning(
@@ -221,30 +284,11 @@ class TakeOver:
                 rate_after=change[1],
             )
 
-    def _restore(self, in_force: TrainerSettings) -> None:
-        """Bring the engine to the last committed version."""
-        recording = Recording(
-            broker=self.broker,
-            topics=self.topics,
-            store=self.store,
-            downloads=self.manifested.downloads,
-            settings=self.manifested,
-            history=self.history,
-        )
-        restored = restore_engine(
-            self.engine,
-            recording,
-            self.checkpoints.complete(),
-            allow_rebase=in_force.trainer.allow_rebase,
-        )
-        if restored.checkpoint is not None:
-            self.checkpoints.newest_version = restored.checkpoint.version
-        if restored.other_weights is not None:
-            self._rebase(recording, restored.other_weights, in_force)
-
-    def _rebase(self, recording: Recording, step: RedoneStep, in_force: TrainerSettings) -> None:
+    def _rebase(
+        self, history: History, writer: LedgerWriter, step: RedoneStep, in_force: TrainerSettings
+    ) -> None:
         """Go on from the weights that redo gave: publish them under a new version, say how far they are, checkpoint."""
-        ledger = self.ledger
+        ledger, recording = history.state, self._recording(history)
         published = read_notices(self.broker, self.topics, ledger)[ledger.version]
         distance = weights_distance(step.weights, self.store.fetch(published, recording.downloads))
         reason = compare_environment(recording.genesis, self.engine.describe()).named_differences
@@ -256,21 +300,25 @@ class TakeOver:
             reason or "no difference of machine type and versions is known",
             in_force.freshness,
         )
-        self._commit(record, notice)
+        _commit(ledger, writer, record, notice)
         log.warning("rebased", version=ledger.version, max_difference=distance.max_absolute, reason=reason)
         # A redo gives these weights nowhere else, so the next trainer must find them in a checkpoint.
         self.checkpoints.save(ledger, keep=in_force.trainer.keep_checkpoints)
 
-    def _commit(self, record: LedgerRecord, weights: WeightVersion | None = None) -> None:
-        self.ledger.apply(record, self.writer.commit(record, weights=weights))
+
+def _commit(
+    ledger: LedgerState, writer: LedgerWriter, record: LedgerRecord, weights: WeightVersion | None = None
+) -> None:
+    ledger.apply(record, writer.commit(record, weights=weights))
 
 
 def _control_reader(
-    settings: TrainerSettings, broker: Broker, topics: RunTopics, ledger: LedgerState
+    settings: TrainerSettings, broker: Broker, topics: RunTopics, ledger: LedgerState, epoch: TrainerEpoch
 ) -> ControlReader:
     return ControlReader(
         broker,
         topics,
+        epoch,
         num_task_partitions=settings.broker.max_workers,
         is_issued=partial(
             is_issued_by_a_dispatcher,

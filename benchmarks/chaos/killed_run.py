@@ -35,8 +35,9 @@ window_seconds = 180.0
 """How long it may take until the next of the planted windows is reached before they are given up."""
 closing_seconds = 600.0
 _tick_seconds = 0.02
-_steps_after_kills = 2
-_settings = {
+steps_after = 2
+"""Steps that a run still takes when it goes on to its end."""
+endless_settings = {
     "run.num_steps": 1_000_000,
     "supervision.max_restarts": 1_000_000,
     "supervision.first_delay_seconds": 0.1,
@@ -161,30 +162,31 @@ def chaos_run(
     """
     points = home / "crash-points"
     points.mkdir(parents=True)
-    with _up(name, home, points, options) as up:
+    with started(name, home, points, options) as up:
         chaos = Chaos(up, points, on_kill)
-        _wait_for_first_step(up, home / "chaos.log")
+        wait_for_first_step(up, home / "chaos.log")
         for kills in plan_rounds(seed, targets, longest_pause_seconds):
             chaos.carry_out(kills)
             if chaos.is_over:
-                raise _failed(f"run {name} ended by itself with exit status {up.returncode}", home)
+                raise chaos_failed(f"run {name} ended by itself with exit status {up.returncode}", home)
             if chaos.kills.total() >= num_kills:
                 break
-        _stop(up, name, home)
+        stop(up, name, home)
     run = ChaosRun(name=name, home=home, kills=dict(chaos.kills), missed=tuple(chaos.missed))
     summary = json.loads((home / "runs" / name / "summary.json").read_text())
-    _output_of(run, "resume", "--plain", "--set", f"run.num_steps={summary['steps'] + _steps_after_kills}")
+    output_of(run, "resume", "--plain", "--set", f"run.num_steps={summary['steps'] + steps_after}")
     return run
 
 
-def _stop(up: subprocess.Popen[bytes], name: str, home: Path) -> None:
+def stop(up: subprocess.Popen[bytes], name: str, home: Path) -> None:
+    """End it gracefully. Raises ChildFailed where it ends otherwise, or not in time."""
     up.terminate()
     try:
         status = up.wait(closing_seconds)
     except subprocess.TimeoutExpired:
-        raise _failed(f"run {name} did not stop in {closing_seconds:.0f} s", home) from None
+        raise chaos_failed(f"run {name} did not stop in {closing_seconds:.0f} s", home) from None
     if status != 128 + signal.SIGTERM:
-        raise _failed(f"run {name} stopped with exit status {status}", home)
+        raise chaos_failed(f"run {name} stopped with exit status {status}", home)
 
 
 def verify(run: ChaosRun) -> tuple[str, ...]:
@@ -192,11 +194,12 @@ def verify(run: ChaosRun) -> tuple[str, ...]:
 
     Returns the lines of the audit. Raises ChildFailed, with what they said, when something is off or a step differs.
     """
-    said = [_output_of(run, "audit"), _output_of(run, "replay")]
+    said = [output_of(run, "audit"), output_of(run, "replay")]
     return tuple(said[0].splitlines())
 
 
-def _output_of(run: ChaosRun, command: str, *options: str) -> str:
+def output_of(run: ChaosRun, command: str, *options: str) -> str:
+    """What a command of `rollog` says of that run. Raises ChildFailed where it fails."""
     words = [sys.executable, "-m", "rollog.cli.main", command, run.name, "--home", str(run.home), *options]
     ended = subprocess.run(words, check=False, capture_output=True, text=True)  # our own command
     if ended.returncode:
@@ -208,9 +211,16 @@ def _output_of(run: ChaosRun, command: str, *options: str) -> str:
 
 
 @contextmanager
-def _up(name: str, home: Path, points: Path, options: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
+def started(
+    name: str,
+    home: Path,
+    points: Path,
+    options: Sequence[str],
+    settings: Mapping[str, object] = endless_settings,
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A `rollog up` that reaches the windows named in `points`; it is killed at the end."""
     command = [sys.executable, "-m", "rollog.cli.main", "up", "--plain", "--home", str(home), "--run", name]
-    command += [*options, *set_options(_settings)]
+    command += [*options, *set_options(settings)]
     with (home / "chaos.log").open("wb") as output:
         process = subprocess.Popen(  # our own command
             command,
@@ -225,15 +235,17 @@ def _up(name: str, home: Path, points: Path, options: Sequence[str]) -> Iterator
             process.wait()
 
 
-def _wait_for_first_step(up: subprocess.Popen[bytes], log: Path) -> None:
+def wait_for_first_step(up: subprocess.Popen[bytes], log: Path) -> None:
+    """Raises ChildFailed where it does not come."""
     deadline = time.monotonic() + closing_seconds
     while "step 1/" not in log.read_text(errors="replace"):
         if up.poll() is not None or time.monotonic() > deadline:
-            raise _failed("the run did not come to its first step", log.parent)
+            raise chaos_failed("the run did not come to its first step", log.parent)
         time.sleep(_tick_seconds)
 
 
-def _failed(what: str, home: Path) -> ChildFailed:
+def chaos_failed(what: str, home: Path) -> ChildFailed:
+    """The error of a run, with the end of what it said."""
     log = home / "chaos.log"
     lines = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
     return ChildFailed(f"{what}; the end of {log}:\n{lines}")

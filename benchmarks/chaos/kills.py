@@ -67,14 +67,27 @@ def plan_rounds(
 
 def kill_role(ancestor: int, role: Role) -> bool:
     """SIGKILL one process of that role below `ancestor`; whether there was one."""
+    return signal_role(ancestor, role, signal.SIGKILL) is not None
+
+
+def signal_role(ancestor: int, role: Role, number: signal.Signals) -> int | None:
+    """Send a signal to one process of that role below `ancestor`; its process id, None where there was none."""
     for pid, command in descendants(ancestor):
         if _commands[role] in command:
             try:
-                os.kill(pid, signal.SIGKILL)
+                os.kill(pid, number)
             except ProcessLookupError:
                 continue
-            return True
-    return False
+            return pid
+    return None
+
+
+def is_suspended(pid: int) -> bool:
+    """Whether a process is stopped by a signal (Linux)."""
+    try:
+        return Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()[0] == "T"
+    except OSError:
+        return False
 
 
 def descendants(ancestor: int) -> list[tuple[int, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.chaos.killed_run import Target, chaos_run, verify
 from benchmarks.chaos.kills import Role
+from benchmarks.chaos.suspended_run import suspended_run
 from benchmarks.harness.demo_run import as_published, set_options
 from benchmarks.harness.figures import Figure
 from rollog.kernel.crash_points import CrashPoint
@@ -29,7 +31,7 @@ def measure_chaos(
     *, num_kills: int, seed: int, engine: str, cache: Path, on_progress: Callable[[str], None]
 ) -> list[Figure]:
     """Runs of the demo with all targets until so many deaths took place. Raises ChildFailed as the parts do."""
-    targets = [target for target in (*Role, *CrashPoint) if engine == "vllm" or target is not Role.ENGINE]
+    targets = _targets(engine)
     options = set_options({**_demo, "rollout.engine": engine})
     kills: Counter[Target] = Counter()
     num_runs = num_missed = 0
@@ -54,6 +56,44 @@ def measure_chaos(
         num_runs += 1
         num_missed += len(run.missed)
     return _figures(kills, num_runs, num_missed)
+
+
+def measure_suspensions(
+    *, suspended_seconds: float, seed: int, engine: str, cache: Path, on_progress: Callable[[str], None]
+) -> list[Figure]:
+    """One run of the demo in which everybody is suspended once, at a moment and at each window, in a drawn order.
+
+    Raises ChildFailed where the run does not go on, or something is off in it.
+    """
+    everyone: list[Target | None] = [*_targets(engine), None]
+    for unreached in (CrashPoint.REDO_RUNNING, CrashPoint.GRANT_SENT):
+        everyone.remove(unreached)  # nobody comes by there while nobody dies
+    random.Random(seed).shuffle(everyone)  # a plan that can be repeated
+    cache.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix="rollog-chaos-") as directory:
+        home = Path(directory) / "home"
+        home.mkdir()
+        (home / "cache").symlink_to(cache.resolve())
+        run = suspended_run(
+            "chaos-suspended",
+            home,
+            set_options({**_demo, "rollout.engine": engine}),
+            suspensions=[(target, suspended_seconds) for target in everyone],
+            on_suspended=on_progress,
+        )
+        for line in verify(run):
+            on_progress(line)
+    return [
+        Figure(
+            name=f"chaos.suspensions.{suspended_seconds:g}s",
+            value=len(everyone),
+            unit="suspensions, the run audited clean and replayed equal",
+        )
+    ]
+
+
+def _targets(engine: str) -> list[Target]:
+    return [target for target in (*Role, *CrashPoint) if engine == "vllm" or target is not Role.ENGINE]
 
 
 def _figures(kills: Counter[Target], num_runs: int, num_missed: int) -> list[Figure]:

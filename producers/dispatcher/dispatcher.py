@@ -169,8 +169,7 @@ class Dispatcher(Component):
             return
         if now - self._stop_sent_at > self._settings.dispatch.stop_timeout_seconds:
             # A worker that hangs must not keep the run from its close.
-            for open_task in self.state.credits.all():
-                self._leases.lose(open_task)
+            self._leases.lose_all()
         if len(self.state.credits) == 0:
             # Stopped promises that every sample is in the log; the `lost` ones are this process's own.
             self._sender.flush()

@@ -175,6 +175,12 @@ class LeaseKeeper:
             self._sender.lost(sample)
         log.info("task lost", task=open_task.task_id, worker=open_task.worker_id)
 
+    def lose_all(self) -> None:
+        """Declare every open task lost whose sample is not in the log; later, where the broker does not answer."""
+        if self._read_on():
+            for open_task in self._state.credits.all():
+                self.lose(open_task)
+
     def lose_tasks_without_grant(self) -> None:
         """Declare tasks lost whose grant is not live: nobody will end them (an earlier dispatcher died between)."""
         live = {

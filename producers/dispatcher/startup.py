@@ -1,5 +1,6 @@
 """How a dispatcher takes a run over: everything that happens before its first turn.
 
+0. As a reader alone: read what a dispatcher can be refused for. One that is at work goes on if it comes to that.
 1. Commit the next epoch to `control`. Whatever an older dispatcher still writes there is void from now on.
 2. Write a fence of that epoch to every tasks partition. Tasks of older epochs behind it are void.
 3. Fetch the end of every topic, then read the log up to these ends and fold it into the state.
@@ -25,45 +26,34 @@ from producers.dispatcher.reader import LogReader
 from producers.dispatcher.sender import TaskSender
 from producers.dispatcher.state import DispatcherState
 from producers.dispatcher.tasks import is_issued_by_a_dispatcher
+from rollog.kernel.broker.closing import Closing
 from rollog.kernel.broker.ports import TopicPartition
-from rollog.kernel.broker.reading import read_to_end, read_until
+from rollog.kernel.broker.reading import read_until
 from rollog.kernel.broker.topics import RunTopics
+from rollog.kernel.errors import BrokerTimeout
 from rollog.kernel.logs import get_logger
-from rollog.rules.control_log import ControlLog
+from rollog.kernel.metrics import Metrics
+from rollog.rules.epochs import taken_epoch
 from rollog.rules.headers import SampleLimits
-from rollog.rules.reading import control_record
 from schemas import DispatcherEpoch, RolloutTask
-from schemas.codec import encode
-from schemas.headers import headers_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from producers.dispatcher.settings import DispatcherSettings
-    from rollog.kernel.broker.ports import Broker, Consumer, Producer
-    from rollog.kernel.metrics import Metrics
+    from rollog.kernel.broker.ports import Broker, Consumer, Delivery, Headers, Producer
     from schemas import Grant, Prompt
 
 log = get_logger("dispatcher")
 
-commit_seconds = 30.0
 fence_seconds = 60.0
 
 
-def take_epoch(broker: Broker, topics: RunTopics, dispatcher_id: str, *, num_partitions: int) -> int:
-    """Fence earlier dispatchers' transactions, then commit the next epoch to control."""
-    found = ControlLog(num_partitions)
+def take_epoch(broker: Broker, topics: RunTopics, dispatcher_id: str) -> int:
+    """Fence earlier dispatchers' transactions, then commit the next epoch to control. Raises as `taken_epoch`."""
+    own = DispatcherEpoch(epoch=0, dispatcher_id=dispatcher_id)
     with broker.transactional_producer(topics.dispatcher_transactional_id) as producer:
-        with broker.consumer(client_id="dispatcher-takeover") as consumer:
-            for record in map(control_record, read_to_end(consumer, topics.control, 0)):
-                if record is not None:
-                    found.add(record)
-        epoch = found.epoch + 1
-        notice = DispatcherEpoch(epoch=epoch, dispatcher_id=dispatcher_id)
-        producer.begin()
-        producer.send(topics.control, 0, encode(notice), headers=headers_of(notice))
-        producer.commit(commit_seconds)
-    return epoch
+        return taken_epoch(broker, topics.control, producer, own).epoch
 
 
 def fence_partitions(sender: TaskSender, topics: RunTopics, num_partitions: int) -> dict[TopicPartition, int]:
@@ -88,20 +78,39 @@ class TakeOver:
     clock: Callable[[], float] = time.monotonic
 
     def start(self) -> Dispatcher:
-        """Connect and take the run over. Raises Superseded when a newer dispatcher owns the run already."""
+        """Connect and take the run over.
+
+        Raises, with an earlier dispatcher at work as before: LedgerError, TopicMismatch or DecodeError where the run
+        cannot go on. Raises Superseded or Expired where another one takes over meanwhile.
+        """
         with ExitStack() as opened:
             producer = opened.enter_context(self.broker.producer(client_id="dispatcher"))
             consumer = opened.enter_context(self.broker.consumer(client_id="dispatcher"))
+            self.check(consumer)
             dispatcher = self.complete(producer, consumer)
             opened.pop_all()  # from here on the dispatcher closes them
         return dispatcher
 
+    def check(self, consumer: Consumer) -> None:
+        """Fold, as a reader alone, all that a dispatcher can be refused for: samples and tasks refuse nobody."""
+        ends = consumer.end_offsets(self._partitions())
+        history = self._read_history(consumer, ends, epoch=0)
+        now = self.clock()
+        state = DispatcherState(self.settings, len(self.held_out))
+        rebuild(state, history, now)
+        broker = self.settings.broker
+        unwritten = TaskSender(
+            _Nowhere(), self._topics, 0, broker.samples_partitions, max_record_bytes=broker.max_record_bytes
+        )
+        reader = self._reader(state, unwritten, history, Metrics())
+        evaluations = {place: end for place, end in ends.items() if place.topic == self._topics.evaluations}
+        for record in read_until(consumer, consumer.beginning_offsets(evaluations), evaluations):
+            reader.take_in(record, now)
+
     def complete(self, producer: Producer, consumer: Consumer) -> Dispatcher:
         """Take the run over with clients that are open; the dispatcher closes them."""
         settings, topics = self.settings, self._topics
-        epoch = take_epoch(
-            self.broker, topics, self.dispatcher_id, num_partitions=settings.broker.max_workers
-        )
+        epoch = take_epoch(self.broker, topics, self.dispatcher_id)
         sender = TaskSender(
             producer,
             topics,
@@ -118,7 +127,7 @@ class TakeOver:
         state = DispatcherState(settings, len(self.held_out))
         grants = rebuild(state, history, now)
         state.check_epoch(epoch)
-        reader = self._reader(state, sender, history)
+        reader = self._reader(state, sender, history, self.metrics)
         self._read_results(consumer, reader, ends, now)
         parts = self._parts(producer, consumer, state, reader=reader, sender=sender, epoch=epoch)
         _resume_grants(parts.leases, grants.values())
@@ -164,13 +173,15 @@ class TakeOver:
             task, settings.run_config.seed, num_replicas=settings.groups.num_replicas
         )
 
-    def _reader(self, state: DispatcherState, sender: TaskSender, history: History) -> LogReader:
+    def _reader(
+        self, state: DispatcherState, sender: TaskSender, history: History, metrics: Metrics
+    ) -> LogReader:
         settings = self.settings
         reader = LogReader(
             state,
             self._topics,
             sender=sender,
-            metrics=self.metrics,
+            metrics=metrics,
             limits=SampleLimits(
                 num_partitions=settings.broker.samples_partitions,
                 num_replicas=settings.groups.num_replicas,
@@ -233,6 +244,38 @@ class TakeOver:
             leases=leases,
             issuer=issuer,
         )
+
+
+class _Nowhere(Closing):
+    """A producer that writes nothing: for a reader that would set records aside."""
+
+    def send(
+        self,
+        topic: str,
+        partition: int,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: Headers = (),
+    ) -> Delivery:
+        """Send nothing."""
+        del topic, partition, value, key, headers
+        return _NoDelivery()
+
+    def flush(self, timeout_seconds: float) -> None:
+        """Nothing is on its way."""
+
+
+class _NoDelivery:
+    """Of a record that is never written."""
+
+    def done(self) -> bool:
+        """Nothing will become of it."""
+        return False
+
+    def offset(self, timeout_seconds: float) -> int:
+        """Raise BrokerTimeout: it never gets one."""
+        raise BrokerTimeout(f"no acknowledgement within {timeout_seconds:g} s: nothing was sent")
 
 
 def _resume_grants(leases: LeaseKeeper, grants: Iterable[Grant]) -> None:

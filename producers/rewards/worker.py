@@ -23,6 +23,7 @@ _log = get_logger("rewards")
 _start_timeout_seconds = 120.0
 _reopen_seconds = 1.0
 _calls_per_process = 32
+_suspended_seconds = 2.0
 
 
 @dataclass(eq=False)
@@ -230,9 +231,14 @@ class RewardWorker(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
         loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(self._pool.timeout_seconds, self._kill_if_late)
+        due = loop.time() + self._pool.timeout_seconds
+        self._timer = loop.call_at(due, self._kill_if_late, due)
 
-    def _kill_if_late(self) -> None:
+    def _kill_if_late(self, due: float) -> None:
+        # Who looks so late was suspended, the process perhaps with it: its time begins again.
+        if asyncio.get_running_loop().time() - due > _suspended_seconds:
+            self._restart_timer()
+            return
         if self.calls and self.process is not None:
             self._reason = f"the reward function took longer than {self._pool.timeout_seconds:g} s"
             self._pool.num_kills += 1

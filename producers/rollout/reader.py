@@ -6,6 +6,7 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from producers.rollout.threads import opened_on
 from rollog.kernel.broker.ports import TopicPartition
 from rollog.kernel.broker.reading import read_until
 from schemas import LedgerKind, LedgerRecord
@@ -42,13 +43,7 @@ class LogReader:
     async def open(cls, broker: Broker, topics: RunTopics, worker_id: str) -> Self:
         """Connect, and read control and weights from their first records."""
         thread = ThreadPoolExecutor(1, thread_name_prefix="reader")
-        try:
-            consumer = await asyncio.get_running_loop().run_in_executor(
-                thread, _open_consumer, broker, topics, worker_id
-            )
-        except BaseException:
-            thread.shutdown(wait=False)
-            raise
+        consumer = await opened_on(thread, lambda: _open_consumer(broker, topics, worker_id))
         return cls(broker, consumer, thread, topics)
 
     async def poll(self) -> list[Record]:

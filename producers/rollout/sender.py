@@ -1,4 +1,4 @@
-"""What the worker writes: samples, heartbeats and dead letters, by one producer on a thread of its own.
+"""What the worker writes but its heartbeats: samples and dead letters, by one producer on a thread of its own.
 
 Bytes that the broker has not acknowledged are bounded: rollouts wait for room before they free their slot. A
 task counts as open until its sample is acknowledged, so that nobody declares it lost in between.
@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from producers.rollout.threads import opened_on
 from rollog.kernel.crash_points import CrashPoint, reach
 
 if TYPE_CHECKING:
@@ -69,23 +70,13 @@ class SampleSender:
             # Twice the bound, so that this class is the one that waits, and the producer's thread never does.
             return broker.producer(client_id=client_id, max_in_flight_bytes=2 * max_in_flight_bytes)
 
-        try:
-            producer = await asyncio.get_running_loop().run_in_executor(thread, connect)
-        except BaseException:
-            thread.shutdown(wait=False)
-            raise
-        return cls(producer, thread, max_in_flight_bytes=max_in_flight_bytes)
+        return cls(await opened_on(thread, connect), thread, max_in_flight_bytes=max_in_flight_bytes)
 
     @property
     def unacknowledged_task_ids(self) -> list[str]:
         """Tasks whose samples are in flight."""
         entries = [*(entry for entry, _ in self._sent), *self._sending, *self._queue]
         return [entry.task_id for entry in entries if entry.task_id is not None]
-
-    def holds(self, entry: Outgoing | None) -> bool:
-        """Whether this record is still in flight."""
-        in_flight = (*(sent for sent, _ in self._sent), *self._sending, *self._queue)
-        return any(other is entry for other in in_flight)
 
     async def wait_for_room(self) -> None:
         """Return when there is room for more."""

@@ -277,6 +277,11 @@ class WorkerSession:
             self._num_running -= entry.task.num_replicas
         return self._advance()
 
+    def was_suspended(self, seconds: float) -> None:
+        """Give running tasks the time back in which this process did not run: it says nothing about them."""
+        for entry in self._running.values():
+            entry.started_at += seconds
+
     def end_overdue(self) -> list[Action]:
         """End running tasks that took longer than they may."""
         now = self._clock()

@@ -22,13 +22,14 @@ from typing import TYPE_CHECKING, Any
 from producers.rollout import actions
 from producers.rollout.actions import failed
 from producers.rollout.downloads import Downloads
+from producers.rollout.heartbeats import Heartbeats
 from producers.rollout.outcomes import Replica, replicas_of, undecodable_task_sample, unfinished_sample
 from producers.rollout.publishing import RecordWriter
 from producers.rollout.reader import LogReader
 from producers.rollout.reloading import Reloader
 from producers.rollout.reporting import WorkerReport
 from producers.rollout.rollouts import RolloutMaker
-from producers.rollout.sender import Outgoing, SampleSender
+from producers.rollout.sender import SampleSender
 from producers.rollout.session import WorkerSession
 from producers.rollout.tasks import TaskLimits
 from rollog.kernel.broker.topics import RunTopics
@@ -57,6 +58,8 @@ _gather_seconds = 0.03
 _commit_seconds = 1.0
 _leave_seconds = 15.0
 _flush_seconds = 10.0
+_suspended_seconds = 2.0
+"""A tick that comes so much too late tells of a time in which no rollout could go on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,13 +78,23 @@ class WorkerParts:
     metrics: Metrics
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerConnections:
+    """What a worker reads and writes with, each on a thread of its own."""
+
+    reader: LogReader
+    sender: SampleSender
+    heartbeats: Heartbeats
+
+
 @asynccontextmanager
 async def open_worker(
     settings: RolloutSettings, parts: WorkerParts, *, worker_id: str, stop: threading.Event
 ) -> AsyncIterator[RolloutWorker]:
     """A worker that is connected to the broker. At the end everything it is made of is closed.
 
-    Closed are, in this order, rewards, engine, downloads, sender and reader, each whatever becomes of the others.
+    Closed are, in this order, rewards, engine, downloads, heartbeats, sender and reader, each whatever becomes of the
+    others.
     """
     topics = RunTopics(settings.prefix, settings.run)
     downloads = Downloads(parts.store, settings.home / "downloads" / worker_id)
@@ -93,8 +106,17 @@ async def open_worker(
         connections.push_async_callback(reader.close)
         sender = await SampleSender.open(parts.broker, worker_id, max_in_flight_bytes=max_bytes)
         connections.push_async_callback(sender.close)
+        heartbeats = await Heartbeats.open(
+            parts.broker, worker_id, every_seconds=settings.rollout.heartbeat_seconds
+        )
+        connections.push_async_callback(heartbeats.close)
         yield RolloutWorker(
-            settings, parts, reader=reader, sender=sender, downloads=downloads, worker_id=worker_id, stop=stop
+            settings,
+            parts,
+            connections=WorkerConnections(reader=reader, sender=sender, heartbeats=heartbeats),
+            downloads=downloads,
+            worker_id=worker_id,
+            stop=stop,
         )
 
 
@@ -113,8 +135,7 @@ class RolloutWorker:
         settings: RolloutSettings,
         parts: WorkerParts,
         *,
-        reader: LogReader,
-        sender: SampleSender,
+        connections: WorkerConnections,
         downloads: Downloads,
         worker_id: str,
         stop: threading.Event,
@@ -125,8 +146,9 @@ class RolloutWorker:
         self._parts = parts
         self._topics = topics
         self._stop = stop
-        self._reader = reader
-        self._sender = sender
+        self._reader = connections.reader
+        self._sender = connections.sender
+        self._heartbeats = connections.heartbeats
         self._session = _session(settings, worker_id)
         self._report = WorkerReport(
             self._session, parts.engine, parts.metrics, capacity=config.capacity, reload=config.reload
@@ -158,7 +180,6 @@ class RolloutWorker:
         self._leaves = asyncio.Event()
         self._spawned: set[asyncio.Task[None]] = set()
         self._rollouts: set[asyncio.Task[None]] = set()
-        self._last_heartbeat: Outgoing | None = None
         self._dead_letters = DeadLetterLimit(settings.broker.max_dead_letters_in_a_row)
         self._task_limits = TaskLimits(
             num_sample_partitions=settings.broker.samples_partitions, num_replicas=settings.num_replicas
@@ -190,6 +211,7 @@ class RolloutWorker:
         async with self._group as group:
             background = [
                 group.create_task(_for_ever(self._sender.run()), name="sender"),
+                group.create_task(_for_ever(self._heartbeats.run()), name="heartbeats"),
                 group.create_task(_for_ever(self._read()), name="reader"),
             ]
             tick = group.create_task(_for_ever(self._tick()), name="tick")
@@ -232,17 +254,20 @@ class RolloutWorker:
                 self._beat()
 
     async def _tick(self) -> None:
-        last_beat_at = time.monotonic()
+        last_beat_at = last_tick_at = time.monotonic()
         while True:
             await asyncio.sleep(_tick_seconds)
+            now = time.monotonic()
+            if now - last_tick_at > _suspended_seconds:
+                _log.warning("was suspended, or had no processor", seconds=now - last_tick_at)
+                self._session.was_suspended(now - last_tick_at)
+            last_tick_at = now
             self._report.observe()
             self._leave_if_stopped()
             if time.monotonic() - last_beat_at >= self._settings.rollout.heartbeat_seconds:
                 last_beat_at = time.monotonic()
                 self._act(self._session.end_overdue())
-                # While the broker is away one waiting heartbeat is enough: the queue must not grow.
-                if not self._sender.holds(self._last_heartbeat):
-                    self._beat()
+                self._beat()
 
     def _leave_if_stopped(self) -> None:
         if self._stop.is_set():
@@ -261,8 +286,7 @@ class RolloutWorker:
     def _beat(self) -> None:
         # A task counts as open until its sample is acknowledged, or the dispatcher would declare it lost before.
         open_tasks = [*self._session.open_task_ids, *self._sender.unacknowledged_task_ids]
-        self._last_heartbeat = self._writer.heartbeat(self._report.status(open_tasks))
-        self._sender.add(self._last_heartbeat)
+        self._heartbeats.put(self._writer.heartbeat(self._report.status(open_tasks)))
 
     def _take(self, records: Iterable[Record]) -> None:
         for record in records:
@@ -370,9 +394,10 @@ class RolloutWorker:
         if self._rollouts:
             await asyncio.wait(self._rollouts, timeout=_leave_seconds)
         tick.cancel()  # no heartbeat may land behind the tombstone
-        self._sender.add(self._writer.tombstone(self._session.worker_id))
         try:
+            # The samples first: what is open when the tombstone is read is lost.
             await self._sender.flush(_flush_seconds)
+            await self._heartbeats.leave(self._writer.tombstone(self._session.worker_id), _flush_seconds)
         except TimeoutError:
             _log.warning("left without acknowledgement", open_tasks=len(self._sender.unacknowledged_task_ids))
         await self._reader.commit(self._session.tasks_position)

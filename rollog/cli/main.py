@@ -72,7 +72,10 @@ for command in (
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run `rollog` and exit with 0, 1 (failed), 2 (settings, data, usage), 78 (superseded) or 128 + signal."""
+    """Run `rollog` and exit.
+
+    With 0, 1 (failed), 2 (settings, data, usage), 75 (start it again), 78 (superseded) or 128 + signal.
+    """
     _find_modules_here()
     exit_on_sigterm()
     words = list(sys.argv[1:] if arguments is None else arguments)

@@ -1,8 +1,8 @@
-"""Named windows of the protocol in which a process can be made to die, to show that nothing is lost there.
+"""Named windows of the protocol in which a process can be made to die or to stop, to show that nothing is lost there.
 
 Where the environment variable CRASH_POINTS_DIRECTORY names a directory, a process that reaches a window finds out
-whether a file of that name lies there; whoever removes it kills itself with SIGKILL: one death for each file. Without
-the variable, reaching a window does nothing.
+whether a file of that name lies there; whoever removes it kills itself with SIGKILL, or stops itself with SIGSTOP where
+the file says so: one death, or suspension, for each file. Without the variable, reaching a window does nothing.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from enum import StrEnum
 from pathlib import Path
 
 directory_variable = "CRASH_POINTS_DIRECTORY"
+suspends = "suspend"
+"""What a file holds that stops whoever removes it."""
 
 
 class CrashPoint(StrEnum):
@@ -37,12 +39,14 @@ class CrashPoint(StrEnum):
 
 
 def reach(point: CrashPoint) -> None:
-    """Die here if somebody wants to see that."""
+    """Die or stop here if somebody wants to see that."""
     directory = os.environ.get(directory_variable)
     if directory is None:
         return
+    mark = Path(directory) / point
     try:
-        (Path(directory) / point).unlink()
+        wanted = signal.SIGSTOP if mark.read_text() == suspends else signal.SIGKILL
+        mark.unlink()
     except FileNotFoundError:
         return
-    os.kill(os.getpid(), signal.SIGKILL)
+    os.kill(os.getpid(), wanted)

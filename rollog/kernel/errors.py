@@ -6,7 +6,7 @@
     ├── BrokerError            Kafka said no, or nothing
     │   ├── BrokerUnreachable  no broker answered within the bound
     │   ├── BrokerTimeout      the outcome of a send or a commit is unknown: exit and recover
-    │   ├── ProducerFenced     another process took over this transactional id: never restart
+    │   ├── ProducerFenced     the broker takes nothing more from this producer: replaced, or too slow
     │   ├── RecordTooLarge     a record is over the topic's or the client's limit
     │   ├── TopicMismatch      a topic is missing or differs from what the run needs
     │   └── ArchiveError       an archive is damaged, altered, or asked for what only a live broker does
@@ -18,7 +18,8 @@
     ├── RewardError            one reward could not be computed: its sample fails
     ├── RunExists              a run name is taken
     ├── RunNotFound            no manifest of that name
-    ├── Superseded             a newer dispatcher owns the run: never restart
+    ├── Superseded             a newer dispatcher or trainer owns the run: never restart
+    ├── Expired                suspended, or without a broker, for too long: start it again
     └── ChildFailed            a supervised process gave up
 
 Every message names the value, the place and the remedy.
@@ -28,6 +29,9 @@ from __future__ import annotations
 
 exit_status_fenced = 78
 """Exit status of a role that was superseded; no supervisor restarts it."""
+
+exit_status_expired = 75
+"""Exit status of a role that is whole but was suspended, or had no broker, for too long: it is started again."""
 
 exit_status_configuration = 2
 """Exit status of a role that cannot work with its settings or data; no supervisor restarts it."""
@@ -58,7 +62,11 @@ class BrokerTimeout(BrokerError):
 
 
 class ProducerFenced(BrokerError):
-    """Another process took over this transactional id."""
+    """The broker takes nothing more from this producer.
+
+    Another process took over its transactional id, or a transaction stayed open for too long: Kafka does not say which.
+    `rollog.rules.epochs` tells them apart for dispatcher and trainer.
+    """
 
 
 class RecordTooLarge(BrokerError):
@@ -106,7 +114,11 @@ class RunNotFound(RollogError):
 
 
 class Superseded(RollogError):
-    """A newer dispatcher owns the run."""
+    """A newer dispatcher or trainer owns the run."""
+
+
+class Expired(RollogError):
+    """A role was suspended, or its broker did not answer, for too long; nobody took its place. Start it again."""
 
 
 class ChildFailed(RollogError):
@@ -115,8 +127,10 @@ class ChildFailed(RollogError):
 
 def exit_status(error: BaseException) -> int:
     """The status with which a command ends on `error`."""
-    if isinstance(error, ProducerFenced | Superseded):
+    if isinstance(error, Superseded):
         return exit_status_fenced
+    if isinstance(error, Expired):
+        return exit_status_expired
     if isinstance(error, ConfigError | DataError):
         return exit_status_configuration
     return 1

@@ -1,7 +1,7 @@
 """What of `control` counts: which epochs exist, which grants were given, and which records cannot be.
 
-Anybody may be able to write there. A record that no dispatcher of the run can have written is named and ignored, by
-dispatcher, workers and trainer alike: each folds the topic from its first record with `ControlLog`.
+Anybody may be able to write there. A record that no dispatcher or trainer of the run can have written is named and
+ignored, by dispatcher, workers and trainer alike: each folds the topic from its first record with `ControlLog`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from schemas import DatasetEnd, DispatcherEpoch, Grant
+from schemas import DatasetEnd, DispatcherEpoch, Grant, TrainerEpoch
 
 if TYPE_CHECKING:
     from rollog.rules.reading import ControlRecord
@@ -23,7 +23,7 @@ class ControlLog:
 
     | a record | counts if |
     | --- | --- |
-    | `DispatcherEpoch` | its epoch is the one after the newest |
+    | `DispatcherEpoch`, `TrainerEpoch` | its epoch is the one after the newest of its kind |
     | any other | its epoch exists; of an older epoch it is void, because its writer was overtaken |
     | `Grant` | besides, its partition exists, and it repeats what its grant_id was given first |
     | `DatasetEnd` | besides, its last group is -1 or more |
@@ -33,15 +33,22 @@ class ControlLog:
 
     num_partitions: int
     epoch: int = 0
+    """The newest dispatcher's; those of trainers are counted by themselves and void nothing."""
+    trainer_epoch: int = 0
     grants: dict[str, Grant] = field(default_factory=dict)
     """By grant_id, as given first."""
 
     def refused(self, record: ControlRecord) -> str | None:
-        """Why no dispatcher of the run can have written this record here; None where one can."""
-        if isinstance(record, DispatcherEpoch):
-            if record.epoch == self.epoch + 1:
+        """Why nobody of the run can have written this record here; None where one can."""
+        if isinstance(record, DispatcherEpoch | TrainerEpoch):
+            role, newest = (
+                ("trainer", self.trainer_epoch)
+                if isinstance(record, TrainerEpoch)
+                else ("dispatcher", self.epoch)
+            )
+            if record.epoch == newest + 1:
                 return None
-            return f"a dispatcher's epoch {record.epoch}, the one after {self.epoch} is {self.epoch + 1}"
+            return f"a {role}'s epoch {record.epoch}, the one after {newest} is {newest + 1}"
         name = type(record).__name__
         if not 1 <= record.epoch <= self.epoch:
             return f"a {name} of epoch {record.epoch}; the epochs that exist are 1 to {self.epoch}"
@@ -54,7 +61,12 @@ class ControlLog:
 
     def add(self, record: ControlRecord) -> bool:
         """Fold the next record; whether it counts. What is refused changes nothing."""
-        if self.refused(record) is not None or record.epoch < self.epoch:
+        if self.refused(record) is not None:
+            return False
+        if isinstance(record, TrainerEpoch):
+            self.trainer_epoch = record.epoch
+            return True
+        if record.epoch < self.epoch:
             return False
         match record:
             case DispatcherEpoch(epoch=epoch):

@@ -16,6 +16,7 @@ from schemas import (
     RunClosed,
     Sample,
     Stopped,
+    TrainerEpoch,
 )
 from schemas.codec import SchemaError, decode, decode_as
 
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
     from rollog.kernel.broker.ports import Record
     from rollog.rules.headers import SampleLimits
 
-ControlRecord = DispatcherEpoch | Grant | Revoke | DatasetEnd | Stopped | RunClosed
-control_types = (DispatcherEpoch, Grant, Revoke, DatasetEnd, Stopped, RunClosed)
+ControlRecord = DispatcherEpoch | TrainerEpoch | Grant | Revoke | DatasetEnd | Stopped | RunClosed
+control_types = (DispatcherEpoch, TrainerEpoch, Grant, Revoke, DatasetEnd, Stopped, RunClosed)
 
 
 def read_sample(record: Record, limits: SampleLimits) -> tuple[SampleHeader, Sample | None]:

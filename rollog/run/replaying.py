@@ -6,7 +6,7 @@ because a step may take minutes.
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -155,7 +155,7 @@ def _question(source: _Source, name: str, request: ReplayRequest, asked: Sequenc
 def _engine(source: _Source, settings: TrainerSettings) -> Iterator[TrainingEngine]:
     """The engine on the ranks of a replay."""
     logs = source.recording.downloads
-    with engine_of_ranks(settings, num_ranks=source.num_ranks, logs=logs) as (engine, _):
+    with engine_of_ranks(settings, num_ranks=source.num_ranks, logs=logs) as (engine, _), closing(engine):
         yield engine
 
 

@@ -6,10 +6,13 @@ import signal
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rollog.kernel.errors import exit_status_configuration, exit_status_fenced
+from rollog.kernel.errors import exit_status_configuration, exit_status_expired, exit_status_fenced
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+_most_doublings = 16
+"""Of the pause; far above the longest one, and below what a number of seconds can hold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +25,10 @@ class Exit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartPolicy:
-    """At most `max_restarts` restarts within `window_seconds`, each later than the one before."""
+    """At most `max_restarts` restarts within `window_seconds`, each later than the one before.
+
+    A role that was suspended, or had no broker, for too long is started again without end: it did nothing wrong.
+    """
 
     max_restarts: int = 5
     window_seconds: float = 300.0
@@ -63,13 +69,19 @@ def decide(policy: RestartPolicy, exits: Sequence[Exit]) -> Decision:
         return GiveUp(reason=f"{reason}; another process has taken its place")
     if newest.status == exit_status_configuration:
         return GiveUp(reason=f"{reason}; the same settings and data would fail again")
+    is_expired = newest.status == exit_status_expired
     recent = sum(
-        ended.status != 0 and newest.at_seconds - ended.at_seconds <= policy.window_seconds for ended in exits
+        ended.status != 0
+        and (ended.status == exit_status_expired) == is_expired
+        and newest.at_seconds - ended.at_seconds <= policy.window_seconds
+        for ended in exits
     )
-    if recent > policy.max_restarts:
+    if is_expired:
+        reason = f"{reason}; it was suspended, or its broker did not answer, for too long"
+    elif recent > policy.max_restarts:
         limit = f"{policy.max_restarts} restarts within {policy.window_seconds:g} s"
         return GiveUp(reason=f"{reason}; {limit} were not enough")
-    delay = policy.first_delay_seconds * 2.0 ** (recent - 1)
+    delay = policy.first_delay_seconds * 2.0 ** min(recent - 1, _most_doublings)
     return Restart(after_seconds=min(delay, policy.longest_delay_seconds), reason=reason)
 
 

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rollog.kernel.errors import BrokerTimeout, BrokerUnreachable, Expired
 from rollog.kernel.logs import configure_logging, get_logger
 from rollog.kernel.metrics import Metrics
 from rollog.kernel.signals import StopSignals
@@ -45,9 +46,24 @@ def run_role(
 ) -> int:
     """Run one role to the end of its run. Returns 0 then, and 128 + signal after a graceful stop.
 
-    Raises as `join_run` does, and what the role raises.
+    Raises as `join_run` does, and what the role raises; Expired in place of what only says that the broker was silent.
     """
     configure_logging()
+    try:
+        return _run_joined(role, request, name=name, metrics_port=metrics_port, wait_seconds=wait_seconds)
+    except (BrokerTimeout, BrokerUnreachable) as error:
+        # The role or its broker was suspended, or the broker is away: nothing that a restart could wear out.
+        raise Expired(f"{error}; start the role again: it goes on from the log") from error
+
+
+def _run_joined(
+    role: Callable[[RoleContext], None],
+    request: RunRequest,
+    *,
+    name: str,
+    metrics_port: int | None,
+    wait_seconds: float,
+) -> int:
     run = join_run(request, wait_seconds)
     settings = run.settings
     metrics = Metrics()

@@ -101,7 +101,7 @@ class DispatchConfig(Section):
     replicate: Annotated[bool, FIXED] = True
     """Whether each replica is a task of its own (prompt replication), which spreads long ones over workers; false: one
     task makes all G and holds G slots until the longest of them ends, which spares a run with one worker records."""
-    lease_seconds: Annotated[float, Field(gt=0), FIXED] = 3.0
+    lease_seconds: Annotated[float, Field(gt=0), FIXED] = 10.0
     """Silence after which a worker's tasks are taken back."""
     missing_heartbeats: Annotated[int, Field(ge=1), FIXED] = 4
     """Heartbeats from which a consumed task must be absent before it is declared lost."""

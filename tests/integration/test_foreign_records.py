@@ -21,7 +21,16 @@ from support.small_training import (
 from rollog.kernel.metrics import Metrics
 from rollog.rules.headers import SampleLimits, header_of, record_digest
 from rollog.rules.reasons import other_writer
-from schemas import DeadLetter, DispatcherEpoch, Disposition, Grant, Status, Stopped, int32_array
+from schemas import (
+    DeadLetter,
+    DispatcherEpoch,
+    Disposition,
+    Grant,
+    Status,
+    Stopped,
+    TrainerEpoch,
+    int32_array,
+)
 from schemas.codec import decode_as
 from trainer.control import ControlReader
 from trainer.engines.simulated import SimulatedTrainingEngine
@@ -120,6 +129,7 @@ def test_a_sample_that_is_read_before_its_task_waits_for_it(run: FakeRun, settin
     reader = ControlReader(
         run.broker,
         run.topics,
+        TrainerEpoch(epoch=1, trainer_id="this"),
         num_task_partitions=settings.broker.max_workers,
         is_issued=lambda _task: True,
         closed_groups=(),

@@ -72,6 +72,18 @@ def test_what_failed_starts_again(tmp_path: Path) -> None:
     assert b"status 1, restart 1" in told
 
 
+def test_a_suspension_is_followed_by_a_start_that_counts_for_no_restart(tmp_path: Path) -> None:
+    tries = tmp_path / "tries"
+    process = kept(f"echo try >> {tries}; [ $(wc -l < {tries}) -ge 2 ] || exit 75")
+
+    _, told = process.communicate(timeout=30)
+
+    assert process.returncode == 0
+    assert tries.read_text() == "try\n" * 2
+    assert b"status 75, restart in 1 s" in told
+    assert b"restart 1" not in told
+
+
 def test_a_stop_is_passed_on_and_waited_for(tmp_path: Path) -> None:
     ready = tmp_path / "ready"
     process = kept(f"trap 'exit 143' TERM; touch {ready}; while :; do sleep 0.05; done")

@@ -245,7 +245,7 @@ def test_a_rank_that_hangs_in_a_step_ends_the_step_in_time(tmp_path: Path) -> No
     settings = trainer_settings(tmp_path, RunTopics("rollog-test", "hanging"), make_model(tmp_path / "model"))
     trainer = settings.trainer.model_copy(update={"rank_timeout_seconds": 60.0})
     settings = replace(settings, trainer=trainer)
-    with engine_of_ranks(settings, num_ranks=2, logs=tmp_path) as (engine, _):
+    with engine_of_ranks(settings, num_ranks=2, logs=tmp_path) as (engine, _), closing(engine):
         engine.start(settings.model_path)
         engine.train_step(one_sample(2))
         pid = pid_of_follower(tmp_path / "trainer-rank-1.log")
@@ -362,7 +362,10 @@ def test_samples_in_one_partition_keep_every_rank_busy(recorded: Recorded) -> No
 
 def replayed_on(num_ranks: int, recorded: Recorded, directory: Path) -> tuple[Recording, list[ReplayedStep]]:
     recording = recording_of(recorded.broker, recorded.settings, directory)
-    with engine_of_ranks(recorded.settings, num_ranks=num_ranks, logs=directory) as (engine, _):
+    with (
+        engine_of_ranks(recorded.settings, num_ranks=num_ranks, logs=directory) as (engine, _),
+        closing(engine),
+    ):
         checkpoints = CheckpointStore(recorded.settings.checkpoints).complete()
         checkpoint = restore(engine, recording, checkpoints, at_most=0, may_have_other_ranks=True)
         assert checkpoint is None
@@ -389,6 +392,7 @@ def test_a_replay_on_other_ranks_tells_distances_and_calls_nothing_equal(
     assert line.startswith("NOT COMPARED FOR EQUALITY: recorded on 2 rank(s), replayed on 1")
     with (
         engine_of_ranks(recorded.settings, num_ranks=1, logs=tmp_path) as (engine, _),
+        closing(engine),
         pytest.raises(EngineError, match=r"trained on 2 rank\(s\), here are 1"),
     ):
         restore(engine, recording, [], at_most=0)

@@ -32,7 +32,7 @@ from rollog.kernel.errors import (
     DataError,
     EngineError,
     LedgerError,
-    ProducerFenced,
+    Superseded,
 )
 from rollog.kernel.metrics import Metrics
 from rollog.kernel.weights import WeightsStore
@@ -367,7 +367,7 @@ def test_a_trainer_that_was_fenced_writes_nothing_more(
     with a_trainer(settings, memory_broker) as zombie:
         send_groups(run, zombie, 0, 1)
         with a_trainer(settings, memory_broker) as successor:
-            with pytest.raises(ProducerFenced):
+            with pytest.raises(Superseded, match="epoch 2"):
                 turn_until_version(zombie, 1)
             assert run.ledger()[-1].kind is LedgerKind.GENESIS
             turn_until_version(successor, 1)

@@ -129,6 +129,7 @@ misfortunes: dict[str, Event] = {
     "start_trainer": lambda run, _: run.start_trainer(),
     "kill_trainer": lambda run, _: run.kill_trainer(),
     "cut_commit": cut_commit,
+    "suspend_trainer": lambda run, _: run.suspend_trainer(),
     "overtaken_trainer": lambda run, seed: run.turn_overtaken_trainer(seed),
     "slow_down": slow_down,
     "sample_again": lambda run, seed: run.send_sample_again(seed),

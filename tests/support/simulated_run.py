@@ -19,7 +19,7 @@ from producers.dispatcher.startup import TakeOver
 from producers.rollout.tasks import TaskLimits
 from rollog.kernel.broker.ports import TopicPartition
 from rollog.kernel.broker.topics import RunTopics, ensure_topics, topic_specs
-from rollog.kernel.errors import BrokerTimeout, ProducerFenced, Superseded
+from rollog.kernel.errors import BrokerTimeout, Expired, Superseded
 from rollog.kernel.lifecycle import Component
 from rollog.kernel.metrics import Metrics
 from rollog.kernel.weights import WeightsStore
@@ -231,11 +231,16 @@ class SimulatedRun(Component):
             return
         try:
             self.trainer.run_once()
-        except Killed:
+        except (Killed, Expired):
             self.kill_trainer()
         except BrokerTimeout:
             assert self.broker.is_paused
             self.kill_trainer()
+
+    def suspend_trainer(self) -> None:
+        """It was suspended inside a transaction: the broker takes nothing more from it, though nobody took over."""
+        if self.trainer is not None:
+            self.broker.expire_transaction(self.topics.trainer_transactional_id)
 
     def kill_trainer(self) -> None:
         self.trainer = None
@@ -249,7 +254,7 @@ class SimulatedRun(Component):
             return
         try:
             overtaken.run_once()
-        except ProducerFenced:
+        except Superseded:
             self.overtaken_trainers.remove(overtaken)
 
     # Workers

@@ -144,13 +144,16 @@ class SampleStream(Component):
             self._finished.pop(place, None)
             self._dead_letters.pop(place, None)
 
-    def check_retained(self, low_water_marks: Sequence[int]) -> None:
-        """Raise TopicMismatch, naming the gap, where samples that have no disposition are not in the topic any more."""
-        beginnings = self._consumer.beginning_offsets(self._partitions)
-        for partition, mark in zip(self._partitions, low_water_marks, strict=True):
-            if beginnings[partition] > mark:
-                raise TopicMismatch(
-                    f"{self._topic}, partition {partition.partition}: samples from offset {mark} to "
-                    f"{beginnings[partition] - 1} have no disposition and are no longer in the topic; raise its "
-                    "retention (retention.ms=-1) and restore them from a replica, or start a new run"
-                )
+
+def check_retained(broker: Broker, topic: str, low_water_marks: Sequence[int]) -> None:
+    """Raise TopicMismatch, naming the gap, where samples that have no disposition are not in the topic any more."""
+    partitions = [TopicPartition(topic, partition) for partition in range(len(low_water_marks))]
+    with broker.consumer(client_id="trainer-samples") as consumer:
+        beginnings = consumer.beginning_offsets(partitions)
+    for partition, mark in zip(partitions, low_water_marks, strict=True):
+        if beginnings[partition] > mark:
+            raise TopicMismatch(
+                f"{topic}, partition {partition.partition}: samples from offset {mark} to "
+                f"{beginnings[partition] - 1} have no disposition and are no longer in the topic; raise its "
+                "retention (retention.ms=-1) and restore them from a replica, or start a new run"
+            )

@@ -4,18 +4,21 @@ Produces, in one Kafka transaction: the ledger record (steps), the notice of the
 letters for samples it found dead (dead-letters), and the low-water marks as the trainer group's offsets.
 Waits for every acknowledgement before the commit. On crash the broker aborts what was open, at the latest when the
 next trainer fences this one. A time-out leaves the outcome unknown, so the caller must exit and recover from the
-ledger; being fenced is final.
+ledger. Where the broker takes nothing more, `control` says whether another trainer took over (`rollog.rules.epochs`).
 """
 
 from __future__ import annotations
 
+import secrets
 from typing import TYPE_CHECKING
 
 from rollog.kernel.broker.ports import TopicPartition
 from rollog.kernel.crash_points import CrashPoint, reach
-from rollog.kernel.errors import RecordTooLarge
+from rollog.kernel.errors import BrokerTimeout, ProducerFenced, RecordTooLarge
 from rollog.kernel.lifecycle import Component
+from rollog.rules.epochs import taken_epoch, why_ended
 from rollog.rules.ledger_state import record_hash
+from schemas import TrainerEpoch
 from schemas.codec import encode
 from schemas.headers import headers_of
 
@@ -31,7 +34,11 @@ framing_allowance_bytes = 4096
 
 
 class LedgerWriter(Component):
-    """Commits ledger records under the run's trainer id. Creating one fences every earlier trainer."""
+    """Commits ledger records under the run's trainer id and an epoch of its own.
+
+    Creating one fences every earlier trainer, then commits the next epoch to `control`. Raises Superseded or Expired
+    where another one does so meanwhile, BrokerTimeout where the broker does not answer.
+    """
 
     def __init__(
         self,
@@ -41,12 +48,19 @@ class LedgerWriter(Component):
         transaction_timeout_seconds: float,
         max_record_bytes: int,
     ) -> None:
+        self._broker = broker
         self._topics = topics
         self._commit_seconds = transaction_timeout_seconds
         self._max_bytes = max_record_bytes - framing_allowance_bytes
         self._producer = broker.transactional_producer(
             topics.trainer_transactional_id, transaction_timeout_seconds=transaction_timeout_seconds
         )
+        unnumbered = TrainerEpoch(epoch=0, trainer_id=f"trainer-{secrets.token_hex(4)}")
+        try:
+            self.epoch = taken_epoch(broker, topics.control, self._producer, unnumbered)
+        except BaseException:
+            self._producer.close()  # nobody else knows of it yet
+            raise
 
     def close(self) -> None:
         """Close the producer."""
@@ -61,10 +75,24 @@ class LedgerWriter(Component):
     ) -> bytes:
         """Commit one ledger record and what belongs to it; returns the record's hash.
 
-        `weights` must be durable already. Raises RecordTooLarge before anything is sent, BrokerTimeout (outcome
-        unknown: exit and recover) or ProducerFenced (never restart).
+        `weights` must be durable already. Raises RecordTooLarge before anything is sent; BrokerTimeout (outcome
+        unknown: exit and recover), Superseded (never restart) or Expired (start again).
         """
         value = self._encoded(record)
+        try:
+            self._transact(record, value, weights, dead_letters)
+        except (ProducerFenced, BrokerTimeout) as error:
+            # Who was suspended in a commit only knows that time has passed; the log knows of a successor.
+            raise why_ended(self._broker, self._topics.control, self.epoch, error) from error
+        return record_hash(value)
+
+    def _transact(
+        self,
+        record: LedgerRecord,
+        value: bytes,
+        weights: WeightVersion | None,
+        dead_letters: Sequence[DeadLetter],
+    ) -> None:
         producer = self._producer
         producer.begin()
         reach(CrashPoint.TRANSACTION_OPEN)
@@ -89,7 +117,6 @@ class LedgerWriter(Component):
         reach(CrashPoint.FUTURES_PENDING)
         producer.commit(self._commit_seconds)
         reach(CrashPoint.COMMIT_SENT)
-        return record_hash(value)
 
     def _encoded(self, record: LedgerRecord) -> bytes:
         value = encode(record)

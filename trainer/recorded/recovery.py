@@ -57,8 +57,20 @@ def restore_engine(
     checkpoint = restore(engine, recording, checkpoints, at_most=newest)
     begin = 0 if checkpoint is None else checkpoint.version
     log.info("recovering", version=newest, redo_from=begin)
+    other_weights = redo_recorded(engine, recording, range(begin + 1, newest + 1), allow_rebase=allow_rebase)
+    return Restored(checkpoint=checkpoint, other_weights=other_weights)
+
+
+def redo_recorded(
+    engine: TrainingEngine, recording: Recording, versions: range, *, allow_rebase: bool
+) -> RedoneStep | None:
+    """Redo the steps to `versions` and judge each; returns the newest where it gave other weights and that is allowed.
+
+    Raises as `restore_engine`.
+    """
+    history = recording.history
     other_weights: RedoneStep | None = None
-    for step in redo_steps(engine, recording, range(begin + 1, newest + 1)):
+    for step in redo_steps(engine, recording, versions):
         is_reproduced = step.weights_sha256 == history.state.weights[history.continued_as(step.version)]
         other_weights = None if is_reproduced else step
         if is_reproduced or history.is_superseded(step.version):
@@ -68,7 +80,7 @@ def restore_engine(
         if not allow_rebase:
             raise EngineError(problem)
         log.warning("not reproduced", problem=problem)
-    return Restored(checkpoint=checkpoint, other_weights=other_weights)
+    return other_weights
 
 
 def _refuse_ahead(checkpoints: Sequence[Checkpoint], version: int) -> None:

@@ -18,11 +18,14 @@ _meanings: tuple[tuple[tuple[type[BaseException], ...], type[BrokerError], str],
             kafka_errors.ProducerFencedError,
             kafka_errors.InvalidProducerEpochError,
             kafka_errors.InvalidProducerIdMappingError,
+            # What the coordinator says of a transaction that it has aborted for its age, or of an id it has forgotten.
+            kafka_errors.InvalidTxnStateError,
+            kafka_errors.UnknownProducerIdError,
         ),
         ProducerFenced,
         (
-            "another process has taken over this transactional id, or the transaction stayed open longer than its"
-            " time-out: this process must end"
+            "another process has taken over this transactional id, or this one was silent for longer than the broker"
+            " allows: this process must end"
         ),
     ),
     (

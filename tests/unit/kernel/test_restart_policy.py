@@ -41,6 +41,19 @@ def test_a_fenced_role_is_never_restarted() -> None:
     assert "taken its place" in decision.reason
 
 
+def test_a_role_that_was_suspended_is_started_again_however_often_and_that_counts_for_no_crash() -> None:
+    suspended = crashes(*range(10), status=75)
+
+    decision = decide(policy, suspended)
+    after_crash = decide(policy, [*suspended, *crashes(11)])
+
+    assert isinstance(decision, Restart)
+    assert decision.after_seconds == policy.longest_delay_seconds
+    assert "suspended" in decision.reason
+    assert after_crash == Restart(after_seconds=policy.first_delay_seconds, reason="exit status 1")
+    assert isinstance(decide(policy, [*crashes(0, 1, 2, 3), *suspended]), Restart)
+
+
 def test_wrong_settings_are_never_retried() -> None:
     decision = decide(policy, crashes(0, status=2))
 

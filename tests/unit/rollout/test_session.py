@@ -341,6 +341,16 @@ def test_a_rollout_that_takes_too_long_fails() -> None:
     assert driver.session.end_overdue() == []
 
 
+def test_the_time_in_which_a_worker_was_suspended_counts_against_no_rollout() -> None:
+    driver = SessionDriver()
+    driver.task(a_task(0, timeout_seconds=5.0))
+    driver.now = 64.0
+    driver.session.was_suspended(60.0)
+    assert driver.session.end_overdue() == []
+    driver.now = 65.1
+    assert driver.session.end_overdue() == [Interrupt("1.0")]
+
+
 @pytest.mark.parametrize(
     "sampling",
     [
