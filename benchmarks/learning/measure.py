@@ -58,13 +58,17 @@ def complete_settings(request: Request, home: Path) -> Settings:
 
 
 def what_is_learnt(settings: Settings) -> dict[str, object]:
-    """The settings that runs must share to stand in one file; files and the algorithm's type are not among them."""
+    """The settings that runs must share to stand in one file; files and the algorithm's type are not among them.
+
+    Nor is who else may write samples: nobody does in a benchmark.
+    """
     return {
         "run.num_steps": settings.run.num_steps,
         **{
             f"{name}.{key}": value
             for name in ("groups", "sampling", "optimizer")
             for key, value in getattr(settings, name).model_dump(mode="json").items()
+            if key != "other_writers"
         },
         "evaluation.num_prompts": settings.evaluation.num_prompts,
         "trainer.num_minibatches": settings.trainer.num_minibatches,
