@@ -1,8 +1,8 @@
 """Checkpoints of one run on the local disk.
 
 A checkpoint is a directory `step-NNNNNN`. It is complete when it holds `manifest.json`, which names every file with
-its sha256 and is renamed into place last; anything else is the remains of a crash. Checkpoints are trusted: only
-the run itself writes here.
+its sha256 and is renamed into place last; anything else is the remains of a crash. Only
+the run's user may write here: `trainer.trusted_files` looks before one is loaded.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rollog.kernel.crash_points import CrashPoint, reach
+from rollog.kernel.private_directory import make_private
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -78,8 +79,10 @@ class CheckpointStore:
         directory = self._directory / _name_of(version)
         # What a crash left under this name must not be taken for a file of this checkpoint.
         shutil.rmtree(directory, ignore_errors=True)
-        directory.mkdir(parents=True)
+        make_private(self._directory)
+        directory.mkdir(mode=0o700)
         write(directory)
+        _only_for_me(directory)
         files = {
             str(path.relative_to(directory)): _synced_sha256(path)
             for path in sorted(directory.rglob("*"))
@@ -145,6 +148,7 @@ def _name_of(version: int) -> str:
 def _write_manifest(directory: Path, manifest: dict[str, object]) -> None:
     partial = directory / f"{manifest_name}.partial"
     with partial.open("w", encoding="utf-8") as target:
+        os.fchmod(target.fileno(), 0o600)
         json.dump(manifest, target, indent=1)
         target.flush()
         os.fsync(target.fileno())
@@ -165,6 +169,12 @@ def _read(directory: Path) -> Checkpoint | None:
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
+
+
+def _only_for_me(directory: Path) -> None:
+    """Take the right to write from everybody else, whatever umask the writer had."""
+    for path in (directory, *directory.rglob("*")):
+        path.chmod(path.stat().st_mode & ~0o022)
 
 
 def _synced_sha256(path: Path) -> str:

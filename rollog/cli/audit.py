@@ -9,6 +9,7 @@ import click
 
 from rollog.cli.json_file import json_option, write_json
 from rollog.cli.options import recorded_run_options
+from rollog.kernel.printable import printable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -60,7 +61,7 @@ def audit(
 def tell(report: AuditReport, json_path: Path | None = None) -> int:
     """Print a report, write it where asked to; returns the exit status."""
     for line in report.lines():
-        click.echo(line)
+        click.echo(printable(line))
     if json_path is not None:
         write_json(json_path, report.as_json())
     return 0 if report.is_clean else 1

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rollog.cli.options import recorded_run_options
-from rollog.cli.text import printable
+from rollog.kernel.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -28,6 +28,7 @@ from rollog.cli.up import up
 from rollog.cli.verify import verify
 from rollog.cli.watch import watch
 from rollog.kernel.errors import RollogError, exit_status
+from rollog.kernel.printable import printable_lines
 from rollog.kernel.signals import exit_on_sigterm
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except RollogError as error:
         if "--debug" in words or os.environ.get("ROLLOG_DEBUG"):
             raise
-        click.secho(f"error: {error}", fg="red", err=True)
+        click.secho(f"error: {printable_lines(str(error))}", fg="red", err=True)
         _leave(exit_status(error))
     _leave(status if isinstance(status, int) else 0)
 

@@ -25,6 +25,7 @@ def watch(options: RunRequest, plain: bool, wait_seconds: float) -> int:
 
     Consumes steps, evaluations and workers; produces HOME/runs/RUN/summary.json. Ctrl-C ends watching, not the run.
     """
+    from rollog.kernel.private_directory import make_private  # noqa: PLC0415
     from rollog.kernel.signals import StopSignals  # noqa: PLC0415
     from rollog.run.conclusion import conclude, version_of  # noqa: PLC0415  # help needs no Kafka
     from rollog.run.joining import join_run  # noqa: PLC0415
@@ -33,7 +34,7 @@ def watch(options: RunRequest, plain: bool, wait_seconds: float) -> int:
     run = join_run(options, wait_seconds)
     settings, broker = run.settings, run.broker
     directory = (options.home / "runs" / settings.run_name).resolve()
-    directory.mkdir(parents=True, exist_ok=True)
+    make_private(directory)
     is_terminal = sys.stdout.isatty() and not plain
     with (
         logging_beside(directory / "watch.log", is_terminal=is_terminal),

@@ -18,6 +18,7 @@ import traceback
 from typing import TYPE_CHECKING, TextIO
 
 from rollog.kernel.errors import ConfigError
+from rollog.kernel.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -137,7 +138,7 @@ def _component(record: logging.LogRecord) -> str:
 
 
 def _event(record: logging.LogRecord) -> str:
-    return record.getMessage().replace("\n", "\\n")
+    return printable(record.getMessage().replace("\n", "\\n"))
 
 
 def _fields(record: logging.LogRecord) -> dict[str, object]:

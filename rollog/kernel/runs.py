@@ -7,6 +7,7 @@ a transaction under an id made of the name, and the later one fences the earlier
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rollog.kernel.broker.reading import read_to_end
@@ -25,6 +26,14 @@ if TYPE_CHECKING:
 log = get_logger("runs")
 
 _commit_seconds = 15.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegisteredManifest:
+    """A manifest and the offset of its record in the register."""
+
+    manifest: RunManifest
+    offset: int
 
 
 def register_run(broker: Broker, manifest: RunManifest) -> None:
@@ -54,23 +63,22 @@ def name_taken(broker: Broker, run: str) -> RunExists:
 
 def read_runs(broker: Broker, prefix: str) -> dict[str, RunManifest]:
     """All runs under `prefix` by name; empty while there is no register. Unreadable records are logged."""
-    topic = runs_topic(prefix)
-    with broker.admin() as admin:
-        if not admin.describe_topics([topic]):
-            return {}
     found: dict[str, RunManifest] = {}
-    for record in _records(broker, topic):
-        name = (record.key or b"").decode(errors="replace")
-        if record.value is None:
-            found.pop(name, None)
-            continue
-        try:
-            manifest = decode_as(RunManifest, record.value)
-        except SchemaError as error:
-            log.warning("manifest unreadable", topic=topic, offset=record.offset, error=error)
-            continue
-        found[manifest.run] = manifest
+    for record, manifest in _manifests(broker, prefix):
+        if manifest is None:
+            found.pop((record.key or b"").decode(errors="replace"), None)
+        else:
+            found[manifest.run] = manifest
     return found
+
+
+def manifests_of(broker: Broker, prefix: str, run: str) -> list[RegisteredManifest]:
+    """Every manifest that stands under that name, oldest first: more than one only until the topic is compacted."""
+    return [
+        RegisteredManifest(manifest=manifest, offset=record.offset)
+        for record, manifest in _manifests(broker, prefix)
+        if manifest is not None and manifest.run == run
+    ]
 
 
 def find_run(
@@ -97,6 +105,20 @@ def find_run(
         sleep(min(0.2, wait_seconds))
 
 
-def _records(broker: Broker, topic: str) -> Iterator[Record]:
+def _manifests(broker: Broker, prefix: str) -> Iterator[tuple[Record, RunManifest | None]]:
+    """The records of the register with what they say; None for a deletion. Unreadable ones are logged and left out."""
+    topic = runs_topic(prefix)
+    with broker.admin() as admin:
+        if not admin.describe_topics([topic]):
+            return
     with broker.consumer(client_id="runs-reader") as consumer:
-        yield from read_to_end(consumer, topic, 0)
+        for record in read_to_end(consumer, topic, 0):
+            if record.value is None:
+                yield record, None
+                continue
+            try:
+                manifest = decode_as(RunManifest, record.value)
+            except SchemaError as error:
+                log.warning("manifest unreadable", topic=topic, offset=record.offset, error=error)
+                continue
+            yield record, manifest

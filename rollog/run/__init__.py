@@ -3,6 +3,7 @@
 request.py          what a command line asks for; connection.py: the broker it means
 creation.py         a new run: demo files, topics, manifest; names.py, preparation.py
 joining.py          a run that exists: its manifest, its settings here, its broker; role_settings.py: what a role needs
+manifest_check.py   which of a run's manifests counts: the one that stands in genesis
 role_process.py     one role in this process
 local_run.py        all roles of a run on this machine; supervisor.py, restart_policy.py
 resuming.py         going on under changed settings

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from rollog import __version__
 from rollog.kernel.broker.topics import RunTopics, check_topics, ensure_topics, topic_specs
 from rollog.kernel.errors import ConfigError, RunExists
+from rollog.kernel.private_directory import make_private
 from rollog.kernel.runs import find_run, name_taken, read_runs, register_run
 from rollog.run.names import made_up_name
 from rollog.settings.settings import by_key, check_files, config_sha256, with_absolute_paths
@@ -30,6 +31,7 @@ def complete(settings: Settings, home: Path, on_progress: Callable[[str, float],
     The demo's model and prompts are made (or found in the cache) where none are named.
     """
     check_files(settings)
+    make_private(home)
     if settings.run.name is None:
         settings = settings.changed(run={"name": made_up_name()})
     if settings.model.path is None or settings.data.train is None:

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Self
 import click
 from rich.console import Console
 from rich.live import Live
+from rich.text import Text
 
 from rollog.kernel.lifecycle import Component
+from rollog.kernel.printable import printable, printable_lines
 from rollog.run.view import evaluation_line, picture, step_line
 
 if TYPE_CHECKING:
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 
     from consumers.progress import ProgressView
     from rollog.run.supervisor import SupervisedRole
-    from rollog.run.view import RunFacts
+from rollog.run.view import RunFacts
 
 
 class Display(Component):
@@ -54,11 +56,11 @@ class Lines(Display):
             is_whole = score.num_prompts >= self._num_prompts or view.is_closed
             if is_whole and key not in self._evaluations:
                 self._evaluations.add(key)
-                click.echo(evaluation_line(*key, score.mean_reward, score.num_prompts))
+                click.echo(printable(evaluation_line(*key, score.mean_reward, score.num_prompts)))
 
     def tell(self, text: str) -> None:
         """Print a line."""
-        click.echo(text)
+        click.echo(printable_lines(text))
 
 
 class Picture(Display):
@@ -82,7 +84,7 @@ class Picture(Display):
 
     def tell(self, text: str) -> None:
         """Print a line above the picture."""
-        self._live.console.print(text)
+        self._live.console.print(Text(printable_lines(text)))
 
 
 def display_for(facts: RunFacts, num_prompts: int, *, is_terminal: bool) -> Display:

@@ -13,6 +13,7 @@ from rollog.kernel.broker.topics import RunTopics, check_topics, topic_specs
 from rollog.kernel.errors import ConfigError
 from rollog.kernel.runs import find_run, read_runs
 from rollog.run.connection import connect
+from rollog.run.manifest_check import checked_manifest
 from rollog.settings.local import settings_of_run
 
 if TYPE_CHECKING:
@@ -63,12 +64,13 @@ def find_run_of(request: RunRequest, wait_seconds: float) -> JoinedRun:
 
 
 def manifest_of_run(broker: Broker, wanted: RunConfig, wait_seconds: float) -> RunManifest:
-    """The manifest of the run of that name, or of the only one there is.
+    """The manifest of the run of that name, or of the only one there is, compared with genesis once there is one.
 
-    Raises RunNotFound when it is not there in time, ConfigError where no name is given and there is not one run.
+    Raises RunNotFound when it is not there in time, ConfigError where no name is given and there is not one run, and
+    where the manifest is not the one that the run began with.
     """
     name = wanted.name or _only_run(broker, wanted.prefix)
-    return find_run(broker, wanted.prefix, name, wait_seconds=wait_seconds)
+    return checked_manifest(broker, find_run(broker, wanted.prefix, name, wait_seconds=wait_seconds))
 
 
 def _only_run(broker: Broker, prefix: str) -> str:

@@ -15,6 +15,7 @@ import click
 from rollog.kernel.broker.kafka import KafkaBroker
 from rollog.kernel.errors import ChildFailed, ConfigError
 from rollog.kernel.logs import get_logger
+from rollog.kernel.private_directory import make_private
 from rollog.kernel.processes import exists
 from rollog.kernel.signals import StopSignals
 from rollog.run.restart_policy import Exit, Restart, RestartPolicy, decide
@@ -111,7 +112,7 @@ def run_here(
 @contextmanager
 def sole_supervisor(directory: Path, run: str) -> Iterator[None]:
     """Hold a run's directory: two that started its roles would supersede each other's for ever. Raises ConfigError."""
-    directory.mkdir(parents=True, exist_ok=True)
+    make_private(directory)
     with (directory / "supervisor.lock").open("a+") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

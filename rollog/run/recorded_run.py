@@ -15,6 +15,7 @@ from rollog.kernel.runs import find_run
 from rollog.kernel.weights import WeightsStore
 from rollog.run.connection import data_directory, embedded_unless_named
 from rollog.run.joining import find_run_of
+from rollog.run.manifest_check import checked_manifest
 from rollog.settings.scopes import local_keys
 from rollog.settings.settings import Settings, by_section
 from rollog.settings.sources import assigned
@@ -91,7 +92,7 @@ def _archived_run(request: RecordedRunRequest, path: Path) -> RecordedRun:
     topics = broker.topics
     if request.run not in (None, topics.run):
         raise ConfigError(f"archive {path} is of run {topics.run!r}, not of {request.run!r}")
-    manifest = find_run(broker, topics.prefix, topics.run)
+    manifest = checked_manifest(broker, find_run(broker, topics.prefix, topics.run))
     return RecordedRun(
         broker=broker,
         topics=topics,

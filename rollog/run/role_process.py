@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from rollog.kernel.errors import BrokerTimeout, BrokerUnreachable, Expired
 from rollog.kernel.logs import configure_logging, get_logger
 from rollog.kernel.metrics import Metrics
+from rollog.kernel.private_directory import make_private
 from rollog.kernel.signals import StopSignals
 from rollog.run.joining import join_run
 from rollog.run.role_settings import dispatcher_settings, rollout_settings, trainer_settings
@@ -65,6 +66,7 @@ def _run_joined(
     wait_seconds: float,
 ) -> int:
     run = join_run(request, wait_seconds)
+    make_private(request.home.resolve())
     settings = run.settings
     metrics = Metrics()
     with ExitStack() as resources:

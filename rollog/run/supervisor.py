@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from rollog.kernel.errors import ChildFailed
 from rollog.kernel.lifecycle import Component
 from rollog.kernel.logs import get_logger
+from rollog.kernel.printable import printable
 from rollog.kernel.processes import ChildProcess
 from rollog.run.restart_policy import (
     Done,
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 log = get_logger("supervisor")
+
+_log_line_characters = 2_000
 
 
 class RoleState(StrEnum):
@@ -162,7 +165,9 @@ class Supervisor(Component):
         if any(role.is_alive for role in self.roles if role.spec.kind == lost.spec.kind):
             return
         assert lost.child is not None
-        lines = "\n".join(f"    {line}" for line in lost.child.last_lines())
+        lines = "\n".join(
+            f"    {printable(line, limit=_log_line_characters)}" for line in lost.child.last_lines()
+        )
         raise ChildFailed(
             f"{lost.spec.name} was given up: {lost.reason}. The end of {lost.spec.log_path}:\n{lines}"
         )

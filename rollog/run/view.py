@@ -11,6 +11,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from rollog.kernel.printable import printable
 from rollog.settings.in_force import num_steps_in_force
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ def _roles(view: ProgressView, roles: Sequence[SupervisedRole]) -> RenderableTyp
         if role.num_restarts:
             notes.append(f"restarted {role.num_restarts} times")
         notes.append(role.reason)
-        table.add_row(role.spec.name, state, pid, ", ".join(note for note in notes if note))
+        table.add_row(role.spec.name, state, pid, Text(printable(", ".join(note for note in notes if note))))
     return table
 
 
@@ -163,7 +164,7 @@ def _lags(view: ProgressView) -> str:
 
 def _dispositions(view: ProgressView) -> str:
     counts = ", ".join(f"{count} {name}" for name, count in view.dispositions.items())
-    return f"{view.samples_produced}" + (f" ({counts})" if counts else "")
+    return f"{view.samples_produced}" + (f" ({printable(counts)})" if counts else "")
 
 
 def _clock(seconds: float) -> str:

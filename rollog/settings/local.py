@@ -20,12 +20,13 @@ def local_layers(config: Path | None, environment: Mapping[str, str], assignment
     """The values of this machine, later sources over earlier ones.
 
     A file and an environment may say more, because the run may have been created with them. Raises ConfigError for
-    unknown keys, text that does not fit its key, and assignments of what the manifest rules.
+    unknown keys, values that do not fit their keys (where the manifest rules, too), and assignments of what it rules.
     """
     layers = Layers()
     if config is not None:
         layers.add_config(config)
     layers.add_environment(environment)
+    layers.check_values()
     layers = layers.only(_counts_here)
     for assignment in assignments:
         layers.add_flags([assignment])

@@ -110,6 +110,15 @@ class Layers:
         except ValidationError as error:
             raise ConfigError("; ".join(self._problem(detail) for detail in error.errors())) from error
 
+    def check_values(self) -> None:
+        """Check each value against its own key, not values against each other. Raises ConfigError."""
+        try:
+            Settings.model_validate_json(json.dumps(self.values, default=str), strict=True)
+        except ValidationError as error:
+            own = [detail for detail in error.errors() if len(detail["loc"]) >= _section_and_key]
+            if own:
+                raise ConfigError("; ".join(self._problem(detail) for detail in own)) from error
+
     def _problem(self, detail: ErrorDetails) -> str:
         path = tuple(str(part) for part in detail["loc"])
         message = detail["msg"].removeprefix("Value error, ")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rollog.kernel.runs import register_run
 from rollog.kernel.weights import WeightsStore
-from rollog.settings.settings import Settings
+from rollog.settings.settings import Settings, config_sha256
 from schemas import RunManifest
 from support.simulated_run import Plan, SimulatedRun
 
@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 @contextmanager
 def recorded_run(plan: Plan | None = None, *, is_finished: bool = True) -> Iterator[SimulatedRun]:
     """Two workers, one killed in the middle, and an unreadable record among the samples."""
-    with SimulatedRun(plan or Plan(num_steps=4)) as run:
+    # Genesis names the configuration of the manifest, as it does in any run.
+    with SimulatedRun(
+        plan or Plan(num_steps=4), manifest_json_of=lambda run: a_manifest_of(run).config_json
+    ) as run:
         register_run(run.broker, a_manifest_of(run))
         run.start_worker()
         run.hand.send(run.topics.samples, 1, b"no sample", headers=[("task_id", b"?")])
@@ -31,10 +34,7 @@ def a_manifest_of(run: SimulatedRun) -> RunManifest:
     settings = Settings.model_validate(
         {
             "run": {"name": run.topics.run, "num_steps": run.plan.num_steps},
-            "groups": {
-                "groups_per_batch": run.plan.groups_per_batch,
-                "group_size": run.plan.group_size,
-            },
+            "groups": run.plan.groups.model_dump(),
             "broker": {"samples_partitions": 2, "max_workers": 3},
         }
     )
@@ -43,7 +43,7 @@ def a_manifest_of(run: SimulatedRun) -> RunManifest:
         prefix=run.topics.prefix,
         seed=0,
         config_json=settings.to_manifest(),
-        config_sha256="0" * 64,
+        config_sha256=config_sha256(settings.to_manifest()),
         weights_uri=f"memory://{run.topics.run}",
         rollog_version="0",
         created_unix_seconds=0.0,

@@ -43,7 +43,7 @@ from trainer.settings import TrainerSettings
 from trainer.startup import start_trainer
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from producers.dispatcher.dispatcher import Dispatcher
     from producers.rollout.outcomes import Replica
@@ -121,6 +121,7 @@ class SimulatedRun(Component):
     num_looks: int = 0
     rewards_vary: bool = True
     same_reward: float | None = None
+    manifest_json_of: Callable[[SimulatedRun], str] | None = None
 
     def __enter__(self) -> Self:
         self.home = Path(tempfile.mkdtemp(prefix="simulated-run-"))
@@ -483,7 +484,9 @@ class SimulatedRun(Component):
                 checkpoint_every_steps=self.plan.checkpoint_every_steps,
             ),
             weights_uri=f"memory://{self.topics.run}",
-            manifest_json=json.dumps(
+            manifest_json=self.manifest_json_of(self)
+            if self.manifest_json_of
+            else json.dumps(
                 {
                     "run": {"seed": 0},
                     "groups": self.plan.groups.model_dump(),

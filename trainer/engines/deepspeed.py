@@ -6,7 +6,7 @@ an engine and all make the same calls (`multi_rank/`). Gradients are accumulated
 that a step is a function of weights, optimizer state and batch alone.
 
 On crash: nothing is kept outside the process but checkpoints; the caller rebuilds the engine from one of these or
-from version 0. DeepSpeed's checkpoints are pickles: only directories that the run itself wrote are loaded.
+from version 0. DeepSpeed's checkpoints are pickles: only files of this user that nobody else can write are loaded.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from trainer.model.policy import model_config_json, to_safetensors
 from trainer.model.preparation import library_versions, prepare_policy
 from trainer.step.optimizer import new_adamw, set_adamw
 from trainer.step.training_step import train_step
+from trainer.trusted_files import require_own_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -134,9 +135,13 @@ class DeepSpeedEngine:
         )
 
     def load_checkpoint(self, directory: Path) -> None:
-        """Restore weights, optimizer and schedule. Call it on a newly started engine. Raises EngineError."""
+        """Restore weights, optimizer and schedule. Call it on a newly started engine.
+
+        Raises EngineError, and DataError where others may have written the files.
+        """
         engine = self._started().policy
         saved: dict[str, Any] = {}
+        require_own_files(directory)
         if (directory / checkpoint_tag).is_dir():  # without one, DeepSpeed fails in an assertion of its own
             _, saved = engine.load_checkpoint(str(directory), tag=checkpoint_tag)
         if "steps_taken" not in (saved or {}):

@@ -31,6 +31,7 @@ from rollog.kernel.broker.embedded_jars import kafka_version, kept_classes, reso
 from rollog.kernel.broker.embedded_settings import java_options, loopback, server_properties
 from rollog.kernel.broker.preflight import Address, answers
 from rollog.kernel.errors import BrokerError, BrokerUnreachable, ConfigError
+from rollog.kernel.private_directory import make_private
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -133,7 +134,7 @@ class EmbeddedKafka:
         if self._process is not None:
             raise ValueError("the embedded broker is already running")
         jars = resolve_jars(self._cache)
-        self._directory.mkdir(parents=True, exist_ok=True)
+        make_private(self._directory)
         self._lock = self._take_lock()
         try:
             self._state = self._choose_ports()

@@ -212,3 +212,11 @@ def test_the_limits_of_a_run_are_learnt_without_a_second_connection() -> None:
     sized = broker.with_limits(connect_timeout_seconds=60.0, max_record_bytes=1 << 20)
 
     assert sized.address == broker.address
+
+
+def test_a_value_of_the_file_that_the_manifest_overrules_must_still_fit_its_key(tmp_path: Path) -> None:
+    config = tmp_path / "run.toml"
+    config.write_text("[groups]\ngroup_size = -3\n")
+
+    with pytest.raises(ConfigError, match=r"groups\.group_size = -3 \(.*run\.toml\)"):
+        local_layers(config, {}, ())

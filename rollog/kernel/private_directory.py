@@ -1,0 +1,19 @@
+"""Directories that only their user may enter."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def make_private(directory: Path) -> None:
+    """Make a directory with mode 0700, whatever the umask; one that exists keeps its mode.
+
+    Parents that are missing are made so, too. Raises OSError.
+    """
+    for parent in reversed((directory, *directory.parents)):
+        if not parent.is_dir():
+            parent.mkdir(mode=0o700, exist_ok=True)
+            parent.chmod(0o700)

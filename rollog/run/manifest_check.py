@@ -1,0 +1,114 @@
+"""Which manifest of a run counts: the one whose configuration stands in genesis.
+
+Anybody who may write to `<prefix>.runs` can put a second manifest there, under the name of a run, that sends roles to
+another weights store. The trainer copies the configuration into genesis, the first record of the hash chain:
+
+    register, offset 3   config_sha256 aa..   the run's
+    register, offset 9   config_sha256 bb..   forged: ignored, and named in the log
+    genesis              sha256(manifest_json) = aa..
+
+Before genesis nothing but the manifest's own `config_sha256` is there to compare with.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from consumers.ledger import ledger_entry
+from rollog.kernel.broker.reading import read_to_end
+from rollog.kernel.broker.topics import RunTopics, runs_topic
+from rollog.kernel.errors import ConfigError, LedgerError
+from rollog.kernel.logs import get_logger
+from rollog.kernel.runs import manifests_of
+from rollog.settings.settings import config_sha256
+from schemas import Genesis
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rollog.kernel.broker.ports import Broker
+    from rollog.kernel.runs import RegisteredManifest
+    from schemas import RunManifest
+
+log = get_logger("runs")
+
+
+def checked_manifest(broker: Broker, found: RunManifest) -> RunManifest:
+    """The manifest of the run that `found` names, which need not be `found`.
+
+    Raises ConfigError where no manifest in the register agrees with genesis or, before genesis, where `found` does not
+    have the sha256 that it names.
+    """
+    topics = RunTopics(found.prefix, found.run)
+    registered = manifests_of(broker, found.prefix, found.run)
+    genesis = genesis_of(broker, topics)
+    if genesis is None:
+        newest = registered[-1]
+        _refuse_own_digest(newest, topics)
+        return newest.manifest
+    wanted = config_sha256(genesis.manifest_json)
+    for candidate in registered:
+        if _agrees(candidate.manifest, wanted):
+            _name_others(registered, candidate, wanted, topics)
+            return candidate.manifest
+    raise ConfigError(_nothing_agrees(registered[-1], wanted, topics))
+
+
+def genesis_of(broker: Broker, topics: RunTopics) -> Genesis | None:
+    """The first record of a ledger; None while there is none, and where the beginning is deleted or unreadable.
+
+    Whoever reads the ledger itself, each role and the audit, tells of an unreadable beginning.
+    """
+    with broker.admin() as admin:
+        if not admin.describe_topics([topics.steps]):
+            return None
+    with broker.consumer(client_id="genesis-reader") as consumer:
+        first = next(read_to_end(consumer, topics.steps, 0), None)
+    if first is None:
+        return None
+    try:
+        body = ledger_entry(first).record.body
+    except LedgerError as error:
+        log.warning("manifest not compared with genesis", error=error)
+        return None
+    return body if isinstance(body, Genesis) else None
+
+
+def _agrees(manifest: RunManifest, wanted: str) -> bool:
+    return manifest.config_sha256 == wanted == config_sha256(manifest.config_json)
+
+
+def _refuse_own_digest(registered: RegisteredManifest, topics: RunTopics) -> None:
+    manifest = registered.manifest
+    computed = config_sha256(manifest.config_json)
+    if manifest.config_sha256 != computed:
+        raise ConfigError(
+            f"the manifest of run {topics.run!r} at {runs_topic(topics.prefix)}, offset {registered.offset}, names "
+            f"config_sha256 {manifest.config_sha256!r}, but its configuration has {computed}: it was altered; "
+            "find out who may write to that topic, and create a new run with --run"
+        )
+
+
+def _nothing_agrees(newest: RegisteredManifest, wanted: str, topics: RunTopics) -> str:
+    return (
+        f"the manifest of run {topics.run!r} at {runs_topic(topics.prefix)}, offset {newest.offset}, is not the one "
+        f"the run began with: its configuration has sha256 {config_sha256(newest.manifest.config_json)} (it names "
+        f"{newest.manifest.config_sha256!r}), the one in genesis at {topics.steps} has {wanted}. Somebody replaced it: "
+        "find out who may write to that topic, and restore the record from a backup of the topic or read an archive "
+        "of the run with --archive"
+    )
+
+
+def _name_others(
+    registered: Sequence[RegisteredManifest], chosen: RegisteredManifest, wanted: str, topics: RunTopics
+) -> None:
+    for other in registered:
+        if other is not chosen and not _agrees(other.manifest, wanted):
+            log.warning(
+                "manifest ignored: its configuration is not the one in genesis",
+                topic=runs_topic(topics.prefix),
+                offset=other.offset,
+                config_sha256=config_sha256(other.manifest.config_json),
+                genesis=wanted,
+                taken=chosen.offset,
+            )
