@@ -177,7 +177,7 @@ def check_files(
                 check.find(
                     "the weights file is missing",
                     record_id=label,
-                    expected=f"{store.uri}/{name}",
+                    expected=f"{store.public_uri}/{name}",
                     found="none",
                 )
             missing.append(version)
@@ -197,7 +197,7 @@ def check_files(
     check.num_unchecked += len(missing)
     if missing:
         yield Missing(
-            what=f"weights files of {len(missing)} version(s) ({_ranges(missing)}) in {store.uri}",
+            what=f"weights files of {len(missing)} version(s) ({_ranges(missing)}) in {store.public_uri}",
             consequence="not checked; version 0, or a checkpoint, and the samples make them again",
         )
 

@@ -20,6 +20,7 @@ from producers.engines.model_files import end_token_ids
 from producers.engines.ports import Generation, GenerationRequest, VersionSpan
 from producers.engines.starting import Start
 from producers.engines.weights_file import ModelTensors, check_weights_file, model_tensors
+from rollog.kernel.addresses import without_secret_values
 from rollog.kernel.errors import ConfigError, EngineDied, EngineError, WeightsError
 from schemas import FinishReason, float32_array, int32_array
 
@@ -265,10 +266,11 @@ class VllmEngine:
             self._llm = AsyncLLM.from_engine_args(AsyncEngineArgs(**(settings | self._engine_args)))
         except TypeError as error:
             raise ConfigError(
-                f"rollout.engine_args = {self._engine_args}: {error}; use AsyncEngineArgs' names"
-            ) from error
+                f"rollout.engine_args names {', '.join(self._engine_args)}: {error}; use AsyncEngineArgs' names"
+            ) from None  # what vLLM says may repeat values, some of them secret
         except (ValueError, RuntimeError) as error:
-            raise EngineError(f"vLLM could not start with {self._model!r}: {error}") from error
+            said = without_secret_values(str(error), self._engine_args)
+            raise EngineError(f"vLLM could not start with {self._model!r}: {said}") from None
 
     def _parameters(self, request: GenerationRequest) -> Any:
         from vllm.sampling_params import RequestOutputKind, SamplingParams  # noqa: PLC0415

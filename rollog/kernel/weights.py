@@ -18,6 +18,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import fsspec
 
+from rollog.kernel.addresses import public_address
 from rollog.kernel.errors import ConfigError, WeightsError
 from schemas.weights import WeightVersion
 
@@ -43,6 +44,7 @@ class WeightsStore:
 
     def __init__(self, uri: str, *, filesystem: tuple[Any, str] | None = None) -> None:
         self.uri = uri
+        self.public_uri = public_address(uri)
         self._fs, self._root = filesystem or _open_filesystem(uri)
         self._is_local = "file" in _protocols(self._fs)
 
@@ -55,7 +57,7 @@ class WeightsStore:
             return self._write(version, data) if self._is_local else self._upload(version, data)
         except OSError as error:
             raise WeightsError(
-                f"weights of version {version} could not be written to {self.uri}: {error}; "
+                f"weights of version {version} could not be written to {self.public_uri}: {error}; "
                 "check that the store exists, is writable and has room"
             ) from error
 
@@ -73,11 +75,13 @@ class WeightsStore:
             return self._download(path, notice, directory)
         except FileNotFoundError as error:
             raise WeightsError(
-                f"weights {notice.name} of version {notice.version} are not in {self.uri}; "
+                f"weights {notice.name} of version {notice.version} are not in {self.public_uri}; "
                 "check that every role uses the same store and that the version was not deleted"
             ) from error
         except OSError as error:
-            raise WeightsError(f"weights {notice.name} could not be read from {self.uri}: {error}") from error
+            raise WeightsError(
+                f"weights {notice.name} could not be read from {self.public_uri}: {error}"
+            ) from error
 
     def digest(self, name: str) -> tuple[str, int]:
         """The sha256 and length in bytes of a complete file as it is stored; nothing of it is kept."""
@@ -87,7 +91,7 @@ class WeightsStore:
             with self._fs.open(self._path(name), "rb") as source:
                 return _digest_of(source)
         except OSError as error:
-            raise WeightsError(f"weights {name} could not be read from {self.uri}: {error}") from error
+            raise WeightsError(f"weights {name} could not be read from {self.public_uri}: {error}") from error
 
     def names(self) -> list[str]:
         """Names of all complete files, by version."""
@@ -162,16 +166,17 @@ class WeightsStore:
 
 
 def _open_filesystem(uri: str) -> tuple[Any, str]:
+    shown = public_address(uri)
     try:
         filesystem, root = fsspec.core.url_to_fs(uri)
     except ImportError as error:
         raise ConfigError(
-            f"weights.uri = {uri!r} needs a package that is not installed ({error}); install it, for example "
+            f"weights.uri = {shown!r} needs a package that is not installed ({error}); install it, for example "
             "s3fs for s3:// or gcsfs for gs://"
         ) from error
     except ValueError as error:
         raise ConfigError(
-            f"weights.uri = {uri!r} is not an address fsspec knows ({error}); use for example "
+            f"weights.uri = {shown!r} is not an address fsspec knows ({error}); use for example "
             "file:///path or s3://bucket/path"
         ) from error
     return filesystem, str(root)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from rollog.kernel.addresses import public_address
 from rollog.kernel.broker.embedded_jars import kafka_version
 from rollog.kernel.errors import BrokerError
 from rollog.run.summary import summarize, summary_lines, write_summary
@@ -34,7 +35,7 @@ def conclude(
         click.echo(line)
     if not view.is_closed:
         click.echo("the run is not over: its log and weights are kept", err=True)
-    click.echo(f"summary {path}; weights {settings.weights.uri}")
+    click.echo(f"summary {path}; weights {public_address(settings.weights.uri or '')}")
 
 
 def version_of(broker: Broker, kafka: EmbeddedKafka | None = None) -> str:

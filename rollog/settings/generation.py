@@ -14,9 +14,9 @@ _Table = dict[str, str | int | float | bool]
 class DataConfig(Section):
     """The prompts."""
 
-    train: Annotated[str | None, PER_MACHINE] = None
+    train: Annotated[str | None, PER_MACHINE, SecretPart.USER_OF_ADDRESS] = None
     """JSONL or Parquet file, or a name for the `datasets` library; left out, the demo's prompts."""
-    held_out: Annotated[str | None, PER_MACHINE] = None
+    held_out: Annotated[str | None, PER_MACHINE, SecretPart.USER_OF_ADDRESS] = None
     """Prompts for evaluation, disjoint from `train`; the same forms."""
     train_split: Annotated[str, FIXED] = "train"
     """Split, when `train` is a name."""

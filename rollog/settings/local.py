@@ -33,7 +33,7 @@ def local_layers(config: Path | None, environment: Mapping[str, str], assignment
         path, _ = split_assignment(assignment)
         if not _counts_here(path):
             raise ConfigError(
-                f"--set {assignment}: {'.'.join(path)} belongs to the run and stands in its manifest; "
+                f"--set: {'.'.join(path)} belongs to the run and stands in its manifest; "
                 "only [metrics], [rollout], addresses and paths may differ from role to role"
             )
     return layers

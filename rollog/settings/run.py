@@ -63,9 +63,9 @@ class BrokerConfig(Section):
 class ModelConfig(Section):
     """The policy."""
 
-    path: Annotated[str | None, PER_MACHINE] = None
+    path: Annotated[str | None, PER_MACHINE, SecretPart.USER_OF_ADDRESS] = None
     """Directory or Hugging Face name of a causal language model; left out, the demo's model is made."""
-    tokenizer: Annotated[str | None, PER_MACHINE] = None
+    tokenizer: Annotated[str | None, PER_MACHINE, SecretPart.USER_OF_ADDRESS] = None
     """Directory or name of the tokenizer, when it is not beside the model."""
     dtype: Annotated[Literal["float32", "bfloat16"], FIXED] = "float32"
     """Type of weights and activations in generation and training."""

@@ -7,17 +7,15 @@ A key names its scope (where it may change) and, where that matters, what it dec
 
 from __future__ import annotations
 
-import re
 from enum import Enum, Flag, auto
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict
 
+from rollog.kernel.addresses import names_secret
+
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
-
-secret_name = re.compile(r"(password|passwd|secret|token|credential|api_?key|private_?key)$", re.IGNORECASE)
-"""What a key that holds a secret is called."""
 
 
 class Scope(Enum):
@@ -56,9 +54,9 @@ class SecretPart(Enum):
     """Which part of a key's value the manifest leaves out; the key itself is no secret."""
 
     USER_OF_ADDRESS = auto()
-    """`user:password@` of an address."""
+    """`user:password@` of an address, and its parameters that sign it or hold keys."""
     NAMED_ENTRIES = auto()
-    """Entries of a table that are named like secrets, however deep, and the user of an entry `uri`."""
+    """Entries of a table that are named like secrets, however deep, and the same parts of every address in it."""
 
 
 class Section(BaseModel):
@@ -67,7 +65,14 @@ class Section(BaseModel):
     Making a section raises TypeError where a key has no scope or two, or is named like a secret and is none.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        use_attribute_docstrings=True,
+        allow_inf_nan=False,
+        # The text of an error would hold everything that stands around what is wrong, secrets included.
+        hide_input_in_errors=True,
+    )
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
@@ -82,7 +87,7 @@ class Section(BaseModel):
                     f"{cls.__name__}.{name} has {len(scopes)} scopes: declare it as Annotated[..., FIXED], AMENDABLE, "
                     "PER_MACHINE or SECRET"
                 )
-            if secret_name.search(name) and scopes != [Scope.SECRET]:
+            if names_secret(name) and scopes != [Scope.SECRET]:
                 raise TypeError(f"{cls.__name__}.{name} is named like a secret: declare it as SECRET")
 
 

@@ -10,10 +10,10 @@ import json
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
-from urllib.parse import urlsplit, urlunsplit
 
 from pydantic import Field, ValidationError, model_validator
 
+from rollog.kernel.addresses import public_address, public_value
 from rollog.kernel.errors import ConfigError
 from rollog.settings.generation import (
     DataConfig,
@@ -32,7 +32,7 @@ from rollog.settings.run import (
     SupervisionConfig,
     WeightsConfig,
 )
-from rollog.settings.section import Scope, SecretPart, Section, scope_of, secret_name, secret_part_of
+from rollog.settings.section import Scope, SecretPart, Section, scope_of, secret_part_of
 from rollog.settings.training import AlgorithmConfig, OptimizerConfig, TrainerConfig
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def check_files(settings: Settings) -> None:
     _check_reward(settings.reward.function)
     if settings.data.train is not None and settings.reward.function is None:
         raise ConfigError(
-            f"data.train = {settings.data.train!r} needs a reward function; "
+            f"data.train = {public_address(settings.data.train)!r} needs a reward function; "
             'set reward.function = "module:function"'
         )
 
@@ -195,27 +195,27 @@ def _looks_like_path(value: str) -> bool:
 def _check_model_directory(key: str, value: str | None, needed_file: str | None) -> None:
     if value is None:
         return
-    path = Path(value).expanduser()
+    path, shown = Path(value).expanduser(), public_address(value)
     if path.is_dir():
         if needed_file is not None and not (path / needed_file).is_file():
             raise ConfigError(
-                f"{key} = {value!r} has no {needed_file}; name a directory written by save_pretrained()"
+                f"{key} = {shown!r} has no {needed_file}; name a directory written by save_pretrained()"
             )
         return
     if path.exists():
-        raise ConfigError(f"{key} = {value!r} is a file; name the directory it is in")
+        raise ConfigError(f"{key} = {shown!r} is a file; name the directory it is in")
     if _looks_like_path(value) or not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", value):
-        raise ConfigError(f"{key} = {value!r} does not exist; name a directory or a Hugging Face model")
+        raise ConfigError(f"{key} = {shown!r} does not exist; name a directory or a Hugging Face model")
 
 
 def _check_dataset(key: str, value: str | None) -> None:
     if value is None:
         return
-    path = Path(value).expanduser()
+    path, shown = Path(value).expanduser(), public_address(value)
     if path.is_dir():
-        raise ConfigError(f"{key} = {value!r} is a directory; name a JSONL or Parquet file in it")
+        raise ConfigError(f"{key} = {shown!r} is a directory; name a JSONL or Parquet file in it")
     if _looks_like_path(value) and not path.is_file():
-        raise ConfigError(f"{key} = {value!r} does not exist; name a JSONL or Parquet file")
+        raise ConfigError(f"{key} = {shown!r} does not exist; name a JSONL or Parquet file")
 
 
 def _check_reward(value: str | None) -> None:
@@ -240,23 +240,8 @@ def _for_manifest(declared: FieldInfo, value: Any) -> Any:
         return declared.get_default(call_default_factory=True)
     match secret_part_of(declared):
         case SecretPart.USER_OF_ADDRESS if value is not None:
-            return _without_user(value)
+            return public_address(value)
         case SecretPart.NAMED_ENTRIES:
-            return _without_secrets(value)
+            return public_value(value)
         case _:
             return value
-
-
-def _without_secrets(value: Any, name: str = "") -> Any:
-    if isinstance(value, dict):
-        return {
-            key: _without_secrets(item, key) for key, item in value.items() if not secret_name.search(key)
-        }
-    if isinstance(value, str) and name == "uri":
-        return _without_user(value)
-    return value
-
-
-def _without_user(uri: str) -> str:
-    parts = urlsplit(uri)
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))

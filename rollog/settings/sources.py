@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from rollog.kernel.addresses import names_secret, public_address, public_value
 from rollog.kernel.errors import ConfigError
+from rollog.settings.section import Scope, SecretPart, scope_of, secret_part_of
 from rollog.settings.settings import Settings, section_class
 
 if TYPE_CHECKING:
@@ -46,9 +48,7 @@ class Layers:
             raise ConfigError(f"{name} is not valid TOML: {error}") from error
         for section, keys in document.items():
             if not isinstance(keys, dict):
-                raise ConfigError(
-                    f"{name}: {section} = {keys!r} stands outside of a section; put it under [section]"
-                )
+                raise ConfigError(f"{name}: {section} stands outside of a section; put it under [section]")
             for key, value in keys.items():
                 self.put((section, key), value, name)
 
@@ -70,7 +70,7 @@ class Layers:
         """Put `section.key=value` assignments over what is there."""
         for assignment in assignments:
             path, text = split_assignment(assignment)
-            self.put_text(path, text, f"--set {assignment}")
+            self.put_text(path, text, assignment_origin(path, text))
 
     def only(self, wanted: Callable[[KeyPath], bool]) -> Layers:
         """The values of those keys alone."""
@@ -90,7 +90,7 @@ class Layers:
 
     def put(self, path: KeyPath, value: Any, origin: str) -> None:
         """Put one value."""
-        _field_of(path, value, origin)
+        _field_of(path, origin)
         inner = self.values
         for part in path[:-1]:
             inner = inner.setdefault(part, {})
@@ -125,7 +125,7 @@ class Layers:
         origin = self._origin(path)
         if len(path) < _section_and_key:
             return f"{message}{f' (set by {origin})' if origin else ''}"
-        return f"{_dotted(path)} = {detail['input']!r} ({origin or 'default'}): {message}"
+        return f"{_shown(path, detail['input'])} ({origin or 'default'}): {message}"
 
     def _origin(self, path: KeyPath) -> str:
         """The source of the longest known part of `path`, or of everything under it."""
@@ -159,8 +159,14 @@ def split_assignment(assignment: str) -> tuple[KeyPath, str]:
     name, separator, text = assignment.partition("=")
     path = tuple(name.strip().split("."))
     if not separator or len(path) < _section_and_key or not all(path):
-        raise ConfigError(f"--set {assignment!r} is not of the form section.key=value")
+        shown = f"{name}=..." if separator else "without `=`"
+        raise ConfigError(f"--set {shown} is not of the form section.key=value")
     return path, text.strip()
+
+
+def assignment_origin(path: KeyPath, text: str, flag: str = "--set") -> str:
+    """An assignment as the origin of its value: in full where the value may be shown, else its key."""
+    return f"{flag} {_dotted(path)}={text}" if _may_be_shown(path, text) else f"{flag} {_dotted(path)}"
 
 
 def assigned(assignments: Iterable[str], flag: str = "--set") -> dict[str, Any]:
@@ -168,7 +174,7 @@ def assigned(assignments: Iterable[str], flag: str = "--set") -> dict[str, Any]:
     layers = Layers()
     for assignment in assignments:
         path, text = split_assignment(assignment)
-        layers.put_text(path, text, f"{flag} {assignment}")
+        layers.put_text(path, text, assignment_origin(path, text, flag))
     return layers.by_key()
 
 
@@ -190,15 +196,15 @@ def _demo_text() -> str:
     return resources.files("rollog.demo").joinpath("settings.toml").read_text(encoding="utf-8")
 
 
-def _field_of(path: KeyPath, value: Any, origin: str) -> FieldInfo:
+def _field_of(path: KeyPath, origin: str) -> FieldInfo:
     """The declared field that `path` names or lies within. Raises ConfigError for unknown keys."""
     section, key = path[0], path[1]
     fields = _section_fields(section)
     if fields is None:
         raise ConfigError(_unknown(f"section [{section}]", section, Settings.model_fields, origin))
     if key not in fields:
-        shown = f"{section}.{key} = {value!r}"
-        raise ConfigError(_unknown(shown, key, fields, origin))
+        # Without its value: what is misspelled may have been meant to be a secret.
+        raise ConfigError(_unknown(f"{section}.{key}", key, fields, origin))
     return fields[key]
 
 
@@ -218,7 +224,7 @@ _nothing = ("null", "none")
 
 def _typed(path: KeyPath, text: str, origin: str) -> Any:
     """`text` as a value of its key's type: as it stands if that fits, else as a TOML value."""
-    declared = _field_of(path, text, origin)
+    declared = _field_of(path, origin)
     parsed = _toml_value(text)
     if len(path) > _section_and_key:
         return text if parsed is None else parsed
@@ -233,7 +239,7 @@ def _typed(path: KeyPath, text: str, origin: str) -> Any:
         except ValidationError:
             continue
     message = _first_message(adapter, text if parsed is None else parsed)
-    raise ConfigError(f"{_dotted(path)} = {text!r} ({origin}): {message}")
+    raise ConfigError(f"{_shown(path, text)} ({origin}): {message}")
 
 
 def _first_message(adapter: TypeAdapter[Any], value: Any) -> str:
@@ -242,6 +248,33 @@ def _first_message(adapter: TypeAdapter[Any], value: Any) -> str:
     except ValidationError as error:
         return error.errors()[0]["msg"]
     return "does not fit"
+
+
+def _shown(path: KeyPath, value: Any) -> str:
+    """A key and its value for a message; the key alone where the value is secret or the key unknown."""
+    return f"{_dotted(path)} = {value!r}" if _may_be_shown(path, value) else _dotted(path)
+
+
+def _may_be_shown(path: KeyPath, value: Any) -> bool:
+    fields = _section_fields(path[0])
+    if fields is None or path[1] not in fields or scope_of(fields[path[1]]) is Scope.SECRET:
+        return False
+    if any(names_secret(part) for part in path[_section_and_key:]):
+        return False
+    if isinstance(value, str):
+        table = _toml_value(value)
+        if table is None:
+            is_table = (
+                len(path) == _section_and_key and secret_part_of(fields[path[1]]) is SecretPart.NAMED_ENTRIES
+            )
+            return not is_table and public_address(value) == value
+        return public_address(value) == value and _is_public(table)
+    return _is_public(value)
+
+
+def _is_public(value: Any) -> bool:
+    # In lists, so that nan is itself.
+    return bool([public_value(value)] == [value])
 
 
 def _toml_value(text: str) -> Any:

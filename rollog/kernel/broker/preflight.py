@@ -12,6 +12,7 @@ import struct
 import time
 from dataclasses import dataclass
 
+from rollog.kernel.addresses import public_address
 from rollog.kernel.errors import BrokerUnreachable, ConfigError
 
 _metadata_api_key = 3
@@ -49,7 +50,7 @@ def _parse_address(part: str, whole: str) -> Address:
     host = host.removeprefix("[").removesuffix("]")
     if not separator or not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
         raise ConfigError(
-            f"broker address {part!r} in {whole!r} is not host:port:"
+            f"broker address {public_address(part)!r} in {public_address(whole)!r} is not host:port:"
             " write for example --broker localhost:9092 or set ROLLOG_BROKER__BOOTSTRAP_SERVERS"
         )
     return Address(host, int(port))

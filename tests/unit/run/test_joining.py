@@ -192,7 +192,7 @@ def test_a_role_resolves_nothing_but_what_counts_on_its_machine(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("environment", "assignment", "message"),
     [
-        ({}, "groups.group_sise=4", r"groups\.group_sise = '4' .*did you mean 'group_size'"),
+        ({}, "groups.group_sise=4", r"groups\.group_sise \(--set.*did you mean 'group_size'"),
         ({}, "rollout.capacity=many", r"rollout\.capacity = 'many' \(--set"),
         ({}, "groups.group_size=many", r"groups\.group_size = 'many' \(--set"),
         ({"ROLLOG_ROLLOUT__CAPACITI": "4"}, None, r"ROLLOG_ROLLOUT__CAPACITI\) is not known"),

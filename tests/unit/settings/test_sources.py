@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rollog.kernel.errors import ConfigError
+from rollog.settings.local import local_layers, settings_of_run
 from rollog.settings.settings import Settings, check_files, config_sha256, with_absolute_paths
 from rollog.settings.sources import demo_settings, load_settings
 
@@ -79,10 +80,10 @@ def test_single_engine_arguments_can_be_set(tmp_path: Path) -> None:
             "[groups]\ngroup_sise = 4",
             {},
             (),
-            r"groups\.group_sise = 4 \(.*run\.toml\).*did you mean 'group_size'",
+            r"groups\.group_sise \(.*run\.toml\).*did you mean 'group_size'",
         ),
         ("[group]\ngroup_size = 4", {}, (), r"section \[group\] \(.*run\.toml\).*did you mean 'groups'"),
-        ("[groups]\nzzz = 4", {}, (), r"groups\.zzz = 4 .*known are .*group_size, groups_per_batch"),
+        ("[groups]\nzzz = 4", {}, (), r"groups\.zzz .*known are .*group_size, groups_per_batch"),
         ("[groups]\ngroup_size = 'many'", {}, (), r"groups\.group_size = 'many' \(.*run\.toml\).*integer"),
         ("[groups]\ngroup_size = '4'", {}, (), r"groups\.group_size = '4' .*integer"),
         ("[groups]\ngroup_size = 0", {}, (), r"groups\.group_size = 0 .*greater than or equal to 1"),
@@ -95,7 +96,7 @@ def test_single_engine_arguments_can_be_set(tmp_path: Path) -> None:
         ("[freshness]\nalpha = [[0, nan]]", {}, (), r"freshness\.alpha = .*finite"),
         ("[freshness]\nbarrier_every_steps = 1", {}, (), r"barrier_every_steps = 1 .*equal to 2"),
         ("[freshness]\nauto_max = 0.5", {}, (), r"auto_start = 1 is not between .*auto_max = 0\.5; move one"),
-        ("seed = 4", {}, (), r"seed = 4 stands outside of a section"),
+        ("seed = 4", {}, (), r"seed stands outside of a section"),
         ("[groups", {}, (), r"run\.toml is not valid TOML"),
         ("", {"ROLLOG_GROUPS__GROUP_SISE": "4"}, (), r"environment variable ROLLOG_GROUPS__GROUP_SISE"),
         ("", {"ROLLOG_GROUPS__GROUP_SIZE": "x"}, (), r"groups\.group_size = 'x' \(environment variable"),
@@ -107,7 +108,7 @@ def test_single_engine_arguments_can_be_set(tmp_path: Path) -> None:
             ("algorithm.dual_clip=abc",),
             r"algorithm\.dual_clip = 'abc' \(--set algorithm\.dual_clip=abc\)",
         ),
-        ("", {}, ("group_size=4",), r"--set 'group_size=4' is not of the form section\.key=value"),
+        ("", {}, ("group_size=4",), r"--set group_size=\.\.\. is not of the form section\.key=value"),
         ("", {}, ("groups.group_size",), r"is not of the form section\.key=value"),
         ("", {}, ("run.seed=-1",), r"run\.seed = -1 \(--set run\.seed=-1\).*greater than or equal to 0"),
         ("[run]\nname = 'Not A Name'", {}, (), r"run\.name = 'Not A Name'"),
@@ -250,3 +251,75 @@ def test_local_files_are_named_from_the_root(tmp_path: Path, monkeypatch: pytest
     settings = with_absolute_paths(loaded(tmp_path, "", None, "data.train=rows.jsonl"))
 
     assert settings.data.train == str(tmp_path / "rows.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("text", "environment", "assignments"),
+    [
+        ("password = 'hush'", {}, ()),
+        ("[broker]\nsasl_password = 'hush'", {}, ()),
+        ("[brokers]\nsasl_password = 'hush'", {}, ()),
+        ("[broker]\nbootstrap_servers = ['hush']", {}, ()),
+        ("[rollout]\nengine_args = 'hush'", {}, ()),
+        ("[rollout.engine_args]\nhf_token = ['hush']", {}, ()),
+        ("[rollout.engine_args.loader]\nsecret = 'hush'", {}, ()),
+        ("[weights]\nuri = ['s3://me:hush@b']", {}, ()),
+        ("[metrics]\nport = 'https://me:hush@host'", {}, ()),
+        ("", {"ROLLOG_BROKER__SASL_PASSWORD": "hush"}, ()),
+        ("", {"ROLLOG_SECRETS__SASL": "hush"}, ()),
+        ("", {"ROLLOG_METRICS__PORT": "https://h/?sig=hush"}, ()),
+        ("", {}, ("broker.sasl_password=hush",)),
+        ("", {}, ("secrets.sasl=hush",)),
+        ("", {}, ("password=hush",)),
+        ("", {}, ("hush",)),
+        ("", {}, ("rollout.engine_args={hf_token = 'hush', seed = []}",)),
+        ("", {}, ("rollout.engine_args={hf_token = 'hush'",)),
+        ("", {}, ("metrics.port=https://me:hush@host",)),
+    ],
+)
+def test_no_error_prints_the_value_of_a_secret_or_of_an_unknown_key(
+    tmp_path: Path, text: str, environment: dict[str, str], assignments: tuple[str, ...]
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        loaded(tmp_path, text, environment, *assignments)
+    assert "hush" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "assignment", ["broker.sasl_password=hush", "groups.hush=1", "rollout.engine_args=hush"]
+)
+def test_what_a_role_cannot_take_is_refused_without_its_value(assignment: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        local_layers(None, {}, [assignment])
+    assert "=hush" not in str(caught.value)
+    assert "'hush'" not in str(caught.value)
+
+
+def test_a_manifest_that_does_not_fit_is_refused_without_its_values() -> None:
+    with pytest.raises(ConfigError) as caught:
+        Settings.from_manifest('{"broker": {"sasl_password": "hush"}, "run": {"seed": "hush"}}')
+    assert "broker.sasl_password" in str(caught.value)
+    assert "hush" not in str(caught.value)
+
+
+def test_a_role_connects_with_its_own_address_and_the_manifest_holds_the_public_one(tmp_path: Path) -> None:
+    address = "s3://me:hush@bucket/path?region=x&X-Amz-Signature=hush"
+    text = (
+        f"[weights]\nuri = '{address}'\n[data]\ntrain = 'https://me:hush@host/rows?sig=hush'\n[model]\n"
+        'path = \'https://hush@host/model\'\n[rollout.engine_args]\nloader = \'{"secret": "hush", "a": 1}\''
+    )
+    settings = loaded(tmp_path, text)
+    manifest = settings.to_manifest()
+    assert "hush" not in manifest
+    assert json.loads(manifest)["weights"]["uri"] == "s3://bucket/path?region=x"
+    own = local_layers(tmp_path / "run.toml", {}, [])
+    assert settings_of_run(manifest, own).weights.uri == address
+    assert settings_of_run(manifest, local_layers(None, {}, [])).weights.uri == "s3://bucket/path?region=x"
+
+
+@pytest.mark.parametrize("key", ["model.path", "data.train"])
+def test_an_address_that_does_not_exist_is_told_without_its_user(tmp_path: Path, key: str) -> None:
+    settings = loaded(tmp_path, "", None, f"{key}=s3://me:hush@bucket/rows.jsonl")
+    with pytest.raises(ConfigError, match=r"s3://bucket") as caught:
+        check_files(settings)
+    assert "hush" not in str(caught.value)
