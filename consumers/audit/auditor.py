@@ -18,12 +18,14 @@ from consumers.audit.findings import Checks, Missing
 from consumers.audit.issues import Reissues
 from consumers.audit.ledger_end import LedgerEnd
 from consumers.audit.ledger_index import LedgerIndex
+from consumers.audit.manifests import check_manifests
 from consumers.audit.orders import Orders
 from consumers.audit.other_writers import OtherWriters
 from consumers.audit.report import AuditReport, Head
 from consumers.audit.topics import StoredTopics
 from consumers.audit.weights import WeightsChecks, check_files
 from rollog.kernel.broker.ports import TopicPartition
+from rollog.kernel.broker.topics import runs_topic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -59,6 +61,7 @@ def audit_run(
     with broker.consumer(client_id="audit") as consumer:
         audit = _Audit(StoredTopics(broker, consumer, topics), topics)
         audit.read()
+        audit.look_at_manifests(broker)
         audit.look_at_files(store, has_all_files=has_all_files)
         audit.look_at_end(ends_with, settles_within_seconds)
     return audit.report(head)
@@ -135,6 +138,10 @@ class _Audit:
         for record in stored.read(topics.workers):
             self._weights.served(record)
 
+    def look_at_manifests(self, broker: Broker) -> None:
+        """Compare the register with genesis."""
+        self._missing += check_manifests(broker, self._topics, self._ledger.genesis, self._checks.manifest)
+
     def look_at_files(self, store: WeightsStore | None, *, has_all_files: bool) -> None:
         """Read the files of all versions."""
         if store is None:
@@ -180,7 +187,7 @@ class _Audit:
             checks=self._checks.all(),
             samples=self._samples.counts,
             missing=self._missing,
-            notes=list(self._notes()),
+            notes=[*self._notes(), *self._notes_on_manifests()],
             ends={
                 f"{place.topic}[{place.partition}]": end
                 for ends in self._stored.ends.values()
@@ -245,6 +252,10 @@ class _Audit:
                 consequence=f"{len(incomplete)} step(s) cannot be done again from version 0; "
                 "a later checkpoint is needed",
             )
+
+    def _notes_on_manifests(self) -> Iterator[str]:
+        if not self._checks.manifest.num_checked:
+            yield f"no manifest in {runs_topic(self._topics.prefix)}: only the configuration in genesis is known"
 
     def _notes(self) -> Iterator[str]:
         unreadable = {

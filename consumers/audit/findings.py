@@ -98,6 +98,11 @@ class Checks:
             what="nothing points beyond the end of the ledger, read again last; every task has ended if the run has",
             unit="ledger records after the first look",
         )
+        self.manifest = Check(
+            name="manifest",
+            what="the register names the run with the configuration of genesis, and with no other",
+            unit="manifests",
+        )
         self.dispositions = Check(
             name="I1", what="one final disposition for each record of samples", unit="records of samples"
         )

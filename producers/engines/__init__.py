@@ -6,6 +6,7 @@ vllm.py                 vLLM; vllm_worker.py is its part inside vLLM's own proce
 vllm_prefill.py         recorded tokens read by vLLM as prompts, for a verification
 transformers_engine.py  plain transformers, where vLLM is not installed
 simulated.py            no model: for tests and for benchmarks in simulated time
+socket_directory.py     where vLLM's sockets and temporary files lie
 starting.py             a start that can be abandoned          weights_file.py, model_files.py  files of a model
 """
 

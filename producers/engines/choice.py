@@ -7,13 +7,17 @@ from typing import TYPE_CHECKING
 from rollog.kernel.errors import ConfigError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from producers.engines.ports import Engine
     from rollog.settings.generation import RolloutConfig
     from rollog.settings.run import ModelConfig
 
 
-def make_engine(model: ModelConfig, rollout: RolloutConfig, seed: int) -> Engine:
-    """A new engine, not started. Heavy libraries are imported only for the engine that needs them.
+def make_engine(model: ModelConfig, rollout: RolloutConfig, seed: int, home: Path | None = None) -> Engine:
+    """A new engine, not started; below `home` lies what lives no longer than it.
+
+    Heavy libraries are imported only for the engine that needs them.
 
     Raises ConfigError when the model is missing or the engine does not take `rollout.engine_args`.
     """
@@ -45,4 +49,5 @@ def make_engine(model: ModelConfig, rollout: RolloutConfig, seed: int) -> Engine
         num_threads=rollout.num_threads,
         seed=seed,
         engine_args=rollout.engine_args,
+        home=home,
     )

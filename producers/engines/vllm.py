@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import os
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import cache
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
@@ -18,6 +20,7 @@ import numpy as np
 
 from producers.engines.model_files import end_token_ids
 from producers.engines.ports import Generation, GenerationRequest, VersionSpan
+from producers.engines.socket_directory import SocketDirectory
 from producers.engines.starting import Start
 from producers.engines.weights_file import ModelTensors, check_weights_file, model_tensors
 from rollog.kernel.addresses import without_secret_values
@@ -25,7 +28,7 @@ from rollog.kernel.errors import ConfigError, EngineDied, EngineError, WeightsEr
 from schemas import FinishReason, float32_array, int32_array
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from schemas import Float32Array
@@ -73,7 +76,8 @@ def vllm_environment(*, on_cpu: bool, num_threads: int) -> dict[str, str]:
 class VllmEngine:
     """One model served by vLLM.
 
-    `engine_args` are further AsyncEngineArgs and win over the ones chosen here.
+    `engine_args` are further AsyncEngineArgs and win over the ones chosen here. `home` is the directory below which
+    vLLM's sockets and temporary files lie while the engine lives.
     """
 
     name = "vllm"
@@ -89,6 +93,7 @@ class VllmEngine:
         num_threads: int = 1,
         seed: int = 0,
         engine_args: Mapping[str, str | int | float | bool] | None = None,
+        home: Path | None = None,
     ) -> None:
         self._model = model
         self._dtype = dtype
@@ -98,6 +103,8 @@ class VllmEngine:
         self._num_threads = num_threads
         self._seed = seed
         self._engine_args = dict(engine_args or {})
+        self._home = home
+        self._sockets: SocketDirectory | None = None
         self._llm: Any = None
         self._tensors = ModelTensors({})
         self._stop_token_ids: tuple[int, ...] = ()
@@ -121,6 +128,8 @@ class VllmEngine:
         _, on_cpu = installed_vllm()
         os.environ.update(vllm_environment(on_cpu=on_cpu, num_threads=self._num_threads))
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+        self._sockets = SocketDirectory(self._home)
+        os.environ["VLLM_RPC_BASE_PATH"] = str(self._sockets.path)
         loop = asyncio.get_running_loop()
         self._stop_token_ids = end_token_ids(self._model)
         await loop.run_in_executor(self._thread, self._build, on_cpu)
@@ -197,6 +206,8 @@ class VllmEngine:
             await asyncio.sleep(0)
             llm.engine_core.resources.ctx.destroy(linger=0)
         self._thread.shutdown()
+        if self._sockets is not None:
+            self._sockets.close()
 
     async def _final(self, token_ids: Sequence[int], parameters: Any, request_id: str) -> Any:
         """What vLLM returns at the end of one request."""
@@ -228,7 +239,8 @@ class VllmEngine:
             raise WeightsError(f"vLLM could not load {path.name}: {error}") from error
 
     def _build(self, on_cpu: bool) -> None:
-        with self._start.under_way():
+        assert self._sockets is not None
+        with _temporary_files_in(self._sockets.path), self._start.under_way():
             self._build_llm(on_cpu)
 
     def _build_llm(self, on_cpu: bool) -> None:
@@ -299,6 +311,21 @@ class VllmEngine:
             await awaitable
         except EngineDeadError as error:
             raise EngineDied(f"vLLM's process ended: {error}") from error
+
+
+@contextmanager
+def _temporary_files_in(directory: Path) -> Iterator[None]:
+    """Processes started in the block put temporary files there: vLLM's would stay (`vllm_dist_...`)."""
+    tempfile.gettempdir()  # what this process has found once it keeps
+    before = os.environ.get("TMPDIR")
+    os.environ["TMPDIR"] = str(directory)
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop("TMPDIR", None)
+        else:
+            os.environ["TMPDIR"] = before
 
 
 def _kill_engine_processes() -> None:

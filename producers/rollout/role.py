@@ -44,7 +44,7 @@ def make_parts(settings: RolloutSettings, broker: Broker, metrics: Metrics, work
     shuffled = settings.reward.control == "shuffled"
     return WorkerParts(
         broker=broker,
-        engine=make_engine(settings.model, settings.rollout, settings.seed),
+        engine=make_engine(settings.model, settings.rollout, settings.seed, settings.home),
         renderer=_renderer(settings),
         training_rewards=ShuffledRewards(rewards, seed=f"{settings.seed}/{worker_id}")
         if shuffled

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 class RolloutSettings:
     """The sections of the configuration that a rollout worker reads.
 
-    `name` is the first part of its worker id, `home` a directory for downloaded weights. `model.path` gives the
-    structure and the tokenizer only: the weights served always come from the store at `weights_uri`.
+    `name` is the first part of its worker id, `home` a directory for downloaded weights and the engine's sockets.
+    `model.path` gives structure and tokenizer only: the weights served always come from the store at `weights_uri`.
     """
 
     run: str

@@ -43,10 +43,11 @@ def audit(
     log.
     """
     from consumers.audit.auditor import audit_run  # noqa: PLC0415  # help needs no Kafka
+    from rollog.run.manifest_check import manifest_to_audit  # noqa: PLC0415
     from rollog.run.recorded_run import open_run  # noqa: PLC0415
 
     kept = None if head is None else checked_head(head)
-    with open_run(source) as run:
+    with open_run(source, manifest_to_audit) as run:
         report = audit_run(
             run.broker,
             run.topics,

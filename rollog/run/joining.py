@@ -18,6 +18,7 @@ from rollog.settings.local import settings_of_run
 
 if TYPE_CHECKING:
     from rollog.kernel.broker.ports import Broker
+    from rollog.run.manifest_check import ChooseManifest
     from rollog.run.request import RunRequest
     from rollog.settings.run import RunConfig
     from rollog.settings.settings import Settings
@@ -45,15 +46,17 @@ def join_run(request: RunRequest, wait_seconds: float) -> JoinedRun:
     return found
 
 
-def find_run_of(request: RunRequest, wait_seconds: float) -> JoinedRun:
+def find_run_of(
+    request: RunRequest, wait_seconds: float, choose: ChooseManifest = checked_manifest
+) -> JoinedRun:
     """The run that is asked for, to read it, waiting for it to be created; its topics may be in any state.
 
-    Raises RunNotFound, ConfigError, BrokerUnreachable.
+    `choose` says which manifest counts, or refuses. Raises RunNotFound, ConfigError, BrokerUnreachable.
     """
     layers = request.local_layers()
     here = layers.settings()
     broker = connect(here.broker, request.home)
-    manifest = manifest_of_run(broker, here.run, wait_seconds)
+    manifest = manifest_of_run(broker, here.run, wait_seconds, choose)
     settings = settings_of_run(manifest.config_json, layers)
     # How large records may be is the run's, and known only now.
     broker = broker.with_limits(
@@ -63,14 +66,16 @@ def find_run_of(request: RunRequest, wait_seconds: float) -> JoinedRun:
     return JoinedRun(settings=settings, manifest=manifest, broker=broker)
 
 
-def manifest_of_run(broker: Broker, wanted: RunConfig, wait_seconds: float) -> RunManifest:
+def manifest_of_run(
+    broker: Broker, wanted: RunConfig, wait_seconds: float, choose: ChooseManifest = checked_manifest
+) -> RunManifest:
     """The manifest of the run of that name, or of the only one there is, compared with genesis once there is one.
 
     Raises RunNotFound when it is not there in time, ConfigError where no name is given and there is not one run, and
     where the manifest is not the one that the run began with.
     """
     name = wanted.name or _only_run(broker, wanted.prefix)
-    return checked_manifest(broker, find_run(broker, wanted.prefix, name, wait_seconds=wait_seconds))
+    return choose(broker, find_run(broker, wanted.prefix, name, wait_seconds=wait_seconds))
 
 
 def _only_run(broker: Broker, prefix: str) -> str:

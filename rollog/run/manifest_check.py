@@ -12,23 +12,28 @@ Before genesis nothing but the manifest's own `config_sha256` is there to compar
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from consumers.ledger import ledger_entry
+from rollog.kernel.broker.ports import TopicPartition
 from rollog.kernel.broker.reading import read_to_end
 from rollog.kernel.broker.topics import RunTopics, runs_topic
 from rollog.kernel.errors import ConfigError, LedgerError
 from rollog.kernel.logs import get_logger
 from rollog.kernel.runs import manifests_of
-from rollog.settings.settings import config_sha256
+from rollog.settings.settings import Settings, config_sha256
 from schemas import Genesis
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from rollog.kernel.broker.ports import Broker
     from rollog.kernel.runs import RegisteredManifest
     from schemas import RunManifest
+
+    ChooseManifest = Callable[[Broker, RunManifest], RunManifest]
+    """Which manifest of the run that a manifest names is to be read. May raise ConfigError."""
 
 log = get_logger("runs")
 
@@ -54,24 +59,56 @@ def checked_manifest(broker: Broker, found: RunManifest) -> RunManifest:
     raise ConfigError(_nothing_agrees(registered[-1], wanted, topics))
 
 
-def genesis_of(broker: Broker, topics: RunTopics) -> Genesis | None:
-    """The first record of a ledger; None while there is none, and where the beginning is deleted or unreadable.
+def manifest_to_audit(broker: Broker, found: RunManifest) -> RunManifest:
+    """The manifest that agrees with genesis; where none does, the newest with the configuration of genesis.
 
-    Whoever reads the ledger itself, each role and the audit, tells of an unreadable beginning.
+    For the audit, which reports what `checked_manifest` refuses. Raises ConfigError where genesis does not fit this
+    version of rollog.
     """
+    topics = RunTopics(found.prefix, found.run)
+    registered = manifests_of(broker, found.prefix, found.run)
+    genesis = genesis_of(broker, topics)
+    if genesis is None:
+        return registered[-1].manifest
+    wanted = config_sha256(genesis.manifest_json)
+    for candidate in registered:
+        if _agrees(candidate.manifest, wanted):
+            return candidate.manifest
+    return replace(
+        registered[-1].manifest,
+        config_json=genesis.manifest_json,
+        config_sha256=wanted,
+        weights_uri=Settings.from_manifest(genesis.manifest_json).weights.uri or "",
+    )
+
+
+def genesis_of(broker: Broker, topics: RunTopics) -> Genesis | None:
+    """The first record of a ledger; None while there is none, and with a warning, where it is deleted or unreadable."""
     with broker.admin() as admin:
         if not admin.describe_topics([topics.steps]):
             return None
     with broker.consumer(client_id="genesis-reader") as consumer:
         first = next(read_to_end(consumer, topics.steps, 0), None)
+        ends = consumer.end_offsets([TopicPartition(topics.steps, 0)])
     if first is None:
+        if any(ends.values()):
+            log.warning(
+                "manifest not compared with genesis: the ledger's records are deleted", topic=topics.steps
+            )
         return None
     try:
         body = ledger_entry(first).record.body
     except LedgerError as error:
         log.warning("manifest not compared with genesis", error=error)
         return None
-    return body if isinstance(body, Genesis) else None
+    if not isinstance(body, Genesis):
+        log.warning(
+            "manifest not compared with genesis: the start of the ledger is cut off",
+            topic=topics.steps,
+            first_offset=first.offset,
+        )
+        return None
+    return body
 
 
 def _agrees(manifest: RunManifest, wanted: str) -> bool:

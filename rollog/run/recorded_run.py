@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rollog.kernel.broker.ports import Broker
+    from rollog.run.manifest_check import ChooseManifest
     from rollog.run.request import RecordedRunRequest
     from schemas import RunManifest
 
@@ -50,25 +51,26 @@ class RecordedRun:
 
 
 @contextmanager
-def open_run(request: RecordedRunRequest) -> Iterator[RecordedRun]:
+def open_run(request: RecordedRunRequest, choose: ChooseManifest = checked_manifest) -> Iterator[RecordedRun]:
     """The run that a command is to read, on its broker or in an archive, for as long as the block lasts.
 
-    Where the embedded broker of the state directory does not run, it does so for that time. Raises ConfigError,
-    RunNotFound, BrokerUnreachable, and ArchiveError for a file that is no archive or is damaged.
+    `choose` says which manifest counts, or refuses. Where the embedded broker of the state directory does not run, it
+    does so for that time. Raises ConfigError, RunNotFound, BrokerUnreachable, and
+    ArchiveError for a file that is no archive or is damaged.
     """
     if request.archive is not None:
-        yield _archived_run(request, request.archive)
+        yield _archived_run(request, request.archive, choose)
         return
     common = request.common
     if not data_directory(common.home).is_dir():
-        yield _run_on_broker(request)
+        yield _run_on_broker(request, choose)
         return
     with embedded_unless_named(common.local_layers().settings().broker, common.home):
-        yield _run_on_broker(request)
+        yield _run_on_broker(request, choose)
 
 
-def _run_on_broker(request: RecordedRunRequest) -> RecordedRun:
-    found = find_run_of(request.common, wait_seconds=0.0)
+def _run_on_broker(request: RecordedRunRequest, choose: ChooseManifest) -> RecordedRun:
+    found = find_run_of(request.common, wait_seconds=0.0, choose=choose)
     return RecordedRun(
         broker=found.broker,
         topics=RunTopics(found.manifest.prefix, found.manifest.run),
@@ -79,7 +81,7 @@ def _run_on_broker(request: RecordedRunRequest) -> RecordedRun:
     )
 
 
-def _archived_run(request: RecordedRunRequest, path: Path) -> RecordedRun:
+def _archived_run(request: RecordedRunRequest, path: Path, choose: ChooseManifest) -> RecordedRun:
     if request.common.broker is not None:
         raise ConfigError(f"--archive {path} stands in place of a broker: leave out --broker")
     changes = assigned(request.common.assignments)
@@ -92,7 +94,7 @@ def _archived_run(request: RecordedRunRequest, path: Path) -> RecordedRun:
     topics = broker.topics
     if request.run not in (None, topics.run):
         raise ConfigError(f"archive {path} is of run {topics.run!r}, not of {request.run!r}")
-    manifest = checked_manifest(broker, find_run(broker, topics.prefix, topics.run))
+    manifest = choose(broker, find_run(broker, topics.prefix, topics.run))
     return RecordedRun(
         broker=broker,
         topics=topics,

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import stat
 import threading
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -33,7 +36,6 @@ from schemas import FinishReason, SamplingParameters, Status
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from support.worker_thread import Stage
 
@@ -68,6 +70,18 @@ def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         runner.run(engine.start())
         yield Bench(engine, model, tied, versions, runner)
         runner.run(engine.close())
+    if name == "vllm":
+        assert not Path(os.environ["VLLM_RPC_BASE_PATH"]).exists()
+
+
+def test_sockets_and_files_of_vllm_lie_in_its_private_directory(bench: Bench) -> None:
+    if bench.engine.name != "vllm":
+        pytest.skip("has neither")
+    directory = Path(os.environ["VLLM_RPC_BASE_PATH"])
+    found = list(directory.iterdir())
+    assert any(each.is_socket() for each in found)
+    assert any(each.name.startswith("vllm_dist_") for each in found)
+    assert stat.S_IMODE(directory.stat().st_mode) == 0o700
 
 
 def test_nothing_is_generated_before_weights_are_loaded(bench: Bench) -> None:

@@ -10,11 +10,13 @@ import pytest
 from support.builders import a_genesis
 
 from rollog.kernel.broker.memory import MemoryBroker
+from rollog.kernel.broker.ports import TopicPartition
 from rollog.kernel.errors import ConfigError
 from rollog.run.creation import create_run
 from rollog.run.joining import manifest_of_run
+from rollog.run.manifest_check import manifest_to_audit
 from rollog.settings.settings import Settings, config_sha256
-from schemas import Genesis
+from schemas import Close, Genesis, LedgerKind, LedgerRecord
 from schemas.codec import encode
 
 if TYPE_CHECKING:
@@ -44,6 +46,11 @@ def begin(broker: MemoryBroker, manifest: RunManifest) -> None:
     assert isinstance(genesis.body, Genesis)
     body = replace(genesis.body, manifest_json=manifest.config_json)
     write(broker, "rollog.first.steps", encode(replace(genesis, body=body)))
+
+
+def a_close() -> LedgerRecord:
+    body = Close(end_offsets=(0, 0), reason="over")
+    return replace(a_genesis(), kind=LedgerKind.CLOSE, sequence=1, body=body)
 
 
 def found(broker: MemoryBroker) -> RunManifest:
@@ -91,3 +98,44 @@ def test_before_genesis_a_manifest_must_have_the_digest_it_names() -> None:
 
     with pytest.raises(ConfigError, match=r"offset \d+, names config_sha256 .* it was altered"):
         found(broker)
+
+
+def test_the_audit_goes_on_with_the_configuration_of_genesis() -> None:
+    broker = MemoryBroker()
+    manifest = create_run(MemoryBroker(), settings)
+    create_run(broker, settings.changed(weights={"uri": "s3://attacker/weights"}))
+    begin(broker, manifest)
+
+    taken = manifest_of_run(broker, settings.run, 0, manifest_to_audit)
+
+    assert (taken.config_json, taken.config_sha256) == (manifest.config_json, manifest.config_sha256)
+    assert taken.weights_uri == "file:///weights"
+
+
+def test_the_audit_takes_the_runs_own_manifest_where_it_is_there() -> None:
+    broker = MemoryBroker()
+    manifest = create_run(broker, settings)
+    begin(broker, manifest)
+    register(broker, forged(manifest))
+
+    assert manifest_of_run(broker, settings.run, 0, manifest_to_audit) == manifest
+
+
+def test_a_ledger_whose_start_is_cut_off_is_told(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("rollog"), "propagate", True)
+    broker = MemoryBroker()
+    manifest = create_run(broker, settings)
+    begin(broker, manifest)
+    write(broker, "rollog.first.steps", encode(a_close()))
+    with broker.admin() as admin:
+        admin.delete_records({TopicPartition("rollog.first.steps", 0): 1})
+
+    assert found(broker) == manifest
+    assert any("the start of the ledger is cut off" in each.message for each in caplog.records)
+
+    with broker.admin() as admin:
+        admin.delete_records({TopicPartition("rollog.first.steps", 0): 2})
+    assert found(broker) == manifest
+    assert any("the ledger's records are deleted" in each.message for each in caplog.records)
