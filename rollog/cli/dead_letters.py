@@ -68,10 +68,10 @@ def letter_lines(letters: list[StoredDeadLetter]) -> Iterator[str]:
         letter = stored.letter
         headers = " ".join(f"{name}={_text(value)}" for name, value in sorted(letter.headers.items()))
         size = "no value" if letter.value is None else f"{len(letter.value)} bytes"
-        yield (
+        yield printable(
             f"#{stored.letter_id} {_time(stored)} {letter.topic}, partition {letter.partition}, "
             f"offset {letter.offset}, set aside by {letter.owner or 'unknown'}: "
-            f"{letter.error_class}: {printable(letter.reason)} ({size}{'; ' + headers if headers else ''})"
+            f"{letter.error_class}: {letter.reason} ({size}{'; ' + headers if headers else ''})"
         )
 
 

@@ -67,11 +67,11 @@ def answer_lines(answer: dict[str, Any], indent: str = "") -> Iterator[str]:
         if value is None or value in ("", [], {}):
             continue
         if isinstance(value, list) and isinstance(value[0], dict):
-            yield f"{indent}{name}: {len(value)}"
+            yield f"{indent}{printable(name)}: {len(value)}"
             for each in value:
                 yield from _entry_lines(each, f"{indent}  ")
         else:
-            yield f"{indent}{name}: {_text(value)}"
+            yield f"{indent}{printable(name)}: {_text(value)}"
 
 
 def _entry_lines(entry: dict[str, Any], indent: str) -> Iterator[str]:
@@ -83,7 +83,7 @@ def _entry_lines(entry: dict[str, Any], indent: str) -> Iterator[str]:
         and value not in ("", [], {})
         and not (isinstance(value, list) and isinstance(value[0], dict))
     }
-    yield f"{indent}- " + ", ".join(f"{name} {_text(value)}" for name, value in short.items())
+    yield f"{indent}- " + ", ".join(f"{printable(name)} {_text(value)}" for name, value in short.items())
     nested = {name: value for name, value in entry.items() if name not in short}
     yield from answer_lines(nested, f"{indent}  ")
 
@@ -91,7 +91,7 @@ def _entry_lines(entry: dict[str, Any], indent: str) -> Iterator[str]:
 def _text(value: Any) -> str:
     if isinstance(value, dict):
         known = ((name, each) for name, each in value.items() if each is not None and each != "")
-        return "(" + ", ".join(f"{name} {_text(each)}" for name, each in known) + ")"
+        return "(" + ", ".join(f"{printable(name)} {_text(each)}" for name, each in known) + ")"
     if isinstance(value, list):
         return "[" + ", ".join(_text(each) for each in value) + "]"
     return printable(str(value))

@@ -50,7 +50,7 @@ class Lines(Display):
         """Print what is new."""
         del roles, seconds
         for step in range(self._num_steps + 1, len(view.step_timings) + 1):
-            click.echo(step_line(self._facts, view, step))
+            click.echo(printable(step_line(self._facts, view, step)))
         self._num_steps = len(view.step_timings)
         for key, score in view.held_out.items():
             is_whole = score.num_prompts >= self._num_prompts or view.is_closed

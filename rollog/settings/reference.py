@@ -45,7 +45,8 @@ another type and sections that contradict each other are refused; the message na
 
 `rollog up` and `rollog topics create` resolve all of this once and put the result into the run's manifest, without
 the broker's address, without entries of `rollout.engine_args` that are named like secrets (password, token ...) and
-without the user part of `weights.uri`.
+without users, passwords, signatures and keys in addresses (`weights.uri`, `model.path`, `data.train` ...): a role that
+needs them has them in its own settings. No message prints a value of such a key, or of a key that is not known.
 
 ## Where a key may change
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rollog.rules.headers import record_digest
 from schemas import LedgerRecord, Sample
-from schemas.codec import decode_as, encode
+from schemas.codec import SchemaError, decode_as, encode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,10 +19,13 @@ if TYPE_CHECKING:
 def with_samples(
     recorded: RecordedTopics, topics: RunTopics, edit: Callable[[Sample], Sample]
 ) -> RecordedTopics:
-    """Every sample edited; the ledger judges the new records, and its chain is whole."""
+    """Every sample edited, what is none left as it is; the ledger judges the new records, and its chain is whole."""
     digests: dict[tuple[int, int], bytes] = {}
     for record in recorded.all(topics.samples):
-        value = encode(edit(decode_as(Sample, record.value or b"")))
+        try:
+            value = encode(edit(decode_as(Sample, record.value or b"")))
+        except SchemaError:
+            value = record.value or b""
         recorded = recorded.with_value(record, value)
         digests[record.partition, record.offset] = record_digest(value)
 

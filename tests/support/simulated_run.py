@@ -138,7 +138,7 @@ class SimulatedRun(Component):
             max_workers,
         )
         self.hand = self.broker.producer(client_id="hand")
-        self._metrics = Metrics()
+        self.metrics = Metrics()
         self.start_trainer()
         self.start_dispatcher()
         self.start_worker()
@@ -177,7 +177,7 @@ class SimulatedRun(Component):
         take_over = TakeOver(
             settings=self._dispatcher_settings,
             broker=self.broker,
-            metrics=self._metrics,
+            metrics=self.metrics,
             dispatcher_id="simulated",
             prompts=[Prompt(prompt_id=str(n), text=str(n)) for n in range(self.plan.num_prompts)],
             held_out=[],
@@ -222,7 +222,7 @@ class SimulatedRun(Component):
         self.trainer = start_trainer(
             self.trainer_settings,
             self.broker,
-            self._metrics,
+            self.metrics,
             SimulatedTrainingEngine(),
             clock=lambda: self.now,
         )
