@@ -67,7 +67,7 @@ def test_settings_that_are_not_known_end_with_status_2_and_no_traceback() -> Non
     ended = rollog("up", "--set", "groups.group_sise=4")
 
     assert ended.returncode == 2
-    assert ended.stderr.startswith("error: groups.group_sise = '4'")
+    assert ended.stderr.startswith("error: groups.group_sise (--set")
     assert "did you mean 'group_size'" in ended.stderr
     assert "Traceback" not in ended.stderr
 
