@@ -466,9 +466,9 @@ def test_control_records_that_cannot_be_stop_no_dispatcher_and_are_set_aside() -
         driver.producer.send(driver.topics.control, 0, encode(record))
     driver.turn(dispatcher)
     letters = driver.read(driver.topics.dead_letters)
-    assert [letter.value for letter in letters if isinstance(letter, DeadLetter)] == list(
-        map(encode, impossible)
-    )
+    assert [letter.value for letter in letters if isinstance(letter, DeadLetter)] == [
+        encode(record) for record in impossible
+    ]
     assert driver.tasks()
     assert driver.dispatcher().epoch == 2
     assert len(driver.read(driver.topics.dead_letters)) == 3
@@ -486,7 +486,7 @@ def test_who_says_closed_while_the_ledger_is_open_ends_no_dispatcher() -> None:
 @pytest.mark.parametrize(
     "changes", [{"task_id": "1.900"}, {"seed": 1}, {"grant_id": "8.8"}, {"worker_id": "thief"}]
 )
-def test_a_sample_that_is_not_what_its_task_ordered_ends_no_task(changes: dict[str, str]) -> None:
+def test_a_sample_that_is_not_what_its_task_ordered_ends_no_task(changes: dict[str, Any]) -> None:
     driver = started_driver()
     dispatcher = driver.dispatcher()
     driver.turn(dispatcher)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 import pytest
@@ -48,6 +49,10 @@ class _Interrupted:
     def commit(self, timeout_seconds: float) -> None:
         self._interruption()
         self._producer.commit(timeout_seconds)
+
+
+def reaches(broker: MemoryBroker, topics: RunTopics, offset: int) -> bool:
+    return broker.log(topics.control, 0).next_offset >= offset
 
 
 def take(
@@ -136,7 +141,7 @@ def test_an_epoch_behind_another_roles_open_transaction_is_not_given_twice(
     for number, trainer in enumerate(trainers, start=1):
         trainer.start()
         wait_until(
-            lambda number=number: memory_broker.log(topics.control, 0).next_offset >= 1 + 2 * number,
+            partial(reaches, memory_broker, topics, 1 + 2 * number),
             10,
             "an epoch committed behind the open transaction",
         )

@@ -22,7 +22,7 @@ coarse = Tolerances.of_noise(0.01)
 def long_tailed_noise(draw: np.random.Generator, num_tokens: int, rms: float) -> np.ndarray:
     """Most tokens are all but certain and have no noise; the largest of thousands is 20 to 40 times the rms."""
     noise = draw.standard_t(3, num_tokens) * (draw.random(num_tokens) < 0.3)
-    return noise * rms / np.sqrt(np.mean(noise**2))
+    return np.asarray(noise * rms / np.sqrt(np.mean(noise**2)))
 
 
 @pytest.mark.parametrize("sign", [-1, 1])

@@ -43,7 +43,7 @@ def a_run(
     per_group: int = 10,
 ) -> list[Piece]:
     """Versions 0 to 7, two workers, ten samples of each; `changed` gives arguments by version, worker, number."""
-    pieces = []
+    pieces: list[Piece] = []
     for version in range(8):
         for worker in workers:
             for number in range(per_group):
