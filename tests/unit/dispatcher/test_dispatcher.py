@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from support.builders import a_header, a_task, groups_config
 from support.dispatcher_driver import DispatcherDriver, num_partitions
