@@ -46,6 +46,7 @@ class Heartbeats:
         self._stuck_seconds = stuck_seconds
         self._changed = threading.Event()
         self._newest: Outgoing | None = None
+        self._written: Outgoing | None = None
         self._put_at = 0.0
         self._is_ending = False
         self._sent: Delivery | None = None
@@ -71,7 +72,10 @@ class Heartbeats:
         await asyncio.Event().wait()  # it was told to end, and so will this be
 
     async def leave(self, tombstone: Outgoing, timeout_seconds: float) -> None:
-        """Write nothing more but this, and wait until it is acknowledged; TimeoutError after that time."""
+        """Write what was said last, then this, then nothing more; wait until it is acknowledged.
+
+        Raises TimeoutError after that time.
+        """
         await self._end_writing()
         async with asyncio.timeout(timeout_seconds):
             await asyncio.get_running_loop().run_in_executor(
@@ -107,10 +111,16 @@ class Heartbeats:
             if not self._sent.done():
                 return
             self._sent.offset(0.0)
-        self._sent = self._send(self._newest)
+        self._write_now(self._newest)
+
+    def _write_now(self, newest: Outgoing) -> None:
+        self._written, self._sent = newest, self._send(newest)
 
     def _write_last(self, tombstone: Outgoing, timeout_seconds: float) -> None:
         try:
+            # That the worker leaves may have been said just now.
+            if self._newest is not None and self._newest is not self._written:
+                self._write_now(self._newest)
             self._send(tombstone).offset(timeout_seconds)
         except BrokerError as error:
             _log.warning("left without a tombstone", error=error)

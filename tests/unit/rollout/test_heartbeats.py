@@ -122,3 +122,17 @@ def test_who_is_cancelled_while_connecting_leaves_no_producer_open() -> None:
     asyncio.run(work())
     broker.told.set()
     wait_until(lambda: bool(broker.made) and broker.made[0]._is_closed, 20, "the producer to be closed")
+
+
+def test_what_was_said_last_stands_before_the_tombstone() -> None:
+    for _ in range(20):
+        broker = a_broker()
+
+        async def work(broker: MemoryBroker = broker) -> None:
+            heartbeats = await Heartbeats.open(broker, "w", every_seconds=60.0)
+            heartbeats.put(a_beat(b"leaving"))
+            await heartbeats.leave(a_beat(None), 10)
+            await heartbeats.close()
+
+        asyncio.run(work())
+        assert values(broker) == [b"leaving", None]
