@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
+import inspect
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from math import isfinite
+from math import isfinite, nan
 from numbers import Real
 from pathlib import Path
 from typing import Any
@@ -49,14 +51,61 @@ def load_reward_function(reference: str) -> RewardFunction:
     return function  # type: ignore[no-any-return]  # getattr knows no type
 
 
+def is_concurrent(function: RewardFunction) -> bool:
+    """Whether the function is `async def`, so that many of its calls run at once on one event loop."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
+
+
 def call_reward_function(
     function: RewardFunction, prompt: object, response: str, fields: Mapping[str, Any]
 ) -> RewardResult:
-    """Call it and check what it returns. Raises RewardError."""
+    """Call a plain function and check what it returns. Raises RewardError."""
     try:
         value = function(prompt, response, **fields)
-    except Exception as error:  # a user's function may raise anything
-        raise RewardError(f"the reward function raised {type(error).__name__}: {error}") from error
+    except (Exception, SystemExit) as error:  # a user's function may raise anything
+        raise _raised(error) from error
+    return _checked(value)
+
+
+async def await_reward_function(
+    function: RewardFunction,
+    prompt: object,
+    response: str,
+    fields: Mapping[str, Any],
+    *,
+    timeout_seconds: float | None = None,
+) -> RewardResult:
+    """Await an `async def` function and check what it returns. Raises RewardError, also at the time-out."""
+    limit = asyncio.timeout(timeout_seconds)
+    try:
+        async with limit:
+            value = await function(prompt, response, **fields)
+    except (Exception, SystemExit) as error:  # a user's function may raise anything
+        if limit.expired():
+            raise RewardError(f"the reward function took longer than {timeout_seconds:g} s") from error
+        raise _raised(error) from error
+    return _checked(value)
+
+
+def _raised(error: BaseException) -> RewardError:
+    return RewardError(f"the reward function raised {type(error).__name__}: {error}")
+
+
+def _checked(value: object) -> RewardResult:
+    if inspect.iscoroutine(value):
+        value.close()
+        raise RewardError("the reward function returned a coroutine; declare it as `async def`")
+    try:
+        return _result(value)
+    except RewardError:
+        raise
+    except Exception as error:  # a value may be an object whose own methods raise
+        raise RewardError(
+            f"the reward function returned a value that cannot be read: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _result(value: object) -> RewardResult:
     if not isinstance(value, Mapping):
         return RewardResult(reward=_number("its value", value))
     if "reward" not in value:
@@ -81,6 +130,12 @@ def _turn_rewards(value: object) -> tuple[float, ...]:
 
 def _number(name: str, value: object) -> float:
     scalar = value.item() if hasattr(value, "item") and not isinstance(value, Real) else value
-    if not isinstance(scalar, Real) or not isfinite(scalar):
+    try:
+        number = float(scalar) if isinstance(scalar, Real) else nan
+    except OverflowError:  # an integer beyond what a double holds; it may be too long to be printed, too
+        raise RewardError(
+            f"the reward function returned no finite number as {name}: its size is beyond 1e308"
+        ) from None
+    if not isfinite(number):
         raise RewardError(f"the reward function returned no finite number as {name}: {str(value)[:200]!r}")
-    return float(scalar)
+    return number

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
-from producers.rewards.functions import RewardResult, call_reward_function, load_reward_function
+from producers.rewards.functions import (
+    RewardResult,
+    await_reward_function,
+    call_reward_function,
+    is_concurrent,
+    load_reward_function,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
 class InProcessRewards:
-    """The function called right here: no time-out, and it blocks the worker while it runs."""
+    """The function called right here: no time-out, and a plain one blocks the worker while it runs.
 
-    def __init__(self, function: str) -> None:
+    An `async def` function runs on the worker's own loop, `max_in_flight` calls at once.
+    """
+
+    def __init__(self, function: str, *, max_in_flight: int = 64) -> None:
         self._reference = function
+        self._places = asyncio.Semaphore(max_in_flight)
 
     async def start(self) -> None:
         """Import the function."""
@@ -22,7 +33,10 @@ class InProcessRewards:
 
     async def score(self, prompt: object, response: str, fields: Mapping[str, Any]) -> RewardResult:
         """Call it."""
-        return call_reward_function(self._function, prompt, response, fields)
+        if not is_concurrent(self._function):
+            return call_reward_function(self._function, prompt, response, fields)
+        async with self._places:
+            return await await_reward_function(self._function, prompt, response, fields)
 
     async def close(self) -> None:
         """Nothing to end."""

@@ -1,22 +1,23 @@
 """Rewards from a few processes, so that nothing the user's function does can stop the run.
 
-Calls go over sockets as JSON lines, several at a time. Whatever goes wrong with one call raises RewardError for its
-sample alone.
+Calls go over sockets as JSON lines, several at a time, `max_in_flight` of them at once. Whatever goes wrong with one
+call raises RewardError for its sample alone.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from producers.rewards.worker import RewardCall, RewardWorker
+from producers.rewards.calls import RewardCall
+from producers.rewards.walls import RewardWalls
+from producers.rewards.worker import RewardWorker
 from rollog.kernel.processes import launcher_command
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from producers.rewards.functions import RewardResult
 
@@ -24,10 +25,20 @@ if TYPE_CHECKING:
 class RewardPool:
     """A fixed number of reward processes, each replaced when it dies or is killed."""
 
-    def __init__(self, function: str, *, num_processes: int = 1, timeout_seconds: float = 10.0) -> None:
+    def __init__(
+        self,
+        function: str,
+        *,
+        num_processes: int = 1,
+        timeout_seconds: float = 10.0,
+        max_in_flight: int = 64,
+        walls: RewardWalls | None = None,
+    ) -> None:
         self._reference = function
+        self.walls = walls or RewardWalls()
         self._timeout_seconds = timeout_seconds
         self._num_processes = num_processes
+        self._max_in_flight = max_in_flight
         self._waiting: deque[RewardCall] = deque()
         self._workers: list[RewardWorker] = []
         self._flush_scheduled = False
@@ -45,8 +56,7 @@ class RewardPool:
 
     async def score(self, prompt: object, response: str, fields: Mapping[str, Any]) -> RewardResult:
         """The reward of one response. Raises RewardError."""
-        line = json.dumps([prompt, response, dict(fields)]).encode() + b"\n"
-        call = RewardCall(line, asyncio.get_running_loop().create_future())
+        call = RewardCall.of(prompt, response, fields)
         self._waiting.append(call)
         if not self._flush_scheduled:
             # Calls made in the same turn of the loop share one write.
@@ -63,28 +73,37 @@ class RewardPool:
     def distribute(self) -> None:
         """Send waiting calls to the workers that have room, the least busy first."""
         self._flush_scheduled = False
-        while self._waiting:
-            ready = [worker for worker in self._workers if worker.room > 0]
+        free = self._max_in_flight - sum(len(worker.calls) for worker in self._workers)
+        while self._waiting and free > 0:
+            ready = [worker for worker in self._workers if worker.room_for(self._waiting[0]) > 0]
             if not ready:
                 return
             worker = min(ready, key=lambda worker: len(worker.calls))
-            # With one worker everything that fits goes in one write; with several they take turns.
-            count = min(worker.room, max(1, len(self._waiting) // len(ready)), len(self._waiting))
+            # With one worker everything that fits goes in one write; with several they take turns. A call that may run
+            # in small company only comes before all others and goes by itself.
+            room = 1 if self._waiting[0].is_suspect else worker.room_for(self._waiting[0])
+            count = min(room, free, max(1, len(self._waiting) // len(ready)), len(self._waiting))
             worker.send([self._waiting.popleft() for _ in range(count)])
+            free -= count
 
     def fail_waiting(self, reason: str) -> None:
         """Fail what waits while no process is there to take it."""
         while self._waiting and not any(worker.is_open for worker in self._workers):
             self._waiting.popleft().fail(reason)
 
-    def take_back(self, calls: list[RewardCall]) -> None:
-        """Take back calls that were sent to a process that died before it got to them."""
-        self._waiting.extendleft(reversed(calls))
+    def take_back(self, calls: Sequence[RewardCall]) -> None:
+        """Take back the calls of a process that has ended, but for those that nobody awaits any more."""
+        self._waiting.extendleft(call for call in reversed(calls) if not call.result.done())
 
     def spawn_arguments(self, descriptor: int) -> list[str]:
         """Command line of one process."""
-        command = [sys.executable, "-m", "producers.rewards.process", str(descriptor), self._reference]
-        return launcher_command(command)
+        arguments = [
+            str(descriptor),
+            str(self.walls.max_memory_bytes),
+            str(self._timeout_seconds),
+            self._reference,
+        ]
+        return launcher_command([sys.executable, "-m", "producers.rewards.process", *arguments])
 
     @property
     def timeout_seconds(self) -> float:

@@ -1,88 +1,61 @@
 """One process of the pool, seen from here: starting it, sending calls, timing them, replacing it.
 
-A call that hangs is killed with its process at the time-out. Calls that waited behind it go to the replacement.
+A plain function computes one call after the other: one that hangs is killed with its process at the time-out, and those
+that waited behind it go to the replacement. An `async def` function has all its calls at work at once: its process ends
+a late one by itself, and is killed only if it does not.
+
+Each process leads a session of its own, and what it leaves behind in its process group is killed with it. Its standard
+output and error go nowhere, so that a function that floods them fills no log; what it raises comes back as an answer.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import socket
-import sys
-from collections import deque
-from dataclasses import dataclass
-from itertools import repeat
-from typing import Any, Protocol
+from itertools import islice, repeat
+from typing import TYPE_CHECKING
 
-from producers.rewards.functions import RewardResult
+from producers.rewards.answers import check_length, parsed_answer, result_in
+from producers.rewards.calls import blame
+from producers.rewards.walls import kill_group
 from rollog.kernel.errors import DataError, RewardError
 from rollog.kernel.logs import get_logger
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from producers.rewards.calls import CallQueue, RewardCall
 
 _log = get_logger("rewards")
 _start_timeout_seconds = 120.0
 _reopen_seconds = 1.0
 _calls_per_process = 32
+_drain_seconds = 1.0
+"""What a process wrote before it ended is read within this time; then its socket is closed, whoever else has it."""
+_late_seconds = 2.0
+"""A process ends late calls of an `async def` function itself; so much later, at most, it is killed."""
 _suspended_seconds = 2.0
-
-
-@dataclass(eq=False)
-class RewardCall:
-    """One call in flight: its line, and where its result is awaited."""
-
-    line: bytes
-    result: asyncio.Future[RewardResult]
-
-    def fail(self, reason: str) -> None:
-        """Raise RewardError where the result is awaited, unless nobody awaits it any more."""
-        if not self.result.done():
-            self.result.set_exception(RewardError(f"the reward was not computed: {reason}"))
-
-
-class CallQueue(Protocol):
-    """The calls that no process has yet, and what all processes share."""
-
-    num_kills: int
-
-    @property
-    def timeout_seconds(self) -> float:
-        """Longest time of one call."""
-        ...
-
-    def spawn_arguments(self, descriptor: int) -> list[str]:
-        """Command line of a process that talks over this file descriptor."""
-        ...
-
-    def distribute(self) -> None:
-        """Send waiting calls to the processes that have room."""
-        ...
-
-    def take_back(self, calls: list[RewardCall]) -> None:
-        """Put calls first in the queue again."""
-        ...
-
-    def fail_waiting(self, reason: str) -> None:
-        """Fail what waits while no process is there to take it."""
-        ...
 
 
 class RewardWorker(asyncio.Protocol):
     """One process at a time, and this end of its socket.
 
-    | state     | reached by                                   | its calls                                            |
-    | ---       | ---                                          | ---                                                  |
-    | starting  | `open`                                       | it has none                                          |
-    | open      | its first line: the function is imported     | answered in order; the first one is timed            |
-    | replacing | the process ended, or was killed as too slow | the first one fails, the others go back to the queue |
-    | closed    | `close`                                      | all fail                                             |
+    | state     | reached by                                   | its calls                                         |
+    | ---       | ---                                          | ---                                               |
+    | starting  | `open`                                       | it has none                                       |
+    | open      | its first line: the function is imported     | answered; those at work are timed                 |
+    | replacing | the process ended, or was killed as too slow | one alone at work fails, the others go back       |
+    | closed    | `close`                                      | all fail                                          |
 
-    Example: calls A, B, C are sent; A takes longer than 10 s. The process is killed: A fails, B and C go first in the
-    queue, another process is started and gets them.
+    Example: calls A, B, C are sent; A takes longer than 10 s. With a plain function only A was at work: the process is
+    killed, A fails, B and C go first in the queue, another process is started and gets them. If an `async def` function
+    blocks its loop in A, all three were at work: A and B run beside each other next, then A alone, which fails.
     """
 
     def __init__(self, pool: CallQueue) -> None:
         self._pool = pool
-        self.calls: deque[RewardCall] = deque()
+        self.calls: dict[str, RewardCall] = {}
         self.process: asyncio.subprocess.Process | None = None
         self._transport: asyncio.Transport | None = None
         self._ready: asyncio.Future[None] | None = None
@@ -90,35 +63,39 @@ class RewardWorker(asyncio.Protocol):
         self._rest = b""
         self._reason = "its process ended"
         self._closing = False
+        self._is_concurrent = False
         self._reopening: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
 
     @property
     def is_open(self) -> bool:
         """Whether the process is there and has imported the function."""
-        if self._ready is None or self._transport is None:
+        if self._ready is None or self._transport is None or self._transport.is_closing():
             return False
         return self._ready.done() and self._ready.exception() is None
 
-    @property
-    def room(self) -> int:
-        """Calls that could be sent now."""
-        return _calls_per_process - len(self.calls) if self.is_open else 0
+    def room_for(self, call: RewardCall) -> int:
+        """Calls like this one that could be sent now."""
+        if not self.is_open:
+            return 0
+        most = min(each.most_together for each in (call, *self.calls.values()))
+        return (most if self._is_concurrent else _calls_per_process) - len(self.calls)
 
     async def open(self) -> None:
         """Start a process. Raises DataError when it cannot import the function."""
         loop = asyncio.get_running_loop()
         self._rest, self._reason, self._ready = b"", "its process ended", loop.create_future()
         ours, theirs = socket.socketpair()
-        ours.setblocking(False)
-        with theirs:
-            self.process = await asyncio.create_subprocess_exec(
-                *self._pool.spawn_arguments(theirs.fileno()),
-                stdin=asyncio.subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
-                env=os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
-            )
-        transport, _ = await loop.create_connection(lambda: self, sock=ours)
+        try:
+            with theirs:
+                self.process = await self._spawn(theirs.fileno())
+            ours.setblocking(False)
+            transport, _ = await loop.create_connection(lambda: self, sock=ours)
+        except BaseException:  # cancelled, too, by a pool that closes
+            ours.close()
+            raise
         self._transport = transport
+        self._watching = loop.create_task(_close_after(self.process, transport), name="reward process end")
         try:
             await asyncio.wait_for(self._ready, _start_timeout_seconds)
         except TimeoutError as error:
@@ -127,12 +104,26 @@ class RewardWorker(asyncio.Protocol):
             ) from error
         self._pool.distribute()
 
+    async def _spawn(self, descriptor: int) -> asyncio.subprocess.Process:
+        return await asyncio.create_subprocess_exec(
+            *self._pool.spawn_arguments(descriptor),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.DEVNULL,
+            start_new_session=True,
+            pass_fds=[descriptor],
+            env=self._pool.walls.variables(os.environ),
+        )
+
     def send(self, calls: list[RewardCall]) -> None:
-        """Write calls, to be answered in order."""
+        """Write calls, which a plain function answers in order."""
         assert self._transport is not None
-        if not self.calls:
+        now = asyncio.get_running_loop().time()
+        for call in calls:
+            call.begun = now
+            self.calls[call.name] = call
+        if len(self.calls) == len(calls):
             self._restart_timer()
-        self.calls.extend(calls)
         self._transport.write(b"".join(call.line for call in calls))
 
     async def close(self) -> None:
@@ -140,28 +131,41 @@ class RewardWorker(asyncio.Protocol):
         self._closing = True
         if self._reopening is not None:
             self._reopening.cancel()
+            await asyncio.wait([self._reopening])
         if self._timer is not None:
             self._timer.cancel()
         if self._transport is not None:
             self._transport.abort()
-        for call in self.calls:
+        for call in self.calls.values():
             call.fail("the worker is leaving")
         self.calls.clear()
         if self.process is not None:
             _kill(self.process)
             await self.process.wait()
+        if self._watching is not None:
+            self._watching.cancel()
 
     def data_received(self, data: bytes) -> None:
-        """Answers came: hand them out in the order of the calls."""
+        """Answers came: hand them out.
+
+        A process that sends anything else is replaced: after that, no line of it can be told from an answer.
+        """
         *lines, self._rest = (self._rest + data).split(b"\n")
-        for line in lines:
-            self._take(json.loads(line))
+        try:
+            for line in lines:
+                self._take(line)
+            check_length(self._rest)
+        except RewardError as error:
+            self._reason = f"something else than an answer came over its socket: {error}"
+            self._replace()
+            return
         if lines:
-            self._restart_timer()
+            # The next call of a plain function begins when the one before it has ended.
+            self._begin_again([] if self._is_concurrent else self._at_work())
             self._pool.distribute()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The process is gone: fail the call it was at, send the others again, start another process."""
+        """The process is gone: fail the call at fault if it is known, send the others again, start another."""
         del exc
         self._transport = None
         if self._timer is not None:
@@ -173,14 +177,20 @@ class RewardWorker(asyncio.Protocol):
             return
         if self._reopening is not None and not self._reopening.done():
             return
-        if self.calls:
-            # Calls are answered in order, so the first is the one that was computed; no other can be at fault.
-            self.calls.popleft().fail(self._reason)
-        self._pool.take_back(list(self.calls))
+        blame(self._at_work(), self._reason)
+        self._pool.take_back(list(self.calls.values()))
         self.calls.clear()
         self._reopening = asyncio.get_running_loop().create_task(
             self._reopen(), name="reward process restart"
         )
+        # Another process may be idle; nothing else would tell it of the calls taken back.
+        self._pool.distribute()
+
+    def _replace(self) -> None:
+        if self.process is not None:
+            _kill(self.process)
+        if self._transport is not None:
+            self._transport.abort()
 
     async def _reopen(self) -> None:
         if self.process is not None:
@@ -204,40 +214,56 @@ class RewardWorker(asyncio.Protocol):
             return False
         return True
 
-    def _take(self, answer: dict[str, Any]) -> None:
+    def _take(self, line: bytes) -> None:
+        """Take one line. Raises RewardError when it is none that the process writes; then no call has ended by it."""
         assert self._ready is not None
+        answer = parsed_answer(line)
         if not self._ready.done():
             if "error" in answer:
-                self._ready.set_exception(DataError(answer["error"]))
+                self._ready.set_exception(DataError(str(answer["error"])))
             else:
+                self._is_concurrent = answer.get("is_concurrent") is True
                 self._ready.set_result(None)
             return
-        call = self.calls.popleft()
+        call = next((call for call in self._at_work() if call.name == answer.get("call")), None)
+        if call is None:
+            raise RewardError("an answer to no call that it is at")
+        result = result_in(answer) if "error" not in answer else RewardError(str(answer["error"]))
+        del self.calls[call.name]
         if call.result.done():
             return
-        if "error" in answer:
-            call.result.set_exception(RewardError(answer["error"]))
+        if isinstance(result, RewardError):
+            call.result.set_exception(result)
         else:
-            call.result.set_result(
-                RewardResult(
-                    reward=answer["reward"],
-                    components=answer["components"],
-                    turn_rewards=tuple(answer["turn_rewards"]),
-                )
-            )
+            call.result.set_result(result)
+
+    def _at_work(self) -> list[RewardCall]:
+        """Calls that the process computes now: all of an `async def` function, else the first."""
+        return list(islice(self.calls.values(), None if self._is_concurrent else 1))
 
     def _restart_timer(self) -> None:
-        """Time the call that the process is at now."""
+        """Time the call that the process has been at for longest."""
         if self._timer is not None:
             self._timer.cancel()
-        loop = asyncio.get_running_loop()
-        due = loop.time() + self._pool.timeout_seconds
-        self._timer = loop.call_at(due, self._kill_if_late, due)
+        oldest = next(iter(self.calls.values()), None)
+        if oldest is None:
+            return
+        timeout_seconds = self._pool.timeout_seconds
+        if self._is_concurrent:
+            timeout_seconds += min(timeout_seconds, _late_seconds)
+        due = oldest.begun + timeout_seconds
+        self._timer = asyncio.get_running_loop().call_at(due, self._kill_if_late, due)
+
+    def _begin_again(self, calls: Sequence[RewardCall]) -> None:
+        """Time these calls from now on."""
+        for call in calls:
+            call.begun = asyncio.get_running_loop().time()
+        self._restart_timer()
 
     def _kill_if_late(self, due: float) -> None:
         # Who looks so late was suspended, the process perhaps with it: its time begins again.
         if asyncio.get_running_loop().time() - due > _suspended_seconds:
-            self._restart_timer()
+            self._begin_again(self._at_work())
             return
         if self.calls and self.process is not None:
             self._reason = f"the reward function took longer than {self._pool.timeout_seconds:g} s"
@@ -245,6 +271,15 @@ class RewardWorker(asyncio.Protocol):
             _kill(self.process)
 
 
+async def _close_after(process: asyncio.subprocess.Process, transport: asyncio.Transport) -> None:
+    """Close this end when the process has ended: the end of the stream never comes where a child of it has a copy."""
+    await process.wait()
+    kill_group(process)
+    await asyncio.sleep(_drain_seconds)
+    transport.abort()
+
+
 def _kill(process: asyncio.subprocess.Process) -> None:
+    """End the process and its group, unless it has ended: then `_close_after` kills the group."""
     if process.returncode is None:
-        process.kill()
+        kill_group(process)

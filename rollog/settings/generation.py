@@ -80,11 +80,22 @@ class RewardConfig(Section):
     function: Annotated[str | None, FIXED] = None
     """`module:function`, called as function(prompt, response, **fields of the dataset row); returns a number or a
     mapping with the key `reward`, further components, and `turn_rewards`, a list with one number per turn, where turns
-    have rewards of their own. Left out, the demo's."""
+    have rewards of their own. An `async def` function gets many calls at once, on one event loop per process; any
+    other gets one at a time per process. Left out, the demo's."""
     timeout_seconds: Annotated[float, Field(gt=0), FIXED] = 10.0
     """A call that takes longer is killed and its sample fails."""
+    max_in_flight: Annotated[int, Field(ge=1), PER_MACHINE] = 64
+    """Calls that one worker's reward processes have at once, all together; what a judge is asked at once."""
     num_processes: Annotated[int, Field(ge=0), FIXED] = 1
-    """Processes that compute rewards; 0 computes them inside the worker, without time-out."""
+    """Processes that compute rewards; 0 computes them inside the worker, without time-out, limit or environment of
+    their own."""
+    environment: Annotated[tuple[str, ...], PER_MACHINE] = ()
+    """Names of variables that the reward processes get from the worker's environment, for example that of a judge's
+    API key. Without being named they get PATH, HOME, LANG, LANGUAGE, LC_*, TMPDIR, TZ, LD_LIBRARY_PATH and
+    PYTHONPATH."""
+    max_memory_bytes: Annotated[int, Field(ge=64 << 20), PER_MACHINE] = 8 << 30
+    """Private memory that one reward process may take (Linux: RLIMIT_DATA), and each process it starts; beyond that
+    its allocations fail."""
     control: Annotated[Literal["none", "shuffled"], FIXED] = "none"
     """`shuffled` gives each training sample the reward of another one: the negative control."""
 

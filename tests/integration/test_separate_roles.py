@@ -48,7 +48,11 @@ class Terminals:
             run={"prefix": "rollog", "num_steps": num_steps},
             groups={"groups_per_batch": groups_per_batch, "group_size": group_size},
             rollout={"engine": "vllm", "capacity": 8},
-            reward={"function": "support.loop_rewards:even_words_at_a_pace", "num_processes": 1},
+            reward={
+                "function": "support.loop_rewards:even_words_at_a_pace",
+                "num_processes": 1,
+                "environment": ["ROLLOG_TEST_PACE"],
+            },
         )
         self._pace.touch()
         create_run(broker, settings)

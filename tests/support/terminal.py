@@ -94,7 +94,8 @@ class Terminal:
             **kept,
             "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
             "OMP_NUM_THREADS": "1",
-            "STARTED_BY": self._mark,
+            # Reward processes get no other variables of ours.
+            "LC_STARTED_BY": self._mark,
         }
 
 

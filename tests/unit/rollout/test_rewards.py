@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import sys
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -108,6 +110,9 @@ def test_a_chat_prompt_arrives_as_its_messages(make: Callable[[], Rewards]) -> N
         ("nothing", "no finite number"),
         ("no key", "without the key 'reward'"),
         ("raise", "raised KeyError"),
+        ("huge", "no finite number"),
+        ("unprintable", "no finite number"),
+        ("sys.exit", "raised SystemExit"),
     ],
 )
 def test_a_bad_value_fails_its_own_call_only(
@@ -144,6 +149,81 @@ def test_a_call_that_hangs_or_kills_its_process_fails_and_those_behind_it_are_an
     assert isinstance(failure, RewardError)
     assert ("longer than 0.5 s" in str(failure)) == (behaviour == "hang")
     assert [result.reward for result in results] == [1.0, 2.0, 3.0, 4.0, 5.0]
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        "pool and hang",
+        "daemon and exit",
+        "bare fork and exit",
+        "no json",
+        "half an answer",
+        "whole answer",
+        "huge answer",
+        "endless line",
+    ],
+)
+def test_a_function_that_attacks_its_process_costs_its_own_sample(attack: str, tmp_path: Path) -> None:
+    pool = RewardPool(function, num_processes=1, timeout_seconds=2.0)
+
+    async def scenario(rewards: Rewards) -> list[Any]:
+        bad = rewards.score(str(tmp_path / "pid"), "r", {"behaviour": attack})
+        others = [rewards.score("p", "x" * length, {}) for length in (1, 2)]
+        return await asyncio.wait_for(asyncio.gather(bad, *others, return_exceptions=True), 15)
+
+    failure, *results = with_rewards(pool, scenario)
+    assert isinstance(failure, RewardError)
+    assert [result.reward for result in results] == [1.0, 2.0]
+    if (tmp_path / "pid").exists():
+        left_behind = int((tmp_path / "pid").read_text(encoding="utf-8"))
+        wait_until(lambda: not is_alive(left_behind))
+
+
+def test_a_function_that_returns_on_both_sides_of_a_fork_gives_one_answer() -> None:
+    async def scenario(rewards: Rewards) -> list[float]:
+        forked = await rewards.score("p", "r", {"behaviour": "both sides"})
+        others = [await rewards.score("p", "x" * length, {}) for length in (1, 2)]
+        return [result.reward for result in (forked, *others)]
+
+    assert with_rewards(RewardPool(function, num_processes=1), scenario) == [5.0, 1.0, 2.0]
+
+
+def test_what_a_function_prints_does_not_come_out_of_the_worker(capfd: pytest.CaptureFixture[str]) -> None:
+    async def scenario(rewards: Rewards) -> RewardResult:
+        return await rewards.score("p", "r", {"behaviour": "flood"})
+
+    assert with_rewards(RewardPool(function, num_processes=1), scenario).reward == 4.0
+    assert "xxxx" not in "".join(capfd.readouterr())
+
+
+def test_a_reward_process_gets_the_usual_variables_and_those_that_are_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("LC_ALL", "JUDGE_API_KEY", "ANOTHER_SECRET"):
+        monkeypatch.setenv(name, "C")
+    rewards = make_rewards(function, RewardConfig(environment=("JUDGE_API_KEY", "NOT_SET")))
+
+    async def scenario(rewards: Rewards) -> RewardResult:
+        return await rewards.score("p", "r", {"behaviour": "variables"})
+
+    seen = with_rewards(rewards, scenario).components.keys()
+    assert {"PATH", "HOME", "LC_ALL", "PYTHONPATH", "JUDGE_API_KEY"} <= seen
+    assert not {"ANOTHER_SECRET", "NOT_SET"} & seen
+
+
+@pytest.mark.parametrize("behaviour", ["swallow memory", "swallow memory in a child"])
+def test_a_function_that_takes_too_much_memory_fails_its_own_call(behaviour: str) -> None:
+    rewards = make_rewards(function, RewardConfig(max_memory_bytes=512 << 20))
+
+    async def scenario(rewards: Rewards) -> list[Any]:
+        calls = [rewards.score("p", "r", {"behaviour": behaviour}), rewards.score("p", "four", {})]
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+    failure, result = with_rewards(rewards, scenario)
+    assert isinstance(failure, RewardError)
+    assert ("MemoryError" in str(failure)) == (behaviour == "swallow memory")
+    assert result.reward == 4.0
 
 
 def test_many_calls_at_once_each_get_their_own_answer() -> None:
@@ -199,6 +279,21 @@ def test_reward_processes_end_with_the_pool() -> None:
     pids = with_rewards(pool, scenario)
     assert len(pids) == 2
     wait_until(lambda: not any(Path(f"/proc/{pid}").exists() and is_alive(pid) for pid in pids))
+
+
+def test_a_pool_that_closes_while_it_replaces_a_process_leaves_nothing_open() -> None:
+    async def scenario(rewards: Rewards) -> None:
+        with pytest.raises(RewardError, match="process ended"):
+            await rewards.score("p", "r", {"behaviour": "exit"})
+        # Far enough for the replacement to be asked for, not for it to be there.
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with_rewards(RewardPool(function), scenario)
+        gc.collect()
+    assert [str(each.message) for each in caught] == []
 
 
 def is_alive(pid: int) -> bool:
@@ -259,3 +354,26 @@ def test_calls_fail_when_the_process_that_died_cannot_be_started_again(
     first, second = with_rewards(RewardPool("reward_that_goes_away:reward"), scenario)
     assert "process ended" in first
     assert "did not start again" in second
+
+
+def test_calls_of_a_process_whose_replacement_takes_long_go_to_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "reward_with_slow_import.py").write_text(
+        "import os, time\nfrom pathlib import Path\n"
+        "has_died = Path(__file__).with_name('has died')\n"
+        "while has_died.exists():\n    time.sleep(1)\n"
+        "def reward(prompt, response, **fields):\n"
+        "    if prompt == 'last words':\n"
+        "        has_died.touch(), time.sleep(0.3), os._exit(1)\n"
+        "    return 1.0\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    async def scenario(rewards: Rewards) -> list[Any]:
+        calls = [rewards.score(prompt, "r", {}) for prompt in ["last words", *"abcdefgh"]]
+        return await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 15)
+
+    failure, *results = with_rewards(RewardPool("reward_with_slow_import:reward", num_processes=2), scenario)
+    assert isinstance(failure, RewardError)
+    assert [result.reward for result in results] == [1.0] * 8

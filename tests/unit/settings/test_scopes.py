@@ -61,6 +61,7 @@ def test_the_roles_of_a_run_may_differ_in_these_keys_and_no_others() -> None:
         keys("broker", "bootstrap_servers connect_timeout_seconds max_dead_letters_in_a_row")
         | keys("data", "held_out train")
         | keys("metrics", "host port")
+        | keys("reward", "environment max_in_flight max_memory_bytes")
         | keys("model", "path tokenizer")
         | keys(
             "rollout",
