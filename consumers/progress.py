@@ -9,25 +9,36 @@ from __future__ import annotations
 import time
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from consumers.evaluation import EvaluationTally
 from consumers.ledger import ledger_entry
+from consumers.standing import Listener
 from rollog.kernel.broker.ports import TopicPartition
 from rollog.kernel.broker.reading import drain
 from rollog.kernel.errors import TopicMismatch
 from rollog.kernel.lifecycle import Component
 from rollog.rules.ledger_state import LedgerState
-from schemas import Close, Disposition, Genesis, Sample, Step, StepTimings, WorkerState, WorkerStatus
-from schemas.codec import SchemaError, decode_as
+from schemas import (
+    Close,
+    Disposition,
+    Genesis,
+    RoleStatus,
+    Sample,
+    Step,
+    StepTimings,
+    WorkerState,
+    WorkerStatus,
+)
+from schemas.codec import SchemaError, decode, decode_as
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from consumers.evaluation import EvaluationScore
     from rollog.kernel.broker.ports import Broker, Record
     from rollog.kernel.broker.topics import RunTopics
     from schemas import LedgerRecord
-
-RecordT = TypeVar("RecordT", Sample, WorkerStatus)
 
 _polls_at_once = 50
 _rate_window_seconds = 5.0
@@ -65,6 +76,8 @@ class ProgressView:
     """From the first trace of a rollout to the newest ledger record."""
     groups: dict[str, int] = field(default_factory=dict)
     """Closed groups by outcome."""
+    standing_still: str = ""
+    """What is waited for, where the run stands still or a role is not heard any more; text of records is in it."""
 
     @property
     def reward_mean(self) -> float | None:
@@ -146,6 +159,7 @@ class ProgressFold:
     engines: set[str] = field(default_factory=set)
     tokens_by_worker: dict[str, int] = field(default_factory=dict)
     times: RunTimes = field(default_factory=RunTimes)
+    listener: Listener = field(default_factory=lambda: Listener(begun_at=0.0))
 
     def add_ledger_record(self, record: LedgerRecord, digest: bytes, at_ms: int) -> None:
         """Take in one record of `steps` that was appended then."""
@@ -191,8 +205,8 @@ class ProgressFold:
         """Response tokens of all workers, by their heartbeats."""
         return sum(self.tokens_by_worker.values())
 
-    def view(self, *, samples_produced: int, tokens_per_second: float) -> ProgressView:
-        """What is known now."""
+    def view(self, *, samples_produced: int, tokens_per_second: float, now: float = 0.0) -> ProgressView:
+        """What is known `now`, by the clock of the listener."""
         counts = self.ledger.num_by_disposition
         return ProgressView(
             version=self.ledger.version,
@@ -222,15 +236,21 @@ class ProgressFold:
             wall_seconds=self.times.wall_seconds,
             generating_seconds=self.times.generating_seconds,
             groups=dict(Counter(outcome.value for outcome in self.ledger.closed_groups.values())),
+            standing_still=""
+            if self.ledger.is_closed
+            else self.listener.sentence(self.ledger.version, now, has_worker=bool(self.workers)),
         )
 
 
 class RunProgress(Component):
     """Follows one run; every `poll` is a turn. Raises TopicMismatch when its topics do not exist."""
 
-    def __init__(self, broker: Broker, topics: RunTopics) -> None:
+    def __init__(
+        self, broker: Broker, topics: RunTopics, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._topics = topics
-        self._fold = ProgressFold()
+        self._clock = clock
+        self._fold = ProgressFold(listener=Listener(begun_at=clock()))
         self._tokens: list[tuple[float, int]] = []
         partitions = _partitions(broker, topics)
         self._samples = [TopicPartition(topics.samples, partition) for partition in range(partitions)]
@@ -265,18 +285,28 @@ class RunProgress(Component):
     def _take(self, record: Record) -> None:
         if record.topic == self._topics.steps:
             entry = ledger_entry(record)
+            self._fold.listener.on_ledger(entry.record, record.timestamp_ms, self._clock())
             self._fold.add_ledger_record(entry.record, entry.digest, record.timestamp_ms)
         elif record.topic == self._topics.workers:
-            name = (record.key or b"").decode(errors="replace")
-            status = None if record.value is None else _decoded(WorkerStatus, record.value)
-            if record.value is None or status is not None:
-                self._fold.add_worker(name, status, record.timestamp_ms)
-        elif (sample := _decoded(Sample, record.value or b"")) is not None:
+            self._take_heartbeat(record)
+        elif (sample := _sample(record.value or b"")) is not None:
             self._fold.add_evaluation(sample, record.timestamp_ms)
+
+    def _take_heartbeat(self, record: Record) -> None:
+        name = (record.key or b"").decode(errors="replace")
+        status = None if record.value is None else _heartbeat(record.value)
+        if isinstance(status, RoleStatus):
+            self._fold.listener.on_role(status, self._clock())
+        elif record.value is None or status is not None:
+            if status is not None:
+                self._fold.listener.on_worker(self._clock())
+            self._fold.add_worker(name, status, record.timestamp_ms)
 
     def _view(self) -> ProgressView:
         return self._fold.view(
-            samples_produced=self._samples_produced(), tokens_per_second=self._tokens_per_second()
+            samples_produced=self._samples_produced(),
+            tokens_per_second=self._tokens_per_second(),
+            now=self._clock(),
         )
 
     def _samples_produced(self) -> int:
@@ -315,8 +345,16 @@ def _partitions(broker: Broker, topics: RunTopics) -> int:
     return found[topics.samples].num_partitions
 
 
-def _decoded(kind: type[RecordT], value: bytes) -> RecordT | None:
+def _sample(value: bytes) -> Sample | None:
     try:
-        return decode_as(kind, value)
+        return decode_as(Sample, value)
     except SchemaError:
         return None
+
+
+def _heartbeat(value: bytes) -> WorkerStatus | RoleStatus | None:
+    try:
+        decoded = decode(value)
+    except SchemaError:
+        return None
+    return decoded if isinstance(decoded, WorkerStatus | RoleStatus) else None

@@ -50,7 +50,7 @@ from schemas.tasks import (
     Stop,
 )
 from schemas.weights import WeightVersion
-from schemas.workers import WorkerState, WorkerStatus
+from schemas.workers import RoleStatus, RunRole, WorkerState, WorkerStatus
 
 __all__ = [
     "Amend",
@@ -79,9 +79,11 @@ __all__ = [
     "Rebase",
     "Record",
     "Revoke",
+    "RoleStatus",
     "RolloutTask",
     "RunClosed",
     "RunManifest",
+    "RunRole",
     "Sample",
     "SamplingParameters",
     "SchemaError",

@@ -11,7 +11,7 @@ from schemas.runs import RunManifest
 from schemas.samples import Sample
 from schemas.tasks import Cancel, Fence, RolloutTask, Stop
 from schemas.weights import WeightVersion
-from schemas.workers import WorkerStatus
+from schemas.workers import RoleStatus, WorkerStatus
 
 Record = (
     RolloutTask
@@ -22,6 +22,7 @@ Record = (
     | WeightVersion
     | LedgerRecord
     | WorkerStatus
+    | RoleStatus
     | DispatcherEpoch
     | TrainerEpoch
     | Grant

@@ -1,4 +1,4 @@
-"""Record of the `workers` topic: a rollout worker's heartbeat (compacted by worker_id)."""
+"""Records of the `workers` topic: heartbeats, compacted by key (a worker's id, or the name of a role)."""
 
 from __future__ import annotations
 
@@ -45,3 +45,27 @@ class WorkerStatus:
     uptime_seconds: float = 0.0
     error: str | None = None
     first_versions: dict[str, int] = field(default_factory=dict)
+
+
+class RunRole(StrEnum):
+    """The roles of which one process works at a time."""
+
+    DISPATCHER = "dispatcher"
+    TRAINER = "trainer"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoleStatus:
+    """One heartbeat of dispatcher or trainer, for people: nothing is decided by it.
+
+    `waits_on` and `waiting_for` say who has to act, and what is waited for with its remedy, while no step comes.
+    """
+
+    role: RunRole
+    role_id: str
+    epoch: int = 0
+    version: int = -1
+    waits_on: str = ""
+    waiting_for: str = ""
+    host: str = ""
+    pid: int = 0

@@ -84,6 +84,11 @@ class ControlReader(Component):
             return None
         return self._dataset_end.last_group_id
 
+    @property
+    def ordered_groups(self) -> list[int]:
+        """Groups with tasks that are not closed, in order."""
+        return self._issued.group_ids
+
     def poll(self, timeout_seconds: float = 0.0) -> None:
         """Take in what has arrived. Raises Superseded when another trainer has taken over."""
         for record in self._consumer.poll(timeout_seconds):

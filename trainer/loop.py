@@ -34,6 +34,7 @@ from trainer.ledger.records import TrainedStep, close_record, step_record, verdi
 from trainer.progress import check_progress
 from trainer.step.batch import check_finite, plan_groups, training_batch
 from trainer.step.planning import step_seed
+from trainer.waiting import TrainerFacts, cause_of, training
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
 
     from rollog.kernel.weights import WeightsStore
     from rollog.rules.ledger_state import LedgerState
+    from rollog.rules.role_voice import RoleVoice
+    from rollog.rules.standing_still import Cause
     from schemas import LedgerRecord, MicroBatch, Sample, WeightVersion
     from trainer.buffer.ready_groups import ReadyGroup
     from trainer.buffer.sample_buffer import SampleBuffer
@@ -81,6 +84,7 @@ class TrainerParts:
     control: ControlReader
     failed: FailedBatches
     reporter: Reporter
+    voice: RoleVoice
     clock: Callable[[], float]
     resources: ExitStack
 
@@ -134,6 +138,7 @@ class Trainer(Component):
         self._control = parts.control
         self._failed = parts.failed
         self._reporter = parts.reporter
+        self.voice = parts.voice
         self._clock = parts.clock
         self._resources = parts.resources
         self._clocks = _Clocks(idle_since=parts.clock(), tick=parts.clock())
@@ -161,6 +166,13 @@ class Trainer(Component):
         """Take in what arrived; then one step, or one verdicts record, or nothing."""
         self._control.poll()
         self._take_in_samples()
+        self._turn()
+        if self._ledger.is_closed:
+            self.voice.ends(self._clock())
+        else:
+            self.voice.look(self._ledger.version, self._clock(), self._cause)
+
+    def _turn(self) -> None:
         if self._closing is not None:
             self._close_when_stopped(self._closing)
             return
@@ -217,6 +229,7 @@ class Trainer(Component):
         if self._has_failed_before(batch, version):
             return
         began = self._clock()
+        self.voice.busy(training(version))
         groups = [self._stream.samples(group.members) for group in batch]
         seed = step_seed(settings.seed, version)
         self._failed.begin(version, batch)
@@ -338,6 +351,26 @@ class Trainer(Component):
         is_held = self._buffer.num_ready >= self._settings.groups.groups_per_batch
         self._reporter.waited(now - self._clocks.tick, is_held=is_held)
         self._clocks.tick = now
+
+    def _cause(self) -> Cause:
+        """What the next step waits for."""
+        closing, now = self._closing, self._clock()
+        return cause_of(
+            TrainerFacts(
+                num_ready=self._buffer.num_ready,
+                groups_per_batch=self._settings.groups.groups_per_batch,
+                group_size=self._settings.groups.group_size,
+                lacking=tuple(self._buffer.lacking(self._control.ordered_groups)),
+                holding=self._buffer.holding,
+                num_unplaced=self._stream.num_unplaced,
+                num_pending=self._buffer.num_pending,
+                closing_reason=None if closing is None else closing.reason,
+                is_stopped=self._control.is_stopped,
+                close_seconds_left=0.0
+                if closing is None
+                else closing.since + self._settings.run_config.close_timeout_seconds - now,
+            )
+        )
 
     def _save_checkpoint(self) -> None:
         self._checkpoints.save(self._ledger, keep=self._settings.trainer.keep_checkpoints)

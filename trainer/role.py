@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from rollog.kernel.broker.topics import RunTopics
 from rollog.kernel.errors import ConfigError
 from rollog.kernel.processes import ChildProcess
+from rollog.rules.role_voice import RoleHeartbeats
 from trainer.engines.deepspeed import DeepSpeedEngine
 from trainer.engines.multi_rank.leader import Followers, MultiRankEngine
 from trainer.engines.multi_rank.ranks import launched_group, launched_rank, own_group
@@ -54,6 +56,9 @@ def run_trainer(
             on_lost=stop.set,
         ) as (engine, followers),
         start_trainer(settings, broker, metrics, engine, amendment=amendment) as trainer,
+        RoleHeartbeats(
+            broker, RunTopics(settings.prefix, settings.run).workers, lambda: trainer.voice.status
+        ),
     ):
         trainer.run(stop)
         if followers is not None:

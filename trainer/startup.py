@@ -27,7 +27,9 @@ from rollog.kernel.logs import get_logger
 from rollog.kernel.weights import WeightsStore
 from rollog.rules.alpha_control import alpha_of_step
 from rollog.rules.headers import SampleLimits, vocabulary_size
+from rollog.rules.role_voice import RoleVoice
 from rollog.settings.changes import new_changes
+from schemas import RunRole
 from trainer.buffer.sample_buffer import SampleBuffer
 from trainer.buffer.sample_stream import SampleStream, check_retained
 from trainer.checkpoints import CheckpointStore, EngineCheckpoints
@@ -131,6 +133,15 @@ def start_trainer(
             control=control,
             failed=FailedBatches.read(settings.failed_batches),
             reporter=reporter,
+            voice=RoleVoice(
+                RunRole.TRAINER,
+                writer.epoch.trainer_id,
+                epoch=writer.epoch.epoch,
+                version=ledger.version,
+                now=clock(),
+                clock=clock,
+                gauge=metrics.trainer_standing_still_seconds,
+            ),
             clock=clock,
             resources=opened.pop_all(),
         )

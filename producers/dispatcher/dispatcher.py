@@ -13,9 +13,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from producers.dispatcher.waiting import DispatcherWaits
 from rollog.kernel.lifecycle import Component
 from rollog.kernel.logs import get_logger
-from schemas import DatasetEnd, RunClosed, Stopped
+from rollog.rules.role_voice import RoleVoice
+from schemas import DatasetEnd, RunClosed, RunRole, Stopped
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,6 +44,7 @@ class DispatcherParts:
     """What a take-over hands to the dispatcher: the state read from the log, and what acts on it under one epoch."""
 
     epoch: int
+    dispatcher_id: str
     state: DispatcherState
     producer: Producer
     consumer: Consumer
@@ -86,6 +89,16 @@ class Dispatcher(Component):
         self._stop_sent_at: float | None = None
         self.state = parts.state
         self.epoch = parts.epoch
+        self.voice = RoleVoice(
+            RunRole.DISPATCHER,
+            parts.dispatcher_id,
+            epoch=parts.epoch,
+            version=parts.state.ledger.version,
+            now=clock(),
+            clock=clock,
+            gauge=metrics.dispatcher_standing_still_seconds,
+        )
+        self._waits = DispatcherWaits(parts.state, max_workers=settings.broker.max_workers, begun_at=clock())
 
     def run(self, stop: Event) -> None:
         """Dispatch until the run is closed or `stop` is set. Raises Superseded."""
@@ -185,3 +198,14 @@ class Dispatcher(Component):
             sum(candidate.num_slots for candidate in workers.candidates(self.state.credits))
         )
         self._metrics.dispatcher_workers.set(workers.num_granted)
+        self._speak()
+
+    def _speak(self) -> None:
+        """Say what is waited for when no step comes."""
+        now = self._clock()
+        if self.state.ledger.is_closed:
+            self.voice.ends(now)
+            return
+        self._waits.observe(now)
+        silence = self._leases.seconds_without_contact(now)
+        self.voice.look(self.state.ledger.version, now, lambda: self._waits.cause(now, silence))

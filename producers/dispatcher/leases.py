@@ -83,6 +83,10 @@ class LeaseKeeper:
             for partition in range(settings.broker.samples_partitions)
         ]
 
+    def seconds_without_contact(self, now: float) -> float:
+        """How long the broker has not answered."""
+        return max(0.0, now - self._last_contact)
+
     def contact(self, now: float) -> None:
         """Note that the broker answered; after a gap of `lost_contact_seconds` every lease starts again."""
         if now - self._last_contact > lost_contact_seconds:

@@ -13,8 +13,8 @@ from rollog.rules.control_log import ControlLog
 from rollog.rules.dead_letters import DeadLetterLimit
 from rollog.rules.headers import defective_header
 from rollog.rules.reading import control_record, read_ledger_record, read_sample
-from schemas import Kind, Sample, Status, WorkerStatus
-from schemas.codec import SchemaError, decode_as
+from schemas import Kind, RoleStatus, Sample, Status, WorkerStatus
+from schemas.codec import SchemaError, decode, decode_as
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -146,12 +146,15 @@ class LogReader:
             self._state.on_tombstone((record.key or b"").decode(errors="replace"))
             return
         try:
-            status = decode_as(WorkerStatus, record.value)
+            status = _heartbeat(record.value)
         except SchemaError as error:
             self._set_aside(record, str(error))
             return
         self._limit.good(record.topic)
-        self._state.on_worker(status, now)
+        if isinstance(status, RoleStatus):
+            self._state.on_role(status, now)
+        else:
+            self._state.on_worker(status, now)
 
     def _set_aside(self, record: Record, reason: str, *, is_own: bool = True) -> None:
         """Write its dead letter, once. What cannot be one of the run's own is no part of a flood of them."""
@@ -167,9 +170,17 @@ class LogReader:
         log.warning("record set aside", topic=topic, offset=record.offset, reason=reason)
 
 
+def _heartbeat(value: bytes) -> WorkerStatus | RoleStatus:
+    """The heartbeat that these bytes are. Raises SchemaError for anything else."""
+    decoded = decode(value)
+    if isinstance(decoded, WorkerStatus | RoleStatus):
+        return decoded
+    raise SchemaError(f"expected a heartbeat, found a {type(decoded).__name__}")
+
+
 def _is_heartbeat(value: bytes) -> bool:
     try:
-        decode_as(WorkerStatus, value)
+        _heartbeat(value)
     except SchemaError:
         return False
     return True

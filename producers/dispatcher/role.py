@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 from producers.dispatcher.dataset import load_prompts
 from producers.dispatcher.startup import TakeOver
+from rollog.kernel.broker.topics import RunTopics
 from rollog.kernel.errors import ConfigError
+from rollog.rules.role_voice import RoleHeartbeats
 
 if TYPE_CHECKING:
     from threading import Event
@@ -33,7 +35,11 @@ def run_dispatcher(settings: DispatcherSettings, broker: Broker, metrics: Metric
         prompts=prompts,
         held_out=held_out,
     )
-    with take_over.start() as dispatcher:
+    workers_topic = RunTopics(settings.prefix, settings.run).workers
+    with (
+        take_over.start() as dispatcher,
+        RoleHeartbeats(broker, workers_topic, lambda: dispatcher.voice.status),
+    ):
         dispatcher.run(stop)
 
 

@@ -236,6 +236,7 @@ class TakeOver:
         )
         return DispatcherParts(
             epoch=epoch,
+            dispatcher_id=self.dispatcher_id,
             state=state,
             producer=producer,
             consumer=consumer,

@@ -23,7 +23,9 @@ from schemas import (
     Grant,
     Kind,
     Revoke,
+    RoleStatus,
     RunClosed,
+    RunRole,
     Status,
     Stopped,
 )
@@ -62,6 +64,9 @@ class DispatcherState:
         self.to_cancel: list[tuple[str, CancelReason]] = []
         self.tombstoned: list[str] = []
         self.new_heartbeats: set[str] = set()
+        self.trainer: RoleStatus | None = None
+        """The trainer's newest heartbeat, for people; None before any, and when it has left."""
+        self.trainer_heard_at: float | None = None
         self._revoked: set[str] = set()
         self._other_writers = frozenset(settings.groups.other_writers)
 
@@ -152,8 +157,15 @@ class DispatcherState:
             if open_task is not None and self.groups.cannot_be_fresh(open_task.task.group_id, first)
         ]
 
+    def on_role(self, status: RoleStatus, now: float) -> None:
+        """Note a heartbeat of the trainer; the dispatcher's are its own. Nothing is decided by it."""
+        if status.role is RunRole.TRAINER:
+            self.trainer, self.trainer_heard_at = status, now
+
     def on_tombstone(self, worker_id: str) -> None:
-        """Note a worker that leaves, until its samples are read and its grant can be revoked."""
+        """Note a worker that leaves, until its samples are read and its grant can be revoked; or the trainer."""
+        if worker_id == RunRole.TRAINER:
+            self.trainer = None
         if worker_id in self.workers.workers and worker_id not in self.tombstoned:
             self.tombstoned.append(worker_id)
 

@@ -95,6 +95,10 @@ class Metrics:
         self.dispatcher_leases_expired = self._counter(
             "rollog_dispatcher_leases_expired_total", "Grants revoked because their worker fell silent"
         )
+        self.dispatcher_standing_still_seconds = self._gauge(
+            "rollog_dispatcher_standing_still_seconds",
+            "Time without a step while the run stands still, as the dispatcher sees it; 0 while steps come",
+        )
         self.dispatcher_epoch = self._gauge("rollog_dispatcher_epoch", "Epoch under which tasks are issued")
 
     def _add_rollout(self) -> None:
@@ -167,6 +171,10 @@ class Metrics:
             "rollog_trainer_wait_seconds_total",
             "Time without a batch, by reason (samples, protected)",
             ("reason",),
+        )
+        self.trainer_standing_still_seconds = self._gauge(
+            "rollog_trainer_standing_still_seconds",
+            "Time without a step while the run stands still, as the trainer sees it; 0 while steps come",
         )
         self.trainer_verdicts = self._counter(
             "rollog_trainer_verdicts_total",

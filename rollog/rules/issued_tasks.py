@@ -83,6 +83,11 @@ class IssuedTasks:
             for task_id in self._of_group.pop(group_id, ()):
                 del self._tasks[task_id]
 
+    @property
+    def group_ids(self) -> list[int]:
+        """Groups with tasks that are not forgotten, in order."""
+        return sorted(self._of_group)
+
     def __len__(self) -> int:
         return len(self._tasks)
 

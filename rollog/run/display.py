@@ -12,7 +12,8 @@ from rich.text import Text
 
 from rollog.kernel.lifecycle import Component
 from rollog.kernel.printable import printable, printable_lines
-from rollog.run.view import evaluation_line, picture, step_line
+from rollog.rules.standing_still import Teller, Told
+from rollog.run.view import evaluation_line, picture, standing_line, step_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,12 +36,13 @@ class Display(Component):
 
 
 class Lines(Display):
-    """Prints one line per finished step, one per evaluation, nothing twice."""
+    """Prints one line per finished step and per evaluation, and what is waited for as it begins and every minute."""
 
     def __init__(self, facts: RunFacts, num_prompts: int) -> None:
         self._facts = facts
         self._num_prompts = num_prompts
         self._num_steps = 0
+        self._teller = Teller()
         self._evaluations: set[tuple[str, int]] = set()
 
     def close(self) -> None:
@@ -48,7 +50,7 @@ class Lines(Display):
 
     def show(self, view: ProgressView, roles: Sequence[SupervisedRole], seconds: float) -> None:
         """Print what is new."""
-        del roles, seconds
+        del roles
         for step in range(self._num_steps + 1, len(view.step_timings) + 1):
             click.echo(printable(step_line(self._facts, view, step)))
         self._num_steps = len(view.step_timings)
@@ -57,6 +59,12 @@ class Lines(Display):
             if is_whole and key not in self._evaluations:
                 self._evaluations.add(key)
                 click.echo(printable(evaluation_line(*key, score.mean_reward, score.num_prompts)))
+        self._show_standing(view, seconds)
+
+    def _show_standing(self, view: ProgressView, seconds: float) -> None:
+        told = self._teller.due(view.standing_still != "", seconds)
+        if told is not None:
+            click.echo(printable(standing_line(view) if told is Told.STANDS_STILL else told.value))
 
     def tell(self, text: str) -> None:
         """Print a line."""

@@ -49,7 +49,8 @@ def picture(
 ) -> RenderableType:
     """Everything, ready to print."""
     title = f"rollog · run {facts.run} · {_clock(seconds)}"
-    body = Group(_stages(facts, view), Text(""), _figures(facts, view), Text(""), _roles(view, roles))
+    said = [Text(standing_line(view), style="yellow"), Text("")] if view.standing_still else []
+    body = Group(_stages(facts, view), Text(""), *said, _figures(facts, view), Text(""), _roles(view, roles))
     place = f"broker {facts.broker} · {facts.state_directory}"
     return Panel(body, title=title, subtitle=place, border_style="cyan")
 
@@ -74,6 +75,11 @@ def step_line(facts: RunFacts, view: ProgressView, step: int) -> str:
 def evaluation_line(name: str, version: int, accuracy: float, num_prompts: int) -> str:
     """One evaluation as a line of text."""
     return f"held-out accuracy ({name}) at version {version}: {accuracy:.3f} of {num_prompts} prompts"
+
+
+def standing_line(view: ProgressView) -> str:
+    """What is waited for, as a line of text; empty while the run goes on."""
+    return printable(view.standing_still)
 
 
 def _num_steps(facts: RunFacts, view: ProgressView) -> int:

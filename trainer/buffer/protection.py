@@ -24,6 +24,8 @@ class ProtectionHold:
     ledger: LedgerState
     freshness: FreshnessConfig
     waits: defaultdict[int, int] = field(default_factory=lambda: defaultdict(int))
+    holding: dict[int, float] = field(default_factory=dict)
+    """The groups that hold training up, as the last look found them, and for how many seconds at most."""
     _since: dict[tuple[int, int], float] = field(default_factory=dict)
 
     def is_held(
@@ -33,16 +35,17 @@ class ProtectionHold:
         fresh_of: Callable[[int], Iterable[SampleHeader]],
     ) -> bool:
         """Whether a protected group forbids the next version for now; `settled` ones are complete or closed."""
-        held = False
+        self.holding.clear()
         for group, stale in self.ledger.stale_versions.items():
             if group in settled or not is_protected(group, self.ledger, self.freshness):
                 continue
             if not self._would_outrun(stale, fresh_of(group)):
                 continue
             # Every replica, also once the answer is known: each has its own time, which begins at this look.
-            waits = [self._waits_for(group, replica, now_seconds) for replica, _ in stale]
-            held |= any(waits)
-        return held
+            left = max(self._seconds_left(group, replica, now_seconds) for replica, _ in stale)
+            if left > 0:
+                self.holding[group] = left
+        return bool(self.holding)
 
     def forget(self, closed: set[int]) -> None:
         """These groups are closed."""
@@ -50,11 +53,12 @@ class ProtectionHold:
             self.waits.pop(group, None)
         self._since = {key: since for key, since in self._since.items() if key[0] not in closed}
 
-    def _waits_for(self, group: int, replica: int, now_seconds: float) -> bool:
+    def _seconds_left(self, group: int, replica: int, now_seconds: float) -> float:
+        """How long training still waits for a replica; 0 or less where it does not any more."""
         if (group, replica) not in self._since:
             self._since[(group, replica)] = now_seconds
             self.waits[group] += 1
-        return now_seconds - self._since[(group, replica)] < self.freshness.patience_seconds
+        return self.freshness.patience_seconds - (now_seconds - self._since[(group, replica)])
 
     def _would_outrun(self, stale: list[tuple[int, int]], fresh: Iterable[SampleHeader]) -> bool:
         """Whether the next version would make stale what the group has, or has begun since it is protected.

@@ -106,6 +106,25 @@ class SampleBuffer:
         return len(self._ready)
 
     @property
+    def num_pending(self) -> int:
+        """Verdicts that the next ledger record publishes."""
+        return len(self._pending.verdicts)
+
+    @property
+    def holding(self) -> dict[int, float]:
+        """Protected groups that kept the last look from a batch, and for how many seconds more at most."""
+        return dict(self._hold.holding)
+
+    def lacking(self, groups: Iterable[int]) -> list[tuple[int, int]]:
+        """Of these groups the ones that are neither complete nor closed, with the number of samples each lacks."""
+        done = self._ledger.closed_groups.keys() | self._pending.closed.keys() | self._ready.keys()
+        return [
+            (group, self._groups.group_size - len({header.replica for header in self._fresh(group)}))
+            for group in groups
+            if group not in done
+        ]
+
+    @property
     def undisposed(self) -> frozenset[Place]:
         """Places of all samples read that the ledger does not know yet."""
         return frozenset(self._headers)
@@ -121,6 +140,7 @@ class SampleBuffer:
         """
         self._close_changed_groups()
         self._close_overdue(now_seconds)
+        self._hold.holding.clear()
         ordered = in_training_order(self._ready.values(), self._groups, self._is_protected)
         batch, beyond = within_quota(ordered, self._groups, self._ledger.alpha)
         for group in beyond:

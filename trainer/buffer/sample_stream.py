@@ -118,6 +118,11 @@ class SampleStream(Component):
         )
 
     @property
+    def num_unplaced(self) -> int:
+        """Samples that were read and wait until it is known where they come from."""
+        return len(self._waiting)
+
+    @property
     def positions(self) -> tuple[int, ...]:
         """Next offset per partition that `poll` has returned nothing of."""
         positions = [self._consumer.position(partition) for partition in self._partitions]

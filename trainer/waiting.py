@@ -1,0 +1,119 @@
+"""What the trainer waits for while it takes no step: who has to act, and what helps. Pure.
+
+The first of these that holds is told:
+
+| cause | who has to act |
+| --- | --- |
+| training is over: `Stopped`, or the last samples, are waited for | dispatcher |
+| samples are read, and what says where they come from is not | broker |
+| a protected group holds up a batch that is complete | trainer: it waits by its own rule |
+| too few groups are complete: which lack how many samples | worker |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rollog.rules.standing_still import Cause
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_most_named = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerFacts:
+    """What a trainer knows between two steps.
+
+    `lacking` are groups that were ordered and are not complete, oldest first, with the samples that each lacks;
+    `holding` are protected groups, with the seconds that they may still hold training up.
+    """
+
+    num_ready: int
+    groups_per_batch: int
+    group_size: int
+    lacking: tuple[tuple[int, int], ...] = ()
+    holding: Mapping[int, float]
+    num_unplaced: int = 0
+    num_pending: int = 0
+    closing_reason: str | None = None
+    is_stopped: bool = False
+    close_seconds_left: float = 0.0
+
+
+def training(version: int) -> Cause:
+    """The trainer is away, making this version."""
+    return Cause(
+        what=f"the trainer computes version {version}",
+        remedy="if that takes much longer than other steps, see in its log and its processes whether it hangs",
+        waits_on="trainer",
+    )
+
+
+def cause_of(facts: TrainerFacts) -> Cause:
+    """What the next step, or the close of the run, waits for."""
+    if facts.closing_reason is not None:
+        return _closing(facts)
+    if facts.num_unplaced:
+        return Cause(
+            what=f"{facts.num_unplaced} samples wait until control and tasks are read up to their ends",
+            remedy="see whether the broker answers",
+            waits_on="broker",
+        )
+    if facts.holding and facts.num_ready >= facts.groups_per_batch:
+        return _held(facts)
+    return _too_few(facts)
+
+
+def _closing(facts: TrainerFacts) -> Cause:
+    if facts.is_stopped:
+        return Cause(
+            what="training is over, and the last samples are being read",
+            remedy="see whether the broker answers",
+            waits_on="broker",
+        )
+    return Cause(
+        what="training is over, and the dispatcher has not said that the workers stopped: it is waited for, at most "
+        f"{max(0.0, facts.close_seconds_left):.0f} s more",
+        remedy="if no dispatcher runs, start one with `rollog dispatch`",
+        waits_on="dispatcher",
+    )
+
+
+def _held(facts: TrainerFacts) -> Cause:
+    lacks = dict(facts.lacking)
+    groups = sorted(facts.holding)
+    named = ", ".join(
+        f"{group} (lacks {lacks.get(group, 0)} of {facts.group_size})" for group in groups[:_most_named]
+    )
+    return Cause(
+        what=f"a batch is complete, and protected group(s) {named}{_more(len(groups))} would go stale again by it: "
+        f"they are waited for, at most {max(facts.holding.values()):.0f} s more",
+        remedy="the dispatcher's log names their worker; freshness.patience_seconds bounds how long training waits",
+        waits_on="trainer",
+    )
+
+
+def _too_few(facts: TrainerFacts) -> Cause:
+    ready = f"{facts.num_ready} of {facts.groups_per_batch} groups are complete"
+    pending = f", {facts.num_pending} verdicts are to be published" if facts.num_pending else ""
+    if not facts.lacking:
+        return Cause(
+            what=f"{ready}, and no other was issued{pending}",
+            remedy="see in the dispatcher's log what it waits for",
+            waits_on="dispatcher",
+        )
+    named = ", ".join(
+        f"group {group} lacks {num} of {facts.group_size}" for group, num in facts.lacking[:_most_named]
+    )
+    return Cause(
+        what=f"{ready}; {named}{_more(len(facts.lacking))}{pending}",
+        remedy="the dispatcher's log and `rollog watch` name the worker",
+        waits_on="worker",
+    )
+
+
+def _more(num: int) -> str:
+    return f" and {num - _most_named} more" if num > _most_named else ""
