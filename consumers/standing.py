@@ -18,7 +18,7 @@ from rollog.rules.standing_still import (
     silent_seconds,
     words_of,
 )
-from schemas import RunRole, Step
+from schemas import Genesis, RunRole, Step
 
 if TYPE_CHECKING:
     from schemas import LedgerRecord, RoleStatus
@@ -45,7 +45,9 @@ class Listener:
 
     def on_ledger(self, record: LedgerRecord, at_ms: int, now: float) -> None:
         """Hear a record of the ledger that was appended at `at_ms` of the broker."""
-        if isinstance(record.body, Step):
+        if isinstance(record.body, Genesis):
+            self._pace.begins(now)
+        elif isinstance(record.body, Step):
             self._pace.step(now, (at_ms - self._step_ms) / 1000)
             self._step_ms = at_ms
 
@@ -76,7 +78,8 @@ class Listener:
         trainer, dispatcher = (self._heard[role][0] for role in (RunRole.TRAINER, RunRole.DISPATCHER))
         if acts_itself(trainer, version):
             return words_of(trainer, version)
+        said = words_of(dispatcher, version)
         worker_at = self.begun_at if self._worker_at is None else self._worker_at
-        if not has_worker or now - worker_at > silent_seconds:
+        if not said and (not has_worker or now - worker_at > silent_seconds):
             return absent_workers(now - worker_at).sentence
-        return words_of(dispatcher, version) or words_of(trainer, version) or _unexplained
+        return said or words_of(trainer, version) or _unexplained

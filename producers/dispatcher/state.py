@@ -28,6 +28,7 @@ from schemas import (
     RunRole,
     Status,
     Stopped,
+    WorkerState,
 )
 
 if TYPE_CHECKING:
@@ -67,6 +68,8 @@ class DispatcherState:
         self.trainer: RoleStatus | None = None
         """The trainer's newest heartbeat, for people; None before any, and when it has left."""
         self.trainer_heard_at: float | None = None
+        self.load_failure: WorkerStatus | None = None
+        """The newest heartbeat that tells of a failed load, until a worker serves; for people."""
         self._revoked: set[str] = set()
         self._other_writers = frozenset(settings.groups.other_writers)
 
@@ -146,6 +149,10 @@ class DispatcherState:
     def on_worker(self, status: WorkerStatus, now: float) -> None:
         """Fold a heartbeat; running rollouts that cannot be fresh when they end are noted for cancelling."""
         self.workers.on_heartbeat(status, now)
+        if status.state is WorkerState.LOAD_FAILED:
+            self.load_failure = status
+        elif status.state is WorkerState.SERVING:
+            self.load_failure = None
         self.cancel(self._cannot_be_fresh(status), CancelReason.STALE)
         self.new_heartbeats.add(status.worker_id)
 

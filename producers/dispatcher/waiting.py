@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from producers.dispatcher.credits import OpenTask
     from producers.dispatcher.state import DispatcherState
     from producers.dispatcher.workers import KnownWorker
+    from schemas import WorkerStatus
 
 _observed_every_seconds = 1.0
 _broker_silent_seconds = 2.0
@@ -91,7 +92,7 @@ class DispatcherWaits:
         live = [worker for worker in known if worker.status is not None and not worker.is_expired]
         if not live:
             heard_at = self._begun_at if self._worker_heard_at is None else self._worker_heard_at
-            return absent_workers(now - heard_at)
+            return self._with_failure(absent_workers(now - heard_at))
         open_tasks = [task for task in self._state.credits.all() if not task.is_cancelled]
         if open_tasks:
             return self._under_way(open_tasks, now)
@@ -123,7 +124,7 @@ class DispatcherWaits:
         failing = [worker for worker in live if _state_of(worker) is WorkerState.LOAD_FAILED]
         if failing:
             return _worker_cause(
-                f"no task is under way, and worker {_name(failing[0].worker_id)} {_failure(failing[0])}",
+                f"no task is under way, and worker {_name(failing[0].worker_id)} {_failure(failing[0].status)}",
                 _load_remedy,
             )
         granted = [worker for worker in live if worker.grant is not None]
@@ -134,9 +135,11 @@ class DispatcherWaits:
             )
         busy = [worker for worker in granted if _state_of(worker) is not WorkerState.SERVING]
         if len(busy) == len(granted):
-            return _worker_cause(
-                f"no worker serves: {_name(busy[0].worker_id)} is {_state_of(busy[0])}",
-                "wait for its engine, or see in its log what it does",
+            return self._with_failure(
+                _worker_cause(
+                    f"no worker serves: {_name(busy[0].worker_id)} is {_state_of(busy[0])}",
+                    "wait for its engine, or see in its log what it does",
+                )
             )
         version = self._state.ledger.version
         served = [worker.status.served_version for worker in granted if worker.status is not None]
@@ -151,6 +154,14 @@ class DispatcherWaits:
                 "no slot is free at any worker", "start more workers, or see in their logs what they do"
             )
         return None
+
+    def _with_failure(self, cause: Cause) -> Cause:
+        """With what a worker said last of a load that failed: it leaves after a few, and is started again."""
+        failed = self._state.load_failure
+        if failed is None:
+            return cause
+        what = f"{cause.what}, and worker {_name(failed.worker_id)} {_failure(failed)}"
+        return Cause(what=what, remedy=_load_remedy, waits_on=cause.waits_on)
 
     def _verdicts(self) -> Cause:
         words = words_of(self._state.trainer, self._state.ledger.version)
@@ -167,7 +178,7 @@ def _trouble(worker: KnownWorker | None, now: float) -> tuple[str, str]:
     if worker is None or worker.status is None:
         return " and was not heard yet", restart
     if _state_of(worker) is WorkerState.LOAD_FAILED:
-        return f" and {_failure(worker)}", _load_remedy
+        return f" and {_failure(worker.status)}", _load_remedy
     if now - worker.last_heartbeat > _worker_silent_seconds:
         return f" and is silent for {now - worker.last_heartbeat:.0f} s", restart
     if _state_of(worker) is not WorkerState.SERVING:
@@ -175,12 +186,14 @@ def _trouble(worker: KnownWorker | None, now: float) -> tuple[str, str]:
     return "", restart
 
 
-_load_remedy = "see weights.uri and the file's store from that machine; the worker tries again by itself"
+_load_remedy = (
+    "see weights.uri and the file's store from that machine; a worker tries again a few times, then ends"
+)
 
 
-def _failure(worker: KnownWorker) -> str:
-    error = "" if worker.status is None or not worker.status.error else worker.status.error
-    return f"cannot load weights: {printable(error or 'no reason given', limit=300)}"
+def _failure(status: WorkerStatus | None) -> str:
+    error = (None if status is None else status.error) or "no reason given"
+    return f"cannot load weights: {printable(error, limit=300)}"
 
 
 def _tasks(tasks: Sequence[OpenTask]) -> str:

@@ -68,8 +68,11 @@ class RoleVoice:
         gauge.set_function(lambda: self.pace.still_seconds(clock()))
 
     def stepped(self, version: int, now: float) -> None:
-        """A step made this version."""
-        self.pace.step(now)
+        """A step made this version, or genesis made version 0."""
+        if version > 0:
+            self.pace.step(now)
+        else:
+            self.pace.begins(now)
         self.status = replace(self.status, version=version, waits_on="", waiting_for="")
         self._tell(now, None)
 

@@ -90,6 +90,10 @@ class Pace:
             self.distances.append(max(0.0, now - self.last if distance is None else distance))
         self.last, self.has_step = now, True
 
+    def begins(self, now: float) -> None:
+        """The run began: the first step is waited for from now on."""
+        self.last = now
+
     def ends(self, now: float) -> None:
         """No further step is waited for."""
         self.last, self.is_over = now, True

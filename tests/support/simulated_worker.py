@@ -152,6 +152,7 @@ class SimulatedWorker:
             epoch=self.session.epoch,
             tasks_position=self.session.tasks_position,
             open_tasks=tuple(dict.fromkeys([*self.session.open_task_ids, *self._unacknowledged()])),
+            error=self.session.error,
             first_versions=self.session.first_versions,
         )
         key = self.worker_id.encode()

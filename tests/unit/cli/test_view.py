@@ -127,6 +127,30 @@ def test_each_step_and_each_evaluation_is_one_line_once(capsys: pytest.CaptureFi
     assert lines.count("held-out accuracy (greedy) at version 2: 0.900 of 256 prompts") == 1
 
 
+waiting = "no step for 30 s: worker \x1b[2Jw has 3 task(s); look into its log"
+
+
+def test_what_is_waited_for_is_one_line_of_the_picture_that_steers_no_terminal(tmp_path: Path) -> None:
+    text = drawn(replace(a_view(), is_closed=False, standing_still=waiting), [a_role(tmp_path)])
+
+    assert "no step for 30 s: worker \\x1b[2Jw has 3 task(s); look into its log" in text
+    assert "no step for" not in drawn(a_view(), [])
+
+
+def test_what_is_waited_for_is_printed_as_it_begins_each_minute_and_when_it_is_over(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    still = replace(a_view(steps=0), is_closed=False, held_out={}, standing_still=waiting)
+
+    with Lines(facts, num_prompts=256) as display:
+        for second in range(100):
+            display.show(still, [], float(second))
+        display.show(replace(still, standing_still=""), [], 100.0)
+
+    told = "no step for 30 s: worker \\x1b[2Jw has 3 task(s); look into its log"
+    assert capsys.readouterr().out.splitlines() == [told, told, "the run goes on"]
+
+
 def test_a_step_tells_its_alpha_where_it_changed(capsys: pytest.CaptureFixture[str]) -> None:
     with Lines(facts, num_prompts=256) as display:
         display.show(replace(a_view(steps=4), alpha_history=(0.0, 0.0, 1.5, 1.5)), [], 0.0)
