@@ -17,6 +17,7 @@ from support.written_run import WrittenRun
 
 from rollog.kernel.broker.kafka import KafkaBroker
 from rollog.kernel.broker.topics import RunTopics
+from rollog.kernel.runs import find_run
 from rollog.run.creation import complete, create_run
 from rollog.settings.sources import load_settings
 from schemas import Timings
@@ -74,7 +75,8 @@ class Shell:
         settings = load_settings(self.directory / "run.toml", assignments=[f"run.name={self.run}"])
         broker = KafkaBroker(self.address)
         create_run(broker, complete(settings, self.directory / "home", lambda _what, _fraction: None))
-        return WrittenRun(broker, RunTopics("rollog", self.run))
+        manifest = find_run(broker, "rollog", self.run)
+        return WrittenRun(broker, RunTopics("rollog", self.run), manifest.config_json)
 
     def start(self, *words: str, log: str, output: str = "output") -> subprocess.Popen[bytes]:
         with (self.directory / log).open("wb") as errors, (self.directory / output).open("wb") as told:

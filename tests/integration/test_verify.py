@@ -134,8 +134,13 @@ def test_a_worker_that_goes_on_with_old_weights_is_named(bench: Bench) -> None:
 
 
 def test_the_audit_does_not_see_what_verify_sees(bench: Bench) -> None:
-    altered = with_samples(bench.topics, bench.run.topics, of_two_workers)
-    assert audit_run(altered, bench.run.topics).is_clean
+    def altered(sample: Sample) -> Sample:
+        return replace(sample, behaviour_logprobs=float32_array(sample.behaviour_logprobs - 0.02))
+
+    assert audit_run(
+        with_samples(bench.topics, bench.run.topics, altered), bench.run.topics, settles_within_seconds=0.0
+    ).is_clean
+    assert bench.verified(altered).exit_status == 1
 
 
 def test_two_versions_whose_names_are_swapped_are_both_named(bench: Bench) -> None:

@@ -28,10 +28,14 @@ if TYPE_CHECKING:
 
 
 class WrittenRun:
-    """Writes what the roles of a run would write; topics that are missing are created with two samples partitions."""
+    """Writes what the roles of a run would write; topics that are missing are created with two samples partitions.
 
-    def __init__(self, broker: Broker, topics: RunTopics) -> None:
+    `manifest_json` is that of the run's manifest, where it has one.
+    """
+
+    def __init__(self, broker: Broker, topics: RunTopics, manifest_json: str = "{}") -> None:
         self.broker = broker
+        self._manifest_json = manifest_json
         self.topics = topics
         with broker.admin() as admin:
             admin.create_topics(topic_specs(topics, BrokerConfig(samples_partitions=2)))
@@ -68,7 +72,7 @@ class WrittenRun:
 
     def genesis(self) -> None:
         body = Genesis(
-            manifest_json="{}",
+            manifest_json=self._manifest_json,
             weights_sha256="0" * 64,
             model_config_json="{}",
             versions={"torch": "2"},

@@ -99,7 +99,8 @@ def test_an_unreachable_broker_is_named(tmp_path: Path) -> None:
         cwd=tmp_path,
     )
 
-    assert ended.returncode == 1
+    # As in an outage: whoever keeps roles running starts it again, however often.
+    assert ended.returncode == 75
     assert ended.stderr.startswith("error: ")
     assert "127.0.0.1:1" in ended.stderr
 
