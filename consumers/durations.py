@@ -9,9 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from consumers.ledger import read_ledger
+from consumers.ledger import folded, read_ledger
 from rollog.kernel.broker.reading import read_to_end
-from rollog.rules.ledger_state import LedgerState
 from schemas import Disposition, Genesis, Sample, Status, Step
 from schemas.codec import SchemaError, decode_as
 
@@ -73,9 +72,7 @@ class _Ended:
 def measure_durations(broker: Broker, topics: RunTopics) -> Durations:
     """Read a run, finished or not. Raises LedgerError for a broken chain, BrokerTimeout if reading stalls."""
     entries = read_ledger(broker, topics)
-    ledger = LedgerState()
-    for entry in entries:
-        ledger.apply(entry.record, entry.digest)
+    ledger = folded(entries)
     ended = {rollout.place: rollout for rollout in _ended(broker, topics, len(ledger.low_water_marks))}
     finished = [rollout for rollout in ended.values() if rollout.is_finished]
     rollout_seconds = tuple(rollout.seconds for rollout in finished)

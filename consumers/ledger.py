@@ -9,9 +9,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rollog.kernel.broker.reading import read_to_end
+from rollog.rules.ledger_state import LedgerState
 from rollog.rules.reading import read_ledger_record
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from rollog.kernel.broker.ports import Broker, Record
     from rollog.kernel.broker.topics import RunTopics
     from schemas import LedgerRecord
@@ -36,3 +39,11 @@ def read_ledger(broker: Broker, topics: RunTopics) -> list[LedgerEntry]:
     """All committed ledger records up to the end of the topic at the time of the call."""
     with broker.consumer(client_id="ledger-reader") as consumer:
         return [ledger_entry(record) for record in read_to_end(consumer, topics.steps, 0)]
+
+
+def folded(entries: Iterable[LedgerEntry]) -> LedgerState:
+    """What the ledger says at its end. Raises LedgerError for a broken chain."""
+    ledger = LedgerState()
+    for entry in entries:
+        ledger.apply(entry.record, entry.digest)
+    return ledger

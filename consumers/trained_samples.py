@@ -10,12 +10,11 @@ import json
 from itertools import chain, groupby
 from typing import IO, TYPE_CHECKING, Any
 
-from consumers.ledger import read_ledger
+from consumers.ledger import folded, read_ledger
 from consumers.references import read_referenced
 from rollog.kernel.atomic_write import atomic_write
 from rollog.kernel.broker.reading import read_topic
 from rollog.kernel.errors import ConfigError
-from rollog.rules.ledger_state import LedgerState
 from schemas import Disposition, RolloutTask, Step
 from schemas.codec import SchemaError, decode
 
@@ -41,10 +40,8 @@ def trained_samples(broker: Broker, topics: RunTopics, *, advantages: Advantages
 
     Raises LedgerError for a broken chain, and for a sample that is gone or is not the one that was trained.
     """
-    ledger = LedgerState()
     entries = read_ledger(broker, topics)
-    for entry in entries:
-        ledger.apply(entry.record, entry.digest)
+    ledger = folded(entries)
     with broker.consumer(client_id="trained-samples") as consumer:
         prompts = _prompts(broker, topics)
         for entry in entries:

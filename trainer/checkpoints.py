@@ -1,8 +1,8 @@
 """Checkpoints of one run on the local disk.
 
 A checkpoint is a directory `step-NNNNNN`. It is complete when it holds `manifest.json`, which names every file with
-its sha256 and is renamed into place last; anything else is the remains of a crash. Only
-the run's user may write here: `trainer.trusted_files` looks before one is loaded.
+its sha256 and is renamed into place last; anything else is the remains of a crash. Only the run's user may write here:
+`trainer.trusted_files` looks before one is loaded.
 """
 
 from __future__ import annotations

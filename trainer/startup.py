@@ -110,17 +110,10 @@ def start_trainer(
         control = opened.enter_context(_control_reader(in_force, broker, topics, ledger, writer.epoch))
         limits = _sample_limits(in_force, engine, ledger)
         stream = opened.enter_context(
-            _sample_stream(in_force, broker, ledger, limits=limits, origins=control)
+            _sample_stream(in_force, broker, topics, ledger, limits=limits, origins=control)
         )
         reporter.ready(ledger.version, ledger.alpha)
-        log.info(
-            "trainer ready",
-            run=settings.run,
-            epoch=writer.epoch.epoch,
-            version=ledger.version,
-            alpha=ledger.alpha,
-            sequence=ledger.next_sequence,
-        )
+        _log_ready(settings.run, ledger, writer.epoch)
         parts = TrainerParts(
             settings=in_force,
             ledger=ledger,
@@ -133,15 +126,7 @@ def start_trainer(
             control=control,
             failed=FailedBatches.read(settings.failed_batches),
             reporter=reporter,
-            voice=RoleVoice(
-                RunRole.TRAINER,
-                writer.epoch.trainer_id,
-                epoch=writer.epoch.epoch,
-                version=ledger.version,
-                now=clock(),
-                clock=clock,
-                gauge=metrics.trainer_standing_still_seconds,
-            ),
+            voice=_voice(writer.epoch, ledger, metrics, clock),
             clock=clock,
             resources=opened.pop_all(),
         )
@@ -323,6 +308,30 @@ def _commit(
     ledger.apply(record, writer.commit(record, weights=weights))
 
 
+def _log_ready(run: str, ledger: LedgerState, epoch: TrainerEpoch) -> None:
+    log.info(
+        "trainer ready",
+        run=run,
+        epoch=epoch.epoch,
+        version=ledger.version,
+        alpha=ledger.alpha,
+        sequence=ledger.next_sequence,
+    )
+
+
+def _voice(
+    epoch: TrainerEpoch, ledger: LedgerState, metrics: Metrics, clock: Callable[[], float]
+) -> RoleVoice:
+    return RoleVoice(
+        RunRole.TRAINER,
+        epoch.trainer_id,
+        epoch=epoch.epoch,
+        version=ledger.version,
+        clock=clock,
+        gauge=metrics.trainer_standing_still_seconds,
+    )
+
+
 def _control_reader(
     settings: TrainerSettings, broker: Broker, topics: RunTopics, ledger: LedgerState, epoch: TrainerEpoch
 ) -> ControlReader:
@@ -356,13 +365,13 @@ def _sample_limits(settings: TrainerSettings, engine: TrainingEngine, ledger: Le
 def _sample_stream(
     settings: TrainerSettings,
     broker: Broker,
+    topics: RunTopics,
     ledger: LedgerState,
     *,
     limits: SampleLimits,
     origins: ControlReader,
 ) -> SampleStream:
     """Samples from the low-water marks on."""
-    topics = RunTopics(settings.prefix, settings.run)
     return SampleStream(
         broker,
         topics.samples,

@@ -22,6 +22,7 @@ from consumers.audit.manifests import check_manifests
 from consumers.audit.orders import Orders
 from consumers.audit.other_writers import OtherWriters
 from consumers.audit.report import AuditReport, Head
+from consumers.audit.tasks import TasksPass
 from consumers.audit.topics import StoredTopics
 from consumers.audit.weights import WeightsChecks, check_files
 from rollog.kernel.broker.ports import TopicPartition
@@ -102,6 +103,7 @@ class _Audit:
             cut_partitions=set(stored.cut(topics.tasks)),
             ledger_end=ledger_end,
         )
+        self._tasks = TasksPass(self._reissues, self._orders)
         self._other_writers = OtherWriters(self._ledger)
         self._samples = SamplesPass(
             self._ledger,
@@ -119,8 +121,7 @@ class _Audit:
         for record in stored.read(topics.dead_letters):
             self._dead_letters.add(record)
         for record in stored.read(topics.tasks):
-            self._reissues.add(record)
-            self._orders.task(record)
+            self._tasks.add(record)
         for record in stored.read(topics.control):
             self._orders.control(record)
         for record in stored.read(topics.samples):
@@ -260,7 +261,7 @@ class _Audit:
     def _notes(self) -> Iterator[str]:
         unreadable = {
             self._topics.weights: self._weights.num_unreadable,
-            self._topics.tasks: self._reissues.num_unreadable,
+            self._topics.tasks: self._tasks.num_unreadable,
             self._topics.control: self._orders.num_unreadable,
             self._topics.dead_letters: self._dead_letters.num_unreadable,
         }

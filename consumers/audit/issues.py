@@ -7,16 +7,15 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from consumers.audit.findings import Place
-from schemas import Disposition, Fence, Kind, RolloutTask
-from schemas.codec import SchemaError, decode
+from schemas import Disposition
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from consumers.audit.findings import Place
     from consumers.audit.ledger_index import Judged, LedgerIndex
     from consumers.audit.samples import RecordedSample
-    from rollog.kernel.broker.ports import Record
+    from schemas import RolloutTask
 
 _may_come_again = frozenset({Disposition.STALE, Disposition.FAILED, Disposition.DEAD})
 
@@ -35,38 +34,21 @@ class Reissue:
 
 @dataclass(slots=True)
 class Reissues:
-    """Takes in the records of `tasks` in order, then samples.
+    """Takes in tasks in order, then samples.
 
-    A task is void behind a fence of a higher epoch. In a partition whose beginning is gone, nothing before the first
-    fence is judged, because the fences that would void it may be gone, too. One whose seed does not follow from run,
-    group, replica and attempt was not issued by a dispatcher of the run. A dispatcher orders an attempt once: where
-    records that differ order the same one, somebody else wrote too, and it cannot be told which of them counts.
+    In a partition whose beginning is gone, nothing before the first fence is judged, because the fences that would void
+    it may be gone, too. A task whose seed does not follow from run, group, replica and attempt was not issued by a
+    dispatcher of the run. A dispatcher orders an attempt once: where records that differ order the same one, somebody
+    else wrote too, and it cannot be told which of them counts.
     """
 
     ledger: LedgerIndex
     cut_partitions: set[int]
     ledger_end: int
     by_rollout: dict[tuple[int, int], list[Reissue]] = field(default_factory=lambda: defaultdict(list))
-    num_unreadable: int = 0
     num_foreign: int = 0
     disputed: set[tuple[int, int, int]] = field(default_factory=set)
     """Attempts that records which differ order."""
-    _fences: dict[int, int] = field(default_factory=dict)
-
-    def add(self, record: Record) -> None:
-        """One record of `tasks`."""
-        try:
-            decoded = decode(record.value or b"")
-        except SchemaError:
-            self.num_unreadable += 1
-            return
-        if isinstance(decoded, Fence):
-            self._fences[record.partition] = max(self._fences.get(record.partition, 0), decoded.epoch)
-        if not isinstance(decoded, RolloutTask) or decoded.kind is not Kind.TRAINING or decoded.attempt == 0:
-            return
-        if decoded.epoch >= self._fences.get(record.partition, 0):
-            digest = sha256(record.value or b"").digest()
-            self._add_task(decoded, digest, Place(record.topic, record.partition, record.offset))
 
     def finished(self, recorded: RecordedSample, judged: Judged | None) -> None:
         """A finished rollout that can be trained: nobody may have ordered it again before it was judged."""
@@ -96,14 +78,15 @@ class Reissues:
             else:
                 yield task
 
-    def _add_task(self, task: RolloutTask, digest: bytes, place: Place) -> None:
+    def task(self, task: RolloutTask, digest: bytes, place: Place, *, is_fenced: bool) -> None:
+        """A task of training that orders another attempt and is not void; `is_fenced` if any fence stands before it."""
         check = self.ledger.checks.issues
-        may_be_void = place.partition in self.cut_partitions and place.partition not in self._fences
+        may_be_void = place.partition in self.cut_partitions and not is_fenced
         has_positions = 0 <= task.sample_partition < len(task.samples_positions)
         if may_be_void or not has_positions or task.ledger_position > self.ledger_end:
             check.num_unchecked += 1
             return
-        if not self._is_ours(task):
+        if not has_seed_of_run(task, self.ledger.config.seed):
             self.num_foreign += 1
             return
         check.num_checked += 1
@@ -121,11 +104,6 @@ class Reissues:
     def _num_replicas(self, task: RolloutTask) -> int:
         return min(task.num_replicas, self.ledger.config.num_replicas or task.num_replicas)
 
-    def _is_ours(self, task: RolloutTask) -> bool:
-        seed = self.ledger.config.seed
-        parts = (seed, task.group_id, task.replica, task.attempt)
-        return seed is None or task.seed == sampling_seed(*parts)
-
     def _was_given_up(self, judged: Judged | None, task: Reissue) -> bool:
         if judged is None or judged.disposition not in _may_come_again:
             return False
@@ -133,6 +111,11 @@ class Reissues:
 
     def _verdict(self, judged: Judged) -> str:
         return f"{judged.disposition} at offset {self.ledger.entries[judged.entry].place.offset}"
+
+
+def has_seed_of_run(task: RolloutTask, seed: int | None) -> bool:
+    """Whether the seed of a task follows from that of the run, where this is known: else no dispatcher issued it."""
+    return seed is None or task.seed == sampling_seed(seed, task.group_id, task.replica, task.attempt)
 
 
 def sampling_seed(*parts: object) -> int:

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from consumers.audit.findings import Place
-from consumers.audit.issues import sampling_seed
-from schemas import Fence, Grant, Kind, RolloutTask, RunClosed, Sample, Stopped, sample_id
+from consumers.audit.issues import has_seed_of_run
+from schemas import Grant, RunClosed, Stopped, sample_id
 from schemas.codec import SchemaError, decode
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from consumers.audit.ledger_end import LedgerEnd
     from consumers.audit.ledger_index import LedgerIndex
     from rollog.kernel.broker.ports import Record
+    from schemas import RolloutTask, Sample
 
 _seed_stride = 0x9E3779B1
 """What the seed of each further rollout of one task is larger by."""
@@ -50,7 +51,7 @@ class Order:
 
 @dataclass(slots=True)
 class Orders:
-    """Takes in the records of `tasks` and `control`, then samples."""
+    """Takes in tasks and the records of `control`, then samples."""
 
     ledger: LedgerIndex
     end: LedgerEnd
@@ -60,37 +61,28 @@ class Orders:
     """Records of `control` that cannot be decoded."""
     _orders: defaultdict[str, list[Order]] = field(default_factory=lambda: defaultdict(list))
     _groups: set[int] = field(default_factory=set)
-    _fences: dict[int, int] = field(default_factory=dict)
     _workers: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     _ended: set[str] = field(default_factory=set)
     _is_stopped: bool = False
 
-    def task(self, record: Record) -> None:
-        """One record of `tasks`; those that cannot be decoded are counted elsewhere."""
-        try:
-            decoded = decode(record.value or b"")
-        except SchemaError:
-            return
-        if isinstance(decoded, Fence):
-            self._fences[record.partition] = max(self._fences.get(record.partition, 0), decoded.epoch)
-        if not isinstance(decoded, RolloutTask) or decoded.kind is not Kind.TRAINING:
-            return
+    def task(self, task: RolloutTask, place: Place, *, is_void: bool) -> None:
+        """A task of training; `is_void` as in `Order`."""
         order = Order(
-            place=Place(record.topic, record.partition, record.offset),
-            grant_id=sys.intern(decoded.grant_id),
-            group_id=decoded.group_id,
-            replica=decoded.replica,
-            num_replicas=decoded.num_replicas,
-            attempt=decoded.attempt,
-            seed=decoded.seed,
-            ledger_position=decoded.ledger_position,
-            sample_partition=decoded.sample_partition,
-            is_ours=self._is_ours(decoded),
-            is_void=decoded.epoch < self._fences.get(record.partition, 0),
+            place=place,
+            grant_id=sys.intern(task.grant_id),
+            group_id=task.group_id,
+            replica=task.replica,
+            num_replicas=task.num_replicas,
+            attempt=task.attempt,
+            seed=task.seed,
+            ledger_position=task.ledger_position,
+            sample_partition=task.sample_partition,
+            is_ours=self._is_ours(task),
+            is_void=is_void,
         )
         if order.is_ours:
             self._groups.add(order.group_id)
-        known = self._orders[decoded.task_id]
+        known = self._orders[task.task_id]
         if order not in known:
             known.append(order)
 
@@ -187,9 +179,7 @@ class Orders:
         """Whether identity and seed are those that a dispatcher of the run gives."""
         epoch, _, sequence = task.task_id.partition(".")
         is_named = epoch == str(task.epoch) and sequence.isascii() and sequence.isdecimal()
-        seed = self.ledger.config.seed
-        derived = sampling_seed(seed, task.group_id, task.replica, task.attempt)
-        return is_named and (seed is None or task.seed == derived)
+        return is_named and has_seed_of_run(task, self.ledger.config.seed)
 
     def _fault(self, sample: Sample, order: Order) -> tuple[str, str] | None:
         """What the order or its grant says otherwise than the sample, and what that says."""

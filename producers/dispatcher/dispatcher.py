@@ -94,7 +94,6 @@ class Dispatcher(Component):
             parts.dispatcher_id,
             epoch=parts.epoch,
             version=parts.state.ledger.version,
-            now=clock(),
             clock=clock,
             gauge=metrics.dispatcher_standing_still_seconds,
         )

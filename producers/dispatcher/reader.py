@@ -6,7 +6,7 @@ of `samples` belong to the trainer, those of `tasks` to the worker; a broken led
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from rollog.kernel.logs import get_logger
 from rollog.rules.control_log import ControlLog
@@ -19,7 +19,6 @@ from schemas.codec import SchemaError, decode, decode_as
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from producers.dispatcher.sender import TaskSender
     from producers.dispatcher.state import DispatcherState
     from rollog.kernel.broker.ports import Record, TopicPartition
     from rollog.kernel.broker.topics import RunTopics
@@ -27,6 +26,14 @@ if TYPE_CHECKING:
     from rollog.rules.headers import SampleLimits
 
 log = get_logger("dispatcher")
+
+
+class SetsAside(Protocol):
+    """What writes a dead letter; `TaskSender` does."""
+
+    def dead_letter(self, record: Record, reason: str) -> None:
+        """Set a record aside that cannot be read."""
+        ...
 
 
 class LogReader:
@@ -37,7 +44,7 @@ class LogReader:
         state: DispatcherState,
         topics: RunTopics,
         *,
-        sender: TaskSender,
+        sender: SetsAside,
         metrics: Metrics,
         limits: SampleLimits,
         dead_lettered: set[tuple[str, int, int]],

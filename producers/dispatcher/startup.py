@@ -26,11 +26,9 @@ from producers.dispatcher.reader import LogReader
 from producers.dispatcher.sender import TaskSender
 from producers.dispatcher.state import DispatcherState
 from producers.dispatcher.tasks import is_issued_by_a_dispatcher
-from rollog.kernel.broker.closing import Closing
 from rollog.kernel.broker.ports import TopicPartition
 from rollog.kernel.broker.reading import read_until
 from rollog.kernel.broker.topics import RunTopics
-from rollog.kernel.errors import BrokerTimeout
 from rollog.kernel.logs import get_logger
 from rollog.kernel.metrics import Metrics
 from rollog.rules.epochs import taken_epoch
@@ -40,8 +38,9 @@ from schemas import DispatcherEpoch, RolloutTask
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from producers.dispatcher.reader import SetsAside
     from producers.dispatcher.settings import DispatcherSettings
-    from rollog.kernel.broker.ports import Broker, Consumer, Delivery, Headers, Producer
+    from rollog.kernel.broker.ports import Broker, Consumer, Producer, Record
     from schemas import Grant, Prompt
 
 log = get_logger("dispatcher")
@@ -98,11 +97,7 @@ class TakeOver:
         now = self.clock()
         state = DispatcherState(self.settings, len(self.held_out))
         rebuild(state, history, now)
-        broker = self.settings.broker
-        unwritten = TaskSender(
-            _Nowhere(), self._topics, 0, broker.samples_partitions, max_record_bytes=broker.max_record_bytes
-        )
-        reader = self._reader(state, unwritten, history, Metrics())
+        reader = self._reader(state, _LeftThere(), history, Metrics())
         evaluations = {place: end for place, end in ends.items() if place.topic == self._topics.evaluations}
         for record in read_until(consumer, consumer.beginning_offsets(evaluations), evaluations):
             reader.take_in(record, now)
@@ -174,7 +169,7 @@ class TakeOver:
         )
 
     def _reader(
-        self, state: DispatcherState, sender: TaskSender, history: History, metrics: Metrics
+        self, state: DispatcherState, sender: SetsAside, history: History, metrics: Metrics
     ) -> LogReader:
         settings = self.settings
         reader = LogReader(
@@ -247,36 +242,11 @@ class TakeOver:
         )
 
 
-class _Nowhere(Closing):
-    """A producer that writes nothing: for a reader that would set records aside."""
+class _LeftThere:
+    """In the place of a sender, for who only reads: what cannot be read stays where it is."""
 
-    def send(
-        self,
-        topic: str,
-        partition: int,
-        value: bytes | None,
-        *,
-        key: bytes | None = None,
-        headers: Headers = (),
-    ) -> Delivery:
-        """Send nothing."""
-        del topic, partition, value, key, headers
-        return _NoDelivery()
-
-    def flush(self, timeout_seconds: float) -> None:
-        """Nothing is on its way."""
-
-
-class _NoDelivery:
-    """Of a record that is never written."""
-
-    def done(self) -> bool:
-        """Nothing will become of it."""
-        return False
-
-    def offset(self, timeout_seconds: float) -> int:
-        """Raise BrokerTimeout: it never gets one."""
-        raise BrokerTimeout(f"no acknowledgement within {timeout_seconds:g} s: nothing was sent")
+    def dead_letter(self, record: Record, reason: str) -> None:
+        """Write nothing."""
 
 
 def _resume_grants(leases: LeaseKeeper, grants: Iterable[Grant]) -> None:

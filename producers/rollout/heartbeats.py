@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Self
 
 from producers.rollout.threads import opened_on
+from rollog.kernel.broker.one_at_a_time import OneAtATime
 from rollog.kernel.errors import BrokerError
 from rollog.kernel.logs import get_logger
 
@@ -41,6 +42,7 @@ class Heartbeats:
         self, producer: Producer, thread: ThreadPoolExecutor, *, every_seconds: float, stuck_seconds: float
     ) -> None:
         self._producer = producer
+        self._one_at_a_time = OneAtATime(producer)
         self._thread = thread
         self._repeat_seconds = _repeats_after * every_seconds
         self._stuck_seconds = stuck_seconds
@@ -49,7 +51,6 @@ class Heartbeats:
         self._written: Outgoing | None = None
         self._put_at = 0.0
         self._is_ending = False
-        self._sent: Delivery | None = None
         self._writing = thread.submit(self._write)
 
     @classmethod
@@ -107,20 +108,17 @@ class Heartbeats:
             return
         if time.monotonic() - self._put_at > self._stuck_seconds:
             return
-        if self._sent is not None:
-            if not self._sent.done():
-                return
-            self._sent.offset(0.0)
-        self._write_now(self._newest)
-
-    def _write_now(self, newest: Outgoing) -> None:
-        self._written, self._sent = newest, self._send(newest)
+        newest = self._newest
+        if self._one_at_a_time.send(
+            newest.topic, newest.partition, newest.value, key=newest.key, headers=newest.headers
+        ):
+            self._written = newest
 
     def _write_last(self, tombstone: Outgoing, timeout_seconds: float) -> None:
         try:
             # That the worker leaves may have been said just now.
             if self._newest is not None and self._newest is not self._written:
-                self._write_now(self._newest)
+                self._send(self._newest)
             self._send(tombstone).offset(timeout_seconds)
         except BrokerError as error:
             _log.warning("left without a tombstone", error=error)

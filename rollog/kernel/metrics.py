@@ -208,6 +208,11 @@ class Metrics:
             ("reason",),
         )
         self._add_selection()
+        self._add_newest_step()
+        self._add_distances()
+
+    def _add_newest_step(self) -> None:
+        """What the newest step was made of, and the alpha of the next one."""
         self.trainer_reward_mean = self._gauge(
             "rollog_trainer_reward_mean", "Mean reward of the newest step's batch"
         )
@@ -222,7 +227,6 @@ class Metrics:
             "rollog_trainer_divergence_nats",
             "KL(behaviour, current) of the newest batch, in nats per token",
         )
-        self._add_distances()
 
     def _add_distances(self) -> None:
         """How far the policy is from others, and what the loss made of it."""

@@ -12,6 +12,7 @@ import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
+from rollog.kernel.broker.one_at_a_time import OneAtATime
 from rollog.kernel.errors import BrokerError
 from rollog.kernel.lifecycle import Component
 from rollog.kernel.logs import get_logger
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     from prometheus_client import Gauge
 
-    from rollog.kernel.broker.ports import Broker, Delivery, Producer
+    from rollog.kernel.broker.ports import Broker, Producer
     from rollog.rules.standing_still import Cause
     from schemas import RunRole
 
@@ -48,10 +49,10 @@ class RoleVoice:
         *,
         epoch: int,
         version: int,
-        now: float,
         clock: Callable[[], float],
         gauge: Gauge,
     ) -> None:
+        now = clock()
         self.status = RoleStatus(
             role=role,
             role_id=role_id,
@@ -135,7 +136,6 @@ class RoleHeartbeats(Component):
         self._status = status
         self._every_seconds = every_seconds
         self._ended = threading.Event()
-        self._sent: Delivery | None = None
         self._thread = threading.Thread(target=self._run, args=(broker,), name="role-heartbeats")
         self._leaves = False
 
@@ -168,21 +168,17 @@ class RoleHeartbeats(Component):
                 self._ended.wait(_retry_seconds)
 
     def _write_to_the_end(self, broker: Broker) -> None:
-        self._sent = None
         with broker.producer(client_id=f"{self._status().role}-heartbeats") as producer:
+            one_at_a_time = OneAtATime(producer)
             while not self._ended.is_set():
-                self._write(producer)
+                self._write(one_at_a_time)
                 self._ended.wait(self._every_seconds)
             if self._leaves:
                 self._leave(producer)
 
-    def _write(self, producer: Producer) -> None:
-        if self._sent is not None:
-            if not self._sent.done():
-                return
-            self._sent.offset(0.0)
+    def _write(self, one_at_a_time: OneAtATime) -> None:
         status = self._status()
-        self._sent = producer.send(
+        one_at_a_time.send(
             self._topic, 0, encode(status), key=status.role.encode(), headers=headers_of(status)
         )
 

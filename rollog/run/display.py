@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from consumers.progress import ProgressView
     from rollog.run.supervisor import SupervisedRole
-from rollog.run.view import RunFacts
+    from rollog.run.view import RunFacts
 
 
 class Display(Component):

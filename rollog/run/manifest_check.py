@@ -52,11 +52,11 @@ def checked_manifest(broker: Broker, found: RunManifest) -> RunManifest:
         _refuse_own_digest(newest, topics)
         return newest.manifest
     wanted = config_sha256(genesis.manifest_json)
-    for candidate in registered:
-        if _agrees(candidate.manifest, wanted):
-            _name_others(registered, candidate, wanted, topics)
-            return candidate.manifest
-    raise ConfigError(_nothing_agrees(registered[-1], wanted, topics))
+    chosen = _first_that_agrees(registered, wanted)
+    if chosen is None:
+        raise ConfigError(_nothing_agrees(registered[-1], wanted, topics))
+    _name_others(registered, chosen, wanted, topics)
+    return chosen.manifest
 
 
 def manifest_to_audit(broker: Broker, found: RunManifest) -> RunManifest:
@@ -71,9 +71,9 @@ def manifest_to_audit(broker: Broker, found: RunManifest) -> RunManifest:
     if genesis is None:
         return registered[-1].manifest
     wanted = config_sha256(genesis.manifest_json)
-    for candidate in registered:
-        if _agrees(candidate.manifest, wanted):
-            return candidate.manifest
+    chosen = _first_that_agrees(registered, wanted)
+    if chosen is not None:
+        return chosen.manifest
     return replace(
         registered[-1].manifest,
         config_json=genesis.manifest_json,
@@ -109,6 +109,10 @@ def genesis_of(broker: Broker, topics: RunTopics) -> Genesis | None:
         )
         return None
     return body
+
+
+def _first_that_agrees(registered: Sequence[RegisteredManifest], wanted: str) -> RegisteredManifest | None:
+    return next((each for each in registered if _agrees(each.manifest, wanted)), None)
 
 
 def _agrees(manifest: RunManifest, wanted: str) -> bool:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from consumers.ledger import read_ledger
+from consumers.ledger import folded, read_ledger
 from rollog.kernel.broker.ports import TopicPartition
-from rollog.rules.ledger_state import LedgerState
 from rollog.run.retention import plan_prune
 from trainer.checkpoints import CheckpointStore
 from trainer.recorded.redo import usable_checkpoint
@@ -15,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from rollog.rules.ledger_state import LedgerState
     from rollog.run.recorded_run import RecordedRun
     from rollog.run.retention import PrunePlan
 
@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 def prune_samples(run: RecordedRun, home: Path, *, keep_steps: int, is_dry_run: bool) -> Iterator[str]:
     """Delete what may go, unless it is a dry run; yields lines that say so. Raises as `plan_prune` does."""
     entries = read_ledger(run.broker, run.topics)
-    ledger = LedgerState()
-    for entry in entries:
-        ledger.apply(entry.record, entry.digest)
+    ledger = folded(entries)
     places = [TopicPartition(run.topics.samples, number) for number in range(len(ledger.low_water_marks))]
     with run.broker.consumer(client_id="prune") as consumer:
         beginnings = consumer.beginning_offsets(places)

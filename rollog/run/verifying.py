@@ -12,13 +12,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal
 
-from consumers.ledger import read_ledger
+from consumers.ledger import folded, read_ledger
 from consumers.verification.reading import ChosenSamples
 from consumers.verification.rule import Tolerances, float32_tolerance
 from consumers.verification.selection import chosen_records
 from consumers.verification.verifier import Verifier
 from rollog.kernel.errors import ConfigError, WeightsError
-from rollog.rules.ledger_state import LedgerState
 from rollog.run.recorded_run import open_run
 from rollog.run.role_settings import trainer_settings
 from trainer.recorded.history import read_notices
@@ -119,9 +118,7 @@ def verify_recorded(
     """The same of an opened run with a scorer that was made; files of a store elsewhere go to `downloads` and leave."""
     began, cpu_began = time.monotonic(), time.process_time()
     entries = read_ledger(run.broker, run.topics)
-    ledger = LedgerState()
-    for entry in entries:
-        ledger.apply(entry.record, entry.digest)
+    ledger = folded(entries)
     chosen = chosen_records(entries, request.selection)
     weights = LedgerWeights(
         ledger.weights, read_notices(run.broker, run.topics, ledger), run.store, downloads

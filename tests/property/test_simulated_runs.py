@@ -195,7 +195,6 @@ def live_through(run: SimulatedRun, history: list[tuple[str, int]]) -> None:
 
 
 common = settings(
-    deadline=None,
     database=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

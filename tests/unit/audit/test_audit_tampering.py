@@ -241,7 +241,7 @@ def test_dead_letters_are_there_once_with_the_bytes_of_what_was_judged_dead(run:
 
 @pytest.mark.parametrize("name", ["steps", "samples"])
 @given(data=st.data())
-@settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=100, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_with_a_head_no_altered_byte_of_ledger_or_samples_goes_unseen(
     run: AuditedRun, name: str, data: st.DataObject
 ) -> None:
@@ -259,7 +259,7 @@ def test_with_a_head_no_altered_byte_of_ledger_or_samples_goes_unseen(
 
 @pytest.mark.parametrize("name", ["weights", "tasks", "dead_letters", "evaluations", "workers", "control"])
 @given(data=st.data())
-@settings(max_examples=30, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=30, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_altered_records_of_other_topics_are_survived(
     run: AuditedRun, name: str, data: st.DataObject
 ) -> None:

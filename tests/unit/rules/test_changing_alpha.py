@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.builders import LedgerBuilder, a_header, a_task, freshness_config, groups_config, num_partitions
 
@@ -197,7 +197,6 @@ turns = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(alphas=alpha_values, actions=turns, redundant=st.integers(0, 1), drop=st.booleans())
 def test_whatever_alpha_does_nothing_over_it_is_trained_and_the_run_ends(
     alphas: list[float], actions: list[tuple[str, int]], redundant: int, drop: bool

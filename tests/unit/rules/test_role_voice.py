@@ -25,7 +25,7 @@ def a_broker() -> MemoryBroker:
 
 def a_voice(now: float = 0.0) -> RoleVoice:
     gauge = Gauge("still", "seconds", registry=None)
-    return RoleVoice(RunRole.TRAINER, "t", epoch=2, version=3, now=now, clock=lambda: now, gauge=gauge)
+    return RoleVoice(RunRole.TRAINER, "t", epoch=2, version=3, clock=lambda: now, gauge=gauge)
 
 
 def values(broker: MemoryBroker) -> list[bytes | None]:

@@ -145,7 +145,7 @@ def valid_records(record_type: type[Record]) -> st.SearchStrategy[Any]:
 
 @pytest.mark.parametrize("record_type", record_types)
 @given(data=st.data())
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 def test_every_record_survives_a_round_trip(record_type: type[Record], data: st.DataObject) -> None:
     record = data.draw(valid_records(record_type))
     read = decode(encode(record))
@@ -158,7 +158,7 @@ def test_every_record_survives_a_round_trip(record_type: type[Record], data: st.
     .filter(lambda sample: sample.status is not Status.FINISHED)
     .map(with_numbers_that_count)
 )
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 def test_an_unfinished_sample_may_hold_anything_that_counts(sample: Sample) -> None:
     assert decode_as(Sample, encode(sample)) == sample
 
@@ -166,7 +166,7 @@ def test_an_unfinished_sample_may_hold_anything_that_counts(sample: Sample) -> N
 @pytest.mark.parametrize("record_type", record_types)
 def test_enums_and_nested_records_come_back_as_their_own_classes(record_type: type[Record]) -> None:
     @given(record=valid_records(record_type))
-    @settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None)
+    @settings(max_examples=5, suppress_health_check=[HealthCheck.too_slow], database=None)
     def check(record: Record) -> None:
         assert_same_classes(decode(encode(record)), record)
 

@@ -251,7 +251,7 @@ def configurations(draw: st.DrawFn) -> AlgorithmConfig:
     return configured(draw(st.sampled_from(types)), **changes)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(configurations(), st.integers(0, 1000))
 def test_loss_and_gradient_are_those_of_the_slow_reference(algorithm: AlgorithmConfig, seed: int) -> None:
     case = Case(seed)
@@ -261,7 +261,7 @@ def test_loss_and_gradient_are_those_of_the_slow_reference(algorithm: AlgorithmC
     torch.testing.assert_close(gradient, expected_gradient, atol=1e-6, rtol=1e-5)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(configurations(), st.integers(0, 1000), st.sampled_from([math.nan, math.inf, -math.inf, 1e30]))
 def test_masked_tokens_have_no_effect_whatever_they_hold(
     algorithm: AlgorithmConfig, seed: int, garbage: float
@@ -277,7 +277,7 @@ def test_masked_tokens_have_no_effect_whatever_they_hold(
     assert not gradient_of_dirty[~dirty.mask].any()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(configurations(), st.integers(0, 1000), st.lists(st.integers(0, 5), max_size=3))
 def test_any_split_into_micro_batches_gives_the_same_gradient(
     algorithm: AlgorithmConfig, seed: int, cuts: list[int]

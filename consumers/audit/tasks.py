@@ -1,0 +1,48 @@
+"""The records of `tasks`, decoded once for all checks that ask for them, and told apart by the fences before them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import TYPE_CHECKING
+
+from consumers.audit.findings import Place
+from schemas import Fence, Kind, RolloutTask
+from schemas.codec import SchemaError, decode
+
+if TYPE_CHECKING:
+    from consumers.audit.issues import Reissues
+    from consumers.audit.orders import Orders
+    from rollog.kernel.broker.ports import Record
+
+
+@dataclass(slots=True)
+class TasksPass:
+    """Takes in the records of `tasks`, in order within each partition.
+
+    A task is void behind a fence of a higher epoch.
+    """
+
+    reissues: Reissues
+    orders: Orders
+    num_unreadable: int = 0
+    _fences: dict[int, int] = field(default_factory=dict)
+
+    def add(self, record: Record) -> None:
+        """One record."""
+        value = record.value or b""
+        try:
+            decoded = decode(value)
+        except SchemaError:
+            self.num_unreadable += 1
+            return
+        if isinstance(decoded, Fence):
+            self._fences[record.partition] = max(self._fences.get(record.partition, 0), decoded.epoch)
+        if not isinstance(decoded, RolloutTask) or decoded.kind is not Kind.TRAINING:
+            return
+        place = Place(record.topic, record.partition, record.offset)
+        is_void = decoded.epoch < self._fences.get(record.partition, 0)
+        self.orders.task(decoded, place, is_void=is_void)
+        if decoded.attempt != 0 and not is_void:
+            is_fenced = record.partition in self._fences
+            self.reissues.task(decoded, sha256(value).digest(), place, is_fenced=is_fenced)
