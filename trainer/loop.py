@@ -22,10 +22,12 @@ was trained but not committed never happened; its weights file is an orphan.
 from __future__ import annotations
 
 import math
+import operator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rollog.kernel.crash_points import CrashPoint, reach
+from rollog.kernel.errors import BrokerError
 from rollog.kernel.lifecycle import Component
 from rollog.kernel.logs import get_logger
 from rollog.settings.run import LastBatch
@@ -177,8 +179,12 @@ class Trainer(Component):
             self._close_when_stopped(self._closing)
             return
         batch = None if self._is_trained else self._next_batch()
+        if batch is not None and self._buffer.frees_replicas:
+            # What is to be made again is made while the step computes. Its group may hold this step up from here on.
+            self._commit_verdicts()
+            batch = self._next_batch()
         if batch is not None:
-            # Pending verdicts go into the step's record: they cost no transaction of their own.
+            # Other pending verdicts go into the step's record: they cost no transaction of their own.
             self._train(batch)
         else:
             self._count_waiting()
@@ -191,9 +197,26 @@ class Trainer(Component):
             check_progress(self._ledger, self._settings.groups, self._stream.newest_failure)
 
     def _take_in_samples(self) -> None:
-        started = self._clock()
         # Wait for samples only when there was nothing to do: whoever has work must not sleep for more.
-        headers = self._stream.poll(0.0 if self._made_progress else poll_seconds)
+        self._take_in_what_arrives_in(0.0 if self._made_progress else poll_seconds)
+
+    def _catch_up(self) -> None:
+        """Take in what arrived while the step was computed, as far as the broker answers.
+
+        A group that was complete before the commit had to wait for its batch. Read after it, it would look slow.
+        """
+        try:
+            ends = self._stream.end_offsets()
+        except BrokerError as error:
+            log.warning("samples that arrived during the step are read after it", error=str(error))
+            return
+        self._made_progress = True
+        while self._made_progress and any(map(operator.lt, self._stream.positions, ends)):
+            self._take_in_what_arrives_in(poll_seconds)
+
+    def _take_in_what_arrives_in(self, timeout_seconds: float) -> None:
+        started = self._clock()
+        headers = self._stream.poll(timeout_seconds)
         self._reporter.polled(self._clock() - started)
         self._made_progress = bool(headers)
         for header in headers:
@@ -255,6 +278,7 @@ class Trainer(Component):
             ),
             checkpoint=self._checkpoints.newest_name,
         )
+        self._catch_up()
         judgement = self._buffer.verdicts_for(batch)
         marks = self._buffer.low_water_marks(self._stream.positions, judgement[0])
         self._commit(step_record(self._ledger, step, judgement, marks, settings.freshness), notice)
@@ -298,8 +322,10 @@ class Trainer(Component):
         """Let the dispatcher know what became of samples, but not too often."""
         now = self._clock()
         interval = self._settings.trainer.verdicts_interval_seconds
-        if not self._buffer.has_pending or now - self._clocks.verdicts < interval:
-            return
+        if self._buffer.has_pending and now - self._clocks.verdicts >= interval:
+            self._commit_verdicts()
+
+    def _commit_verdicts(self) -> None:
         judgement = self._buffer.verdicts_for()
         marks = self._buffer.low_water_marks(self._stream.positions, judgement[0])
         self._commit(verdicts_record(self._ledger, judgement, marks))

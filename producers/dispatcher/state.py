@@ -20,8 +20,10 @@ from rollog.rules.samples import sample_of_task
 from schemas import (
     CancelReason,
     DatasetEnd,
+    Disposition,
     Grant,
     Kind,
+    LedgerKind,
     Revoke,
     RoleStatus,
     RunClosed,
@@ -32,7 +34,7 @@ from schemas import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Container, Iterable
 
     from producers.dispatcher.settings import DispatcherSettings
     from rollog.rules.headers import SampleHeader
@@ -108,6 +110,7 @@ class DispatcherState:
         self.ledger.apply(record, digest)
         self.issued.forget(group.group_id for group in record.closed_groups)
         self.cancel(self.groups.judged(record), CancelReason.SATISFIED)
+        self.cancel(self._made_hopeless(record), CancelReason.STALE)
 
     def on_task(self, task: RolloutTask, worker_id: str, offset: int | None) -> OpenTask:
         """Open a valid task, issued now or read from the log before its samples."""
@@ -156,12 +159,31 @@ class DispatcherState:
         self.cancel(self._cannot_be_fresh(status), CancelReason.STALE)
         self.new_heartbeats.add(status.worker_id)
 
-    def _cannot_be_fresh(self, status: WorkerStatus) -> list[str]:
+    def _made_hopeless(self, record: LedgerRecord) -> list[str]:
+        """Running rollouts, as last reported, that can only end stale now: the next heartbeats come too late."""
+        among: set[int] | None = None
+        if record.kind is LedgerKind.VERDICTS:
+            # Version and alpha are as before; only what its verdicts protect is new.
+            among = {
+                verdict.group_id for verdict in record.verdicts if verdict.disposition is Disposition.STALE
+            }
+            if not among:
+                return []
+        return [
+            task_id
+            for worker in self.workers.workers.values()
+            if worker.status is not None
+            for task_id in self._cannot_be_fresh(worker.status, among)
+        ]
+
+    def _cannot_be_fresh(self, status: WorkerStatus, among: Container[int] | None = None) -> list[str]:
         running = ((self.credits.get(task_id), first) for task_id, first in status.first_versions.items())
         return [
             open_task.task_id
             for open_task, first in running
-            if open_task is not None and self.groups.cannot_be_fresh(open_task.task.group_id, first)
+            if open_task is not None
+            and (among is None or open_task.task.group_id in among)
+            and self.groups.cannot_be_fresh(open_task.task.group_id, first)
         ]
 
     def on_role(self, status: RoleStatus, now: float) -> None:

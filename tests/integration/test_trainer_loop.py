@@ -36,6 +36,7 @@ from rollog.kernel.errors import (
 )
 from rollog.kernel.metrics import Metrics
 from rollog.kernel.weights import WeightsStore
+from rollog.rules.reasons import aged_surplus
 from rollog.settings.run import LastBatch, RunConfig
 from schemas import (
     Close,
@@ -231,6 +232,43 @@ def test_a_sample_over_the_lag_bound_is_stale(trainer: Trainer, run: FakeRun) ->
         turn_until_version(trainer, version + 1)
     turn_until_judged(trainer, 9)
     assert dispositions(run)["g8.r0.a0"] is Disposition.STALE
+
+
+def test_what_must_be_made_again_is_judged_before_the_next_step_and_not_with_it(
+    trainer: Trainer, run: FakeRun
+) -> None:
+    """Else its replica would be issued again only when the step is computed."""
+    first = trainer.ledger.weights[0]
+    run.send(a_rollout(8, 0, weights_sha256=first))
+    for version in range(2):
+        send_groups(run, trainer, 2 * version, 2 * version + 1)
+        turn_until_version(trainer, version + 1)
+    send_groups(run, trainer, 4, 5)
+    turn_until_version(trainer, 3)
+    judged = [record for record in run.ledger() if any(verdict.group_id == 8 for verdict in record.verdicts)]
+    assert [(record.kind, record.version) for record in judged] == [(LedgerKind.VERDICTS, 2)]
+
+
+def test_a_group_that_is_complete_when_a_step_is_committed_waited_for_its_batch(
+    trainer: Trainer, run: FakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Read after the commit its members would look slow, and training would wait for the group."""
+    first = trainer.ledger.weights[0]
+    send_groups(run, trainer, 0, 1)
+    turn_until_version(trainer, 1)
+    train_groups = trainer._train_groups
+
+    def meanwhile(*arguments: Any) -> Any:
+        run.send(*a_group(8, weights_sha256=first))
+        return train_groups(*arguments)
+
+    monkeypatch.setattr(trainer, "_train_groups", meanwhile)
+    send_groups(run, trainer, 2, 3)
+    turn_until_version(trainer, 2)
+    turn_until_judged(trainer, 10)
+    stale = {v.reason for record in run.ledger() for v in record.verdicts if v.group_id == 8}
+    assert stale == {aged_surplus}
+    assert not trainer.ledger.stale_versions
 
 
 def test_undecodable_and_foreign_records_become_dead_letters_with_their_verdict(

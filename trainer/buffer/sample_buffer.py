@@ -27,7 +27,7 @@ from rollog.rules.reasons import (
     untrainable,
 )
 from rollog.rules.verdicts import current_verdict
-from schemas import ClosedGroup, Disposition
+from schemas import ClosedGroup, Disposition, Status
 from trainer.buffer.pending import Pending, Place
 from trainer.buffer.protection import ProtectionHold
 from trainer.buffer.ready_groups import in_training_order, lag_of, ready_group, within_quota
@@ -98,6 +98,17 @@ class SampleBuffer:
         """Whether there are verdicts or closed groups to publish."""
         self._close_changed_groups()
         return bool(self._pending.verdicts or self._pending.closed)
+
+    @property
+    def frees_replicas(self) -> bool:
+        """Whether a pending verdict lets a replica be made again: its sample ended well, so only the ledger can say."""
+        self._close_changed_groups()
+        return any(
+            verdict.disposition is Disposition.STALE
+            and verdict.group_id not in self._pending.closed
+            and self._headers[place].status is Status.FINISHED
+            for place, verdict in self._pending.verdicts.items()
+        )
 
     @property
     def num_ready(self) -> int:

@@ -247,6 +247,20 @@ def test_a_running_rollout_that_can_only_end_stale_is_cancelled_once_and_made_ag
     assert (again.issue_reason, again.min_version) == (IssueReason.STALE, 1)
 
 
+def test_what_a_step_leaves_no_chance_is_cancelled_without_another_heartbeat() -> None:
+    driver = started_driver()
+    dispatcher = driver.dispatcher()
+    driver.turn(dispatcher)
+    first, second = driver.tasks()[:2]
+    driver.beat(first_versions={first.task_id: 0, second.task_id: 1})
+    driver.turn(dispatcher)
+    driver.ledger.step()
+    driver.publish_ledger()
+    driver.turn(dispatcher)
+    cancels = [record for record in driver.read(driver.topics.tasks, 3) if isinstance(record, Cancel)]
+    assert [(cancel.task_id, cancel.reason) for cancel in cancels] == [(first.task_id, CancelReason.STALE)]
+
+
 def test_a_stale_verdict_brings_the_replica_back() -> None:
     driver = started_driver()
     dispatcher = driver.dispatcher()
