@@ -45,6 +45,7 @@ experiments: Mapping[str, Experiment] = {
     "chaos": Experiment(question="whether anything is lost or done twice when parts are killed", minutes=20),
     "recovery": Experiment(question="what a killed trainer needs to come back", minutes=7),
     "training": Experiment(question="how fast the trainer's engine is against a bare loop", minutes=1),
+    "reproducible": Experiment(question="what a training step costs with pinned instructions", minutes=3),
     "accelerator": Experiment(question="where the time of the whole loop goes on one GPU", minutes=8),
     "data_plane": Experiment(question="what samples cost on their way through the log", minutes=1),
     "demo": Experiment(question="what the demo learns, and how long a step takes", minutes=5),

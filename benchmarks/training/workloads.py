@@ -43,7 +43,7 @@ class Workload:
     response_tokens: tuple[int, ...]
 
 
-def demo_workload(model_path: Path, vocabulary: int) -> Workload:
+def demo_workload(model_path: Path | str, vocabulary: int) -> Workload:
     """A batch of the demo: its model, and lengths as 768 recorded responses of a run had them (mean 8, longest 24)."""
     return Workload(
         name="demo",
