@@ -36,6 +36,7 @@ experiments: Mapping[str, Experiment] = {
             "asynchrony": 65,
             "protection": 5,
             "slow_worker": 16,
+            "scoring": 1,
             "eviction": 0.5,
         },
     ),

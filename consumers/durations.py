@@ -1,4 +1,4 @@
-"""What a run took: how long its rollouts held their slots and how long its trainer trained on a sample.
+"""What a run took: how long its rollouts held their slots and were scored, and how long its trainer trained on each.
 
 Consumes `steps` and `samples`, from their beginnings to their ends at the time of the call. Produces nothing.
 Records of `samples` that cannot be decoded are passed over: dead-lettering them is the trainer's task.
@@ -29,7 +29,7 @@ class Durations:
     """Figures of one run; None for what its topics do not tell (yet)."""
 
     rollout_seconds: tuple[float, ...]
-    """Seconds that each finished rollout held its slot, generation and reward, in the order of the topic."""
+    """Seconds that each finished rollout generated, and so held its slot, in the order of the topic."""
     seconds_by_group: tuple[tuple[float, ...], ...]
     """The same by group, in the order of the groups."""
     num_steps: int
@@ -47,6 +47,8 @@ class Durations:
     """Share of the closed groups that were trained."""
     publish_seconds: float | None
     """Mean seconds of a step that no further device shortens: publishing, committing and checkpoints."""
+    score_seconds: float | None
+    """Mean seconds from the last token of a finished rollout to its reward."""
 
     @property
     def mean_seconds(self) -> float | None:
@@ -61,12 +63,13 @@ class Durations:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Ended:
-    """One record of `samples`: where it is and how long it held a slot."""
+    """One record of `samples`: where it is, how long it held a slot, and how long it was scored."""
 
     place: Place
     group_id: int
     is_finished: bool
     seconds: float
+    score_seconds: float
 
 
 def measure_durations(broker: Broker, topics: RunTopics) -> Durations:
@@ -88,6 +91,9 @@ def measure_durations(broker: Broker, topics: RunTopics) -> Durations:
         rollouts_per_sample=_rollouts_per_sample(entries, ended, rollout_seconds),
         pass_share=_pass_share(entries),
         publish_seconds=_publish_seconds(steps),
+        score_seconds=sum(rollout.score_seconds for rollout in finished) / len(finished)
+        if finished
+        else None,
     )
 
 
@@ -103,7 +109,8 @@ def _ended(broker: Broker, topics: RunTopics, num_partitions: int) -> Iterator[_
                     place=(partition, record.offset),
                     group_id=sample.group_id,
                     is_finished=sample.status is Status.FINISHED,
-                    seconds=sample.timings.generation_seconds + sample.timings.reward_seconds,
+                    seconds=sample.timings.generation_seconds,
+                    score_seconds=sample.timings.reward_seconds,
                 )
 
 

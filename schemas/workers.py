@@ -21,6 +21,8 @@ class WorkerStatus:
     """One heartbeat. `tasks_position` is the next offset of the granted partition the worker would read.
 
     `first_versions` names the running training tasks, each with the policy version that was served as it was begun.
+    `num_scoring` counts rollouts that are being scored and whose slots are free again: that many tasks the worker may
+    hold beyond those of its slots.
     """
 
     worker_id: str
@@ -45,6 +47,7 @@ class WorkerStatus:
     uptime_seconds: float = 0.0
     error: str | None = None
     first_versions: dict[str, int] = field(default_factory=dict)
+    num_scoring: int = 0
 
 
 class RunRole(StrEnum):

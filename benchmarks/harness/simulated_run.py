@@ -8,6 +8,7 @@ part of one run: they share its directory, and with it its name.
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 import threading
 import time
@@ -247,8 +248,10 @@ class SimulatedRun:
             dispatcher.run(self.stop)
 
     def _prompt(self, number: int) -> Prompt:
-        passes = "true" if self._workload.passes(number) else "false"
-        return Prompt(prompt_id=str(number), text=str(number), reward_inputs_json=f'{{"passes": {passes}}}')
+        row: dict[str, object] = {"passes": self._workload.passes(number)}
+        if self._variant.reward_seconds:
+            row["judge_seconds"] = self._variant.reward_seconds / self._speed
+        return Prompt(prompt_id=str(number), text=str(number), reward_inputs_json=json.dumps(row))
 
     def _train(self, name: str) -> None:
         del name
@@ -335,7 +338,7 @@ def settings_of(variant: Variant) -> Settings:
         ),
         freshness=variant.freshness,
         sampling=SamplingConfig(max_tokens=_longest_response_tokens),
-        reward=RewardConfig(function="benchmarks.harness.verdicts:verdict", num_processes=0),
+        reward=_reward_of(variant),
         rollout=RolloutConfig(engine="simulated", capacity=variant.slots_per_worker),
         # A lease must not run out on a machine that is busy with other things.
         dispatch=DispatchConfig(
@@ -346,6 +349,15 @@ def settings_of(variant: Variant) -> Settings:
         ),
         trainer=TrainerConfig(num_minibatches=1),
     )
+
+
+def _reward_of(variant: Variant) -> RewardConfig:
+    """A judge is asked from a reward process, as in a real run; a verdict that is known is looked up."""
+    if variant.reward_seconds:
+        return RewardConfig(
+            function="benchmarks.harness.verdicts:judged_verdict", num_processes=1, timeout_seconds=600.0
+        )
+    return RewardConfig(function="benchmarks.harness.verdicts:verdict", num_processes=0)
 
 
 def worker_name(number: int) -> str:

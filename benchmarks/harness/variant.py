@@ -21,6 +21,8 @@ class Variant:
     `slows_down`: the engine's speed falls with occupied slots (`benchmarks.harness.engine_clock.slower_beyond_64`).
     `last_worker_slowness`: how many times longer every rollout takes at the last of the workers.
     `train_seconds`: engine seconds that the computation of a training step takes.
+    `reward_seconds`: engine seconds that a judge takes for each reward, in a reward process; 0: none is asked.
+    `warm_up_seconds`: engine seconds after which the use of the slots is measured; None: it is not.
     """
 
     name: str
@@ -40,6 +42,8 @@ class Variant:
     num_steps: int = 1
     alpha: float | Literal["auto"] = 0.0
     train_seconds: float = 0.0
+    reward_seconds: float = 0.0
+    warm_up_seconds: float | None = None
     protects: bool = True
     median_seconds: float = 20.0
     variation: float = 0.5

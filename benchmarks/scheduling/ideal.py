@@ -44,7 +44,9 @@ def ideal_seconds(variant: Variant, workload: SeededWorkload) -> float:
         return unreplicated_seconds(workload, batch, model)
     if variant.scheduling == "batch":
         return batch_seconds(workload, batch, model)
-    return queue_seconds(workload, batch, model, redundant_groups=variant.redundant_groups)
+    # Scoring takes no slot: only what is scored last holds the batch up.
+    generated = queue_seconds(workload, batch, model, redundant_groups=variant.redundant_groups)
+    return generated + variant.reward_seconds
 
 
 def training_run(variant: Variant) -> TrainingRun:

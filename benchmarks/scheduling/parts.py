@@ -15,6 +15,7 @@ from benchmarks.scheduling.comparisons import (
 from benchmarks.scheduling.eviction import eviction_figures
 from benchmarks.scheduling.figures import figures_of
 from benchmarks.scheduling.protection import protection_comparisons, protection_figures
+from benchmarks.scheduling.scoring import scoring_comparisons, scoring_figures
 from benchmarks.scheduling.slow_worker import slow_worker_comparisons, slow_worker_figures
 from benchmarks.scheduling.steady_redundancy import steady_redundancy_comparisons, steady_redundancy_figures
 
@@ -80,6 +81,12 @@ measured_parts: Mapping[str, Part] = {
         num_seeds=4,
         comparisons=slow_worker_comparisons,
         figures=slow_worker_figures,
+    ),
+    "scoring": Part(
+        question="a judge that takes five times as long as a rollout",
+        num_seeds=4,
+        comparisons=scoring_comparisons,
+        figures=scoring_figures,
     ),
 }
 played_parts: Mapping[str, PlayedPart] = {

@@ -11,16 +11,18 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from benchmarks.harness.simulated_run import SimulatedRun, num_prompts
+from benchmarks.harness.workload import tokens_per_second
 from benchmarks.scheduling.ideal import has_ideal, ideal_seconds
 from benchmarks.scheduling.protection import longest_prompts, prompts_with_time_to_be_trained
 from benchmarks.scheduling.run_result import RunResult
+from benchmarks.scheduling.scoring import busy_share
 from rollog.kernel.errors import BrokerTimeout
 from rollog.rules.filtering import filter_reason
 from schemas import Disposition, LedgerKind, LedgerRecord, RolloutTask, Sample, Status
 from schemas.codec import decode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
     from benchmarks.harness.variant import Job
@@ -72,13 +74,38 @@ def _result(run: SimulatedRun, job: Job) -> RunResult:
     ]
     if variant.num_steps > 1:
         return _result_of_steps(run, job, num_tasks=len(issued))
-    completed_ms = _completed_ms(run.samples(), run.sections.groups)
+    samples = run.samples()
+    completed_ms = _completed_ms(samples, run.sections.groups)
     milliseconds = completed_ms - min(record.timestamp_ms for record in issued)
     return RunResult(
         seconds=milliseconds / 1000 * job.speed,
         ideal_seconds=ideal_seconds(variant, job.workload),
         num_tasks=len(issued),
+        busy_share=_busy_share(samples, job),
     )
+
+
+def _busy_share(samples: Sequence[Record], job: Job) -> float:
+    variant = job.variant
+    if variant.warm_up_seconds is None:
+        return 0.0
+    return busy_share(
+        list(_generated(samples, job)),
+        num_slots=variant.num_workers * variant.slots_per_worker,
+        warm_up_seconds=variant.warm_up_seconds / job.speed,
+    )
+
+
+def _generated(records: Iterable[Record], job: Job) -> Iterator[tuple[float, float]]:
+    """Real seconds between which the engine made the tokens of each finished sample.
+
+    They end its scoring before the append, and took as long as the engine takes for so many tokens.
+    """
+    for record in records:
+        sample = decode(record.value or b"")
+        if isinstance(sample, Sample) and sample.status is Status.FINISHED:
+            end = record.timestamp_ms / 1000 - sample.timings.reward_seconds
+            yield end - sample.num_tokens / tokens_per_second / job.speed, end
 
 
 def _result_of_steps(run: SimulatedRun, job: Job, *, num_tasks: int) -> RunResult:

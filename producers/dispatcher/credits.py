@@ -1,7 +1,8 @@
 """Credits: which tasks are open, how many slots each worker has left, and who gets the next task.
 
-Pure. A task occupies one slot per replica it makes until all of them have their samples: one request for n responses
-holds its place in the engine's batch until the longest of them ends.
+Pure. A task takes one credit per replica it makes until all of them have their samples: one request for n responses
+holds its place in the engine's batch until the longest of them ends. A worker has a credit for each of its slots, some
+for tasks that wait there, and one for each rollout that it is scoring, whose slot is free again.
 """
 
 from __future__ import annotations

@@ -58,6 +58,7 @@ class DispatcherState:
             lease_seconds=settings.dispatch.lease_seconds,
             num_partitions=settings.broker.max_workers,
             prefetch_tasks=settings.dispatch.prefetch_tasks,
+            max_scoring=settings.reward.max_in_flight,
         )
         self.control = ControlLog(settings.broker.max_workers)
         self.issued = IssuedTasks()

@@ -31,11 +31,16 @@ class KnownWorker:
 
 @dataclass(slots=True)
 class WorkerRegistry:
-    """Leases, grants and partitions of the workers."""
+    """Leases, grants and partitions of the workers.
+
+    A worker may hold tasks for its capacity, `prefetch_tasks` more, and one for each rollout that it is scoring, up to
+    `max_scoring` of them.
+    """
 
     lease_seconds: float
     num_partitions: int
     prefetch_tasks: int
+    max_scoring: int
     workers: dict[str, KnownWorker] = field(default_factory=dict)
 
     def on_heartbeat(self, status: WorkerStatus, now: float) -> None:
@@ -140,16 +145,25 @@ class WorkerRegistry:
             if status.state not in (WorkerState.SERVING, WorkerState.RELOADING):
                 continue
             num_used = ledger.num_used(worker.worker_id)
+            num_scoring = _believable(status.num_scoring, num_used=num_used, most=self.max_scoring)
             able.append(
                 Candidate(
                     worker_id=worker.worker_id,
-                    num_slots=status.capacity + self.prefetch_tasks - num_used,
+                    num_slots=status.capacity + self.prefetch_tasks + num_scoring - num_used,
                     served_version=status.served_version,
-                    is_idle=num_used == 0,
+                    is_idle=num_used == num_scoring,
                     is_serving=status.state is WorkerState.SERVING,
                 )
             )
         return able
+
+
+def _believable(num_scoring: int, *, num_used: int, most: int) -> int:
+    """How many rollouts a worker may be scoring that says so many: none that were not issued, and no more than `most`.
+
+    Their slots are free while their tasks are open.
+    """
+    return max(0, min(num_scoring, num_used, most))
 
 
 def is_astray(worker: KnownWorker, *, limit: int, now: float, grace: float) -> bool:

@@ -53,7 +53,7 @@ class StopReading:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Make this rollout; report `ended` when its sample is on its way."""
+    """Make this rollout; report of each replica `replica_generated`, then `replica_ended`: its sample is on its way."""
 
     task: RolloutTask
 

@@ -95,13 +95,14 @@ class WorkerReport:
         """Take note of what the worker is doing now; call it often."""
         now, num_running = self._clock(), self._session.num_running
         seconds, self._observed_at = now - self._observed_at, now
-        if num_running:
+        if self._session.num_generating:
             self._busy_seconds += seconds
         if self._session.grant is not None and self._session.state is WorkerState.SERVING:
             num_free = max(0, self._capacity - num_running)
             self._metrics.rollout_free_slot_seconds.inc(num_free * seconds)
             self._metrics.rollout_idle_seconds.inc(0.0 if num_running else seconds)
         self._metrics.rollout_slots_used.set(num_running)
+        self._metrics.rollout_scoring.set(self._session.num_scoring)
 
     def ended(self, sample: Sample) -> None:
         """Count a sample by kind and status, with its tokens and seconds."""
@@ -118,7 +119,7 @@ class WorkerReport:
             metrics.rollout_wasted_tokens.labels(sample.status.value).inc(sample.wasted_tokens)
 
     def slot_freed(self) -> None:
-        """Note that a rollout freed its slot."""
+        """Note a slot in which no more tokens are made."""
         self._stopwatch.rollout_ended(self._clock())
 
     def resumed(self) -> None:
@@ -127,7 +128,7 @@ class WorkerReport:
 
     def reload_begins(self) -> None:
         """Start timing a reload."""
-        self._stopwatch.begin(self._clock(), self._session.num_running)
+        self._stopwatch.begin(self._clock(), self._session.num_generating)
 
     def engine_pauses(self) -> None:
         """Note that the engine is being paused for a reload."""
@@ -178,4 +179,5 @@ class WorkerReport:
             uptime_seconds=self._clock() - self._started_at,
             error=session.error,
             first_versions=session.first_versions,
+            num_scoring=session.num_scoring,
         )

@@ -1,5 +1,6 @@
-"""One rollout from task to sample: render the prompt, generate, score. It always ends in a sample.
+"""The half of a rollout that takes a slot of the engine: render the prompt, generate.
 
+What comes of it is a response to be scored (`producers.rollout.scoring`), or a sample at once where there is none.
 Generation may be suspended: the engine returns what it has made, and is asked for the rest when it serves again.
 """
 
@@ -12,41 +13,19 @@ from typing import TYPE_CHECKING
 
 from producers.engines.ports import GenerationRequest
 from producers.rollout.actions import Ending, failed
-from producers.rollout.outcomes import Replica, finished_sample, unfinished_sample
-from producers.rollout.prompts import reward_fields, reward_prompt
+from producers.rollout.outcomes import Replica, unfinished_sample
 from producers.rollout.resumption import ResumableResponse
-from rollog.kernel.errors import DataError, EngineDied, EngineError, RewardError
-from schemas import FinishReason, Kind, Timings
+from producers.rollout.scoring import Response
+from rollog.kernel.errors import DataError, EngineDied, EngineError
+from schemas import FinishReason, Timings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from producers.engines.ports import Engine, Generation
-    from producers.rewards.functions import RewardResult
-    from producers.rewards.ports import Rewards
     from producers.rollout.prompts import PromptRenderer
     from producers.rollout.session import WorkerSession
     from schemas import Sample
-
-
-class _Stopwatch:
-    """Seconds spent in the phases of one rollout."""
-
-    def __init__(self) -> None:
-        self._lap = time.monotonic()
-        self.generation_seconds = 0.0
-        self.reward_seconds = 0.0
-
-    def lap(self) -> float:
-        """Seconds since the lap before."""
-        now = time.monotonic()
-        seconds, self._lap = now - self._lap, now
-        return seconds
-
-    @property
-    def timings(self) -> Timings:
-        """As the sample holds them."""
-        return Timings(generation_seconds=self.generation_seconds, reward_seconds=self.reward_seconds)
 
 
 @dataclass(eq=False)
@@ -59,11 +38,7 @@ class _InFlight:
 
 
 class RolloutMaker:
-    """Makes samples with one engine.
-
-    `training_rewards` and `evaluation_rewards` differ in the negative control only. `on_resumed` is called for
-    every rollout that is handed to the engine again.
-    """
+    """Generates with one engine. `on_resumed` is called for every rollout that is handed to the engine again."""
 
     def __init__(
         self,
@@ -71,63 +46,51 @@ class RolloutMaker:
         engine: Engine,
         renderer: PromptRenderer,
         *,
-        training_rewards: Rewards,
-        evaluation_rewards: Rewards,
         on_resumed: Callable[[], None],
     ) -> None:
         self._session = session
         self._engine = engine
         self._renderer = renderer
-        self._rewards = {Kind.TRAINING: training_rewards, Kind.EVALUATION: evaluation_rewards}
-        self._scoring: dict[str, asyncio.Future[RewardResult]] = {}
         self._in_flight: dict[str, _InFlight] = {}
         self._on_resumed = on_resumed
 
-    async def make(self, replica: Replica) -> Sample:
-        """Make one sample. Raises EngineDied, which ends the worker."""
-        stopwatch = _Stopwatch()
+    async def generate(self, replica: Replica) -> Response | Sample:
+        """One response, or the sample that says why there is none. Raises EngineDied, which ends the worker."""
+        began_at = time.monotonic()
         response: ResumableResponse | None = None
         try:
             prompt_token_ids = self._renderer.token_ids(replica.task)
             if (ending := self._ending(replica)) is not None:
-                return self._unfinished(replica, ending, stopwatch)
+                return self._unfinished(replica, ending)
             response = self._response(replica, prompt_token_ids)
             await self._generate(replica, response)
-            stopwatch.generation_seconds = stopwatch.lap()
+            seconds = time.monotonic() - began_at
             generation = response.generation
             if (ending := self._ending_after(replica, generation)) is not None:
-                return self._unfinished(replica, ending, stopwatch, response)
+                return self._unfinished(replica, ending, seconds, response)
             response_text = self._renderer.text(generation.token_ids.tolist())
-            reward = await self._score(replica, response_text, len(generation.token_ids))
-            stopwatch.reward_seconds = stopwatch.lap()
         except EngineDied:
             raise
-        except (DataError, EngineError, RewardError) as error:
+        except (DataError, EngineError) as error:
             ending = self._ending(replica) or failed(type(error).__name__, str(error))
-            return self._unfinished(replica, ending, stopwatch, response)
-        return finished_sample(
-            replica,
-            self._session.worker_id,
-            generation,
+            return self._unfinished(replica, ending, response=response)
+        return Response(
+            replica=replica,
+            generation=generation,
             prompt_token_ids=prompt_token_ids,
-            response_text=response_text,
-            reward=reward,
-            digest_of=self._session.digest_of,
-            timings=stopwatch.timings,
+            text=response_text,
+            generation_seconds=seconds,
         )
 
     async def interrupt(self, request_id: str) -> None:
-        """Make the matching `make` end early, as the session says."""
-        scoring = self._scoring.get(request_id)
-        if scoring is not None:
-            scoring.cancel()
+        """Make the matching `generate` end early, as the session says."""
         in_flight = self._in_flight.get(request_id)
         if in_flight is not None:
             in_flight.may_go_on.set()
             await self._engine.abort(in_flight.request_id)
 
     async def suspend(self, request_id: str) -> None:
-        """Take a rollout out of the engine, with the tokens it has, until `go_on`; one that is scored stays."""
+        """Take a rollout out of the engine, with the tokens it has, until `go_on`."""
         in_flight = self._in_flight.get(request_id)
         if in_flight is not None:
             in_flight.is_suspended = True
@@ -169,20 +132,6 @@ class RolloutMaker:
         response.add(await self._engine.generate(request))
         return in_flight.is_suspended and not response.is_complete
 
-    async def _score(self, replica: Replica, response_text: str, num_tokens: int) -> RewardResult:
-        task = replica.task
-        prompt, fields = reward_prompt(task.prompt), reward_fields(task.prompt)
-        scoring = asyncio.ensure_future(self._rewards[task.kind].score(prompt, response_text, fields))
-        self._scoring[replica.request_id] = scoring
-        try:
-            return _checked(await scoring, num_turns=1 if num_tokens else 0)
-        except asyncio.CancelledError:
-            if self._ending(replica) is None or not scoring.cancelled():
-                raise
-            raise RewardError("the rollout was interrupted while it was scored") from None
-        finally:
-            del self._scoring[replica.request_id]
-
     def _ending(self, replica: Replica) -> Ending | None:
         return self._session.ending_of(replica.task.task_id)
 
@@ -196,23 +145,13 @@ class RolloutMaker:
         self,
         replica: Replica,
         ending: Ending,
-        stopwatch: _Stopwatch,
+        seconds: float = 0.0,
         response: ResumableResponse | None = None,
     ) -> Sample:
         return unfinished_sample(
             replica,
             self._session.worker_id,
             ending,
-            timings=stopwatch.timings,
+            timings=Timings(generation_seconds=seconds),
             wasted_tokens=0 if response is None else response.num_tokens,
         )
-
-
-def _checked(reward: RewardResult, num_turns: int) -> RewardResult:
-    """The reward, whose turns are those of the response. Raises RewardError."""
-    if reward.turn_rewards and len(reward.turn_rewards) != num_turns:
-        raise RewardError(
-            f"the reward function returned {len(reward.turn_rewards)} turn_rewards for a response of {num_turns} "
-            "turn(s); give one for each, or none"
-        )
-    return reward

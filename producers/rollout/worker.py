@@ -20,24 +20,23 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from producers.rollout import actions
-from producers.rollout.actions import failed
 from producers.rollout.downloads import Downloads
 from producers.rollout.heartbeats import Heartbeats
-from producers.rollout.outcomes import Replica, replicas_of, undecodable_task_sample, unfinished_sample
+from producers.rollout.intake import RecordIntake
+from producers.rollout.outcomes import Replica, replicas_of, unfinished_sample
+from producers.rollout.pace import HeartbeatPace
 from producers.rollout.publishing import RecordWriter
 from producers.rollout.reader import LogReader
 from producers.rollout.reloading import Reloader
 from producers.rollout.reporting import WorkerReport
 from producers.rollout.rollouts import RolloutMaker
+from producers.rollout.scoring import Response, ResponseScorer
 from producers.rollout.sender import SampleSender
 from producers.rollout.session import WorkerSession
-from producers.rollout.tasks import TaskLimits
 from rollog.kernel.broker.topics import RunTopics
 from rollog.kernel.errors import WeightsError
 from rollog.kernel.logs import get_logger
-from rollog.rules.dead_letters import DeadLetterLimit
-from schemas import RunClosed, SchemaError, Timings, WeightVersion
-from schemas.codec import decode, decode_as
+from schemas import Timings
 
 if TYPE_CHECKING:
     import threading
@@ -47,7 +46,7 @@ if TYPE_CHECKING:
     from producers.rewards.ports import Rewards
     from producers.rollout.prompts import PromptRenderer
     from producers.rollout.settings import RolloutSettings
-    from rollog.kernel.broker.ports import Broker, Record
+    from rollog.kernel.broker.ports import Broker
     from rollog.kernel.metrics import Metrics
     from rollog.kernel.weights import WeightsStore
     from schemas import RolloutTask, Sample
@@ -154,12 +153,12 @@ class RolloutWorker:
             self._session, parts.engine, parts.metrics, capacity=config.capacity, reload=config.reload
         )
         self._maker = RolloutMaker(
+            self._session, parts.engine, parts.renderer, on_resumed=self._report.resumed
+        )
+        self._scorer = ResponseScorer(
             self._session,
-            parts.engine,
-            parts.renderer,
             training_rewards=parts.training_rewards,
             evaluation_rewards=parts.evaluation_rewards,
-            on_resumed=self._report.resumed,
         )
         self._reloader = Reloader(
             engine=parts.engine,
@@ -173,17 +172,23 @@ class RolloutWorker:
             beat=self._beat,
         )
         self._writer = RecordWriter(topics, max_record_bytes=settings.broker.max_record_bytes)
+        self._intake = RecordIntake(
+            settings,
+            topics,
+            self._session,
+            report=self._report,
+            writer=self._writer,
+            sender=self._sender,
+            act=self._act,
+            publish=self._publish,
+        )
+        self._pace = HeartbeatPace(every_seconds=config.heartbeat_seconds, capacity=config.capacity)
         self._group = asyncio.TaskGroup()
         self._assignment: actions.ReadTasks | actions.StopReading | None = None
         self._leave: actions.Leave | None = None
-        self._said_closed: RunClosed | None = None
         self._leaves = asyncio.Event()
         self._spawned: set[asyncio.Task[None]] = set()
         self._rollouts: set[asyncio.Task[None]] = set()
-        self._dead_letters = DeadLetterLimit(settings.broker.max_dead_letters_in_a_row)
-        self._task_limits = TaskLimits(
-            num_sample_partitions=settings.broker.samples_partitions, num_replicas=settings.num_replicas
-        )
 
     async def run(self) -> None:
         """Work until the run is closed or `stop` is set; to be called once.
@@ -203,7 +208,7 @@ class RolloutWorker:
         """
         ends = await self._reader.end_of_log()
         while self._leave is None and not await self._reader.has_read(ends):
-            self._take(await self._reader.poll())
+            self._intake.take(await self._reader.poll())
             await self._leave_if_closed()
             self._leave_if_stopped()
 
@@ -233,7 +238,7 @@ class RolloutWorker:
     async def _read(self) -> None:
         committed_at = time.monotonic()
         while True:
-            self._take(await self._reader.poll())
+            self._intake.take(await self._reader.poll())
             await self._leave_if_closed()
             await self._apply_assignment()
             # Taking in many small batches costs more than their tasks.
@@ -254,7 +259,7 @@ class RolloutWorker:
                 self._beat()
 
     async def _tick(self) -> None:
-        last_beat_at = last_tick_at = time.monotonic()
+        last_tick_at = time.monotonic()
         while True:
             await asyncio.sleep(_tick_seconds)
             now = time.monotonic()
@@ -264,8 +269,7 @@ class RolloutWorker:
             last_tick_at = now
             self._report.observe()
             self._leave_if_stopped()
-            if time.monotonic() - last_beat_at >= self._settings.rollout.heartbeat_seconds:
-                last_beat_at = time.monotonic()
+            if self._pace.is_due(now, self._session.num_scoring):
                 self._act(self._session.end_overdue())
                 self._beat()
 
@@ -275,7 +279,7 @@ class RolloutWorker:
 
     async def _leave_if_closed(self) -> None:
         """Heed `RunClosed` where the ledger says the same: anybody may be able to write to control."""
-        said, self._said_closed = self._said_closed, None
+        said, self._intake.said_closed = self._intake.said_closed, None
         if said is None or self._session.is_leaving:
             return
         if await self._reader.is_ledger_closed():
@@ -287,62 +291,7 @@ class RolloutWorker:
         # A task counts as open until its sample is acknowledged, or the dispatcher would declare it lost before.
         open_tasks = [*self._session.open_task_ids, *self._sender.unacknowledged_task_ids]
         self._heartbeats.put(self._writer.heartbeat(self._report.status(open_tasks)))
-
-    def _take(self, records: Iterable[Record]) -> None:
-        for record in records:
-            if record.topic == self._topics.tasks:
-                self._take_task(record)
-            elif record.topic == self._topics.control:
-                self._take_control(record)
-            else:
-                self._take_weights(record)
-
-    def _take_control(self, record: Record) -> None:
-        try:
-            decoded = decode(record.value or b"")
-        except SchemaError as error:
-            _log.warning("control record ignored", offset=record.offset, error=str(error))
-            return
-        if (refused := self._session.why_refused(decoded)) is not None:
-            _log.warning("control record ignored", offset=record.offset, error=refused)
-        elif isinstance(decoded, RunClosed):
-            self._said_closed = decoded
-        else:
-            self._act(self._session.on_control(decoded))
-
-    def _take_weights(self, record: Record) -> None:
-        try:
-            notice = decode_as(WeightVersion, record.value or b"")
-        except SchemaError as error:
-            _log.warning("weights notice ignored", offset=record.offset, error=str(error))
-            return
-        self._act(self._session.on_weights(notice))
-
-    def _take_task(self, record: Record) -> None:
-        grant = self._session.grant
-        # Records polled before the assignment changed may belong to another grant.
-        if grant is None or record.partition != grant.partition or record.offset < grant.start_offset:
-            return
-        try:
-            decoded = self._task_limits.decoded(record)
-        except SchemaError as error:
-            self._session.on_undecodable_task(record.offset)
-            self._refuse_task(record, error, grant.grant_id)
-            return
-        self._dead_letters.good(record.topic)
-        self._act(self._session.on_task(decoded, record.offset))
-
-    def _refuse_task(self, record: Record, error: SchemaError, grant_id: str) -> None:
-        """Dead-letter a task that is no record of ours; its failed sample goes where its headers lead."""
-        self._dead_letters.dead(record, str(error))
-        self._report.dead_letter("tasks")
-        self._sender.add(self._writer.dead_letter(record, error, self._session.worker_id))
-        ending = failed("UndecodableTask", str(error))
-        sample = undecodable_task_sample(
-            record, self._session.worker_id, grant_id, self._session.epoch, ending
-        )
-        if sample is not None:
-            self._publish(sample, max(0, sample.group_id) % self._settings.broker.samples_partitions)
+        self._pace.told(time.monotonic(), self._session.num_scoring)
 
     def _act(self, wanted: Iterable[actions.Action]) -> None:
         for action in wanted:
@@ -359,6 +308,7 @@ class RolloutWorker:
                 self._end(task, ending)
             case actions.Interrupt(task_id=task_id):
                 for request_id in self._session.request_ids_of(task_id):
+                    self._scorer.interrupt(request_id)
                     self._spawn(self._maker.interrupt(request_id), f"interrupt {request_id}")
             case actions.Load(notice=notice):
                 self._spawn(self._reloader.fetch(notice), f"fetch version {notice.version}")
@@ -377,12 +327,24 @@ class RolloutWorker:
             self._publish(sample, task.sample_partition)
 
     async def _roll_out(self, replica: Replica) -> None:
-        sample = await self._maker.make(replica)
-        self._publish(sample, replica.task.sample_partition)
-        # The slot stays taken while too much is unacknowledged: no queue grows while the broker is away.
-        await self._sender.wait_for_room()
-        self._report.slot_freed()
+        generated = await self._maker.generate(replica)
+        if isinstance(generated, Response):
+            # The engine has done its part: its slot goes to the next task while this one is scored.
+            self._generated(replica)
+            await self._send(replica, await self._scorer.score(generated))
+        else:
+            await self._send(replica, generated)
+            self._generated(replica)
         self._act(self._session.replica_ended(replica.task.task_id))
+
+    def _generated(self, replica: Replica) -> None:
+        self._report.slot_freed()
+        self._act(self._session.replica_generated(replica.task.task_id))
+
+    async def _send(self, replica: Replica, sample: Sample) -> None:
+        self._publish(sample, replica.task.sample_partition)
+        # Slot or scoring place stays taken while too much is unacknowledged: no queue grows while the broker is away.
+        await self._sender.wait_for_room()
 
     def _publish(self, sample: Sample, partition: int) -> None:
         outgoing, written = self._writer.sample(sample, partition)
@@ -420,6 +382,7 @@ def _session(settings: RolloutSettings, worker_id: str) -> WorkerSession:
         reload=config.reload,
         max_resumes=config.max_resumes,
         num_task_partitions=settings.broker.max_workers,
+        max_scoring=settings.reward.max_in_flight,
     )
 
 

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 _alphas = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)
 
 _flags: dict[str, tuple[str, Any, str]] = {
-    "mean_seconds": ("--mean-seconds", float, "Mean seconds of a rollout, its reward included."),
-    "max_seconds": ("--max-seconds", float, "Seconds of the longest rollout."),
+    "mean_seconds": ("--mean-seconds", float, "Mean seconds in which a rollout generates, and holds a slot."),
+    "max_seconds": ("--max-seconds", float, "Seconds in which the longest rollout generates."),
     "train_seconds_per_sample": (
         "--train-seconds-per-sample",
         float,
@@ -46,9 +46,14 @@ _flags: dict[str, tuple[str, Any, str]] = {
         float,
         "Rollouts made for each one trained; 1 without a run.",
     ),
+    "score_seconds": (
+        "--score-seconds",
+        float,
+        "Mean seconds until a generated rollout has its reward; 0 without a run.",
+    ),
 }
 _default_group_size = 8
-_optional = ("group_size", "num_epochs", "slots_per_device", "rollouts_per_sample")
+_optional = ("group_size", "num_epochs", "slots_per_device", "rollouts_per_sample", "score_seconds")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,7 +177,8 @@ def plan_lines(played: PlayedPlan, workload: Workload, measured: Measured | None
     advice = played.by_alpha[workload.alpha]
     of_run = "" if measured is None else f" (run {measured.run})"
     yield (
-        f"workload{of_run}: rollouts of {workload.mean_seconds:.4g} s, at most {workload.max_seconds:.4g} s; "
+        f"workload{of_run}: rollouts of {workload.mean_seconds:.4g} s, at most {workload.max_seconds:.4g} s, scored in "
+        f"{workload.score_seconds:.3g} s; "
         f"training {workload.train_seconds_per_sample:.4g} s a sample, {workload.num_epochs} time(s); "
         f"{workload.batch} samples a step, {workload.group_size} of a prompt, from {workload.num_rollouts:.6g} "
         f"rollouts; {workload.num_devices} devices of {workload.slots_per_device} slot(s)"

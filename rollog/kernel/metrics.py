@@ -105,8 +105,11 @@ class Metrics:
         self.rollout_samples = self._counter(
             "rollog_rollout_samples_total", "Tasks ended, by kind and status", ("kind", "status")
         )
-        self.rollout_slots_used = self._gauge("rollog_rollout_slots_used", "Rollouts in flight")
-        self.rollout_slots_capacity = self._gauge("rollog_rollout_slots_capacity", "Most rollouts in flight")
+        self.rollout_slots_used = self._gauge("rollog_rollout_slots_used", "Slots in use")
+        self.rollout_slots_capacity = self._gauge("rollog_rollout_slots_capacity", "Slots of the engine")
+        self.rollout_scoring = self._gauge(
+            "rollog_rollout_scoring", "Rollouts that are being scored, their slots free again"
+        )
         self.rollout_tokens_generated = self._counter(
             "rollog_rollout_tokens_generated_total", "Response tokens generated"
         )
@@ -127,7 +130,7 @@ class Metrics:
     def _add_idle(self) -> None:
         self.rollout_idle_seconds = self._counter(
             "rollog_rollout_idle_seconds_total",
-            "Time in which the worker served under a grant and had no rollout at all",
+            "Time in which the worker served under a grant and no slot was in use",
         )
         self.rollout_free_slot_seconds = self._counter(
             "rollog_rollout_free_slot_seconds_total",

@@ -4,10 +4,10 @@ Discrete events without randomness. The rules are those of docs/protocol.md: adm
 regeneration, protection, cancelling of what nobody needs any more. Decisions and messages take no time, a free slot
 takes the next rollout of the oldest open group that lacks one, and nothing fails.
 
-States of a rollout: wanted -> running -> finished -> trained. A running or finished one that turns stale is wanted
-again; what its group no longer needs is forgotten. Example: B = G = 1, alpha 1, one slot, rollouts of 1 s, training
-of 2 s. Two groups are open at first; group 0 ends at 1 and is trained until 3, group 1 ends at 2 and waits, with lag 1
-it is trained until 5, and so on: 2 s a step.
+States of a rollout: wanted -> running -> scored, its slot free -> finished -> trained. One that turns stale before it
+is trained is wanted again; what its group no longer needs is forgotten. Example: B = G = 1, alpha 1, one slot,
+rollouts of 1 s, training of 2 s. Two groups are open at first; group 0 ends at 1 and is trained until 3, group 1 ends
+at 2 and waits, with lag 1 it is trained until 5, and so on: 2 s a step.
 """
 
 from __future__ import annotations
@@ -61,13 +61,18 @@ class ProtocolRun:
     """From the choice of a batch to the commit of its step."""
     weights_seconds: float = 0.0
     """From a commit until the workers serve its weights. A rollout under way goes on and keeps its first version."""
+    score_seconds: float = 0.0
+    """From the last token of a rollout to its reward; its slot is free meanwhile."""
     num_steps: int = endless
     """Steps of the run: towards its end no more groups are opened than it still needs."""
 
 
 @dataclass(slots=True)
 class _Group:
-    """First versions of its rollouts by replica, and the versions at which some turned out stale."""
+    """First versions of its rollouts by replica, and the versions at which some turned out stale.
+
+    A rollout is `running` until it is scored; beside its version stands its number in the order of their beginnings.
+    """
 
     wanted: set[int] = field(default_factory=set)
     running: dict[int, tuple[int, int]] = field(default_factory=dict)
@@ -105,6 +110,7 @@ class _Play:
         self._protected: set[int] = set()
         self._waiting: list[tuple[int, int]] = []
         self._running: list[tuple[float, int, int, int]] = []
+        self._scored: set[int] = set()
         self._num_free = run.num_slots
         self._order = count()
         self._batch: list[int] = []
@@ -181,10 +187,17 @@ class _Play:
     def _end_rollout(self, end: float, order: int, number: int, replica: int) -> None:
         group = self._open.get(number)
         if group is None or group.running.get(replica, (-1, 0))[0] != order:
+            self._scored.discard(order)
             return  # cancelled meanwhile; its slot is free already
         self._now = end
+        if order not in self._scored:
+            self._num_free += 1
+            if self._run.score_seconds:
+                self._scored.add(order)
+                heapq.heappush(self._running, (end + self._run.score_seconds, order, number, replica))
+                return
+        self._scored.discard(order)
         _, group.finished[replica] = group.running.pop(replica)
-        self._num_free += 1
         if len(group.finished) == self._run.group_size:
             self._cancel_running(group)
             if self._passes(number):
@@ -198,8 +211,11 @@ class _Play:
         return share >= 1 or math.floor((number + 1) * share) > math.floor(number * share)
 
     def _cancel_running(self, group: _Group) -> None:
-        self._num_free += len(group.running)
-        group.running.clear()
+        self._take_back(group, list(group.running))
+
+    def _take_back(self, group: _Group, replicas: Sequence[int]) -> None:
+        orders = [group.running.pop(replica)[0] for replica in replicas]
+        self._num_free += sum(order not in self._scored for order in orders)
 
     def _close(self, number: int) -> None:
         del self._open[number]
@@ -279,9 +295,7 @@ class _Play:
             group.stale_at += [self._version] * (len(finished) + len(running))
             if len(group.stale_at) >= self._rules.protect_after:
                 self._protected.add(number)
-        for replica in running:
-            del group.running[replica]
-        self._num_free += len(running)
+        self._take_back(group, running)
         self._drop(number, finished)
 
     def _is_in_excess(self, number: int) -> bool:

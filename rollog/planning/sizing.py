@@ -4,7 +4,7 @@ Pure arithmetic over times in seconds. With N rollouts per step on K devices of 
 
     a = N mu / (S K)       rollouts of a step, spread over every slot
     b = E N mu_train / K   training of a step, spread over every device
-    c = L / (alpha + 1)    what is left of the longest rollout when alpha + 1 batches share it
+    c = L / (alpha + 1)    what is left of the longest rollout, scoring included, when alpha + 1 batches share it
 
 a share beta of the devices for the trainer makes the stages a / (1 - beta) + c and b / beta long. The bound of queue
 scheduling and that of `proposition_step_seconds` are Propositions 1 and 2 of ROLL Flash, arXiv 2510.11345; the
@@ -28,7 +28,7 @@ class Workload:
     mean_seconds: float
     """mu: mean time a rollout holds its slot."""
     max_seconds: float
-    """L: the longest a rollout holds its slot."""
+    """The longest a rollout holds its slot."""
     train_seconds_per_sample: float
     """mu_train: seconds one device trains on one sample, once."""
     batch: int
@@ -45,11 +45,14 @@ class Workload:
     """S: rollouts that one generating device has in flight at once."""
     rollouts_per_sample: float = 1.0
     """Rollouts made for each sample that is trained; over 1 where groups are filtered or go stale."""
+    score_seconds: float = 0.0
+    """Time from the last token of a rollout to its reward, in which it holds no slot."""
 
     def __post_init__(self) -> None:
         for name in _above_zero:
             _check(name, getattr(self, name), low=0.0, is_open=True)
-        _check("alpha", self.alpha, low=0.0)
+        for name in ("alpha", "score_seconds"):
+            _check(name, getattr(self, name), low=0.0)
         for name in _at_least_one:
             _check(name, getattr(self, name), low=1.0)
         if self.max_seconds < self.mean_seconds:
@@ -79,9 +82,14 @@ class Workload:
         return self.num_epochs * self.batch * self.train_seconds_per_sample / self.num_devices
 
     @property
+    def longest(self) -> float:
+        """L: from the beginning of the longest rollout to its reward."""
+        return self.max_seconds + self.score_seconds
+
+    @property
     def tail(self) -> float:
         """c: seconds of the longest rollout that one step pays for."""
-        return self.max_seconds / (self.alpha + 1)
+        return self.longest / (self.alpha + 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,9 +141,9 @@ class Plan:
         return self.turns_seconds / (self.workload.generating + self.workload.training)
 
 
-def completion_bound(num_rollouts: float, num_slots: float, mean_seconds: float, max_seconds: float) -> float:
+def completion_bound(num_rollouts: float, num_slots: float, mean_seconds: float, longest: float) -> float:
     """T <= (Q / K) mu + L: Q rollouts, queued for K slots, are all finished after this many seconds."""
-    return num_rollouts / num_slots * mean_seconds + max_seconds
+    return num_rollouts / num_slots * mean_seconds + longest
 
 
 def best_share(workload: Workload) -> float:
@@ -174,7 +182,7 @@ def split_at(workload: Workload, beta: float) -> Split:
     side_by_side = max(rollout, train)
     num_batches = math.floor(workload.alpha) + 1
     # Whole batches only: a fraction of alpha allows part of a batch, which no bound may count on.
-    held_rollout = workload.generating / (1 - beta) + workload.max_seconds / num_batches
+    held_rollout = workload.generating / (1 - beta) + workload.longest / num_batches
     return Split(
         beta=beta,
         rollout_seconds=rollout,
@@ -196,7 +204,7 @@ def best_device_split(workload: Workload) -> DeviceSplit:
 
 def turns_bound(workload: Workload) -> float:
     """T_sync <= a + L + b: all devices generate a batch to its last rollout, then all of them train."""
-    return workload.generating + workload.max_seconds + workload.training
+    return workload.generating + workload.longest + workload.training
 
 
 def plan_devices(workload: Workload) -> Plan:
@@ -205,7 +213,7 @@ def plan_devices(workload: Workload) -> Plan:
     return Plan(
         workload=workload,
         completion_seconds=completion_bound(
-            workload.num_rollouts, slots, workload.mean_seconds, workload.max_seconds
+            workload.num_rollouts, slots, workload.mean_seconds, workload.longest
         ),
         turns_seconds=turns_bound(workload),
         synchronous=best_device_split(with_alpha(workload, 0.0)),

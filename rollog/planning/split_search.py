@@ -113,6 +113,7 @@ class SplitPlayer:
                 alpha=alpha,
                 num_slots=num_rollout_devices * workload.slots_per_device,
                 train_seconds=train_seconds,
+                score_seconds=workload.score_seconds,
             ),
             num_warm_up=num_warm_up,
             num_measured=min(max(round(_num_rollouts / num_rollouts), _least_steps), _most_steps),

@@ -142,7 +142,10 @@ def _roles(view: ProgressView, roles: Sequence[SupervisedRole]) -> RenderableTyp
 def worker_line(worker: WorkerStatus) -> str:
     """What a worker is doing."""
     version = "no weights yet" if worker.served_version is None else f"version {worker.served_version}"
-    return f"{worker.state.value}, {version}, {worker.num_running}/{worker.capacity} rollouts in flight"
+    scored = f", {worker.num_scoring} being scored" if worker.num_scoring else ""
+    return (
+        f"{worker.state.value}, {version}, {worker.num_running}/{worker.capacity} rollouts in flight{scored}"
+    )
 
 
 def sparkline(values: Sequence[float]) -> str:

@@ -85,7 +85,8 @@ class RewardConfig(Section):
     timeout_seconds: Annotated[float, Field(gt=0), FIXED] = 10.0
     """A call that takes longer is killed and its sample fails."""
     max_in_flight: Annotated[int, Field(ge=1), PER_MACHINE] = 64
-    """Calls that one worker's reward processes have at once, all together; what a judge is asked at once."""
+    """Calls that one worker's reward processes have at once, all together; what a judge is asked at once. Also the
+    rollouts of a worker that may be scored while their slots are free again, for which it gets other tasks."""
     num_processes: Annotated[int, Field(ge=0), FIXED] = 1
     """Processes that compute rewards; 0 computes them inside the worker, without time-out, limit or environment of
     their own."""
@@ -108,7 +109,7 @@ class DispatchConfig(Section):
     comparison: `batch` works in rounds, the next one (of the prompts still missing) once every task of the last has
     ended; `static` deals tasks to the workers in turn, whatever load they have."""
     prefetch_tasks: Annotated[int, Field(ge=0), FIXED] = 8
-    """Tasks a worker may hold beyond its capacity."""
+    """Tasks a worker may hold beyond its capacity and the rollouts that it is scoring."""
     replicate: Annotated[bool, FIXED] = True
     """Whether each replica is a task of its own (prompt replication), which spreads long ones over workers; false: one
     task makes all G and holds G slots until the longest of them ends, which spares a run with one worker records."""
@@ -128,7 +129,7 @@ class RolloutConfig(Section):
     engine: Annotated[Literal["vllm", "transformers", "simulated"], PER_MACHINE] = "vllm"
     """Inference engine."""
     capacity: Annotated[int, Field(ge=1), PER_MACHINE] = 64
-    """Rollouts in flight at once."""
+    """Rollouts generated at once: the engine's slots. Scoring takes none, up to `reward.max_in_flight`."""
     reload: Annotated[Literal["keep", "drain", "abort"], PER_MACHINE] = "keep"
     """What running rollouts do when new weights arrive: `keep` freezes them and goes on under the new ones, `drain`
     lets them finish under the old ones and begins no others, `abort` takes them out of the engine and hands them in
@@ -136,7 +137,7 @@ class RolloutConfig(Section):
     max_resumes: Annotated[int, Field(ge=0), PER_MACHINE] = 8
     """How often one rollout is aborted and resumed (`reload = "abort"`); from then on it is kept, as by `keep`."""
     heartbeat_seconds: Annotated[float, Field(gt=0), PER_MACHINE] = 0.5
-    """Time between two heartbeats."""
+    """Time between two heartbeats; where rewards take long, more are written as scoring frees slots."""
     kv_cache_bytes: Annotated[int, Field(ge=1 << 20), PER_MACHINE] = 64 << 20
     """Memory for attention state (vLLM)."""
     num_threads: Annotated[int, Field(ge=1), PER_MACHINE] = 1

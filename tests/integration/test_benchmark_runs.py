@@ -53,6 +53,17 @@ def test_without_replication_one_task_stands_for_a_group(broker: Broker, tmp_pat
     assert found.num_tasks == 3
 
 
+def test_with_a_judge_the_use_of_the_slots_is_measured(broker: Broker, tmp_path: Path) -> None:
+    variant = a_variant(num_groups=6, reward_seconds=40.0, warm_up_seconds=1.0)
+    job = a_job(variant)
+    found = measure_run(job, broker, tmp_path)
+    assert found.num_tasks == 6 * 2
+    assert 0 < found.busy_share <= 1
+    assert found.seconds > max(
+        job.workload.seconds(group, replica) for group in range(6) for replica in range(2)
+    )
+
+
 def test_a_variant_that_cannot_work_says_what_ended_it(broker: Broker, tmp_path: Path) -> None:
     variant = a_variant(num_groups=3000)
     with pytest.raises(ValueError, match="3000 groups"):

@@ -32,6 +32,8 @@ def a_round(run: SimulatedRun, seed: int) -> None:
         for which in range(worker.num_running):
             if (seed + number + which) % 3:
                 worker.finish(which, run.score)
+            elif seed & 4:
+                worker.generate(which)
         run.beat(number)
     run.turn_dispatcher()
     run.turn_trainer()
@@ -63,6 +65,13 @@ def finish_rollout(run: SimulatedRun, seed: int) -> None:
     if worker is not None:
         rewards = (0.0, 1.0, 1.0, None)
         worker.finish(seed // 2, lambda _replica: rewards[seed % 4])
+
+
+def generate(run: SimulatedRun, seed: int) -> None:
+    """The tokens of a rollout are there, and its slot may be free; it is scored until it ends."""
+    worker = run.worker(seed)
+    if worker is not None:
+        worker.generate(seed // 2)
 
 
 def read(run: SimulatedRun, seed: int) -> None:
@@ -114,6 +123,7 @@ ordinary: dict[str, Event] = {
     "trainer": lambda run, _: run.turn_trainer(),
     "read": read,
     "reload": reload,
+    "generate": generate,
     "finish": finish_rollout,
     "beat": lambda run, seed: run.beat(seed),
     "start_worker": lambda run, _: run.start_worker(),

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from producers.dispatcher.dispatcher import Dispatcher
+    from schemas import WeightVersion
     from schemas.records import Record
 
 num_partitions = 2
@@ -104,6 +105,10 @@ class DispatcherDriver:
         for record in self.ledger.records[self._num_published :]:
             self.producer.send(self.topics.steps, 0, encode(record))
         self._num_published = len(self.ledger.records)
+        self.producer.flush(1.0)
+
+    def send_weights(self, notice: WeightVersion) -> None:
+        self.producer.send(self.topics.weights, 0, encode(notice))
         self.producer.flush(1.0)
 
     def beat(self, worker_id: str = "worker-1", **changes: Any) -> None:

@@ -71,7 +71,7 @@ class Mutants:
                 sample = dataclasses.replace(decoded, **change)
                 return sample.group_id % num_partitions, _encoded(sample, decoded), list(headers_of(sample))
             case WorkerStatus():
-                changed: Any = dataclasses.replace(decoded, grant_id="9.9", epoch=number)
+                changed: Any = dataclasses.replace(decoded, grant_id="9.9", epoch=number, num_scoring=1 << 40)
             case RolloutTask():
                 changed = dataclasses.replace(decoded, epoch=number, task_id=f"{number}.1")
             case Fence():

@@ -50,6 +50,7 @@ class SessionDriver:
         granted: bool = True,
         reload: ReloadMode = "keep",
         max_resumes: int = 8,
+        max_scoring: int = 2,
     ) -> None:
         self.now = 0.0
         self.offset = 10
@@ -62,6 +63,7 @@ class SessionDriver:
             reload=reload,
             max_resumes=max_resumes,
             num_task_partitions=4,
+            max_scoring=max_scoring,
         )
         self.session.on_control(DispatcherEpoch(epoch=1, dispatcher_id="d"))
         if granted:
@@ -75,8 +77,15 @@ class SessionDriver:
         self.offset += 1
         return self.session.on_task(record, self.offset - 1)
 
-    def end(self, task_id: str) -> list[Action]:
+    def generate(self, task_id: str) -> list[Action]:
+        return self.session.replica_generated(task_id)
+
+    def score(self, task_id: str) -> list[Action]:
         return self.session.replica_ended(task_id)
+
+    def end(self, task_id: str) -> list[Action]:
+        """One replica is generated, and scored at once."""
+        return [*self.generate(task_id), *self.score(task_id)]
 
 
 def endings(actions: list[Action]) -> list[tuple[str, Status, str | None]]:

@@ -56,6 +56,7 @@ max_workers = 3
 max_tokens = 4
 capacity = 2
 prefetch_tasks = 1
+max_scoring = 2
 calm_rounds = 600
 round_seconds = 0.25
 looks_between_audits = 10
@@ -276,6 +277,7 @@ class SimulatedRun(Component):
                 ),
                 clock=lambda: self.now,
                 num_task_partitions=max_workers,
+                max_scoring=max_scoring,
             )
         )
 
@@ -459,7 +461,7 @@ class SimulatedRun(Component):
             data=DataConfig(num_epochs=self.plan.num_epochs),
             sampling=SamplingConfig(max_tokens=max_tokens),
             evaluation=EvaluationConfig(every_steps=0, sampled=False),
-            reward=RewardConfig(function=reward_function),
+            reward=RewardConfig(function=reward_function, max_in_flight=max_scoring),
             dispatch=DispatchConfig(prefetch_tasks=prefetch_tasks, replicate=self.plan.replicate),
         )
 

@@ -40,10 +40,15 @@ load_attempts = 3
 
 @dataclass(slots=True)
 class Rollout:
-    """One running task: the versions its tokens came from so far, one token each."""
+    """One started task: the versions its tokens came from so far, one token each; how many replicas have them all."""
 
     task: RolloutTask
     versions: list[int] = field(default_factory=list)
+    num_generated: int = 0
+
+    @property
+    def is_generating(self) -> bool:
+        return self.num_generated < self.task.num_replicas
 
 
 class SimulatedWorker:
@@ -60,10 +65,12 @@ class SimulatedWorker:
         limits: TaskLimits,
         clock: Callable[[], float],
         num_task_partitions: int,
+        max_scoring: int,
     ) -> None:
         self._limits = limits
         self._topics = topics
         self._capacity = capacity
+        self._max_scoring = max_scoring
         self._control = TopicPartition(topics.control, 0)
         self._weights = TopicPartition(topics.weights, 0)
         self._consumer = broker.consumer(client_id=worker_id)
@@ -81,6 +88,7 @@ class SimulatedWorker:
             reward_function=reward_function,
             clock=clock,
             num_task_partitions=num_task_partitions,
+            max_scoring=max_scoring,
         )
         self.read()
         self._act(self.session.engine_ready())
@@ -88,6 +96,16 @@ class SimulatedWorker:
     @property
     def num_running(self) -> int:
         return len(self._rollouts)
+
+    @property
+    def started(self) -> list[str]:
+        """Tasks that generate or are scored, by age."""
+        return list(self._rollouts)
+
+    @property
+    def generating(self) -> list[str]:
+        """Those of them whose tokens are not all there."""
+        return [task_id for task_id, rollout in self._rollouts.items() if rollout.is_generating]
 
     @property
     def is_loading(self) -> bool:
@@ -112,17 +130,30 @@ class SimulatedWorker:
             self._act(self.session.retry_load())
         elif succeeds:
             for rollout in self._rollouts.values():
-                rollout.versions.append(notice.version)
+                if rollout.is_generating:
+                    rollout.versions.append(notice.version)
             self._act(self.session.loaded(notice))
         else:
             self._act(self.session.load_failed(notice, "the file has other bytes"))
 
+    def generate(self, which: int) -> None:
+        """Make all tokens of one more replica of a task; it is scored from here on."""
+        generating = self.generating
+        if generating and self.session.served is not None:
+            self._generate(self._rollouts[generating[which % len(generating)]])
+
+    def _generate(self, rollout: Rollout) -> None:
+        rollout.num_generated += 1
+        self._act(self.session.replica_generated(rollout.task.task_id))
+
     def finish(self, which: int, score: Callable[[Replica], float | None]) -> None:
-        """Bring one running task to its end; a reward of None is a failure."""
+        """Bring one started task to its end; a reward of None is a failure."""
         if not self._rollouts or self.session.served is None:
             return
         task_id = list(self._rollouts)[which % len(self._rollouts)]
         rollout = self._rollouts.pop(task_id)
+        while rollout.is_generating:
+            self._generate(rollout)
         for replica in replicas_of(rollout.task):
             self._write(
                 self._sample(replica, rollout.versions, score(replica)), rollout.task.sample_partition
@@ -154,18 +185,20 @@ class SimulatedWorker:
             open_tasks=tuple(dict.fromkeys([*self.session.open_task_ids, *self._unacknowledged()])),
             error=self.session.error,
             first_versions=self.session.first_versions,
+            num_scoring=self.session.num_scoring,
         )
         key = self.worker_id.encode()
         self.producer.send(self._topics.workers, 0, encode(status), key=key, headers=headers_of(status))
 
     def check_bounds(self, num_slots: int, num_replicas: int) -> None:
-        """It holds no more tasks of its grant than its slots, and runs no more than its capacity."""
+        """It holds no more tasks of its grant than its slots and scoring places, and runs no more than its capacity."""
         grant = self.session.grant
-        session = self.session
-        entries = [*session._running.values(), *session._held.values()]
+        tasks = self.session._tasks
+        entries = [*tasks._started.values(), *tasks._held.values()]
         held = [entry.task.task_id for entry in entries if grant and entry.task.grant_id == grant.grant_id]
-        assert len(held) <= num_slots, f"{self.worker_id} holds {held}"
+        assert len(held) <= num_slots + self._max_scoring, f"{self.worker_id} holds {held}"
         assert self.session.num_running <= max(self._capacity, num_replicas)
+        assert self.session.num_scoring <= self._max_scoring
 
     def leave(self) -> None:
         """Leave as after SIGTERM."""

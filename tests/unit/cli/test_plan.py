@@ -183,6 +183,19 @@ def test_a_recorded_run_tells_everything_but_the_devices() -> None:
     assert (workload.train_seconds_per_sample, workload.batch, workload.num_epochs) == (2.0, 2, 1)
     assert (workload.alpha, workload.num_devices, workload.slots_per_device) == (1.0, 8, 4)
     assert workload.group_size == 2
+    assert workload.score_seconds == 0.0
+
+
+def test_a_judge_that_takes_its_time_makes_steps_longer_and_takes_no_slots() -> None:
+    quick = workload_of(flags_of_a_workload, None)
+    slow = workload_of({**flags_of_a_workload, "score_seconds": 30.0}, None)
+
+    assert slow.generating == quick.generating
+    assert slow.tail == quick.tail + 30.0 / 2
+    steps = [
+        played_plan(each, None, alphas=(1.0,)).by_alpha[1.0].advised.step_seconds for each in (quick, slow)
+    ]
+    assert steps[0] < steps[1]
 
 
 def test_flags_win_over_the_run() -> None:

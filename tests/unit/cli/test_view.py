@@ -14,7 +14,7 @@ from consumers.progress import ProgressView
 from rollog.run.display import Lines, Picture
 from rollog.run.summary import step_split, summarize, summary_lines, write_summary
 from rollog.run.supervisor import RoleSpec, RoleState, SupervisedRole
-from rollog.run.view import RunFacts, picture, sparkline
+from rollog.run.view import RunFacts, picture, sparkline, worker_line
 from rollog.settings.settings import Settings
 from schemas import StepTimings, WorkerState, WorkerStatus
 
@@ -236,3 +236,9 @@ def test_the_split_of_a_step_adds_up() -> None:
         "total": 0.4375,
     }
     assert step_split(()) == {}
+
+
+def test_rollouts_that_are_scored_are_told_beside_those_in_slots() -> None:
+    (worker,) = a_view().workers
+    assert worker_line(worker) == "serving, version 1, 60/64 rollouts in flight"
+    assert worker_line(replace(worker, num_scoring=12)).endswith("60/64 rollouts in flight, 12 being scored")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 from support.builders import a_heartbeat, a_task
 
 from producers.dispatcher.credits import (
@@ -32,7 +33,7 @@ class Acknowledged:
 
 
 def a_registry() -> WorkerRegistry:
-    return WorkerRegistry(lease_seconds=3.0, num_partitions=2, prefetch_tasks=1)
+    return WorkerRegistry(lease_seconds=3.0, num_partitions=2, prefetch_tasks=1, max_scoring=4)
 
 
 def a_grant(worker_id: str = "worker-1", partition: int = 0, epoch: int = 1) -> Grant:
@@ -149,6 +150,51 @@ def test_candidates_hold_a_grant_serve_a_version_and_have_free_slots() -> None:
     assert registry.candidates(ledger) == []
     registry.on_heartbeat(a_heartbeat(capacity=9, state=WorkerState.LOAD_FAILED), now=0.0)
     assert registry.candidates(ledger) == []
+
+
+def slots_of_a_worker(registry: WorkerRegistry, ledger: CreditLedger, **heartbeat: Any) -> int:
+    registry.on_heartbeat(a_heartbeat(**heartbeat), now=0.0)
+    (found,) = registry.able(ledger)
+    return found.num_slots
+
+
+def test_a_worker_may_hold_a_task_more_for_each_rollout_that_it_is_scoring() -> None:
+    registry, ledger = a_registry(), CreditLedger()
+    registry.granted(a_grant(), now=0.0)
+    for number in range(3):
+        ledger.issue(open_task(f"1.{number}"))
+    assert slots_of_a_worker(registry, ledger, capacity=2) == 0
+    assert slots_of_a_worker(registry, ledger, capacity=2, num_scoring=2) == 2
+
+
+@pytest.mark.parametrize("claim", [5, 10**9, 1 << 62])
+def test_a_claim_to_score_more_than_the_setting_or_than_was_issued_brings_no_more_tasks(claim: int) -> None:
+    registry, ledger = a_registry(), CreditLedger()
+    registry.granted(a_grant(), now=0.0)
+    assert slots_of_a_worker(registry, ledger, capacity=2, num_scoring=claim) == 3
+    ledger.issue(open_task("1.0"))
+    assert slots_of_a_worker(registry, ledger, capacity=2, num_scoring=claim) == 3
+    num_issued = 1
+    while slots_of_a_worker(registry, ledger, capacity=2, num_scoring=claim) > 0:
+        ledger.issue(open_task(f"1.{num_issued}"))
+        num_issued += 1
+    assert num_issued == 2 + 1 + 4  # capacity, prefetch_tasks, reward.max_in_flight
+
+
+def test_a_negative_claim_takes_nothing() -> None:
+    registry, ledger = a_registry(), CreditLedger()
+    registry.granted(a_grant(), now=0.0)
+    assert slots_of_a_worker(registry, ledger, capacity=2, num_scoring=-7) == 3
+
+
+def test_a_worker_whose_rollouts_are_all_being_scored_is_idle() -> None:
+    registry, ledger = a_registry(), CreditLedger()
+    registry.granted(a_grant(), now=0.0)
+    ledger.issue(open_task("1.0", replicas=2))
+    for num_scoring, is_idle in ((0, False), (2, True)):
+        registry.on_heartbeat(a_heartbeat(num_scoring=num_scoring), now=0.0)
+        (found,) = registry.able(ledger)
+        assert found.is_idle is is_idle
 
 
 def test_a_lease_without_a_heartbeat_expires_and_a_heartbeat_revives_it() -> None:

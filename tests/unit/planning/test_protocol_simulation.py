@@ -73,6 +73,20 @@ def test_redundant_groups_are_open_besides() -> None:
     assert ends(durations, 1, alpha=0.0, num_slots=2, rules=GroupRules(redundant_groups=1)) == [3.0]
 
 
+def test_a_rollout_that_is_scored_leaves_its_slot_to_the_next() -> None:
+    # Two rollouts of 2 s, one after the other; the second has its reward at 2 + 2 + 5.
+    assert ends([[2.0]], 1, alpha=0.0, groups_per_batch=2, score_seconds=5.0) == [11.0]
+    # Four seconds of slot time a step on one slot: scoring costs the first step time, and no slot afterwards.
+    assert ends([[2.0]], 3, alpha=4.0, score_seconds=3.0) == [7.0, 9.0, 11.0]
+
+
+def test_what_is_scored_for_a_group_that_is_complete_frees_no_slot_twice() -> None:
+    redundant = GroupRules(redundant_replicas=1)
+    # The second replica ends at 1 and is scored at 5; the first generates until 4 and is then scored, too.
+    assert ends([[4.0, 1.0]], 2, alpha=0.0, num_slots=2, rules=redundant, score_seconds=4.0) == [7.0, 14.0]
+    assert ends([[4.0, 1.0]], 2, alpha=0.0, rules=redundant, score_seconds=4.0) == [10.0, 20.0]
+
+
 def test_a_rollout_that_needs_new_weights_waits_until_its_worker_serves_them() -> None:
     # Without lag allowed every rollout waits 5 s for the version before.
     assert ends([[1.0]], 3, alpha=0.0, weights_seconds=5.0) == [3.0, 11.0, 19.0]

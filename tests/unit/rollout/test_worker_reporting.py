@@ -78,8 +78,10 @@ def test_a_serving_worker_without_a_rollout_is_idle_and_every_free_slot_counts()
     driver.task(a_task(0, 1))
     driver.task(a_task(0, 2))
     assert driver.wait(4.0) == (2.0, 8.0)
-    driver.session.replica_ended(a_task(0, 1).task_id)
+    driver.session.replica_generated(a_task(0, 1).task_id)
     assert driver.wait(4.0) == (2.0, 8.0 + 4)
+    driver.session.replica_ended(a_task(0, 1).task_id)
+    assert driver.wait(1.0) == (2.0, 12.0 + 1)
 
 
 def test_a_worker_that_reloads_is_not_idle() -> None:

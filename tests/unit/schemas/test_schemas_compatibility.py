@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from schemas import Sample, Stop
+from schemas import Sample, Stop, WorkerState, WorkerStatus
 from schemas.catalogue import Catalogue, load_catalogue, schema_from
-from schemas.codec import Codec, SchemaError, decode
+from schemas.codec import Codec, SchemaError, decode, encode
 from schemas.compatibility import breaks, definition_breaks, main
 from schemas.frames import SingleObjectFrame
 
@@ -137,3 +137,14 @@ def test_arrays_maps_and_nested_records_that_an_older_schema_lacks_are_empty_and
     assert first == second
     assert first.token_ids.dtype == "int32"
     assert first.metadata is not second.metadata
+
+
+def test_a_heartbeat_of_an_older_release_tells_of_no_rollout_that_is_scored() -> None:
+    older = load_catalogue().releases[1]["WorkerStatus"]
+    assert not any(field["name"] == "num_scoring" for field in older.definition["fields"])
+    status = WorkerStatus(worker_id="w", state=WorkerState.SERVING, capacity=4)
+    current = encode(status)
+    # Fields are only ever added behind the others: a map without entries, and a count of 0.
+    bytes_of_older = b"\xc3\x01" + older.fingerprint + current[10:-2]
+    assert decode(bytes_of_older) == status
+    assert status.num_scoring == 0

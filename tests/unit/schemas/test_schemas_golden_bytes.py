@@ -224,6 +224,7 @@ def a_worker_status() -> WorkerStatus:
         busy_seconds=10.0,
         uptime_seconds=12.5,
         first_versions={"3-41": 2},
+        num_scoring=3,
     )
 
 
