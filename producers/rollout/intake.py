@@ -90,6 +90,9 @@ class RecordIntake:
         except SchemaError as error:
             _log.warning("weights notice ignored", offset=record.offset, error=str(error))
             return
+        if (refused := self._session.why_refused_weights(notice)) is not None:
+            _log.warning("weights notice ignored", offset=record.offset, error=refused)
+            return
         self._act(self._session.on_weights(notice))
 
     def _take_task(self, record: Record) -> None:

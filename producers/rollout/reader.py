@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from producers.rollout.threads import opened_on
 from rollog.kernel.broker.ports import TopicPartition
 from rollog.kernel.broker.reading import read_until
+from rollog.kernel.errors import BrokerError
+from rollog.kernel.logs import get_logger
 from schemas import LedgerKind, LedgerRecord
 from schemas.codec import SchemaError, decode_as
 
@@ -17,6 +19,9 @@ if TYPE_CHECKING:
 
     from rollog.kernel.broker.ports import Broker, Consumer, Record
     from rollog.kernel.broker.topics import RunTopics
+    from schemas import WeightVersion
+
+log = get_logger("rollout")
 
 Result = TypeVar("Result")
 
@@ -64,6 +69,14 @@ class LogReader:
         """Whether the newest record of the ledger closes the run."""
         return await self._call(_ends_closed, self._broker, self._topics.steps)
 
+    async def is_foreign(self, notice: WeightVersion) -> bool:
+        """Whether the ledger has begun and holds no version with these weights; False where the broker is silent."""
+        try:
+            return await self._call(_is_foreign, self._broker, self._topics.steps, notice)
+        except BrokerError as error:
+            log.warning("the ledger cannot be asked for a version", version=notice.version, error=str(error))
+            return False
+
     async def read_tasks(self, partition: int, start_offset: int) -> None:
         """Read this tasks partition from this offset on, and no other."""
         self._tasks = TopicPartition(self._topics.tasks, partition)
@@ -99,6 +112,25 @@ def _ends_closed(broker: Broker, steps_topic: str) -> bool:
         ends = consumer.end_offsets([place])
         begin = max(consumer.beginning_offsets([place])[place], ends[place] - _most_behind_close)
         return any(_is_close(record) for record in read_until(consumer, {place: begin}, ends))
+
+
+def _is_foreign(broker: Broker, steps_topic: str, notice: WeightVersion) -> bool:
+    place = TopicPartition(steps_topic, 0)
+    named = notice.sha256.encode()
+    with broker.consumer(client_id="ledger-weights") as consumer:
+        ends, begins = consumer.end_offsets([place]), consumer.beginning_offsets([place])
+        # Long ledgers are decoded where they name these weights, and nowhere else.
+        naming = [record for record in read_until(consumer, begins, ends) if named in (record.value or b"")]
+    return ends[place] > begins[place] and not any(_makes(record, notice) for record in naming)
+
+
+def _makes(record: Record, notice: WeightVersion) -> bool:
+    try:
+        decoded = decode_as(LedgerRecord, record.value or b"")
+    except SchemaError:
+        return False
+    weights = getattr(decoded.body, "weights_sha256", None)
+    return decoded.version == notice.version and weights == notice.sha256
 
 
 def _is_close(record: Record) -> bool:

@@ -5,6 +5,9 @@
     notice of a version -> session.on_weights -> Load -> Reloader.fetch -> session.fetched -> Swap -> Reloader.swap
                                                     |                                           |
                                                     +----------- session.load_failed <----------+-> session.loaded
+
+A file that cannot be fetched may never have been: then the ledger does not know its version, and the session disowns
+the notice instead.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from rollog.kernel.logs import get_logger
 from schemas import WorkerState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from producers.engines.ports import Engine
     from producers.rollout.actions import Action, Swap
@@ -33,7 +36,10 @@ _log = get_logger("rollout")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reloader:
-    """Puts committed versions in service. `act` does what the session asks for, `beat` sends a heartbeat."""
+    """Puts committed versions in service. `act` does what the session asks for, `beat` sends a heartbeat.
+
+    `is_foreign` says whether the ledger is known not to hold a version.
+    """
 
     engine: Engine
     session: WorkerSession
@@ -44,6 +50,7 @@ class Reloader:
     retry_seconds: float
     act: Callable[[Iterable[Action]], None]
     beat: Callable[[], None]
+    is_foreign: Callable[[WeightVersion], Awaitable[bool]]
 
     async def fetch(self, notice: WeightVersion) -> None:
         """Download the file of a version while rollouts go on."""
@@ -51,6 +58,13 @@ class Reloader:
         try:
             await self.downloads.fetch(notice)
         except WeightsError as error:
+            if await self.is_foreign(notice):
+                _log.warning(
+                    "weights notice ignored: not in the ledger", version=notice.version, error=str(error)
+                )
+                self.act(self.session.disown(notice))
+                self.beat()
+                return
             # With `drain` the engine goes on: paused, its rollouts would hold up the next attempt for ever.
             if self.reload != "drain":
                 await self._pause()

@@ -199,6 +199,18 @@ class WorkerSession:
         """React to a committed version: reload, now or as soon as pinned tasks allow it."""
         return self._advance() if self._versions.add(notice) else []
 
+    def why_refused_weights(self, notice: WeightVersion) -> str | None:
+        """Why a notice cannot be the trainer's; None where it can."""
+        return self._versions.refused(notice)
+
+    def disown(self, notice: WeightVersion) -> list[Action]:
+        """Go on without a version whose file could not be fetched and which the ledger does not know."""
+        self._versions.disown(notice)
+        self._fetched = None
+        if self.state is WorkerState.RELOADING:
+            self.state = WorkerState.STARTING if self.served is None else WorkerState.SERVING
+        return self._advance()
+
     def engine_ready(self) -> list[Action]:
         """Begin to load: the engine can take weights now."""
         self._is_ready = True

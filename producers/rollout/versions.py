@@ -10,15 +10,20 @@ if TYPE_CHECKING:
     from schemas import WeightVersion
 
 _most_digests = 4096
+_most_rivals = 8
+"""Notices of one version with different weights: all but one are strangers'."""
 
 
 class KnownVersions:
-    """Which version is `served`, which one to load next, and the digests of all that were ever put in service."""
+    """Which version is `served`, which one to load next, and the digests of all that were ever put in service.
+
+    Anybody may be able to write notices. Versions count up by one, so one that is further ahead is nobody's. Of several
+    notices of one version the first counts, until it is disowned.
+    """
 
     def __init__(self) -> None:
         self.served: WeightVersion | None = None
-        self._newest: WeightVersion | None = None
-        self._notices: dict[int, WeightVersion] = {}
+        self._notices: dict[int, list[WeightVersion]] = {}
         self._digests: dict[int, str] = {}
 
     @property
@@ -30,32 +35,46 @@ class KnownVersions:
     @property
     def has_newer(self) -> bool:
         """Whether a newer version than the served one is committed."""
-        if self._newest is None:
-            return False
-        return self.served is None or self._newest.version > self.served.version
+        return self._newest is not None
+
+    @property
+    def _newest(self) -> WeightVersion | None:
+        """The newest version, if it is newer than the served one."""
+        return self._notices[max(self._notices)][0] if self._notices else None
 
     def digest_of(self, version: int) -> str:
         """What segments carry of a version that was put in service."""
         return self._digests[version]
 
+    def refused(self, notice: WeightVersion) -> str | None:
+        """Why the trainer cannot have written this notice now; None where it can. The first one read may be any."""
+        known = [*self._notices, *([] if self.served is None else [self.served.version])]
+        if known and notice.version > max(known) + 1:
+            return f"version {notice.version}; the one after {max(known)} is {max(known) + 1}"
+        return None
+
     def add(self, notice: WeightVersion) -> bool:
-        """Note a committed version; whether it is newer than the served one."""
-        if self.served is not None and notice.version <= self.served.version:
+        """Note a committed version; whether it is newer than the served one. What is refused changes nothing."""
+        if self.refused(notice) or (self.served is not None and notice.version <= self.served.version):
             return False
-        self._notices.setdefault(notice.version, notice)
-        if self._newest is None or notice.version > self._newest.version:
-            self._newest = notice
+        rivals = self._notices.setdefault(notice.version, [])
+        if notice not in rivals and len(rivals) < _most_rivals:
+            rivals.append(notice)
         return True
+
+    def disown(self, notice: WeightVersion) -> None:
+        """Forget a notice that is not the trainer's; the version in service stays."""
+        rivals = [known for known in self._notices.pop(notice.version, []) if known != notice]
+        if rivals:
+            self._notices[notice.version] = rivals
 
     def target(self, pinned: Collection[int]) -> WeightVersion | None:
         """The version to load now: the newest, unless tokens are still to be made of what is or comes before it."""
-        if self._newest is None or not self.has_newer:
-            return None
         # No worker goes back to a version: tasks pinned to the served one are generated first.
         if self.served is not None and self.served.version in pinned:
             return None
         waited_for = [version for version in pinned if version in self._notices]
-        return self._notices[min(waited_for)] if waited_for else self._newest
+        return self._notices[min(waited_for)][0] if waited_for else self._newest
 
     def load_begins(self, target: WeightVersion) -> None:
         """Note the digest before the first token under this version can arrive."""
@@ -67,10 +86,12 @@ class KnownVersions:
         """The engine serves this version."""
         self.served = notice
         self._notices = {
-            version: known for version, known in self._notices.items() if version > notice.version
+            version: rivals for version, rivals in self._notices.items() if version > notice.version
         }
 
     def load_failed(self, notice: WeightVersion) -> None:
         """No version is in service: the engine may hold half of the new weights."""
         self.served = None
-        self._notices.setdefault(notice.version, notice)
+        rivals = self._notices.setdefault(notice.version, [])
+        if notice not in rivals:
+            rivals.insert(0, notice)

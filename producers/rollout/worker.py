@@ -170,6 +170,7 @@ class RolloutWorker:
             retry_seconds=config.heartbeat_seconds,
             act=self._act,
             beat=self._beat,
+            is_foreign=self._reader.is_foreign,
         )
         self._writer = RecordWriter(topics, max_record_bytes=settings.broker.max_record_bytes)
         self._intake = RecordIntake(

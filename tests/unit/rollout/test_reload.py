@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import defaultdict
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from support.builders import LedgerBuilder
 from support.waiting import wait_until
 from support.worker_thread import Stage, a_stage, running
 
@@ -19,7 +21,15 @@ from rollog.kernel.broker.ports import TopicPartition
 from rollog.kernel.errors import WeightsError
 from rollog.kernel.metrics import Metrics
 from rollog.kernel.weights import WeightsStore
-from schemas import Cancel, CancelReason, FinishReason, SamplingParameters, Status, WorkerState
+from schemas import (
+    Cancel,
+    CancelReason,
+    FinishReason,
+    SamplingParameters,
+    Status,
+    WeightVersion,
+    WorkerState,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -327,3 +337,21 @@ def test_the_stall_of_a_reload_is_the_mean_over_the_slots_in_use() -> None:
     watch.rollout_ended(17.0)
     watch.begin(20.0, num_running=0)
     assert watch.end(21.0) == (1.0, 0.0)
+
+
+def test_a_notice_of_weights_that_the_ledger_does_not_know_is_left_out(stage: Stage) -> None:
+    """Anybody may be able to write it: the worker neither leaves nor stops for it."""
+    ledger = LedgerBuilder()
+    stage.send(stage.topics.steps, ledger.records[0])
+    with running(stage, settings=stage.settings(load_attempts=2)):
+        stage.give_grant()
+        stage.wait_until_serving(0)
+        forged = WeightVersion(version=1, sha256="f" * 64, name="v1.safetensors", num_bytes=9)
+        stage.send(stage.topics.weights, forged)
+        stage.send(stage.topics.weights, replace(forged, version=10**9))
+        stage.order(stage.task(0, seed=0))
+        assert stage.samples(1)[0].segments[0].version == 0
+        genuine = stage.publish(1)
+        stage.wait_until_serving(1)
+        stage.order(stage.task(1, seed=1))
+        assert stage.samples(2)[1].segments[0].weights_digest == genuine.digest

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from support.builders import a_task
 from support.session_driver import SessionDriver, a_notice, an_evaluation, started, worker_id
 
 from producers.rollout.actions import Interrupt, Load, Swap
 from producers.rollout.session import ReloadMode, WorkerSession
-from schemas import Cancel, CancelReason
+from schemas import Cancel, CancelReason, WorkerState
 
 
 def test_with_keep_a_fetched_version_is_loaded_at_once_and_running_rollouts_stay() -> None:
@@ -163,3 +165,30 @@ def test_a_late_joiner_begins_with_the_newest_version() -> None:
     for version in range(5):
         assert session.on_weights(a_notice(version)) == []
     assert session.engine_ready() == [Load(a_notice(4))]
+
+
+def test_a_notice_that_is_too_far_ahead_is_nobodys() -> None:
+    driver = SessionDriver()
+    assert driver.session.why_refused_weights(a_notice(10**9)) == "version 1000000000; the one after 0 is 1"
+    assert driver.session.on_weights(a_notice(10**9)) == []
+    assert driver.session.on_weights(a_notice(1)) == [Load(a_notice(1))]
+
+
+@pytest.mark.parametrize("served", [0, None])
+def test_without_a_disowned_notice_the_worker_goes_on_as_before(served: int | None) -> None:
+    driver = SessionDriver(served=served)
+    forged, genuine = replace(a_notice(1), name="elsewhere", sha256="f" * 64), a_notice(1)
+    assert driver.session.on_weights(forged) == [Load(forged)]
+    assert driver.session.on_weights(genuine) == []
+    assert driver.session.disown(forged) == [Load(genuine)]
+    driver.session.fetched(genuine)
+    driver.session.loaded(genuine)
+    assert driver.session.served == genuine
+
+
+def test_a_disowned_notice_leaves_the_served_version_in_service() -> None:
+    driver = SessionDriver()
+    driver.session.on_weights(a_notice(1))
+    assert driver.session.disown(a_notice(1)) == []
+    assert driver.session.state is WorkerState.SERVING
+    assert started(driver.task(a_task(0))) == ["1.0"]
