@@ -65,6 +65,7 @@ log = get_logger("trainer")
 poll_seconds = 0.05
 gather_seconds = 0.01
 """Pause between two looks at the log: taking in many small batches costs more than their samples."""
+_most_polls_behind_step = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,17 +202,20 @@ class Trainer(Component):
         self._take_in_what_arrives_in(0.0 if self._made_progress else poll_seconds)
 
     def _catch_up(self) -> None:
-        """Take in what arrived while the step was computed, as far as the broker answers.
+        """Take in what arrived while the step was computed, as far as the broker gives it within a second.
 
         A group that was complete before the commit had to wait for its batch. Read after it, it would look slow.
         """
         try:
             ends = self._stream.end_offsets()
+            # Without their tasks, issued during the step, samples could not be placed.
+            self._control.catch_up()
         except BrokerError as error:
             log.warning("samples that arrived during the step are read after it", error=str(error))
             return
-        self._made_progress = True
-        while self._made_progress and any(map(operator.lt, self._stream.positions, ends)):
+        for _ in range(_most_polls_behind_step):
+            if all(map(operator.ge, self._stream.positions, ends)):
+                return
             self._take_in_what_arrives_in(poll_seconds)
 
     def _take_in_what_arrives_in(self, timeout_seconds: float) -> None:
