@@ -41,6 +41,7 @@ experiments: Mapping[str, Experiment] = {
         },
     ),
     "scaling": Experiment(question="what more workers bring and cost the dispatcher", minutes=3),
+    "growth": Experiment(question="what the age of a run costs who starts on it, or reads it", minutes=20),
     "learning": Experiment(question="what every algorithm learns from old samples", minutes=80),
     "accuracy": Experiment(question="time to an accuracy, synchronous and asynchronous", minutes=15),
     "chaos": Experiment(question="whether anything is lost or done twice when parts are killed", minutes=20),

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from consumers.ledger import read_ledger
+from consumers.ledger import StoredLedger
 from rollog.kernel.broker.ports import Record
 from rollog.kernel.broker.reading import read_to_end, read_topic
 from rollog.kernel.errors import ConfigError
@@ -131,7 +131,7 @@ def _stored(record: Record) -> StoredDeadLetter:
 
 
 def _require_open(broker: Broker, topics: RunTopics) -> None:
-    if any(entry.record.kind is LedgerKind.CLOSE for entry in read_ledger(broker, topics)):
+    if any(entry.record.kind is LedgerKind.CLOSE for entry in StoredLedger(broker, topics)):
         raise ConfigError(f"run {topics.run} is over: nothing that is written to it now would be used")
 
 

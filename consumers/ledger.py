@@ -1,21 +1,24 @@
 """Reading the ledger (topic `steps`) from its beginning, with its chain verified.
 
-Consumes `steps`, read_committed. A broken chain raises LedgerError: no reader goes on from it.
+Consumes `steps`, read_committed. A broken chain raises LedgerError: no reader goes on from it. A long run has hundreds
+of megabytes of verdicts: who needs them one record at a time goes over a `StoredLedger`, which keeps none.
 """
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rollog.kernel.broker.reading import read_to_end
+from rollog.kernel.broker.ports import TopicPartition
+from rollog.kernel.broker.reading import read_until
 from rollog.rules.ledger_state import LedgerState
 from rollog.rules.reading import read_ledger_record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Generator, Iterable, Iterator
 
-    from rollog.kernel.broker.ports import Broker, Record
+    from rollog.kernel.broker.ports import Broker, Consumer, Record
     from rollog.kernel.broker.topics import RunTopics
     from schemas import LedgerRecord
 
@@ -35,10 +38,45 @@ def ledger_entry(record: Record) -> LedgerEntry:
     return LedgerEntry(record=decoded, offset=record.offset, digest=digest)
 
 
+class StoredLedger:
+    """All committed ledger records up to the end of the topic when this is made.
+
+    Each iteration reads them anew and keeps none, so that going over it twice shows the same. Raises LedgerError,
+    BrokerTimeout while it is gone over.
+    """
+
+    def __init__(self, broker: Broker, topics: RunTopics) -> None:
+        self._broker = broker
+        self._place = TopicPartition(topics.steps, 0)
+        with self._consumer() as consumer:
+            self._begin = consumer.beginning_offsets([self._place])[self._place]
+            self._end = consumer.end_offsets([self._place])[self._place]
+
+    def __iter__(self) -> Iterator[LedgerEntry]:
+        return self._read(self._begin, self._end)
+
+    def first(self) -> LedgerEntry | None:
+        """The record it begins with."""
+        with closing(self._read(self._begin, self._end)) as entries:
+            return next(entries, None)
+
+    def at(self, offset: int) -> LedgerEntry:
+        """The record at an offset that going over it has shown."""
+        with closing(self._read(offset, offset + 1)) as entries:
+            return next(entries)
+
+    def _read(self, begin: int, end: int) -> Generator[LedgerEntry, None, None]:
+        with self._consumer() as consumer:
+            for record in read_until(consumer, {self._place: begin}, {self._place: end}):
+                yield ledger_entry(record)
+
+    def _consumer(self) -> Consumer:
+        return self._broker.consumer(client_id="ledger-reader")
+
+
 def read_ledger(broker: Broker, topics: RunTopics) -> list[LedgerEntry]:
-    """All committed ledger records up to the end of the topic at the time of the call."""
-    with broker.consumer(client_id="ledger-reader") as consumer:
-        return [ledger_entry(record) for record in read_to_end(consumer, topics.steps, 0)]
+    """All committed ledger records up to the end of the topic at the time of the call, with all they hold."""
+    return list(StoredLedger(broker, topics))
 
 
 def folded(entries: Iterable[LedgerEntry]) -> LedgerState:

@@ -2,22 +2,22 @@
 
 Consumes `steps`, `tasks`, `samples`, `evaluations` and `weights`, from their beginnings to their ends at the time of
 the call; produces nothing. Answers are made of what JSON has. Records are picked by their Kafka headers and decoded
-only when picked. Of records that retention deleted the answer says what the ledger knows.
+only when picked. Of records that retention deleted the answer says what the ledger knows. The ledger is gone over once,
+and once more for an answer that needs verdicts: of those only the ones asked for are held.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from consumers.ledger import read_ledger
+from consumers.ledger import StoredLedger
 from rollog.kernel.broker.reading import read_topic
 from rollog.kernel.errors import ConfigError
 from rollog.rules.ledger_state import LedgerState
 from schemas import (
     Disposition,
-    Genesis,
     Kind,
     LedgerKind,
     Rebase,
@@ -30,7 +30,7 @@ from schemas import (
 from schemas.codec import SchemaError, decode, decode_as
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from consumers.ledger import LedgerEntry
     from rollog.kernel.broker.ports import Broker, Record
@@ -46,7 +46,18 @@ _made_versions = (LedgerKind.GENESIS, LedgerKind.STEP, LedgerKind.REBASE)
 @dataclass(frozen=True, slots=True)
 class _Judged:
     verdict: Verdict
-    entry: LedgerEntry
+    version: int
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Made:
+    """What made a version, and at which offset of the ledger that stands."""
+
+    by: LedgerKind
+    sequence: int
+    offset: int
+    not_reproduced: int | None
 
 
 @dataclass(slots=True)
@@ -55,16 +66,24 @@ class Lineage:
 
     broker: Broker
     topics: RunTopics
-    entries: Sequence[LedgerEntry] = ()
     state: LedgerState = field(default_factory=LedgerState)
-    _judged: dict[Place, _Judged] = field(default_factory=dict)
+    _ledger: StoredLedger = field(init=False)
+    _made: dict[int, _Made] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.entries = read_ledger(self.broker, self.topics)
-        for entry in self.entries:
-            self.state.apply(entry.record, entry.digest)
-            for verdict in entry.record.verdicts:
-                self._judged[(verdict.partition, verdict.offset)] = _Judged(verdict, entry)
+        self._ledger = StoredLedger(self.broker, self.topics)
+        for entry in self._ledger:
+            record = entry.record
+            self.state.apply(record, entry.digest)
+            if record.kind in _made_versions:
+                self._made[record.version] = _Made(
+                    by=record.kind,
+                    sequence=record.sequence,
+                    offset=entry.offset,
+                    not_reproduced=record.body.version_not_reproduced
+                    if isinstance(record.body, Rebase)
+                    else None,
+                )
 
     def sample(self, wanted: str) -> Answer:
         """Records of that sample with their dispositions, its tasks and prompt, and all attempts at its replica.
@@ -74,11 +93,16 @@ class Lineage:
         is one.
         """
         records = list(self._results(lambda record: _header(record, "sample_id") == wanted))
+        siblings = {
+            (record.topic, _header(record, "group_id"), _header(record, "replica")) for record in records
+        }
+        attempts = self._short_results(
+            lambda record: (record.topic, _header(record, "group_id"), _header(record, "replica")) in siblings
+        )
         known = {(record.partition, record.offset) for record in records if self._is_training(record)}
+        judged = self._judged([*records, *attempts], sample=wanted)
         deleted = [
-            judged
-            for place, judged in self._judged.items()
-            if judged.verdict.sample_id == wanted and place not in known
+            each for place, each in judged.items() if each.verdict.sample_id == wanted and place not in known
         ]
         if not records and not deleted:
             raise ConfigError(f"run {self.topics.run} has no sample {wanted!r}; ids are like g12.r3.a0")
@@ -91,19 +115,13 @@ class Lineage:
             ),
             key=lambda record_and_task: record_and_task[1].kind is not Kind.TRAINING,
         )
-        siblings = {
-            (record.topic, _header(record, "group_id"), _header(record, "replica")) for record in records
-        }
-        attempts = self._results(
-            lambda record: (record.topic, _header(record, "group_id"), _header(record, "replica")) in siblings
-        )
         return {
             "sample_id": wanted,
             "prompt": next((_prompt(task.prompt) for _, task in tasks), None),
-            "records": [self._record(record) for record in records]
-            + [_deleted(judged) for judged in deleted],
+            "records": [self._record(record, judged) for record in records]
+            + [_deleted(each) for each in deleted],
             "tasks": [_task(record, task) for record, task in tasks],
-            "attempts": [self._attempt(record) for record in attempts],
+            "attempts": [self._attempt(record, judged) for record in attempts],
         }
 
     def step(self, number: int) -> Answer:
@@ -145,17 +163,16 @@ class Lineage:
 
     def version(self, number: int) -> Answer:
         """What made a policy version, its file, and the versions it came from, newest first."""
-        made = {entry.record.version: entry for entry in self.entries if entry.record.kind in _made_versions}
-        if number not in made:
+        if number not in self._made:
             raise ConfigError(
                 f"run {self.topics.run} has no version {number}; there are 0 to {self.state.version}"
             )
         notice = self._notice(number)
         return {
-            **_version(made[number]),
+            **self._version(number),
             "file": None if notice is None else notice.name,
             "num_bytes": None if notice is None else notice.num_bytes,
-            "ancestors": [_version(made[ancestor]) for ancestor in range(number - 1, -1, -1)],
+            "ancestors": [self._version(ancestor) for ancestor in range(number - 1, -1, -1)],
         }
 
     def prompt(self, prompt_id: str) -> Answer:
@@ -166,11 +183,13 @@ class Lineage:
         groups = {(task.kind.value, task.group_id): task for _, task in tasks}
         attempts: dict[tuple[str, int], list[Answer]] = {key: [] for key in groups}
         wanted = {(kind, str(group)): (kind, group) for kind, group in groups}
-        for record in self._results(
+        records = self._short_results(
             lambda record: (_header(record, "kind"), _header(record, "group_id")) in wanted
-        ):
+        )
+        judged = self._judged(records)
+        for record in records:
             key = wanted[(_header(record, "kind"), _header(record, "group_id"))]
-            attempts[key].append(self._attempt(record))
+            attempts[key].append(self._attempt(record, judged))
         return {
             "prompt": _prompt(tasks[0][1].prompt),
             "groups": [
@@ -186,8 +205,10 @@ class Lineage:
         }
 
     def _step(self, number: int) -> tuple[LedgerEntry, Step]:
-        for entry in self.entries:
-            if isinstance(entry.record.body, Step) and entry.record.version == number:
+        made = self._made.get(number)
+        if made is not None and made.by is LedgerKind.STEP:
+            entry = self._ledger.at(made.offset)
+            if isinstance(entry.record.body, Step):
                 return entry, entry.record.body
         raise ConfigError(
             f"run {self.topics.run} has no step {number}; its newest version is {self.state.version}"
@@ -197,6 +218,26 @@ class Lineage:
         outcome = self.state.closed_groups.get(group) if kind == "training" else None
         return None if outcome is None else outcome.value
 
+    def _version(self, number: int) -> Answer:
+        made = self._made[number]
+        return {
+            "version": number,
+            "made_by": made.by.value,
+            "weights_sha256": self.state.weights[number],
+            "ledger_sequence": made.sequence,
+            "not_reproduced": made.not_reproduced,
+        }
+
+    def _judged(self, records: Iterable[Record], sample: str | None = None) -> dict[Place, _Judged]:
+        """What the ledger says of these records of samples, and of every record that it calls `sample`."""
+        places = {(record.partition, record.offset) for record in records if self._is_training(record)}
+        return {
+            (verdict.partition, verdict.offset): _Judged(verdict, entry.record.version, entry.record.sequence)
+            for entry in self._ledger
+            for verdict in entry.record.verdicts
+            if (verdict.partition, verdict.offset) in places or verdict.sample_id == sample
+        }
+
     def _is_training(self, record: Record) -> bool:
         return record.topic == self.topics.samples
 
@@ -204,6 +245,10 @@ class Lineage:
         """The wanted records of samples and evaluations."""
         for topic in (self.topics.samples, self.topics.evaluations):
             yield from (record for record in self._all(topic) if is_wanted(record))
+
+    def _short_results(self, is_wanted: Callable[[Record], bool]) -> list[Record]:
+        """The same without their values: more may be wanted than fit in memory."""
+        return [replace(record, value=None) for record in self._results(is_wanted)]
 
     def _tasks(self) -> Iterator[tuple[Record, RolloutTask]]:
         for record in self._all(self.topics.tasks):
@@ -227,18 +272,18 @@ class Lineage:
     def _all(self, topic: str) -> Iterator[Record]:
         return read_topic(self.broker, topic, client_id="lineage")
 
-    def _disposition(self, record: Record) -> Answer | None:
-        judged = self._judged.get((record.partition, record.offset))
-        return None if judged is None or not self._is_training(record) else _disposition(judged)
+    def _disposition(self, record: Record, judged: Mapping[Place, _Judged]) -> Answer | None:
+        found = judged.get((record.partition, record.offset))
+        return None if found is None or not self._is_training(record) else _disposition(found)
 
-    def _record(self, record: Record) -> Answer:
+    def _record(self, record: Record, judged: Mapping[Place, _Judged]) -> Answer:
         """One record of samples in full, but for its tokens."""
         found = {
             "topic": record.topic,
             "partition": record.partition,
             "offset": record.offset,
             "appended_unix_ms": record.timestamp_ms,
-            "disposition": self._disposition(record),
+            "disposition": self._disposition(record, judged),
         }
         try:
             sample = decode_as(Sample, record.value or b"")
@@ -246,17 +291,17 @@ class Lineage:
             return {**found, "unreadable": str(error)}
         return {**found, **_sample(sample)}
 
-    def _attempt(self, record: Record) -> Answer:
+    def _attempt(self, record: Record, judged: Mapping[Place, _Judged]) -> Answer:
         """One record of samples in short, by its headers."""
-        judged = self._disposition(record)
+        disposition = self._disposition(record, judged)
         return {
             "sample_id": _header(record, "sample_id"),
             "status": _header(record, "status"),
             "task_id": _header(record, "task_id"),
             "partition": record.partition,
             "offset": record.offset,
-            "disposition": None if judged is None else judged["disposition"],
-            "step": None if judged is None else judged["step"],
+            "disposition": None if disposition is None else disposition["disposition"],
+            "step": None if disposition is None else disposition["step"],
         }
 
 
@@ -265,14 +310,14 @@ def _header(record: Record, name: str) -> str:
 
 
 def _disposition(judged: _Judged) -> Answer:
-    verdict, record = judged.verdict, judged.entry.record
+    verdict = judged.verdict
     is_trained = verdict.disposition is Disposition.TRAINED
     return {
         "disposition": verdict.disposition.value,
         "reason": verdict.reason,
         "lag": verdict.lag,
-        "step": record.version if is_trained else None,
-        "ledger_sequence": record.sequence,
+        "step": judged.version if is_trained else None,
+        "ledger_sequence": judged.sequence,
     }
 
 
@@ -339,15 +384,3 @@ def _task(record: Record, task: RolloutTask) -> Answer:
 
 def _prompt(prompt: Prompt) -> Answer:
     return {"prompt_id": prompt.prompt_id, "text": prompt.text, "messages": prompt.messages_json}
-
-
-def _version(entry: LedgerEntry) -> Answer:
-    body = entry.record.body
-    assert isinstance(body, Genesis | Step | Rebase)
-    return {
-        "version": entry.record.version,
-        "made_by": entry.record.kind.value,
-        "weights_sha256": body.weights_sha256,
-        "ledger_sequence": entry.record.sequence,
-        "not_reproduced": body.version_not_reproduced if isinstance(body, Rebase) else None,
-    }

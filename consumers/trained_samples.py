@@ -10,7 +10,7 @@ import json
 from itertools import chain, groupby
 from typing import IO, TYPE_CHECKING, Any
 
-from consumers.ledger import folded, read_ledger
+from consumers.ledger import StoredLedger, folded
 from consumers.references import read_referenced
 from rollog.kernel.atomic_write import atomic_write
 from rollog.kernel.broker.reading import read_topic
@@ -40,7 +40,7 @@ def trained_samples(broker: Broker, topics: RunTopics, *, advantages: Advantages
 
     Raises LedgerError for a broken chain, and for a sample that is gone or is not the one that was trained.
     """
-    entries = read_ledger(broker, topics)
+    entries = StoredLedger(broker, topics)
     ledger = folded(entries)
     with broker.consumer(client_id="trained-samples") as consumer:
         prompts = _prompts(broker, topics)

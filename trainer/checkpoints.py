@@ -16,15 +16,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rollog.kernel.crash_points import CrashPoint, reach
+from rollog.kernel.errors import LedgerError
+from rollog.kernel.logs import get_logger
 from rollog.kernel.private_directory import make_private
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from rollog.rules.ledger_state import LedgerState
     from trainer.engines.ports import TrainingEngine
     from trainer.reporting import Reporter
+
+log = get_logger("trainer")
 
 manifest_name = "manifest.json"
 _directory_name = re.compile(r"step-(\d{6,})")
@@ -99,6 +103,26 @@ class CheckpointStore:
         for path in self._directory.glob("step-*"):
             if path not in kept:
                 shutil.rmtree(path, ignore_errors=True)
+
+
+def usable_checkpoint(
+    checkpoints: Sequence[Checkpoint], ledger: LedgerState, *, at_most: int
+) -> Checkpoint | None:
+    """The newest undamaged checkpoint up to version `at_most`. Raises LedgerError for one of another history."""
+    for checkpoint in checkpoints:
+        if checkpoint.version > at_most:
+            continue
+        if checkpoint.weights_sha256 != ledger.weights.get(checkpoint.version):
+            named = ledger.weights.get(checkpoint.version, "none")
+            raise LedgerError(
+                f"checkpoint {checkpoint.directory} holds weights {checkpoint.weights_sha256[:16]}, the ledger names "
+                f"{named[:16]} for version {checkpoint.version}: it belongs to another run; remove it"
+            )
+        damage = checkpoint.damage()
+        if damage is None:
+            return checkpoint
+        log.warning("checkpoint damaged", checkpoint=checkpoint.name, damage=damage)
+    return None
 
 
 class EngineCheckpoints:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from consumers.audit.batches import conclude_steps
 from consumers.audit.chain import Chain
 from consumers.audit.dead_letters import DeadLetterChecks
 from consumers.audit.disposal import SamplesPass
@@ -245,7 +244,7 @@ class _Audit:
 
     def _undone_steps(self) -> Iterator[Missing]:
         """Steps that cannot be checked as a whole, because samples of theirs are missing or are others."""
-        incomplete = dict(conclude_steps(self._ledger, self._samples.batches))
+        incomplete = dict(self._samples.batches.conclude())
         if incomplete:
             versions = ", ".join(map(str, sorted(incomplete)[:10])) + (" ..." if len(incomplete) > 10 else "")  # noqa: PLR2004
             yield Missing(

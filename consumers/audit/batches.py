@@ -7,15 +7,16 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from consumers.audit.findings import Check
 from consumers.audit.samples import lag_bound, lag_of, lag_quota
-from schemas import Step
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from consumers.audit.config import AuditConfig
-    from consumers.audit.findings import Check, Place
+    from consumers.audit.findings import Place
     from consumers.audit.ledger_index import Entry, LedgerIndex
+    from consumers.audit.step_facts import PlanFacts, StepFacts
     from schemas import Genesis, Sample
 
 
@@ -118,61 +119,122 @@ def check_freshness(check: Check, batch: TrainedBatch, entry: Entry, num_missing
         )
 
 
-def check_step(check: Check, batch: TrainedBatch, entry: Entry, genesis: Genesis | None) -> None:
+def check_step(
+    check: Check, batch: TrainedBatch, entry: Entry, step: StepFacts, genesis: Genesis | None
+) -> None:
     """I6 for one step: its record fits its samples, all of which were read."""
-    body = entry.record.body
-    assert isinstance(body, Step)
     facts: dict[str, tuple[object, object]] = {
-        "num_samples": (batch.num_samples, body.num_samples),
-        "num_groups": (len(batch.groups), body.num_groups),
-        "num_tokens": (batch.num_tokens, body.num_tokens),
-        "lags": ({str(lag): batch.lags[lag] for lag in sorted(batch.lags)}, body.lags),
+        "num_samples": (batch.num_samples, step.num_samples),
+        "num_groups": (len(batch.groups), step.num_groups),
+        "num_tokens": (batch.num_tokens, step.num_tokens),
+        "lags": ({str(lag): batch.lags[lag] for lag in sorted(batch.lags)}, step.lags),
     }
     for name, (expected, found) in facts.items():
         check.expect(
             expected, found, f"{name} of the step, by its samples", place=entry.place, record_id=entry.name
         )
     reward_mean = batch.reward_sum / max(1, batch.num_samples)
-    if not math.isclose(reward_mean, body.reward_mean, rel_tol=1e-6, abs_tol=1e-9):
+    if not math.isclose(reward_mean, step.reward_mean, rel_tol=1e-6, abs_tol=1e-9):
         check.find(
             "reward_mean of the step, by its samples",
             place=entry.place,
             record_id=entry.name,
             expected=reward_mean,
-            found=body.reward_mean,
+            found=step.reward_mean,
         )
-    for message in _plan_faults(body, batch.num_samples, genesis):
+    for message in _plan_faults(step.plan, batch.num_samples, genesis):
         check.find(message, place=entry.place, record_id=entry.name)
 
 
-def conclude_steps(ledger: LedgerIndex, batches: Mapping[int, TrainedBatch]) -> Iterator[tuple[int, int]]:
-    """Check every step whose samples were all read; yields the versions of the others, and how many were not."""
-    checks, num_trained = ledger.checks, Counter[int]()
-    for entry in ledger.entries:
-        num_trained[entry.record.version] += entry.num_trained
-    for entry in ledger.entries:
-        version = entry.record.version
-        if not isinstance(entry.record.body, Step):
-            continue
-        batch = batches.get(version, TrainedBatch())
-        missing = num_trained[version] - batch.num_samples
-        check_freshness(checks.freshness, batch, entry, missing)
+@dataclass(slots=True)
+class StepResult:
+    """What came out of checking one step."""
+
+    freshness: Check = field(default_factory=lambda: _aside("freshness"))
+    steps: Check = field(default_factory=lambda: _aside("steps"))
+    num_missing: int = 0
+    """Samples of it that were not read."""
+
+    def add_to(self, freshness: Check, steps: Check) -> None:
+        """Count it there."""
+        for found, check in ((self.freshness, freshness), (self.steps, steps)):
+            check.num_checked += found.num_checked
+            check.num_unchecked += found.num_unchecked
+            check.findings += found.findings
+
+
+class TrainedBatches:
+    """What every step trained, until all of it has been read: then the step is checked, and its samples forgotten.
+
+    What that found is told by `conclude`, in the order of the ledger. Needs a ledger that is read to its end.
+    """
+
+    def __init__(self, ledger: LedgerIndex) -> None:
+        self._ledger = ledger
+        self._open: dict[int, TrainedBatch] = {}
+        self._results: dict[int, StepResult] = {}
+        self._steps: defaultdict[int, list[Entry]] = defaultdict(list)
+        self._num_trained = Counter[int]()
+        self._clean = StepResult()
+        self._clean.steps.num_checked = 1
+        for entry in ledger.entries:
+            self._num_trained[entry.record.version] += entry.num_trained
+            if entry.step is not None:
+                self._steps[entry.record.version].append(entry)
+
+    @property
+    def num_open(self) -> int:
+        """Steps of which samples have been read, but not all."""
+        return len(self._open)
+
+    def add(self, sample: Sample, version: int, place: Place) -> None:
+        """One sample that the step to `version` trained."""
+        batch = self._open.setdefault(version, TrainedBatch())
+        batch.add(sample, version - 1, place)
+        if batch.num_samples == self._num_trained[version]:
+            del self._open[version]
+            for entry in self._steps[version]:
+                result = self._checked(batch, entry)
+                self._results[entry.index] = self._clean if result == self._clean else result
+
+    def conclude(self) -> Iterator[tuple[int, int]]:
+        """Tell what was found, check what is left; yields versions with samples that were not read, and how many."""
+        checks = self._ledger.checks
+        for entry in self._ledger.entries:
+            if entry.step is None:
+                continue
+            version = entry.record.version
+            result = self._results.get(entry.index)
+            if result is None:
+                result = self._checked(self._open.get(version, TrainedBatch()), entry)
+            result.add_to(checks.freshness, checks.steps)
+            if result.num_missing:
+                yield version, result.num_missing
+
+    def _checked(self, batch: TrainedBatch, entry: Entry) -> StepResult:
+        assert entry.step is not None
+        missing = self._num_trained[entry.record.version] - batch.num_samples
+        result = StepResult(num_missing=missing)
+        check_freshness(result.freshness, batch, entry, missing)
         if missing:
-            checks.steps.num_unchecked += 1
-            yield version, missing
+            result.steps.num_unchecked += 1
         else:
-            checks.steps.num_checked += 1
-            check_step(checks.steps, batch, entry, ledger.genesis)
+            result.steps.num_checked += 1
+            check_step(result.steps, batch, entry, entry.step, self._ledger.genesis)
+        return result
 
 
-def _plan_faults(body: Step, num_samples: int, genesis: Genesis | None) -> Iterator[str]:
+def _aside(name: str) -> Check:
+    return Check(name=name, what="", unit="")
+
+
+def _plan_faults(plan: PlanFacts, num_samples: int, genesis: Genesis | None) -> Iterator[str]:
     """A plan names each position of the training order equally often, on ranks that exist."""
-    counts = Counter(position for part in body.plan for position in part.positions)
+    counts = plan.counts
     wrong = sorted(position for position in counts if not 0 <= position < num_samples)
     if wrong:
         yield f"the plan names positions {wrong[:5]}, the step has {num_samples} samples"
     if set(counts) != set(range(num_samples)) or len(set(counts.values())) > 1:
         yield f"the plan does not name each of {num_samples} samples equally often"
-    ranks = {part.rank for part in body.plan}
-    if genesis is not None and not ranks <= set(range(genesis.world_size)):
-        yield f"the plan names ranks {sorted(ranks)}, the run has {genesis.world_size}"
+    if genesis is not None and not plan.ranks <= set(range(genesis.world_size)):
+        yield f"the plan names ranks {sorted(plan.ranks)}, the run has {genesis.world_size}"

@@ -13,8 +13,9 @@ from schemas import DeadLetter, Disposition
 from schemas.codec import SchemaError, decode_as
 
 if TYPE_CHECKING:
+    from consumers.audit.judged import Judged
     from consumers.audit.ledger_end import LedgerEnd
-    from consumers.audit.ledger_index import Judged, LedgerIndex
+    from consumers.audit.ledger_index import LedgerIndex
     from rollog.kernel.broker.ports import Record
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from consumers.audit.batches import TrainedBatch
+from consumers.audit.batches import TrainedBatches
 from consumers.audit.findings import Missing, Place
 from consumers.audit.other_writers import is_of_nobody, is_unverified
 from consumers.audit.samples import possible_dispositions, recorded_sample
@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
     from consumers.audit.dead_letters import DeadLetterChecks
     from consumers.audit.issues import Reissues
+    from consumers.audit.judged import Judged
     from consumers.audit.ledger_end import LedgerEnd
-    from consumers.audit.ledger_index import Judged, LedgerIndex
+    from consumers.audit.ledger_index import LedgerIndex
     from consumers.audit.orders import Orders
     from consumers.audit.other_writers import OtherWriters
     from consumers.audit.samples import RecordedSample
@@ -61,14 +62,16 @@ class SamplesPass:
     end: LedgerEnd
     other_writers: OtherWriters
     counts: SampleCounts = field(default_factory=SampleCounts)
-    batches: dict[int, TrainedBatch] = field(default_factory=dict)
-    """What each step trained, by the version that it made."""
+    batches: TrainedBatches = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.batches = TrainedBatches(self.ledger)
 
     def add(self, record: Record) -> None:
         """One record."""
         recorded = recorded_sample(record, self.ledger.num_partitions, self.ledger.config)
         place = Place(record.topic, record.partition, record.offset)
-        judged = self.ledger.judged[record.partition].pop(record.offset, None)
+        judged = self.ledger.judged[record.partition].pop(record.offset)
         if recorded.sample is not None:
             self.orders.ended(recorded.sample.task_id)
             if self.end.is_empty:
@@ -196,7 +199,7 @@ class SamplesPass:
         if judged.disposition is not Disposition.TRAINED or not recorded.is_finished or sample is None:
             return
         version = entry.record.version - 1
-        self.batches.setdefault(entry.record.version, TrainedBatch()).add(sample, version, place)
+        self.batches.add(sample, entry.record.version, place)
         self.ledger.checks.freshness.num_checked += len(sample.segments)
         self.ledger.checks.freshness.expect(
             version - min(segment.version for segment in sample.segments),

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from consumers.audit.findings import Place
-    from consumers.audit.ledger_index import Judged, LedgerIndex
+    from consumers.audit.judged import Judged
+    from consumers.audit.ledger_index import LedgerIndex
     from consumers.audit.samples import RecordedSample
     from schemas import RolloutTask
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field, replace
@@ -10,14 +9,16 @@ from typing import TYPE_CHECKING
 
 from consumers.audit.config import AuditConfig, config_of
 from consumers.audit.findings import Place
+from consumers.audit.judged import Judged, JudgedRecords, TrainedReplicas
+from consumers.audit.step_facts import StepFacts, facts_of
 from schemas import Amend, Close, Disposition, Genesis, LedgerKind, Rebase, Step
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from consumers.audit.chain import Link
     from consumers.audit.findings import Checks
-    from schemas import ClosedGroup, LedgerRecord, Verdict
+    from schemas import ClosedGroup, LedgerBody, LedgerRecord, Verdict
 
 num_weights_digits = 16
 """Hexadecimal digits of a weights file's sha256 that segments carry."""
@@ -25,15 +26,17 @@ num_weights_digits = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One ledger record without its verdicts, and what was in force when it was written.
+    """One ledger record without what it lists and without its body, and what was in force when it was written.
 
-    `alpha` and `version` are those of the record before; None where that one is missing. `knows_past` says that no
-    record before it is missing, so that what it decided can be worked out again.
+    `step` is what is kept of the body of a step. `alpha` and `version` are those of the record before; None where that
+    one is missing. `knows_past` says that no record before it is missing, so that what it decided can be worked out
+    again.
     """
 
     index: int
     place: Place
     record: LedgerRecord
+    step: StepFacts | None
     version: int | None
     alpha: float | None
     knows_past: bool
@@ -46,20 +49,6 @@ class Entry:
         return f"record {self.record.sequence} ({self.record.kind})"
 
 
-@dataclass(frozen=True, slots=True)
-class Judged:
-    """The disposition of one record of `samples`, and the index of the entry that made it final."""
-
-    entry: int
-    sample_id: str
-    digest: bytes
-    group_id: int
-    replica: int
-    disposition: Disposition
-    lag: int | None
-    reason: str
-
-
 @dataclass(slots=True)
 class LedgerIndex:
     """Takes in the links of the chain in order; `judged` holds dispositions by partition and offset."""
@@ -69,8 +58,8 @@ class LedgerIndex:
     checks: Checks
     entries: list[Entry] = field(default_factory=list)
     weights: dict[int, str] = field(default_factory=dict)
-    judged: dict[int, dict[int, Judged]] = field(default_factory=lambda: defaultdict(dict))
-    trained: dict[int, dict[int, int]] = field(default_factory=lambda: defaultdict(dict))
+    judged: defaultdict[int, JudgedRecords] = field(default_factory=lambda: defaultdict(JudgedRecords))
+    trained: TrainedReplicas = field(default_factory=TrainedReplicas)
     closed_groups: dict[int, tuple[int, Disposition]] = field(default_factory=dict)
     num_by_disposition: Counter[Disposition] = field(default_factory=Counter)
     config: AuditConfig = field(default_factory=AuditConfig)
@@ -93,20 +82,22 @@ class LedgerIndex:
         entry = Entry(
             index=len(self.entries),
             place=link.place,
-            record=replace(record, verdicts=()),
+            record=replace(record, verdicts=(), closed_groups=(), low_water_marks=(), body=None),
+            step=facts_of(record.body) if isinstance(record.body, Step) else None,
             version=None if last is None else last.version,
             alpha=None if last is None else last.alpha,
             knows_past=self.is_complete,
             num_trained=sum(verdict.disposition is Disposition.TRAINED for verdict in record.verdicts),
             config=self.config,
         )
-        self._check_alpha(entry)
-        self._take_body(entry)
-        self._take_marks(entry)
+        self._check_alpha(entry, record.body)
+        self._take_body(entry, record.body)
+        self._take_marks(entry, record.low_water_marks)
         for verdict in record.verdicts:
             self._judge(verdict, entry)
+        closings = {group.outcome: (entry.index, group.outcome) for group in record.closed_groups}
         for group in record.closed_groups:
-            self._close_group(group, entry)
+            self._close_group(group, entry, closings[group.outcome])
         self._check_filtered(record.verdicts, entry)
         self.entries.append(entry)
         return entry
@@ -123,14 +114,13 @@ class LedgerIndex:
         index = bisect_right(marks, offset)
         return index if index < len(marks) else None
 
-    def _check_alpha(self, entry: Entry) -> None:
+    def _check_alpha(self, entry: Entry, body: LedgerBody) -> None:
         """What is in force at a step is written before it."""
         record, check = entry.record, self.checks.freshness
         if entry.alpha is None:
             return
-        if isinstance(record.body, Step):
-            said = record.body.alpha
-            check.expect(entry.alpha, said, "alpha of a step", place=entry.place, record_id=entry.name)
+        if isinstance(body, Step):
+            check.expect(entry.alpha, body.alpha, "alpha of a step", place=entry.place, record_id=entry.name)
         elif record.kind in (LedgerKind.VERDICTS, LedgerKind.CLOSE):
             check.expect(
                 entry.alpha,
@@ -140,21 +130,21 @@ class LedgerIndex:
                 record_id=entry.name,
             )
 
-    def _take_body(self, entry: Entry) -> None:
-        match entry.record.body:
-            case Genesis() as body:
+    def _take_body(self, entry: Entry, body: LedgerBody) -> None:
+        match body:
+            case Genesis():
                 self.genesis = self.genesis or body
                 self.config = config_of(body.manifest_json)
                 self.weights[entry.record.version] = body.weights_sha256
-            case Step() as body:
+            case Step():
                 self._check_start(body, entry)
                 self.weights[entry.record.version] = body.weights_sha256
-            case Rebase() as body:
+            case Rebase():
                 self.weights[entry.record.version] = body.weights_sha256
             case Amend(revision=revision, changes_json=changes):
                 self._revision = revision
                 self.config = config_of(changes, self.config)
-            case Close() as body:
+            case Close():
                 self.close = body
 
     def _check_start(self, body: Step, entry: Entry) -> None:
@@ -178,8 +168,8 @@ class LedgerIndex:
                 record_id=entry.name,
             )
 
-    def _take_marks(self, entry: Entry) -> None:
-        marks, check = entry.record.low_water_marks, self.checks.dispositions
+    def _take_marks(self, entry: Entry, marks: Sequence[int]) -> None:
+        check = self.checks.dispositions
         if len(marks) != self.num_partitions:
             check.find(
                 "low-water marks for another number of partitions",
@@ -221,7 +211,7 @@ class LedgerIndex:
                 replica=verdict.replica,
                 disposition=verdict.disposition,
                 lag=verdict.lag,
-                reason=sys.intern(verdict.reason),
+                reason=verdict.reason,
             )
             self.num_by_disposition[verdict.disposition] += 1
         if verdict.disposition is Disposition.TRAINED:
@@ -234,9 +224,9 @@ class LedgerIndex:
             check.find(
                 "trained outside of a step", place=place, record_id=verdict.sample_id, found=entry.name
             )
-        replicas = self.trained[verdict.group_id]
-        if verdict.replica in replicas:
-            first = self._entry_name(replicas[verdict.replica], entry)
+        trained_by = self.trained.by(verdict.group_id, verdict.replica)
+        if trained_by is not None:
+            first = self._entry_name(trained_by, entry)
             check.find(
                 f"group {verdict.group_id}, replica {verdict.replica} is trained twice",
                 place=place,
@@ -244,9 +234,9 @@ class LedgerIndex:
                 expected=f"once, by {first}",
                 found=f"again by {entry.name}",
             )
-        replicas.setdefault(verdict.replica, entry.index)
+        self.trained.add(verdict.group_id, verdict.replica, entry.index)
 
-    def _close_group(self, group: ClosedGroup, entry: Entry) -> None:
+    def _close_group(self, group: ClosedGroup, entry: Entry, closing: tuple[int, Disposition]) -> None:
         if group.group_id in self.closed_groups:
             index, outcome = self.closed_groups[group.group_id]
             self.checks.verdicts.find(
@@ -257,7 +247,7 @@ class LedgerIndex:
                 found=f"{group.outcome} again",
             )
             return
-        self.closed_groups[group.group_id] = (entry.index, group.outcome)
+        self.closed_groups[group.group_id] = closing
 
     def _check_filtered(self, verdicts: Iterable[Verdict], entry: Entry) -> None:
         if self.config.group_size is None:

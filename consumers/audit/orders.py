@@ -7,13 +7,13 @@ one task_id any will do: which of them a worker read cannot be told here.
 
 from __future__ import annotations
 
-import sys
 from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from consumers.audit.findings import Place
 from consumers.audit.issues import has_seed_of_run
+from consumers.audit.order_index import Order, OrderIndex
 from schemas import Grant, RunClosed, Stopped, sample_id
 from schemas.codec import SchemaError, decode
 
@@ -29,26 +29,6 @@ _seed_stride = 0x9E3779B1
 """What the seed of each further rollout of one task is larger by."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
-    """A task of training, as far as its samples must repeat it; `is_ours` if a dispatcher of the run can have given it.
-
-    `is_void` says that a fence of a later dispatcher stands before it: no worker begins it.
-    """
-
-    place: Place
-    grant_id: str
-    group_id: int
-    replica: int
-    num_replicas: int
-    attempt: int
-    seed: int
-    ledger_position: int
-    sample_partition: int
-    is_ours: bool
-    is_void: bool
-
-
 @dataclass(slots=True)
 class Orders:
     """Takes in tasks and the records of `control`, then samples."""
@@ -59,8 +39,9 @@ class Orders:
     control_cut: bool
     num_unreadable: int = 0
     """Records of `control` that cannot be decoded."""
-    _orders: defaultdict[str, list[Order]] = field(default_factory=lambda: defaultdict(list))
-    _groups: set[int] = field(default_factory=set)
+    _orders: OrderIndex = field(default_factory=OrderIndex)
+    _groups: set[int] | None = None
+    """Groups of which anything was ordered; None until that is asked, which a clean run never does."""
     _workers: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     _ended: set[str] = field(default_factory=set)
     _is_stopped: bool = False
@@ -69,7 +50,7 @@ class Orders:
         """A task of training; `is_void` as in `Order`."""
         order = Order(
             place=place,
-            grant_id=sys.intern(task.grant_id),
+            grant_id=task.grant_id,
             group_id=task.group_id,
             replica=task.replica,
             num_replicas=task.num_replicas,
@@ -80,11 +61,7 @@ class Orders:
             is_ours=self._is_ours(task),
             is_void=is_void,
         )
-        if order.is_ours:
-            self._groups.add(order.group_id)
-        known = self._orders[task.task_id]
-        if order not in known:
-            known.append(order)
+        self._orders.add(task.task_id, order)
 
     def control(self, record: Record) -> None:
         """One record of `control`: who holds which grant, and whether the run has stopped."""
@@ -102,20 +79,23 @@ class Orders:
                 self.end.says_closed(Place(record.topic, record.partition, record.offset))
 
     def ended(self, name: str) -> None:
-        """A task has a record in `samples`, whatever that says: by its id or, of one that was altered, the sample's."""
-        self._ended.add(name)
+        """A task has a record in `samples`, whatever that says: by its id or, of one that was altered, the sample's.
+
+        Asked for only of a run that is over, so of others nothing is kept.
+        """
+        if self._is_over and not self._orders.end(name):
+            self._ended.add(name)
 
     def trained(self, sample: Sample, place: Place) -> None:
         """A trained sample was ordered, and made by the one who was to make it."""
         check = self.ledger.checks.origin
         check.num_checked += 1
-        orders = self._orders.get(sample.task_id, [])
+        orders = self._orders.of(sample.task_id)
         if not orders:
             if self.tasks_cut:
                 check.num_unchecked += 1
                 return
-            is_known = sample.group_id in self._groups
-            group = "" if is_known else f": group {sample.group_id} was never issued"
+            group = "" if self._is_issued(sample.group_id) else f": group {sample.group_id} was never issued"
             check.find(
                 f"trained, though no task ordered it{group}",
                 place=place,
@@ -143,13 +123,13 @@ class Orders:
         `cut_partitions` are those of `samples` whose beginning is gone.
         """
         check = self.ledger.checks.end
-        for task_id, orders in self._orders.items():
+        for task_id, orders, has_ended in self._orders.items():
             ours = [order for order in orders if order.is_ours]
             if not ours:
                 continue
             if all(order.ledger_position > self.end.position for order in orders):
                 self.end.task_points_beyond(task_id, ours[0].place, ours[0].ledger_position)
-            if not self._must_have_ended(orders) or self._has_ended(task_id, ours):
+            if not self._must_have_ended(orders) or has_ended or self._has_ended(ours):
                 continue
             if cut_partitions:
                 check.num_unchecked += 1
@@ -164,16 +144,28 @@ class Orders:
 
     def _must_have_ended(self, orders: list[Order]) -> bool:
         """A dispatcher says Stopped when each of its tasks has its records; behind its fence others' are void."""
-        is_over = self._is_stopped and self.ledger.close is not None
-        return is_over and not any(order.is_void for order in orders)
+        return self._is_over and not any(order.is_void for order in orders)
 
-    def _has_ended(self, task_id: str, orders: list[Order]) -> bool:
+    @property
+    def _is_over(self) -> bool:
+        return self._is_stopped and self.ledger.close is not None
+
+    def _is_issued(self, group_id: int) -> bool:
+        """Whether a dispatcher of the run ordered anything of this group."""
+        if self._groups is None:
+            self._groups = {
+                order.group_id for _, orders, _ in self._orders.items() for order in orders if order.is_ours
+            }
+        return group_id in self._groups
+
+    def _has_ended(self, orders: list[Order]) -> bool:
+        """Whether a sample ended it that no task's name tells of."""
         names = (
             sample_id(order.group_id, replica, order.attempt)
             for order in orders
             for replica in range(order.replica, order.replica + order.num_replicas)
         )
-        return task_id in self._ended or any(name in self._ended for name in names)
+        return any(name in self._ended for name in names)
 
     def _is_ours(self, task: RolloutTask) -> bool:
         """Whether identity and seed are those that a dispatcher of the run gives."""

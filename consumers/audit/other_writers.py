@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from consumers.audit.findings import Place
-    from consumers.audit.ledger_index import Judged, LedgerIndex
+    from consumers.audit.judged import Judged
+    from consumers.audit.ledger_index import LedgerIndex
     from schemas import Sample
 
 _other_writer = "other_writer"

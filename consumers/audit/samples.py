@@ -13,7 +13,8 @@ from schemas.codec import SchemaError, decode_as
 
 if TYPE_CHECKING:
     from consumers.audit.config import AuditConfig
-    from consumers.audit.ledger_index import Entry, Judged, LedgerIndex
+    from consumers.audit.judged import Judged
+    from consumers.audit.ledger_index import Entry, LedgerIndex
     from rollog.kernel.broker.ports import Record
 
 num_digest_bytes = 16
@@ -98,9 +99,9 @@ def _of_history(sample: Sample, entry: Entry, ledger: LedgerIndex) -> frozenset[
     """What the records before `entry` make of a finished sample; None if it is a fresh candidate to them."""
     assert entry.version is not None
     assert entry.alpha is not None
-    trained_by = ledger.trained.get(sample.group_id, {}).get(sample.replica, entry.index)
+    trained_by = ledger.trained.by(sample.group_id, sample.replica)
     closed_by, _ = ledger.closed_groups.get(sample.group_id, (entry.index, None))
-    if trained_by < entry.index:
+    if trained_by is not None and trained_by < entry.index:
         return frozenset({Disposition.DUPLICATE})
     if closed_by < entry.index:
         return frozenset({Disposition.REDUNDANT})
@@ -114,7 +115,7 @@ def _of_batch(
 ) -> frozenset[Disposition]:
     """What `entry` itself can make of a fresh candidate: at the largest lag of a fractional alpha it may be stale."""
     closed_by, outcome = ledger.closed_groups.get(sample.group_id, (None, None))
-    is_replica_trained = ledger.trained.get(sample.group_id, {}).get(sample.replica) == entry.index
+    is_replica_trained = ledger.trained.by(sample.group_id, sample.replica) == entry.index
     possible = _of_outcome(outcome if closed_by == entry.index else None, judged, is_replica_trained)
     if entry.record.kind is LedgerKind.CLOSE:
         possible |= {Disposition.INCOMPLETE}

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from consumers.ledger import folded, read_ledger
+from consumers.ledger import StoredLedger, folded
 from rollog.kernel.broker.ports import TopicPartition
 from rollog.run.retention import plan_prune
-from trainer.checkpoints import CheckpointStore
-from trainer.recorded.redo import usable_checkpoint
+from trainer.checkpoints import CheckpointStore, usable_checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,13 +20,13 @@ if TYPE_CHECKING:
 
 def prune_samples(run: RecordedRun, home: Path, *, keep_steps: int, is_dry_run: bool) -> Iterator[str]:
     """Delete what may go, unless it is a dry run; yields lines that say so. Raises as `plan_prune` does."""
-    entries = read_ledger(run.broker, run.topics)
+    entries = StoredLedger(run.broker, run.topics)
     ledger = folded(entries)
     places = [TopicPartition(run.topics.samples, number) for number in range(len(ledger.low_water_marks))]
     with run.broker.consumer(client_id="prune") as consumer:
         beginnings = consumer.beginning_offsets(places)
     plan = plan_prune(
-        [entry.record for entry in entries],
+        (entry.record for entry in entries),
         [beginnings[place] for place in places],
         keep_steps=keep_steps,
         redo_from=None if ledger.is_closed else _first_step_redone(run, home, ledger),

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from array import array
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rollog.kernel.errors import ConfigError
 from schemas import Disposition, LedgerKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from schemas import LedgerRecord, Verdict
+    from schemas import LedgerRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,18 +30,20 @@ class PrunePlan:
 
 
 def plan_prune(
-    ledger: Sequence[LedgerRecord], beginnings: Sequence[int], *, keep_steps: int, redo_from: int | None
+    ledger: Iterable[LedgerRecord], beginnings: Sequence[int], *, keep_steps: int, redo_from: int | None
 ) -> PrunePlan:
     """What may go while the newest `keep_steps` steps stay auditable and can be trained again.
 
-    `beginnings` are the beginning offsets now. `redo_from` is the first step that recovery would redo, None where there
-    is nothing to recover. Records of open groups stay, because a dispatcher counts attempts by them.
+    The ledger is gone over once, and of each verdict four numbers are held. `beginnings` are the beginning offsets now.
+    `redo_from` is the first step that recovery would redo, None where there is nothing to recover. Records of open
+    groups stay, because a dispatcher counts attempts by them.
 
     Raises ConfigError when the ledger has not begun, or recovery needs more steps than are to be kept.
     """
-    if not ledger:
+    judged = _Judged.of(ledger)
+    if not judged.records:
         raise ConfigError("the ledger has not begun: there is nothing to delete")
-    version = ledger[-1].version
+    version = judged.records[-1].version
     last_step_let_go = max(0, version - keep_steps)
     if redo_from is not None and redo_from <= last_step_let_go:
         raise ConfigError(
@@ -48,45 +51,90 @@ def plan_prune(
             f"least {version - redo_from + 1} steps, or prune where the trainer keeps newer complete checkpoints "
             "(--home) or after it has written one"
         )
-    needed = _needed(ledger, last_step_let_go, is_open=redo_from is not None)
-    offsets = _lowest(needed, ledger[-1].low_water_marks)
+    needed = judged.needed(last_step_let_go, is_open=redo_from is not None)
+    offsets = _lowest(needed, judged.low_water_marks)
     offsets = tuple(max(pair) for pair in zip(offsets, beginnings, strict=True))
+    deleted = [index for index, (place, offset) in enumerate(judged.places()) if offset < offsets[place]]
     return PrunePlan(
         offsets=offsets,
         num_deleted=sum(offset - beginning for offset, beginning in zip(offsets, beginnings, strict=True)),
-        num_unchecked=sum(
-            verdict.offset < offsets[verdict.partition] for record in ledger for verdict in record.verdicts
-        ),
+        num_unchecked=len(deleted),
         last_step_lost=max(
-            (
-                record.version
-                for record in ledger
-                if any(verdict.offset < offsets[verdict.partition] for verdict in _trained(record))
-            ),
-            default=0,
+            (judged.record_of(index).version for index in deleted if judged.are_trained[index]), default=0
         ),
     )
 
 
-def _needed(ledger: Sequence[LedgerRecord], last_step_let_go: int, *, is_open: bool) -> Iterable[Verdict]:
-    """Verdicts whose records must stay: those after the last step that is let go, and those of open groups."""
-    closed = {group.group_id for record in ledger for group in record.closed_groups}
-    is_kept = last_step_let_go == 0
-    for record in ledger:
+@dataclass(frozen=True, slots=True)
+class _Record:
+    """One ledger record: the version after it, and whether it made that one."""
+
+    version: int
+    makes_version: bool
+
+
+@dataclass(slots=True)
+class _Judged:
+    """Every verdict of a ledger as four numbers and a flag, in order."""
+
+    partitions: array[int] = field(default_factory=lambda: array("i"))
+    offsets: array[int] = field(default_factory=lambda: array("q"))
+    groups: array[int] = field(default_factory=lambda: array("q"))
+    record_numbers: array[int] = field(default_factory=lambda: array("q"))
+    are_trained: bytearray = field(default_factory=bytearray)
+    records: list[_Record] = field(default_factory=list)
+    closed: set[int] = field(default_factory=set)
+    low_water_marks: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, ledger: Iterable[LedgerRecord]) -> _Judged:
+        """Those of a ledger."""
+        judged = cls()
+        for record in ledger:
+            judged.add(record)
+        return judged
+
+    def add(self, record: LedgerRecord) -> None:
+        """Those of one more record."""
         for verdict in record.verdicts:
-            if is_kept or (is_open and verdict.group_id >= 0 and verdict.group_id not in closed):
-                yield verdict
-        is_kept = is_kept or (
-            record.version == last_step_let_go and record.kind in (LedgerKind.STEP, LedgerKind.REBASE)
+            self.partitions.append(verdict.partition)
+            self.offsets.append(verdict.offset)
+            self.groups.append(verdict.group_id)
+            self.record_numbers.append(len(self.records))
+            self.are_trained.append(verdict.disposition is Disposition.TRAINED)
+        self.closed.update(group.group_id for group in record.closed_groups)
+        self.low_water_marks = record.low_water_marks
+        self.records.append(_Record(record.version, record.kind in (LedgerKind.STEP, LedgerKind.REBASE)))
+
+    def places(self) -> Iterator[tuple[int, int]]:
+        """Partition and offset of each."""
+        return zip(self.partitions, self.offsets, strict=True)
+
+    def record_of(self, index: int) -> _Record:
+        """The record that a verdict stands in."""
+        return self.records[self.record_numbers[index]]
+
+    def needed(self, last_step_let_go: int, *, is_open: bool) -> Iterator[tuple[int, int]]:
+        """Where records are that must stay: those judged after the last step that is let go, those of open groups."""
+        first_kept = self._first_kept(last_step_let_go)
+        for place, group, number in zip(self.places(), self.groups, self.record_numbers, strict=True):
+            if number >= first_kept or (is_open and group >= 0 and group not in self.closed):
+                yield place
+
+    def _first_kept(self, last_step_let_go: int) -> int:
+        """Number of the record after that step; of the first where none is let go."""
+        if last_step_let_go == 0:
+            return 0
+        made = (
+            number
+            for number, record in enumerate(self.records)
+            if record.version == last_step_let_go and record.makes_version
         )
+        return next(made, len(self.records)) + 1
 
 
-def _lowest(verdicts: Iterable[Verdict], marks: Sequence[int]) -> tuple[int, ...]:
+def _lowest(places: Iterable[tuple[int, int]], marks: Sequence[int]) -> tuple[int, ...]:
     lowest = list(marks)
-    for verdict in verdicts:
-        lowest[verdict.partition] = min(lowest[verdict.partition], verdict.offset)
+    for partition, offset in places:
+        lowest[partition] = min(lowest[partition], offset)
     return tuple(lowest)
-
-
-def _trained(record: LedgerRecord) -> Iterable[Verdict]:
-    return (verdict for verdict in record.verdicts if verdict.disposition is Disposition.TRAINED)

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from rollog.kernel.crash_points import CrashPoint, reach
 from rollog.kernel.errors import EngineError, LedgerError
-from rollog.kernel.logs import get_logger
 from rollog.settings.scopes import planning_keys
+from trainer.checkpoints import usable_checkpoint
 from trainer.recorded.environment import compare_environment
 from trainer.recorded.history import initial_weights, recorded_groups
 from trainer.settings import changed_by_type, settings_at
@@ -28,15 +28,12 @@ if TYPE_CHECKING:
     from rollog.kernel.broker.ports import Broker
     from rollog.kernel.broker.topics import RunTopics
     from rollog.kernel.weights import WeightsStore
-    from rollog.rules.ledger_state import LedgerState
     from schemas import Genesis, MicroBatch, Step
     from trainer.checkpoints import Checkpoint
     from trainer.engines.ports import EngineDescription, TrainingEngine
     from trainer.recorded.history import History
     from trainer.settings import TrainerSettings
     from trainer.step.ports import StepResult
-
-log = get_logger("trainer")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,26 +154,6 @@ def redo_steps(
             yield RedoneStep(
                 version=version, recorded=recorded, result=result, weights=engine.export_weights()
             )
-
-
-def usable_checkpoint(
-    checkpoints: Sequence[Checkpoint], ledger: LedgerState, *, at_most: int
-) -> Checkpoint | None:
-    """The newest undamaged checkpoint up to version `at_most`. Raises LedgerError for one of another history."""
-    for checkpoint in checkpoints:
-        if checkpoint.version > at_most:
-            continue
-        if checkpoint.weights_sha256 != ledger.weights.get(checkpoint.version):
-            named = ledger.weights.get(checkpoint.version, "none")
-            raise LedgerError(
-                f"checkpoint {checkpoint.directory} holds weights {checkpoint.weights_sha256[:16]}, the ledger names "
-                f"{named[:16]} for version {checkpoint.version}: it belongs to another run; remove it"
-            )
-        damage = checkpoint.damage()
-        if damage is None:
-            return checkpoint
-        log.warning("checkpoint damaged", checkpoint=checkpoint.name, damage=damage)
-    return None
 
 
 def not_reproduced(

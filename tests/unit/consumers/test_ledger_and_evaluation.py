@@ -8,7 +8,7 @@ import pytest
 from support.builders import LedgerBuilder, a_sample, a_segment
 
 from consumers.evaluation import EvaluationTally
-from consumers.ledger import read_ledger
+from consumers.ledger import StoredLedger, read_ledger
 from rollog.kernel.broker.ports import TopicSpec
 from rollog.kernel.errors import LedgerError
 from schemas import Kind, Status
@@ -44,6 +44,28 @@ def test_the_whole_ledger_is_read_past_transaction_markers(
 
 def test_an_empty_ledger_is_empty(memory_broker: MemoryBroker, run_topics: RunTopics) -> None:
     assert read_ledger(written(memory_broker, run_topics), run_topics) == []
+
+
+def test_a_ledger_that_is_gone_over_twice_shows_the_same_though_more_was_written(
+    memory_broker: MemoryBroker, run_topics: RunTopics
+) -> None:
+    ledger = LedgerBuilder()
+    ledger.step()
+    broker = written(memory_broker, run_topics, *(encode(record) for record in ledger.records))
+    stored = StoredLedger(broker, run_topics)
+    entries = list(stored)
+    ledger.step()
+    written(broker, run_topics, encode(ledger.records[-1]))
+    assert list(stored) == entries
+    assert stored.first() == entries[0]
+    assert stored.at(entries[-1].offset) == entries[-1]
+    assert len(read_ledger(broker, run_topics)) == len(entries) + 1
+
+
+def test_an_empty_ledger_has_no_first_record(memory_broker: MemoryBroker, run_topics: RunTopics) -> None:
+    stored = StoredLedger(written(memory_broker, run_topics), run_topics)
+    assert stored.first() is None
+    assert list(stored) == []
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -47,6 +48,18 @@ def verdicts(run: SimulatedRun, disposition: Disposition) -> list[tuple[int, Ver
         for verdict in entry.record.verdicts
         if verdict.disposition is disposition
     ]
+
+
+def num_verdicts_held() -> int:
+    gc.collect()
+    return sum(isinstance(held, Verdict) for held in gc.get_objects())
+
+
+def test_a_lineage_holds_no_verdicts(run: SimulatedRun) -> None:
+    before = num_verdicts_held()
+    traces = Lineage(run.broker, run.topics)
+    assert traces.step(2)["samples"]
+    assert num_verdicts_held() == before
 
 
 def test_a_trained_sample_leads_to_its_task_prompt_versions_and_step(run: SimulatedRun) -> None:

@@ -46,6 +46,11 @@ def test_everything_below_the_window_goes_and_partitions_without_samples_in_it_u
     assert (found.num_deleted, found.num_unchecked, found.last_step_lost) == (87, 6, 3)
 
 
+def test_a_ledger_that_can_be_gone_over_once_is_enough() -> None:
+    once = iter(a_ledger())
+    assert plan_prune(once, (0, 0, 0, 0), keep_steps=2, redo_from=4) == plan(a_ledger(), 2, 4)
+
+
 def test_a_window_as_long_as_the_run_keeps_everything_that_was_judged() -> None:
     found = plan(a_ledger(), 5, 1)
     assert found.offsets == (10, 10, 0, 7)

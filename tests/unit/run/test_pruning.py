@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -54,6 +56,11 @@ def no_advantages(
     groups: Sequence[Sequence[Sample]], _changes: Mapping[str, object]
 ) -> list[list[float | None]]:
     return [[None] * len(group) for group in groups]
+
+
+def test_deleting_samples_loads_no_training_library() -> None:
+    loads = "import sys, rollog.run.pruning; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", loads], check=False).returncode == 0
 
 
 def test_a_pruned_run_is_recovered_by_every_role_and_comes_to_its_end() -> None:

@@ -1,0 +1,1 @@
+"""What the age of a run costs whoever starts on it, or reads it."""

@@ -1,0 +1,36 @@
+"""`python -m benchmarks.growth`: what the age of a run costs whoever starts on it, or reads it."""
+
+from __future__ import annotations
+
+import click
+
+from benchmarks.harness.options import BenchOptions, bench_options, progress, report, run
+
+
+@click.command("growth")
+@click.option(
+    "--samples",
+    "sizes",
+    type=click.IntRange(min=100),
+    multiple=True,
+    default=(10_000, 100_000, 300_000),
+    show_default=True,
+    help="Trained samples of a fabricated run, 100 a step; give it several times for several runs.",
+)
+@bench_options
+def growth(*, sizes: tuple[int, ...], options: BenchOptions) -> None:
+    """Measure how start and reading of a run grow with it: seconds and memory above those of an empty run.
+
+    Runs are fabricated on one embedded Apache Kafka. Audit, lineage, prune, what watch and plan read, and the start of
+    dispatcher and trainer (with a simulated engine), each at first and again, are measured in processes of their own.
+    """
+    from benchmarks.growth.measure import measure_growth
+    from benchmarks.harness.own_kafka import own_kafka
+
+    with own_kafka(options.home) as kafka:
+        figures = measure_growth(sizes=sizes, seed=options.seed, kafka=kafka, on_progress=progress)
+    report(figures, options)
+
+
+if __name__ == "__main__":
+    run(growth)
