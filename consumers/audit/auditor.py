@@ -119,10 +119,10 @@ class _Audit:
         stored, topics = self._stored, self._topics
         for record in stored.read(topics.dead_letters):
             self._dead_letters.add(record)
-        for record in stored.read(topics.tasks):
-            self._tasks.add(record)
         for record in stored.read(topics.control):
             self._orders.control(record)
+        for record in stored.read(topics.tasks):
+            self._tasks.add(record)
         for record in stored.read(topics.samples):
             self._samples.add(record)
         self._missing += self._what_retention_took()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from consumers.audit.findings import Place
 from consumers.audit.issues import has_seed_of_run
 from consumers.audit.order_index import Order, OrderIndex
-from schemas import Grant, RunClosed, Stopped, sample_id
+from schemas import DispatcherEpoch, Grant, RunClosed, Stopped, sample_id
 from schemas.codec import SchemaError, decode
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ _seed_stride = 0x9E3779B1
 
 @dataclass(slots=True)
 class Orders:
-    """Takes in tasks and the records of `control`, then samples."""
+    """Takes in the records of `control`, then tasks, then samples."""
 
     ledger: LedgerIndex
     end: LedgerEnd
@@ -45,6 +45,8 @@ class Orders:
     _workers: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     _ended: set[str] = field(default_factory=set)
     _is_stopped: bool = False
+    _newest_epoch: int = 0
+    """Of dispatchers, as `control` counts them: each is one more than the one before."""
 
     def task(self, task: RolloutTask, place: Place, *, is_void: bool) -> None:
         """A task of training; `is_void` as in `Order`."""
@@ -71,12 +73,20 @@ class Orders:
             self.num_unreadable += 1
             return
         match decoded:
-            case Grant(grant_id=grant_id, worker_id=worker_id):
+            case DispatcherEpoch(epoch=epoch) if epoch == self._newest_epoch + 1:
+                self._newest_epoch = epoch
+            case Grant(grant_id=grant_id, worker_id=worker_id, epoch=epoch) if self.may_be_epoch(epoch):
                 self._workers[grant_id].add(worker_id)
             case Stopped():
                 self._is_stopped = True
             case RunClosed() if self.ledger.close is None:
                 self.end.says_closed(Place(record.topic, record.partition, record.offset))
+
+    def may_be_epoch(self, epoch: int) -> bool:
+        """Whether a dispatcher of this epoch took the run over; anybody may be able to write another number."""
+        # Of a run that goes on the next one may come between the readings of two topics.
+        newest = self._newest_epoch + (self.ledger.close is None)
+        return self.control_cut or epoch <= newest
 
     def ended(self, name: str) -> None:
         """A task has a record in `samples`, whatever that says: by its id or, of one that was altered, the sample's.

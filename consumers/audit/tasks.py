@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class TasksPass:
     """Takes in the records of `tasks`, in order within each partition.
 
-    A task is void behind a fence of a higher epoch.
+    A task is void behind a fence of a higher epoch, if a dispatcher of that epoch took the run over.
     """
 
     reissues: Reissues
@@ -36,7 +36,7 @@ class TasksPass:
         except SchemaError:
             self.num_unreadable += 1
             return
-        if isinstance(decoded, Fence):
+        if isinstance(decoded, Fence) and self.orders.may_be_epoch(decoded.epoch):
             self._fences[record.partition] = max(self._fences.get(record.partition, 0), decoded.epoch)
         if not isinstance(decoded, RolloutTask) or decoded.kind is not Kind.TRAINING:
             return

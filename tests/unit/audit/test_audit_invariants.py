@@ -10,7 +10,7 @@ import pytest
 from support.audited_run import check, findings, places
 
 from rollog.kernel.broker.ports import TopicPartition
-from schemas import Disposition, LedgerKind, RolloutTask, Sample, Status, Step
+from schemas import Disposition, Fence, LedgerKind, RolloutTask, Sample, Status, Step
 from schemas.codec import decode, decode_as, encode
 
 if TYPE_CHECKING:
@@ -246,6 +246,13 @@ def test_i5_a_stale_one_may_come_again_once_its_verdict_is_out(run: AuditedRun) 
 
     assert run.audit(run.recorded.with_more(place, encode(judged))).is_clean
     assert len(findings(run.audit(run.recorded.with_more(place, encode(unjudged))), "I5")) == 1
+
+
+def test_i5_is_asked_behind_a_fence_of_an_epoch_that_nobody_took(run: AuditedRun) -> None:
+    task = encode(a_reissue(run, run.verdict(Disposition.TRAINED)))
+    place = TopicPartition(run.topics.tasks, 2)
+    fenced = run.recorded.with_more(place, encode(Fence(epoch=10**9)))
+    assert len(findings(run.audit(fenced.with_more(place, task)), "I5")) == 1
 
 
 def test_i5_is_not_asked_of_void_or_foreign_tasks(run: AuditedRun) -> None:
