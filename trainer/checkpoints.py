@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rollog.kernel.crash_points import CrashPoint, reach
-from rollog.kernel.errors import LedgerError
+from rollog.kernel.disk_room import naming_full_disk
+from rollog.kernel.errors import DiskFull, LedgerError
 from rollog.kernel.logs import get_logger
 from rollog.kernel.private_directory import make_private
 
@@ -79,7 +80,18 @@ class CheckpointStore:
     def save(
         self, version: int, weights_sha256: str, write: Callable[[Path], None], *, keep: int
     ) -> Checkpoint:
-        """Let `write` fill a directory, complete it, and remove all but the newest `keep`."""
+        """Let `write` fill a directory, complete it, and remove all but the newest `keep`. Raises DiskFull."""
+        try:
+            with naming_full_disk(self._directory):
+                return self._save(version, weights_sha256, write, keep=keep)
+        except DiskFull:
+            # What is half written takes room, and is of no use to anybody.
+            shutil.rmtree(self._directory / _name_of(version), ignore_errors=True)
+            raise
+
+    def _save(
+        self, version: int, weights_sha256: str, write: Callable[[Path], None], *, keep: int
+    ) -> Checkpoint:
         directory = self._directory / _name_of(version)
         # What a crash left under this name must not be taken for a file of this checkpoint.
         shutil.rmtree(directory, ignore_errors=True)

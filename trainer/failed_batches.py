@@ -82,7 +82,7 @@ class FailedBatches:
         self._write()
 
     def succeeded(self) -> None:
-        """The step is committed: nothing is suspect any more."""
+        """Training went well: nothing is suspect any more, whatever becomes of the step."""
         self.version, self.groups = -1, {}
         self.path.unlink(missing_ok=True)
 

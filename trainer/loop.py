@@ -263,7 +263,10 @@ class Trainer(Component):
         plan, result = self._train_groups(groups, seed)
         trained = self._clock()
         # The file first, then its notice in the transaction: a worker never reads of weights that are not there.
-        notice = self._store.publish(version, self._engine.export_weights())
+        weights = self._engine.export_weights()
+        # Training has not failed on these samples, whatever becomes of the step: a full disk, or a broker that is away.
+        self._failed.succeeded()
+        notice = self._store.publish(version, weights)
         reach(CrashPoint.WEIGHTS_WRITTEN)
         step = TrainedStep(
             batch=batch,
@@ -286,7 +289,6 @@ class Trainer(Component):
         judgement = self._buffer.verdicts_for(batch)
         marks = self._buffer.low_water_marks(self._stream.positions, judgement[0])
         self._commit(step_record(self._ledger, step, judgement, marks, settings.freshness), notice)
-        self._failed.succeeded()
         self._checkpoints.seconds_since_step = 0.0
         if version % settings.trainer.checkpoint_every_steps == 0:
             self._save_checkpoint()

@@ -182,7 +182,7 @@ class TakeOver:
         """Bring ledger and engine to where the next step begins, now that nobody else writes.
 
         Returns the ledger and the settings in force there. Leaves a closed run alone. Raises Expired where another
-        trainer began the run, or gave it other weights, since `prepare`: the engine cannot follow that.
+        trainer began the run from other weights, or gave it others, since `prepare`: the engine cannot follow that.
         """
         history = read_history(self.broker, self.topics)
         ledger = history.state
@@ -216,22 +216,29 @@ class TakeOver:
     def _caught_up(self, prepared: Prepared, history: History) -> RedoneStep | None:
         """Redo what another trainer committed since `prepare`; returns the newest step if it gave other weights."""
         before, restored = prepared.history, prepared.restored
+        if restored is None and history.genesis is None:
+            return None  # this trainer began the run itself
         if restored is None:
-            # Without a genesis before, the one there is now must be this trainer's own.
-            if history.genesis is not None:
-                raise Expired(_moved_on.format(what="began the run"))
-            return None
+            # Another one began it meanwhile, and can write no more: who ended here would leave the run to nobody.
+            self._check_begun(history)
         if history.rebases != before.rebases:
             raise Expired(_moved_on.format(what="gave the run other weights"))
-        if history.state.version == before.state.version:
+        if restored is not None and history.state.version == before.state.version:
             return restored.other_weights
+        begin = 0 if restored is None else before.state.version
         in_force, _ = self._amended(history.state)
         return redo_recorded(
             self.engine,
             self._recording(history),
-            range(before.state.version + 1, history.state.version + 1),
+            range(begin + 1, history.state.version + 1),
             allow_rebase=in_force.trainer.allow_rebase,
         )
+
+    def _check_begun(self, history: History) -> None:
+        """The engine must stand at the version 0 of a genesis that is not its own. Raises Expired, LedgerError."""
+        self._check_partitions(history.state)
+        if self.store.publish(0, self.engine.export_weights()).sha256 != history.state.weights[0]:
+            raise Expired(_moved_on.format(what="began the run from other weights"))
 
     def _recording(self, history: History) -> Recording:
         return Recording(

@@ -1,1 +1,1 @@
-"""Kills in the middle of real runs; nothing is lost, nothing is trained twice."""
+"""Kills, pauses, full disks and second processes in real runs; nothing is lost, nothing is trained twice."""

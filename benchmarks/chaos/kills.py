@@ -36,7 +36,7 @@ _commands = {
     Role.BROKER: " kafka.Kafka ",
 }
 
-_provoked_by = {CrashPoint.GRANT_SENT: Role.WORKER, CrashPoint.REDO_RUNNING: Role.TRAINER}
+provoked_by = {CrashPoint.GRANT_SENT: Role.WORKER, CrashPoint.REDO_RUNNING: Role.TRAINER}
 """Windows that are only reached when a role comes back."""
 
 
@@ -50,7 +50,7 @@ class Kill:
     @property
     def provoked_by(self) -> Role | None:
         """The role to kill besides, so that the window is reached at all."""
-        return _provoked_by.get(self.target) if isinstance(self.target, CrashPoint) else None
+        return provoked_by.get(self.target) if isinstance(self.target, CrashPoint) else None
 
 
 def plan_rounds(
@@ -82,12 +82,26 @@ def signal_role(ancestor: int, role: Role, number: signal.Signals) -> int | None
     return None
 
 
+def pids_of(ancestor: int, role: Role) -> list[int]:
+    """Process ids of that role below `ancestor`."""
+    return [pid for pid, command in descendants(ancestor) if _commands[role] in command]
+
+
 def is_suspended(pid: int) -> bool:
     """Whether a process is stopped by a signal (Linux)."""
+    return _state(pid) == "T"
+
+
+def is_gone(pid: int) -> bool:
+    """Whether a process has ended, its parent having taken note of that or not (Linux)."""
+    return _state(pid) in {None, "Z", "X"}
+
+
+def _state(pid: int) -> str | None:
     try:
-        return Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()[0] == "T"
+        return Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
-        return False
+        return None
 
 
 def descendants(ancestor: int) -> list[tuple[int, str]]:

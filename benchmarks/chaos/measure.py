@@ -8,7 +8,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from benchmarks.chaos.killed_run import Target, chaos_run, verify
+from benchmarks.chaos.checks import verify
+from benchmarks.chaos.killed_run import Target, chaos_run
 from benchmarks.chaos.kills import Role
 from benchmarks.chaos.suspended_run import suspended_run
 from benchmarks.harness.demo_run import as_published, set_options
@@ -16,9 +17,10 @@ from benchmarks.harness.figures import Figure
 from rollog.kernel.crash_points import CrashPoint
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
+    from enum import StrEnum
 
-_demo = {
+demo_settings: Mapping[str, object] = {
     **as_published,
     "evaluation.every_steps": 0,
     "groups.groups_per_batch": 4,
@@ -31,9 +33,9 @@ def measure_chaos(
     *, num_kills: int, seed: int, engine: str, cache: Path, on_progress: Callable[[str], None]
 ) -> list[Figure]:
     """Runs of the demo with all targets until so many deaths took place. Raises ChildFailed as the parts do."""
-    targets = _targets(engine)
-    options = set_options({**_demo, "rollout.engine": engine})
-    kills: Counter[Target] = Counter()
+    targets = targets_of(engine)
+    options = set_options({**demo_settings, "rollout.engine": engine})
+    kills: Counter[StrEnum] = Counter()
     num_runs = num_missed = 0
     cache.mkdir(parents=True, exist_ok=True)
     while kills.total() < num_kills:
@@ -65,7 +67,7 @@ def measure_suspensions(
 
     Raises ChildFailed where the run does not go on, or something is off in it.
     """
-    everyone: list[Target | None] = [*_targets(engine), None]
+    everyone: list[Target | None] = [*targets_of(engine), None]
     for unreached in (CrashPoint.REDO_RUNNING, CrashPoint.GRANT_SENT):
         everyone.remove(unreached)  # nobody comes by there while nobody dies
     random.Random(seed).shuffle(everyone)  # a plan that can be repeated
@@ -77,7 +79,7 @@ def measure_suspensions(
         run = suspended_run(
             "chaos-suspended",
             home,
-            set_options({**_demo, "rollout.engine": engine}),
+            set_options({**demo_settings, "rollout.engine": engine}),
             suspensions=[(target, suspended_seconds) for target in everyone],
             on_suspended=on_progress,
         )
@@ -92,11 +94,12 @@ def measure_suspensions(
     ]
 
 
-def _targets(engine: str) -> list[Target]:
+def targets_of(engine: str) -> list[Target]:
+    """Who can be killed or suspended in runs with that inference engine."""
     return [target for target in (*Role, *CrashPoint) if engine == "vllm" or target is not Role.ENGINE]
 
 
-def _figures(kills: Counter[Target], num_runs: int, num_missed: int) -> list[Figure]:
+def _figures(kills: Counter[StrEnum], num_runs: int, num_missed: int) -> list[Figure]:
     """What took place; that nothing was off is said by there being figures."""
     return [
         Figure(

@@ -27,6 +27,7 @@ from rollog.cli.topics import topics
 from rollog.cli.up import up
 from rollog.cli.verify import verify
 from rollog.cli.watch import watch
+from rollog.kernel.disk_room import is_full
 from rollog.kernel.errors import RollogError, exit_status
 from rollog.kernel.printable import printable_lines
 from rollog.kernel.signals import exit_on_sigterm
@@ -92,6 +93,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
             raise
         click.secho(f"error: {printable_lines(str(error))}", fg="red", err=True)
         _leave(exit_status(error))
+    except OSError as error:
+        if not is_full(error):
+            raise
+        click.secho(
+            f"error: {error}; no room left on that disk: make room, and start it again", fg="red", err=True
+        )
+        _leave(1)
     _leave(status if isinstance(status, int) else 0)
 
 

@@ -11,6 +11,7 @@
     │   ├── TopicMismatch      a topic is missing or differs from what the run needs
     │   └── ArchiveError       an archive is damaged, altered, or asked for what only a live broker does
     ├── DecodeError            bytes are not a record of ours
+    ├── DiskFull               a disk that is written to has no room left
     ├── WeightsError           a weights file is missing, or its bytes do not match their sha256
     ├── LedgerError            the ledger's chain is broken or contradicts itself
     ├── EngineError            the inference or training engine failed
@@ -83,6 +84,10 @@ class ArchiveError(BrokerError):
 
 class DecodeError(RollogError):
     """Bytes are not a record of ours."""
+
+
+class DiskFull(RollogError):
+    """A disk that is written to has no room left: make room, then start what ended again."""
 
 
 class WeightsError(RollogError):

@@ -8,8 +8,9 @@ log itself says whether a process that may not write any more was replaced, or o
 | a higher epoch than its own                  | was replaced      | Superseded: it ends for good                      |
 | none higher                                  | took too long     | Expired: it is started again and takes over       |
 
-Kafka refuses both alike. An epoch is committed by its own transactional id, so a successor that was fenced before its
-commit has not taken over: of two that start again at once, the one that commits first stays.
+Kafka refuses both alike, and from the moment at which a successor begins, which commits its epoch a little later: so
+whoever is refused waits a moment for that epoch. An epoch is committed by its own transactional id, so a successor that
+was fenced before its commit has not taken over: of two that start again at once, the one that commits first stays.
 """
 
 from __future__ import annotations
@@ -35,6 +36,9 @@ Kind = TypeVar("Kind", DispatcherEpoch, TrainerEpoch)
 log = get_logger("epochs")
 
 commit_seconds = 30.0
+successor_seconds = 2.0
+"""How long a process that the broker refuses waits for the epoch of whoever may have taken over."""
+_num_looks = 10
 
 
 def taken_epoch(broker: Broker, control: str, producer: TransactionalProducer, own: Kind) -> Kind:
@@ -86,13 +90,28 @@ def why_ended(
     does where `control` cannot be read.
     """
     try:
-        newest = newest_epoch(broker, control, type(own))
+        num_looks = _num_looks if isinstance(error, ProducerFenced) else 0
+        successor = _successor(broker, control, own, num_looks)
     except BrokerError as unread:
         log.warning("cannot tell whether another process took over", error=unread)
         return error
-    if newest is not None and is_successor(newest, own):
-        return superseded(newest, own)
+    if successor is not None:
+        return superseded(successor, own)
     return expired(own, error) if isinstance(error, ProducerFenced) else error
+
+
+def _successor(broker: Broker, control: str, own: Kind, num_looks: int) -> Kind | None:
+    """Who took over from `own`, looked for until so many looks in a row found nothing new; None where nobody did."""
+    place = TopicPartition(control, 0)
+    with broker.consumer(client_id="successor") as consumer:
+        consumer.assign(consumer.end_offsets([place]))
+        newest = newest_epoch(broker, control, type(own))
+        while num_looks > 0 and not (newest is not None and is_successor(newest, own)):
+            if not consumer.poll(successor_seconds / _num_looks):
+                num_looks -= 1
+            else:
+                newest = newest_epoch(broker, control, type(own))
+    return newest if newest is not None and is_successor(newest, own) else None
 
 
 def is_successor(other: Epoch, own: Epoch) -> bool:

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 import sys
 import time
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import click
 
 from rollog.kernel.broker.kafka import KafkaBroker
-from rollog.kernel.errors import ChildFailed, ConfigError
+from rollog.kernel.disk_room import naming_full_disk, no_room
+from rollog.kernel.errors import BrokerError, ChildFailed
 from rollog.kernel.logs import get_logger
-from rollog.kernel.private_directory import make_private
 from rollog.kernel.processes import exists
 from rollog.kernel.signals import StopSignals
 from rollog.run.restart_policy import Exit, Restart, RestartPolicy, decide
 from rollog.run.supervisor import RoleSpec, Supervisor
+from rollog.run.supervisor_lock import sole_supervisor
 from rollog.run.watching import Outcome, logging_beside, tick_seconds, watcher_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from rollog.kernel.broker.ports import Broker
@@ -86,10 +83,11 @@ def run_here(
 ) -> Outcome:
     """Run every role of a run on this machine to its end.
 
-    Raises ChildFailed when one that is needed was given up, ConfigError where another process does so already.
+    Raises ChildFailed when one that is needed was given up, ConfigError where another process does so already, DiskFull
+    where there is no room for what it writes.
     """
     directory = run_directory(settings, home)
-    with sole_supervisor(directory, settings.run_name):
+    with naming_full_disk(directory), sole_supervisor(directory, settings.run_name):
         click.echo(
             f"run {settings.run_name} on Apache Kafka at {broker.address}; logs in {directory / 'logs'}"
         )
@@ -107,25 +105,6 @@ def run_here(
             ) as watcher,
         ):
             return Supervision(supervisor, watcher, signals, BrokerKeeper(kafka, policy)).run()
-
-
-@contextmanager
-def sole_supervisor(directory: Path, run: str) -> Iterator[None]:
-    """Hold a run's directory: two that started its roles would supersede each other's for ever. Raises ConfigError."""
-    make_private(directory)
-    with (directory / "supervisor.lock").open("a+") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            lock.seek(0)
-            raise ConfigError(
-                f"run {run} is under way here already: process {lock.read().strip()} runs its roles and holds "
-                f"{lock.name}; see it with `rollog watch --run {run}`, or stop that process first"
-            ) from error
-        lock.truncate(0)
-        lock.write(f"{os.getpid()}\n")
-        lock.flush()
-        yield
 
 
 def run_directory(settings: Settings, home: Path) -> Path:
@@ -211,8 +190,15 @@ class BrokerKeeper:
         self._exits.append(Exit(status=1, at_seconds=time.monotonic()))
         if not isinstance(decide(self._policy, self._exits), Restart):
             raise ChildFailed(f"the embedded broker keeps ending; see {self._kafka.log_path}")
-        log.warning("embedded broker restarts", log=self._kafka.log_path)
-        self._kafka.restart()
+        reason = no_room(self._kafka.log_path.parent)
+        log.warning(
+            "embedded broker restarts", log=self._kafka.log_path, **({"reason": reason} if reason else {})
+        )
+        try:
+            self._kafka.restart()
+        except BrokerError as error:
+            # It cannot come back while that is so, however often it is started.
+            raise ChildFailed(f"the embedded broker does not start again: {error}") from error
 
 
 def _metrics_port(first: int | None, index: int) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rollog.kernel.disk_room import naming_full_disk
 from rollog.kernel.errors import BrokerTimeout, BrokerUnreachable, Expired
 from rollog.kernel.logs import configure_logging, get_logger
 from rollog.kernel.metrics import Metrics
@@ -14,6 +15,7 @@ from rollog.kernel.private_directory import make_private
 from rollog.kernel.signals import StopSignals
 from rollog.run.joining import join_run
 from rollog.run.role_settings import dispatcher_settings, rollout_settings, trainer_settings
+from rollog.run.supervisor_lock import refuse_beside_supervisor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -47,11 +49,13 @@ def run_role(
 ) -> int:
     """Run one role to the end of its run. Returns 0 then, and 128 + signal after a graceful stop.
 
-    Raises as `join_run` does, and what the role raises; Expired in place of what only says that the broker was silent.
+    Raises as `join_run` does, and what the role raises; Expired in place of what only says that the broker was silent,
+    DiskFull where there is no room for what it writes.
     """
     configure_logging()
     try:
-        return _run_joined(role, request, name=name, metrics_port=metrics_port, wait_seconds=wait_seconds)
+        with naming_full_disk(request.home):
+            return _run_joined(role, request, name=name, metrics_port=metrics_port, wait_seconds=wait_seconds)
     except (BrokerTimeout, BrokerUnreachable) as error:
         # The role or its broker was suspended, or the broker is away: nothing that a restart could wear out.
         raise Expired(f"{error}; start the role again: it goes on from the log") from error
@@ -82,7 +86,8 @@ def _run_joined(
 
 
 def dispatcher(context: RoleContext) -> None:
-    """Dispatch until the run is over."""
+    """Dispatch until the run is over. Raises ConfigError beside a `rollog up` that runs a dispatcher here."""
+    _refuse_second(context, "dispatcher")
     from producers.dispatcher.role import run_dispatcher  # noqa: PLC0415  # each role imports what it needs alone
 
     settings = dispatcher_settings(context.run.settings)
@@ -99,9 +104,18 @@ def rollout(context: RoleContext) -> None:
 
 
 def trainer(context: RoleContext, *, amendment: Mapping[str, object]) -> None:
-    """Train until the run is over, with settings changed by `amendment`, by dotted key, from the next step on."""
+    """Train until the run is over, with settings changed by `amendment`, by dotted key, from the next step on.
+
+    Raises ConfigError beside a `rollog up` that runs a trainer here.
+    """
+    _refuse_second(context, "trainer")
     from trainer.role import run_trainer  # noqa: PLC0415  # each role imports what it needs alone
 
     run = context.run
     settings = trainer_settings(run.settings, run.manifest, context.home)
     run_trainer(settings, run.broker, context.metrics, context.stop, amendment=amendment)
+
+
+def _refuse_second(context: RoleContext, role: str) -> None:
+    run = context.run.settings.run_name
+    refuse_beside_supervisor(context.home / "runs" / run, run, role)

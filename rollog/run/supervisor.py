@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from rollog.kernel.disk_room import no_room
 from rollog.kernel.errors import ChildFailed
 from rollog.kernel.lifecycle import Component
 from rollog.kernel.logs import get_logger
@@ -148,15 +149,19 @@ class Supervisor(Component):
         if status is None:
             return
         role.exits.append(Exit(status=status, at_seconds=self._clock()))
+        # What it had to say of a full disk it may not have been able to write there.
+        full = no_room(role.spec.log_path.parent) if status else None
         match decide(self._policy, role.exits):
             case Done():
                 role.state = RoleState.DONE
                 log.info("role done", role=role.spec.name)
             case Restart(after_seconds=after_seconds, reason=reason):
+                reason = _joined(reason, full)
                 role.state, role.reason = RoleState.WAITING, reason
                 role.restart_at_seconds = self._clock() + after_seconds
                 log.warning("role restarts", role=role.spec.name, reason=reason, after_seconds=after_seconds)
             case GiveUp(reason=reason):
+                reason = _joined(reason, full)
                 role.state, role.reason = RoleState.GIVEN_UP, reason
                 log.error("role given up", role=role.spec.name, reason=reason)
                 self._require_another(role)
@@ -180,6 +185,10 @@ class Supervisor(Component):
             log.info("role stopped", role=role.spec.name, reason=role.reason)
         if role.state in {RoleState.NEW, RoleState.RUNNING, RoleState.WAITING}:
             role.state = RoleState.STOPPED
+
+
+def _joined(reason: str, full: str | None) -> str:
+    return reason if full is None else f"{reason}; {full}"
 
 
 def _is_running(role: SupervisedRole) -> bool:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 from support.threaded_run import settings_file, small_settings
 
-from benchmarks.chaos.killed_run import chaos_run, verify
+from benchmarks.chaos.checks import verify
+from benchmarks.chaos.killed_run import chaos_run
 from benchmarks.chaos.kills import Role
 from rollog.kernel.crash_points import CrashPoint
 
@@ -42,5 +43,5 @@ def test_whatever_is_killed_nothing_is_lost_and_nothing_is_done_twice(
     )
     assert run.num_kills >= 12
     assert run.kills.keys() >= set(Role) - {Role.ENGINE} | set(CrashPoint), run.missed
-    lines = verify(run)
+    lines = verify(run, weights=tmp_path / "weights")
     assert all("OFF" not in line for line in lines), lines

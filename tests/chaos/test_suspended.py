@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from support.threaded_run import settings_file, small_settings
 
-from benchmarks.chaos.killed_run import verify
+from benchmarks.chaos.checks import verify
 from benchmarks.chaos.kills import Role
 from benchmarks.chaos.suspended_run import suspended_run
 from rollog.kernel.crash_points import CrashPoint
@@ -59,7 +59,7 @@ def test_whoever_is_suspended_the_run_goes_on(
         suspensions=[(target, seconds) for target in everyone],
         on_suspended=print,
     )
-    lines = verify(run)
+    lines = verify(run, weights=tmp_path / "weights")
     assert all("OFF" not in line for line in lines), lines
     told = (home / "chaos.log").read_text()
     assert "given up" not in told

@@ -202,3 +202,20 @@ def test_no_client_can_be_had_where_nothing_listens() -> None:
         ):
             with pytest.raises(BrokerUnreachable, match=f"{address}.*refused"):
                 ask()
+
+
+def test_a_broker_that_finds_no_room_says_where_and_leaves_its_directory_free(
+    embedded_kafka: EmbeddedKafka, tmp_path: Path, cache_directory: Path
+) -> None:
+    assert embedded_kafka.pid  # its jars are there
+    kafka = EmbeddedKafka(tmp_path, cache_directory)
+    for name in ("server.properties", "broker.new"):
+        (tmp_path / name).symlink_to("/dev/full")
+
+    with pytest.raises(BrokerError, match=f"cannot write to {tmp_path}: .*No space left on device"):
+        kafka.start()
+
+    for name in ("server.properties", "broker.new"):
+        (tmp_path / name).unlink()
+    with kafka:
+        assert KafkaBroker(kafka.address).admin()

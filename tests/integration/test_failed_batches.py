@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from support.small_training import FakeRun, a_group, trainer_settings, turn_until_version
 
-from rollog.kernel.errors import EngineError
+from rollog.kernel.errors import EngineError, WeightsError
 from rollog.kernel.metrics import Metrics
 from rollog.rules.reasons import untrainable
 from schemas import Disposition
@@ -35,6 +36,19 @@ class PoisonedEngine(SimulatedTrainingEngine):
         if any(sample.token_ids.tobytes() in self._poison for sample in batch.samples):
             raise self._error("index out of range in self")
         return result
+
+
+class EngineOfALostStore(SimulatedTrainingEngine):
+    """Puts a file where the store was, while a step is trained: nothing can be published there."""
+
+    def __init__(self, store: Path) -> None:
+        super().__init__()
+        self._store = store
+
+    def train_step(self, batch: TrainingBatch) -> StepResult:
+        self._store.rename(self._store.with_name("kept"))
+        self._store.touch()
+        return super().train_step(batch)
 
 
 class Death(BaseException):
@@ -109,6 +123,20 @@ def test_a_failure_that_does_not_come_again_costs_nothing(run: FakeRun, settings
     assert json.loads(settings.failed_batches.read_text())["version"] == 1
     train(run, settings, SimulatedTrainingEngine(), 1)
     assert not settings.failed_batches.exists()
+
+
+def test_a_store_that_takes_no_weights_is_no_fault_of_the_samples(
+    run: FakeRun, settings: TrainerSettings
+) -> None:
+    send_groups(run, settings, 0, 1)
+    store = Path(settings.weights_uri)
+    for _ in range(3):
+        with pytest.raises(WeightsError, match="has room"):
+            train(run, settings, EngineOfALostStore(store), 1)
+        store.unlink()
+        store.with_name("kept").rename(store)
+    assert not settings.failed_batches.exists()
+    train(run, settings, SimulatedTrainingEngine(), 1)
 
 
 @pytest.mark.parametrize("content", ["", "{}", '{"version": 1, "groups": {"x": {"no": 1}}}', "[]"])

@@ -175,12 +175,35 @@ def test_what_another_trainer_commits_while_this_one_prepares_is_redone(
         assert again.ledger.version == 3
 
 
-def test_a_run_that_another_trainer_begins_meanwhile_is_joined_at_the_next_start(
+def test_a_run_that_another_trainer_begins_meanwhile_is_taken_over(
     run: FakeRun, settings: TrainerSettings
 ) -> None:
     others: list[Trainer] = []
-    engine = Meanwhile(settings, lambda: others.append(a_trainer(settings, run)))
-    with pytest.raises(Expired, match="began the run while this one was starting"):
+
+    def begin_and_train() -> None:
+        others.append(a_trainer(settings, run))
+        train(run, others[0], 1)
+
+    engine = Meanwhile(settings, begin_and_train)
+    with start_trainer(settings, run.broker, Metrics(), engine) as successor:
+        assert successor.ledger.version == 1
+        train(run, successor, 2)
+    others[0].close()
+    with a_trainer(settings, run) as again:  # it redoes every step, so all weights are those of one history
+        assert again.ledger.version == 2
+
+
+class MeanwhileFromOtherWeights(Meanwhile):
+    def export_weights(self) -> bytes:
+        return super().export_weights() + b" "
+
+
+def test_a_run_that_another_trainer_begins_meanwhile_from_other_weights_is_joined_at_the_next_start(
+    run: FakeRun, settings: TrainerSettings
+) -> None:
+    others: list[Trainer] = []
+    engine = MeanwhileFromOtherWeights(settings, lambda: others.append(a_trainer(settings, run)))
+    with pytest.raises(Expired, match="began the run from other weights while this one was starting"):
         start_trainer(settings, run.broker, Metrics(), engine)
     with a_trainer(settings, run) as again:
         train(run, again, 1)

@@ -14,7 +14,7 @@ import pytest
 from consumers.progress import RunProgress
 from rollog.kernel.broker.memory import MemoryBroker
 from rollog.kernel.broker.topics import RunTopics, topic_specs
-from rollog.kernel.errors import ChildFailed
+from rollog.kernel.errors import BrokerError, ChildFailed
 from rollog.kernel.signals import StopSignals
 from rollog.rules.ledger_state import no_hash, record_hash
 from rollog.run.display import Lines
@@ -149,9 +149,12 @@ class ABroker:
     pid: int
     log_path: Path
     num_restarts: int = 0
+    refusal: str | None = None
 
     def restart(self) -> None:
         self.num_restarts += 1
+        if self.refusal is not None:
+            raise BrokerError(self.refusal)
 
 
 def ended_pid() -> int:
@@ -170,6 +173,13 @@ def test_a_broker_that_died_is_started_again_but_not_for_ever(tmp_path: Path) ->
         keeper.run_once()
 
     assert broker.num_restarts == 2
+
+
+def test_why_a_broker_does_not_start_again_is_told(tmp_path: Path) -> None:
+    broker = ABroker(ended_pid(), tmp_path / "broker.log", refusal="no room left on the disk of /data")
+
+    with pytest.raises(ChildFailed, match="does not start again: no room left on the disk of /data"):
+        BrokerKeeper(broker).run_once()
 
 
 def test_a_living_broker_is_left_alone(tmp_path: Path) -> None:

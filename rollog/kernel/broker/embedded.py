@@ -30,6 +30,7 @@ from typing import IO, TYPE_CHECKING, Self
 from rollog.kernel.broker.embedded_jars import kafka_version, kept_classes, resolve_jars
 from rollog.kernel.broker.embedded_settings import java_options, loopback, server_properties
 from rollog.kernel.broker.preflight import Address, answers
+from rollog.kernel.disk_room import is_full, no_room
 from rollog.kernel.errors import BrokerError, BrokerUnreachable, ConfigError
 from rollog.kernel.private_directory import make_private
 
@@ -146,8 +147,13 @@ class EmbeddedKafka:
             # Java writes what it keeps when the broker ends.
             keep = [f"-XX:AOTCacheOutput={self._keep_classes_in}"] if self._keep_classes_in else use
             self._launch([_java(), *java_options, *keep, *classpath])
-        except BaseException:
+        except BaseException as error:
             self.stop()
+            if isinstance(error, OSError) and is_full(error):
+                said = no_room(self._directory) or "make room there, and start it again"
+                raise BrokerError(
+                    f"the embedded broker cannot write to {self._directory}: {error}; {said}"
+                ) from error
             raise
 
     def stop(self) -> None:
@@ -161,7 +167,9 @@ class EmbeddedKafka:
             self._state = _State(
                 port=self._state.port, controller_port=self._state.controller_port, pid=None, ready=False
             )
-            self._write_state(self._state)
+            # On a full disk the state file stays as it was; that the lock is free says that nothing runs.
+            with contextlib.suppress(OSError):
+                self._write_state(self._state)
         if self._lock is not None:
             self._lock.close()
             self._lock = None
@@ -273,7 +281,9 @@ class EmbeddedKafka:
     def _last_log_lines(self) -> str:
         lines = self.log_path.read_text(errors="replace").splitlines() if self.log_path.exists() else []
         telling = [line for line in lines if "ERROR" in line or "Exception" in line] or lines
-        return "\n".join([f"see {self.log_path}", *telling[-_num_log_lines:]])
+        # Kafka's log may lie on the very disk that is full.
+        full = no_room(self._directory)
+        return "\n".join([*([full] if full else []), f"see {self.log_path}", *telling[-_num_log_lines:]])
 
     def _write_state(self, state: _State) -> None:
         path = _state_path(self._directory)

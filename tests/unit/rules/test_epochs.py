@@ -12,14 +12,16 @@ from support.waiting import wait_until
 
 from rollog.kernel.broker.reading import read_to_end
 from rollog.kernel.errors import (
+    BrokerTimeout,
     Expired,
+    ProducerFenced,
     RollogError,
     Superseded,
     exit_status,
     exit_status_expired,
     exit_status_fenced,
 )
-from rollog.rules.epochs import newest_epoch, taken_epoch
+from rollog.rules.epochs import newest_epoch, taken_epoch, why_ended
 from schemas import DispatcherEpoch, TrainerEpoch
 from schemas.codec import decode
 
@@ -159,3 +161,25 @@ def fence(broker: MemoryBroker, topics: RunTopics) -> None:
 
 def void(_: object) -> None:
     """Nothing."""
+
+
+def test_a_successor_that_is_about_to_commit_its_epoch_is_waited_for(
+    memory_broker: MemoryBroker, topics: RunTopics
+) -> None:
+    take(memory_broker, topics, "first")
+    own = TrainerEpoch(epoch=1, trainer_id="first")
+    fenced = ProducerFenced("another process, or too late")
+    later = threading.Timer(0.2, take, (memory_broker, topics, "second"))
+    later.start()
+    try:
+        assert isinstance(why_ended(memory_broker, topics.control, own, fenced), Superseded)
+    finally:
+        later.join()
+
+
+def test_nobody_is_waited_for_where_the_broker_did_not_refuse(
+    memory_broker: MemoryBroker, topics: RunTopics
+) -> None:
+    take(memory_broker, topics, "first")
+    error = BrokerTimeout("no answer")
+    assert why_ended(memory_broker, topics.control, TrainerEpoch(epoch=1, trainer_id="first"), error) is error

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
+from rollog.kernel.errors import DiskFull
 from trainer.checkpoints import CheckpointStore, manifest_name
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def write_state(directory: Path) -> None:
@@ -36,6 +34,20 @@ def test_a_checkpoint_without_manifest_does_not_exist_and_its_place_is_used_agai
     with pytest.raises(OSError, match="disk full"):
         store.save(1, "ab" * 32, fail, keep=2)
     assert store.complete() == []
+    assert store.save(1, "ab" * 32, write_state, keep=2).damage() is None
+
+
+def test_a_full_disk_is_named_and_what_was_half_written_takes_no_room(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path)
+
+    def fill(directory: Path) -> None:
+        write_state(directory)
+        with Path("/dev/full").open("w") as full:
+            full.write("state")
+
+    with pytest.raises(DiskFull, match=f"No space left on device.*{tmp_path}"):
+        store.save(1, "ab" * 32, fill, keep=2)
+    assert list(tmp_path.iterdir()) == []
     assert store.save(1, "ab" * 32, write_state, keep=2).damage() is None
 
 

@@ -1,0 +1,181 @@
+"""The recount from raw records finds what was planted, and shares no code with the product."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import pytest
+from support.audited_run import AuditedRun, record_run
+
+from benchmarks.chaos.raw_log import Raw
+from benchmarks.chaos.recount import altered_weights, recount
+from schemas import Disposition, LedgerKind, Step
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from support.altered_topics import RecordedTopics
+
+    from benchmarks.chaos.recount import Recount
+    from schemas import LedgerRecord
+
+product = ("rollog", "consumers", "producers", "trainer", "schemas")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> AuditedRun:
+    return record_run(tmp_path_factory.mktemp("recounted"))
+
+
+@dataclass(frozen=True)
+class Planted:
+    """One change of a run, and what the recount must say."""
+
+    change: Callable[[AuditedRun], RecordedTopics]
+    said: str
+
+
+def raw(recorded: RecordedTopics, topic: str) -> list[Raw]:
+    return [
+        Raw(partition=record.partition, offset=record.offset, appended=0.0, value=record.value or b"")
+        for record in sorted(recorded.all(topic), key=lambda found: (found.partition, found.offset))
+    ]
+
+
+def recounted(run: AuditedRun, recorded: RecordedTopics | None = None) -> Recount:
+    topics, recorded = run.topics, recorded or run.recorded
+    return recount(raw(recorded, topics.steps), raw(recorded, topics.samples), raw(recorded, topics.weights))
+
+
+def test_a_run_as_it_was_made_has_no_faults(run: AuditedRun) -> None:
+    result = recounted(run)
+
+    assert result.faults == []
+    assert result.is_closed
+    assert result.num_trained_twice == 0
+    assert result.num_steps == 4
+    assert result.head == run.recorded_head
+    assert sum(result.dispositions.values()) == result.num_samples
+    assert {"trained", "dead", "lost"} <= result.dispositions.keys()
+    assert altered_weights(raw(run.recorded, run.topics.weights), run.weights) == []
+
+
+def doubled_verdict(run: AuditedRun) -> RecordedTopics:
+    verdict = run.verdict(Disposition.TRAINED)
+    last = run.ledger[-1].sequence
+    return run.rechained(
+        lambda record: (
+            replace(record, verdicts=(*record.verdicts, verdict)) if record.sequence == last else record
+        )
+    )
+
+
+def broken_chain(run: AuditedRun) -> RecordedTopics:
+    record = run.steps[2]
+    assert record.value is not None
+    return run.recorded.with_value(record, record.value[:-1] + bytes([record.value[-1] ^ 1]))
+
+
+def closed_twice(run: AuditedRun) -> RecordedTopics:
+    group = next(group for record in run.ledger for group in record.closed_groups)
+    last = run.ledger[-1].sequence
+    return run.rechained(
+        lambda record: (
+            replace(record, closed_groups=(*record.closed_groups, group))
+            if record.sequence == last
+            else record
+        )
+    )
+
+
+def without_sample(run: AuditedRun) -> RecordedTopics:
+    return run.recorded.without(run.sample(run.verdict(Disposition.TRAINED)))
+
+
+def altered_sample(run: AuditedRun) -> RecordedTopics:
+    record = run.sample(run.verdict(Disposition.TRAINED))
+    other = run.sample(run.verdict(Disposition.TRAINED, 1))
+    return run.recorded.with_value(record, other.value)
+
+
+def trained_twice(run: AuditedRun) -> RecordedTopics:
+    first, second = run.verdict(Disposition.TRAINED), run.verdict(Disposition.TRAINED, 1)
+    return run.with_verdict(second, group_id=first.group_id, replica=first.replica)
+
+
+def missing_verdict(run: AuditedRun) -> RecordedTopics:
+    chosen = run.verdict(Disposition.LOST)
+    return run.rechained(
+        lambda record: replace(record, verdicts=tuple(v for v in record.verdicts if v != chosen))
+    )
+
+
+def missing_notice(run: AuditedRun) -> RecordedTopics:
+    return run.recorded.without(run.recorded.all(run.topics.weights)[1])
+
+
+def skipped_version(run: AuditedRun) -> RecordedTopics:
+    chosen = next(record.sequence for record in run.ledger if record.kind is LedgerKind.STEP)
+    return run.rechained(lambda record: replace(record, version=record.version + (record.sequence >= chosen)))
+
+
+def other_weights_before(run: AuditedRun) -> RecordedTopics:
+    chosen = [record.sequence for record in run.ledger if record.kind is LedgerKind.STEP][1]
+
+    def edit(record: LedgerRecord) -> LedgerRecord:
+        if record.sequence != chosen:
+            return record
+        assert isinstance(record.body, Step)
+        return replace(record, body=replace(record.body, weights_sha256_before="0" * 64))
+
+    return run.rechained(edit)
+
+
+planted = [
+    Planted(doubled_verdict, "was disposed of before (trained)"),
+    Planted(broken_chain, "does not name the sha256 of the record before it"),
+    Planted(closed_twice, "closes group"),
+    Planted(without_sample, "there is no sample at"),
+    Planted(altered_sample, "has other bytes than were judged"),
+    Planted(trained_twice, "was trained before"),
+    Planted(missing_verdict, "has no disposition"),
+    Planted(missing_notice, "notices of weights are not the"),
+    Planted(skipped_version, "is due"),
+    Planted(other_weights_before, "did not begin with the weights of version"),
+]
+
+
+@pytest.mark.parametrize("fault", planted, ids=lambda fault: fault.change.__name__)
+def test_a_planted_fault_is_found(run: AuditedRun, fault: Planted) -> None:
+    result = recounted(run, fault.change(run))
+
+    assert any(fault.said in said for said in result.faults), result.faults
+    assert result.num_trained_twice == (fault.change in {doubled_verdict, trained_twice})
+
+
+def test_a_weights_file_that_is_gone_or_altered_is_found(run: AuditedRun, tmp_path: Path) -> None:
+    weights = run.copied_weights(tmp_path)
+    first, second, *_ = sorted(weights.iterdir())
+    first.write_bytes(b"other")
+    second.unlink()
+
+    faults = altered_weights(raw(run.recorded, run.topics.weights), weights)
+
+    assert [fault.split(":")[0] for fault in faults] == [
+        "weights of version 0 have another sha256",
+        "weights of version 1 are not there",
+    ]
+
+
+@pytest.mark.parametrize("module", ["recount", "raw_log"])
+def test_it_shares_no_code_with_the_product(module: str) -> None:
+    script = f"import benchmarks.chaos.{module}, sys; print(*sys.modules)"
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+
+    loaded = ended.stdout.split()
+    assert f"benchmarks.chaos.{module}" in loaded
+    assert [name for name in loaded if name.partition(".")[0] in product] == []
