@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from rollog.kernel.broker.ports import TopicPartition
 from rollog.kernel.broker.reading import read_until
-from rollog.rules.ledger_state import LedgerState
+from rollog.rules.ledger_chain import LedgerChain
+from rollog.rules.ledger_state import LedgerState, no_hash
 from rollog.rules.reading import read_ledger_record
 
 if TYPE_CHECKING:
@@ -39,36 +40,42 @@ def ledger_entry(record: Record) -> LedgerEntry:
 
 
 class StoredLedger:
-    """All committed ledger records up to the end of the topic when this is made.
+    """All committed ledger records up to the end of the topic when this is made, or those from `begin` on.
 
-    Each iteration reads them anew and keeps none, so that going over it twice shows the same. Raises LedgerError,
-    BrokerTimeout while it is gone over.
+    `state` is the fold of what stands before `begin`. Each iteration reads anew and keeps nothing, so that going over
+    it twice shows the same. Records that are not the ledger's are left out. Raises LedgerError, BrokerTimeout while it
+    is gone over.
     """
 
-    def __init__(self, broker: Broker, topics: RunTopics) -> None:
+    def __init__(
+        self, broker: Broker, topics: RunTopics, *, begin: int = 0, state: LedgerState | None = None
+    ) -> None:
         self._broker = broker
         self._place = TopicPartition(topics.steps, 0)
+        self._behind = (0, no_hash) if state is None else (state.next_sequence, state.head)
         with self._consumer() as consumer:
-            self._begin = consumer.beginning_offsets([self._place])[self._place]
+            self._begin = max(begin, consumer.beginning_offsets([self._place])[self._place])
             self._end = consumer.end_offsets([self._place])[self._place]
 
     def __iter__(self) -> Iterator[LedgerEntry]:
-        return self._read(self._begin, self._end)
+        chain = LedgerChain(*self._behind)
+        for record in self._records(self._begin, self._end):
+            found = chain.take(record)
+            if found is not None:
+                yield LedgerEntry(record=found[0], offset=record.offset, digest=found[1])
 
     def first(self) -> LedgerEntry | None:
         """The record it begins with."""
-        with closing(self._read(self._begin, self._end)) as entries:
-            return next(entries, None)
+        return next(iter(self), None)
 
     def at(self, offset: int) -> LedgerEntry:
         """The record at an offset that going over it has shown."""
-        with closing(self._read(offset, offset + 1)) as entries:
-            return next(entries)
+        with closing(self._records(offset, offset + 1)) as records:
+            return ledger_entry(next(records))
 
-    def _read(self, begin: int, end: int) -> Generator[LedgerEntry, None, None]:
+    def _records(self, begin: int, end: int) -> Generator[Record, None, None]:
         with self._consumer() as consumer:
-            for record in read_until(consumer, {self._place: begin}, {self._place: end}):
-                yield ledger_entry(record)
+            yield from read_until(consumer, {self._place: begin}, {self._place: end})
 
     def _consumer(self) -> Consumer:
         return self._broker.consumer(client_id="ledger-reader")

@@ -215,8 +215,8 @@ class Lineage:
         )
 
     def _outcome(self, kind: str, group: int) -> str | None:
-        outcome = self.state.closed_groups.get(group) if kind == "training" else None
-        return None if outcome is None else outcome.value
+        ending = self.state.closed_groups.ending(group) if kind == "training" else None
+        return None if ending is None else ending[0].value
 
     def _version(self, number: int) -> Answer:
         made = self._made[number]

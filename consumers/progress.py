@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from consumers.evaluation import EvaluationTally
-from consumers.ledger import ledger_entry
 from consumers.standing import Listener
 from rollog.kernel.broker.ports import TopicPartition
 from rollog.kernel.broker.reading import drain
 from rollog.kernel.errors import TopicMismatch
 from rollog.kernel.lifecycle import Component
+from rollog.rules.ledger_chain import LedgerChain
 from rollog.rules.ledger_state import LedgerState
 from schemas import (
     Close,
@@ -235,7 +235,7 @@ class ProgressFold:
             ledger_head=self.ledger.head.hex(),
             wall_seconds=self.times.wall_seconds,
             generating_seconds=self.times.generating_seconds,
-            groups=dict(Counter(outcome.value for outcome in self.ledger.closed_groups.values())),
+            groups={outcome.value: num for outcome, num in self.ledger.closed_groups.num_by_outcome.items()},
             standing_still=""
             if self.ledger.is_closed
             else self.listener.sentence(self.ledger.version, now, has_worker=bool(self.workers)),
@@ -251,6 +251,7 @@ class RunProgress(Component):
         self._topics = topics
         self._clock = clock
         self._fold = ProgressFold(listener=Listener(begun_at=clock()))
+        self._chain = LedgerChain()
         self._tokens: list[tuple[float, int]] = []
         partitions = _partitions(broker, topics)
         self._samples = [TopicPartition(topics.samples, partition) for partition in range(partitions)]
@@ -284,13 +285,18 @@ class RunProgress(Component):
 
     def _take(self, record: Record) -> None:
         if record.topic == self._topics.steps:
-            entry = ledger_entry(record)
-            self._fold.listener.on_ledger(entry.record, record.timestamp_ms, self._clock())
-            self._fold.add_ledger_record(entry.record, entry.digest, record.timestamp_ms)
+            self._take_ledger(record)
         elif record.topic == self._topics.workers:
             self._take_heartbeat(record)
         elif (sample := _sample(record.value or b"")) is not None:
             self._fold.add_evaluation(sample, record.timestamp_ms)
+
+    def _take_ledger(self, record: Record) -> None:
+        found = self._chain.take(record)
+        if found is not None:
+            decoded, digest = found
+            self._fold.listener.on_ledger(decoded, record.timestamp_ms, self._clock())
+            self._fold.add_ledger_record(decoded, digest, record.timestamp_ms)
 
     def _take_heartbeat(self, record: Record) -> None:
         name = (record.key or b"").decode(errors="replace")

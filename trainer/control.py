@@ -1,11 +1,12 @@
 """The trainer's view of `control` and `tasks`: what was ordered, where the dataset ended, who stopped, who took over.
 
-Consumes `control`, read_committed, and `tasks`, from their beginnings. Keeps ids only, of groups that are not closed.
-On a crash the next trainer reads both again; what it has judged before stands in the ledger.
+Consumes `control`, read_committed, from its beginning, and `tasks` from where a snapshot has come. Keeps ids only, of
+groups that are not closed. On a crash the next trainer reads again; what it has judged before stands in the ledger.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rollog.kernel.broker.ports import TopicPartition
@@ -33,6 +34,15 @@ log = get_logger("trainer")
 JudgedSample = tuple["SampleHeader", "Sample | None"]
 
 
+@dataclass(slots=True, kw_only=True)
+class KnownTasks:
+    """What `tasks` says, read up to `positions`: tasks of groups that are not closed, and the newest group issued."""
+
+    issued: IssuedTasks = field(default_factory=IssuedTasks)
+    positions: dict[TopicPartition, int] = field(default_factory=dict)
+    newest_group: int = -1
+
+
 class ControlReader(Component):
     """Follows `control` and `tasks`.
 
@@ -40,6 +50,7 @@ class ControlReader(Component):
     group with tasks cannot be.
 
     `is_issued` says whether a task can be one of the run's dispatchers, `closed_groups` are those of the ledger.
+    `known` is what need not be read again.
 
     A sample may be read before its task. So one whose task is not known waits until both topics are read up to the ends
     they had after it was read: a task stands in the log before any sample of it. What is not there then never was.
@@ -55,27 +66,42 @@ class ControlReader(Component):
         is_issued: Callable[[RolloutTask], bool],
         closed_groups: Collection[int],
         other_writers: Iterable[str] = (),
+        known: KnownTasks | None = None,
     ) -> None:
+        known = known or KnownTasks()
         self._epoch = epoch
         self._control_topic = topics.control
         self._partitions = [TopicPartition(topics.control, 0)] + [
             TopicPartition(topics.tasks, partition) for partition in range(num_task_partitions)
         ]
         self._consumer = broker.consumer(client_id="trainer-control")
-        self._consumer.assign(self._consumer.beginning_offsets(self._partitions))
+        beginnings = self._consumer.beginning_offsets(self._partitions)
+        self._consumer.assign(
+            {place: max(begin, known.positions.get(place, 0)) for place, begin in beginnings.items()}
+        )
         self._log = ControlLog(num_task_partitions)
-        self._issued = IssuedTasks()
+        self._issued = known.issued
+        self._issued.forget([group for group in self._issued.group_ids if group in closed_groups])
         self._is_issued = is_issued
         self._closed_groups = closed_groups
         self._other_writers = frozenset(other_writers)
         self._ends: dict[TopicPartition, int] | None = None
         self._dataset_end: DatasetEnd | None = None
-        self._newest_group = -1
+        self._newest_group = known.newest_group
         self.is_stopped = False
 
     def close(self) -> None:
         """Close the consumer."""
         self._consumer.close()
+
+    @property
+    def known(self) -> KnownTasks:
+        """What was read of `tasks` so far; it goes on changing."""
+        return KnownTasks(
+            issued=self._issued,
+            positions={place: self._consumer.position(place) for place in self._partitions[1:]},
+            newest_group=self._newest_group,
+        )
 
     @property
     def last_group_id(self) -> int | None:

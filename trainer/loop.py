@@ -56,8 +56,10 @@ if TYPE_CHECKING:
     from trainer.engines.ports import TrainingEngine
     from trainer.failed_batches import FailedBatches
     from trainer.ledger.writer import LedgerWriter
+    from trainer.recorded.history import History
     from trainer.reporting import Reporter
     from trainer.settings import TrainerSettings
+    from trainer.snapshot import TrainerSnapshot
     from trainer.step.ports import StepResult
 
 log = get_logger("trainer")
@@ -72,12 +74,13 @@ _most_polls_behind_step = 20
 class TrainerParts:
     """What a trainer works with, all of one run that was taken over.
 
-    `settings` are those in force, `ledger` is folded to its end, `engine` stands at its version. `resources` holds what
+    `settings` are those in force, `history` is read to its end, `engine` stands at its version. `resources` holds what
     is closed with the trainer.
     """
 
     settings: TrainerSettings
-    ledger: LedgerState
+    history: History
+    snapshot: TrainerSnapshot
     writer: LedgerWriter
     engine: TrainingEngine
     store: WeightsStore
@@ -131,7 +134,9 @@ class Trainer(Component):
 
     def __init__(self, parts: TrainerParts) -> None:
         self._settings = parts.settings
-        self._ledger = parts.ledger
+        self._history = parts.history
+        self._snapshot = parts.snapshot
+        self._ledger = parts.history.state
         self._writer = parts.writer
         self._engine = parts.engine
         self._store = parts.store
@@ -164,12 +169,14 @@ class Trainer(Component):
             stop.wait(gather_seconds)
         if not self._ledger.is_closed:
             self._save_checkpoint()
+        self._snapshot.write(self._history, self._control, self._clock())
 
     def run_once(self) -> None:
         """Take in what arrived; then one step, or one verdicts record, or nothing."""
         self._control.poll()
         self._take_in_samples()
         self._turn()
+        self._snapshot.write_if_due(self._history, self._control, self._clock())
         if self._ledger.is_closed:
             self.voice.ends(self._clock())
         else:
@@ -365,9 +372,9 @@ class Trainer(Component):
         dead_letters = self._stream.dead_letters(places)
         started = self._clock()
         # Where this raises, nothing here has changed, and nobody knows whether it is committed: the caller ends.
-        digest = self._writer.commit(record, weights=weights, dead_letters=dead_letters)
+        entry = self._writer.commit(record, weights=weights, dead_letters=dead_letters)
         self._clocks.commit_seconds = self._clock() - started
-        self._ledger.apply(record, digest)
+        self._history.add(entry)
         self._reporter.committed(self._clocks.commit_seconds, len(dead_letters))
         self._reporter.closed(record)
         self._reporter.judged(self._buffer.committed(record))

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from rollog.kernel.errors import ConfigError, LedgerError
+from rollog.kernel.snapshot_file import snapshot_seconds
 from rollog.settings.changes import following_type
 from rollog.settings.in_force import AmendableSections
 from trainer.step.ports import StepSettings
@@ -42,6 +43,7 @@ class TrainerSettings:
     trainer: TrainerConfig
     weights_uri: str
     manifest_json: str
+    snapshot_every_seconds: float = snapshot_seconds
 
     @property
     def model_path(self) -> str:
@@ -83,6 +85,11 @@ class TrainerSettings:
     def failed_batches(self) -> Path:
         """Where it is noted which samples were in steps that failed."""
         return self.home / "runs" / self.run / "failed-batches.json"
+
+    @property
+    def snapshot(self) -> Path:
+        """Where the trainer keeps what it has read of the log."""
+        return self.home / "runs" / self.run / "trainer-snapshot.json"
 
     @property
     def downloads(self) -> Path:

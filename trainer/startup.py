@@ -7,8 +7,9 @@ point the next trainer begins again: what was committed is in the ledger, what w
 1. As a reader alone: read the ledger, check settings, amendment and partitions, bring the engine to the newest version.
    All that a trainer can be refused for shows here, while the one that works goes on.
 2. Fence earlier trainers and commit the next epoch. From now on nobody else can commit.
-3. Read the ledger again, redo what was committed since 1, begin the run or amend it, read samples.
+3. Read the ledger on, redo what was committed since 1, begin the run or amend it, read samples.
 
+A snapshot of an earlier trainer, if there is one, saves reading what is older than it (`trainer.snapshot`).
 What is asked for counts already in 1, so that `trainer.allow_rebase` can be given with `rollog resume`.
 """
 
@@ -17,34 +18,32 @@ from __future__ import annotations
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
-from producers.dispatcher.tasks import is_issued_by_a_dispatcher
 from rollog.kernel.broker.topics import RunTopics
 from rollog.kernel.errors import Expired, LedgerError
 from rollog.kernel.logs import get_logger
 from rollog.kernel.weights import WeightsStore
 from rollog.rules.alpha_control import alpha_of_step
-from rollog.rules.headers import SampleLimits, vocabulary_size
 from rollog.rules.role_voice import RoleVoice
 from rollog.settings.changes import new_changes
 from schemas import RunRole
 from trainer.buffer.sample_buffer import SampleBuffer
-from trainer.buffer.sample_stream import SampleStream, check_retained
+from trainer.buffer.sample_stream import check_retained
 from trainer.checkpoints import CheckpointStore, EngineCheckpoints
-from trainer.control import ControlReader
 from trainer.failed_batches import FailedBatches
 from trainer.ledger.records import amend_record, genesis_record, rebase_record
 from trainer.ledger.writer import LedgerWriter
+from trainer.log_readers import LogReaders
 from trainer.loop import Trainer, TrainerParts
 from trainer.recorded.distances import weights_distance
 from trainer.recorded.environment import compare_environment
-from trainer.recorded.history import read_history, read_notices
+from trainer.recorded.history import read_notices
 from trainer.recorded.recovery import redo_recorded, restore_engine
 from trainer.recorded.redo import Recording
 from trainer.reporting import Reporter
 from trainer.settings import amended, settings_at
+from trainer.snapshot import TrainerSnapshot
 from trainer.step.schedule import rate_change
 
 if TYPE_CHECKING:
@@ -86,9 +85,12 @@ def start_trainer(
     """
     topics = RunTopics(settings.prefix, settings.run)
     reporter = Reporter(metrics, settings.groups)
+    snapshot = TrainerSnapshot(settings)
     with ExitStack() as opened:
         opened.callback(engine.close)
+        history, known = snapshot.read(broker)
         take_over = TakeOver(
+            history=history,
             manifested=settings,
             amendment=amendment or {},
             broker=broker,
@@ -107,16 +109,15 @@ def start_trainer(
             )
         )
         ledger, in_force = take_over.complete(prepared, writer)
-        control = opened.enter_context(_control_reader(in_force, broker, topics, ledger, writer.epoch))
-        limits = _sample_limits(in_force, engine, ledger)
-        stream = opened.enter_context(
-            _sample_stream(in_force, broker, topics, ledger, limits=limits, origins=control)
-        )
+        readers = LogReaders(settings=in_force, broker=broker, topics=topics, ledger=ledger)
+        control = opened.enter_context(readers.control(writer.epoch, known))
+        stream = opened.enter_context(readers.samples(engine, control))
         reporter.ready(ledger.version, ledger.alpha)
         _log_ready(settings.run, ledger, writer.epoch)
         parts = TrainerParts(
             settings=in_force,
-            ledger=ledger,
+            history=history,
+            snapshot=snapshot,
             writer=writer,
             engine=engine,
             store=take_over.store,
@@ -135,9 +136,13 @@ def start_trainer(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """An engine at the newest version of a ledger that others may still write; `restored` is None without genesis."""
+    """An engine at the newest version of a ledger that others may still write; `restored` is None without genesis.
 
-    history: History
+    `version` and `rebases` are those of the ledger then.
+    """
+
+    version: int
+    rebases: frozenset[int]
     restored: Restored | None
 
 
@@ -145,9 +150,11 @@ class Prepared:
 class TakeOver:
     """How one trainer takes a run over: `prepare` reads and refuses, `complete` writes.
 
-    `manifested` are the manifest's settings, `amendment` those to change.
+    `manifested` are the manifest's settings, `amendment` those to change. `history` is the ledger as far as it was
+    read, and is read on.
     """
 
+    history: History
     manifested: TrainerSettings
     amendment: Mapping[str, object]
     broker: Broker
@@ -158,25 +165,29 @@ class TakeOver:
 
     def prepare(self) -> Prepared:
         """Do as a reader alone all that can fail: a trainer that is at work goes on if this one is refused."""
-        history = read_history(self.broker, self.topics)
-        ledger = history.state
+        self.history.read_on(self.broker, self.topics)
+        ledger = self.history.state
         if ledger.is_closed:
-            return Prepared(history=history, restored=None)
+            return self._prepared(None)
         in_force, _ = self._amended(ledger)
         if not ledger.has_genesis:
             self.engine.start(self.manifested.model_path)
-            return Prepared(history=history, restored=None)
+            return self._prepared(None)
         self._check_partitions(ledger)
         check_retained(self.broker, self.topics.samples, ledger.low_water_marks)
         restored = restore_engine(
             self.engine,
-            self._recording(history),
+            self._recording,
             self.checkpoints.complete(),
             allow_rebase=in_force.trainer.allow_rebase,
         )
         if restored.checkpoint is not None:
             self.checkpoints.newest_version = restored.checkpoint.version
-        return Prepared(history=history, restored=restored)
+        return self._prepared(restored)
+
+    def _prepared(self, restored: Restored | None) -> Prepared:
+        history = self.history
+        return Prepared(version=history.state.version, rebases=frozenset(history.rebases), restored=restored)
 
     def complete(self, prepared: Prepared, writer: LedgerWriter) -> tuple[LedgerState, TrainerSettings]:
         """Bring ledger and engine to where the next step begins, now that nobody else writes.
@@ -184,16 +195,19 @@ class TakeOver:
         Returns the ledger and the settings in force there. Leaves a closed run alone. Raises Expired where another
         trainer began the run from other weights, or gave it others, since `prepare`: the engine cannot follow that.
         """
-        history = read_history(self.broker, self.topics)
+        history = self.history
+        history.read_on(self.broker, self.topics)
         ledger = history.state
         if ledger.is_closed:
             return ledger, self.manifested
-        if not ledger.has_genesis:
-            self._begin(ledger, writer)
-        other_weights = self._caught_up(prepared, history)
+        other_weights = None
+        if ledger.has_genesis:
+            other_weights = self._caught_up(prepared)
+        else:
+            self._begin(writer)
         in_force, changes = self._amended(ledger)
         if changes:
-            _commit(ledger, writer, amend_record(ledger, changes, in_force.freshness))
+            _commit(history, writer, amend_record(ledger, changes, in_force.freshness))
             log.info(
                 "settings changed",
                 revision=ledger.revision,
@@ -201,9 +215,9 @@ class TakeOver:
                 **{key.replace(".", "_"): value for key, value in changes.items()},
             )
             before = settings_at(self.manifested, ledger, ledger.revision - 1)
-            self._tell_new_rate(history, before, in_force)
+            self._tell_new_rate(before, in_force)
         if other_weights is not None:
-            self._rebase(history, writer, other_weights, in_force)
+            self._rebase(writer, other_weights, in_force)
         self.engine.change_settings(in_force.step_settings)
         return ledger, in_force
 
@@ -213,23 +227,21 @@ class TakeOver:
         changes = new_changes(settings.amendable, self.amendment, version=ledger.version)
         return (amended(settings, changes) if changes else settings), changes
 
-    def _caught_up(self, prepared: Prepared, history: History) -> RedoneStep | None:
+    def _caught_up(self, prepared: Prepared) -> RedoneStep | None:
         """Redo what another trainer committed since `prepare`; returns the newest step if it gave other weights."""
-        before, restored = prepared.history, prepared.restored
-        if restored is None and history.genesis is None:
-            return None  # this trainer began the run itself
+        history, restored = self.history, prepared.restored
         if restored is None:
             # Another one began it meanwhile, and can write no more: who ended here would leave the run to nobody.
             self._check_begun(history)
-        if history.rebases != before.rebases:
+        if history.rebases != prepared.rebases:
             raise Expired(_moved_on.format(what="gave the run other weights"))
-        if restored is not None and history.state.version == before.state.version:
+        if restored is not None and history.state.version == prepared.version:
             return restored.other_weights
-        begin = 0 if restored is None else before.state.version
+        begin = 0 if restored is None else prepared.version
         in_force, _ = self._amended(history.state)
         return redo_recorded(
             self.engine,
-            self._recording(history),
+            self._recording,
             range(begin + 1, history.state.version + 1),
             allow_rebase=in_force.trainer.allow_rebase,
         )
@@ -240,17 +252,18 @@ class TakeOver:
         if self.store.publish(0, self.engine.export_weights()).sha256 != history.state.weights[0]:
             raise Expired(_moved_on.format(what="began the run from other weights"))
 
-    def _recording(self, history: History) -> Recording:
+    @property
+    def _recording(self) -> Recording:
         return Recording(
             broker=self.broker,
             topics=self.topics,
             store=self.store,
             downloads=self.manifested.downloads,
             settings=self.manifested,
-            history=history,
+            history=self.history,
         )
 
-    def _begin(self, ledger: LedgerState, writer: LedgerWriter) -> None:
+    def _begin(self, writer: LedgerWriter) -> None:
         """Publish version 0 and commit genesis."""
         settings = self.manifested
         notice = self.store.publish(0, self.engine.export_weights())
@@ -264,7 +277,7 @@ class TakeOver:
             num_partitions=settings.broker.samples_partitions,
             versions=versions,
         )
-        _commit(ledger, writer, record, notice)
+        _commit(self.history, writer, record, notice)
 
     def _check_partitions(self, ledger: LedgerState) -> None:
         # group_id mod the number of partitions says where a group's samples are, so the number is the run's.
@@ -275,9 +288,9 @@ class TakeOver:
                 f"broker.samples_partitions is {expected}; a run keeps the number it began with: set it to {recorded}"
             )
 
-    def _tell_new_rate(self, history: History, before: TrainerSettings, after: TrainerSettings) -> None:
+    def _tell_new_rate(self, before: TrainerSettings, after: TrainerSettings) -> None:
         """Say where the learning rate jumps: its schedule ends with the run, so another length is another schedule."""
-        taken = sum(len(history.step(version).learning_rates) for version in history.steps)
+        taken = self.history.num_optimizer_steps
         change = rate_change(taken, before.step_settings, after.step_settings)
         if change is not None:
             log.warning(
@@ -287,11 +300,9 @@ class TakeOver:
                 rate_after=change[1],
             )
 
-    def _rebase(
-        self, history: History, writer: LedgerWriter, step: RedoneStep, in_force: TrainerSettings
-    ) -> None:
+    def _rebase(self, writer: LedgerWriter, step: RedoneStep, in_force: TrainerSettings) -> None:
         """Go on from the weights that redo gave: publish them under a new version, say how far they are, checkpoint."""
-        ledger, recording = history.state, self._recording(history)
+        ledger, recording = self.history.state, self._recording
         published = read_notices(self.broker, self.topics, ledger)[ledger.version]
         distance = weights_distance(step.weights, self.store.fetch(published, recording.downloads))
         reason = compare_environment(recording.genesis, self.engine.describe()).named_differences
@@ -303,16 +314,16 @@ class TakeOver:
             reason or "no difference of machine type and versions is known",
             in_force.freshness,
         )
-        _commit(ledger, writer, record, notice)
+        _commit(self.history, writer, record, notice)
         log.warning("rebased", version=ledger.version, max_difference=distance.max_absolute, reason=reason)
         # A redo gives these weights nowhere else, so the next trainer must find them in a checkpoint.
         self.checkpoints.save(ledger, keep=in_force.trainer.keep_checkpoints)
 
 
 def _commit(
-    ledger: LedgerState, writer: LedgerWriter, record: LedgerRecord, weights: WeightVersion | None = None
+    history: History, writer: LedgerWriter, record: LedgerRecord, weights: WeightVersion | None = None
 ) -> None:
-    ledger.apply(record, writer.commit(record, weights=weights))
+    history.add(writer.commit(record, weights=weights))
 
 
 def _log_ready(run: str, ledger: LedgerState, epoch: TrainerEpoch) -> None:
@@ -336,56 +347,4 @@ def _voice(
         version=ledger.version,
         clock=clock,
         gauge=metrics.trainer_standing_still_seconds,
-    )
-
-
-def _control_reader(
-    settings: TrainerSettings, broker: Broker, topics: RunTopics, ledger: LedgerState, epoch: TrainerEpoch
-) -> ControlReader:
-    return ControlReader(
-        broker,
-        topics,
-        epoch,
-        num_task_partitions=settings.broker.max_workers,
-        is_issued=partial(
-            is_issued_by_a_dispatcher,
-            run_seed=settings.run_config.seed,
-            num_replicas=settings.groups.num_replicas,
-        ),
-        closed_groups=ledger.closed_groups.keys(),
-        other_writers=settings.groups.other_writers,
-    )
-
-
-def _sample_limits(settings: TrainerSettings, engine: TrainingEngine, ledger: LedgerState) -> SampleLimits:
-    # The engine of a closed run is not started, and nothing is read there.
-    num_vocabulary = None if ledger.is_closed else vocabulary_size(engine.describe().model_config_json)
-    return SampleLimits(
-        num_partitions=settings.broker.samples_partitions,
-        num_replicas=settings.groups.num_replicas,
-        temperature=settings.sampling_temperature,
-        num_vocabulary=num_vocabulary,
-        max_context_tokens=settings.model.max_context_tokens,
-    )
-
-
-def _sample_stream(
-    settings: TrainerSettings,
-    broker: Broker,
-    topics: RunTopics,
-    ledger: LedgerState,
-    *,
-    limits: SampleLimits,
-    origins: ControlReader,
-) -> SampleStream:
-    """Samples from the low-water marks on."""
-    return SampleStream(
-        broker,
-        topics.samples,
-        ledger.low_water_marks,
-        group_id=topics.trainer_group,
-        limits=limits,
-        origins=origins,
-        max_dead_letters_in_a_row=settings.broker.max_dead_letters_in_a_row,
-        max_record_bytes=settings.broker.max_record_bytes,
     )

@@ -163,4 +163,4 @@ class Decisions(Component):
         )
 
     def _commit(self, record: LedgerRecord, weights: WeightVersion | None = None) -> None:
-        self.ledger.apply(record, self._writer.commit(record, weights=weights))
+        self.ledger.apply(record, self._writer.commit(record, weights=weights).digest)

@@ -76,9 +76,9 @@ def fabricate(
         decisions = opened.enter_context(
             Decisions(broker, topics, trainer_settings(settings, manifest, home))
         )
-        orders = opened.enter_context(Orders(broker, topics, dispatcher_settings(settings)))
+        orders = opened.enter_context(Orders(broker, topics, dispatcher_settings(settings, home)))
         answers = opened.enter_context(
-            Answers(broker, topics, dispatcher_settings(settings), orders.grants, seed)
+            Answers(broker, topics, dispatcher_settings(settings, home), orders.grants, seed)
         )
         consumer = opened.enter_context(broker.consumer(client_id="growth"))
         run = _FabricatedRun(topics, decisions, orders, answers, consumer)

@@ -91,7 +91,7 @@ def start_dispatcher(place: Place) -> Cost:
     broker = place.broker
     settings = Settings.from_manifest(find_run(broker, prefix, place.run).config_json)
     take_over = TakeOver(
-        settings=dispatcher_settings(settings),
+        settings=dispatcher_settings(settings, place.home),
         broker=broker,
         metrics=Metrics(),
         dispatcher_id="growth",

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from schemas import RolloutTask
 
 
+_most_digits = 18
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class OpenTask:
     """A task without its final sample."""
@@ -108,7 +111,7 @@ class CreditLedger:
     def of_worker(self, worker_id: str) -> list[OpenTask]:
         """Open tasks of a worker, oldest first."""
         open_tasks = (self._open[task_id] for task_id in self._by_worker.get(worker_id, ()))
-        return sorted(open_tasks, key=lambda open_task: _sequence(open_task.task_id))
+        return sorted(open_tasks, key=lambda open_task: sequence_of(open_task.task_id))
 
     def num_of_group(self, group_id: int) -> Counter[str]:
         """Open training tasks of a group by worker."""
@@ -196,9 +199,11 @@ def task_id_of(epoch: int, sequence: int) -> str:
 def is_task_id(task_id: str, epoch: int) -> bool:
     """Whether that is how a dispatcher of this epoch names its tasks."""
     head, _, sequence = task_id.partition(".")
-    return head == str(epoch) and sequence.isdecimal() and sequence.isascii()
+    is_number = sequence.isdecimal() and sequence.isascii() and len(sequence) <= _most_digits
+    return head == str(epoch) and is_number
 
 
-def _sequence(task_id: str) -> tuple[int, int]:
+def sequence_of(task_id: str) -> tuple[int, int]:
+    """(epoch, sequence) of such a name: in this order tasks are issued."""
     epoch, _, sequence = task_id.partition(".")
     return (int(epoch), int(sequence))

@@ -1,6 +1,6 @@
 """The dispatcher: the one role that decides which rollout is made, by whom, and when it is taken back.
 
-consumes   control, steps, samples, evaluations, workers (and tasks and dead-letters once, at its start)
+consumes   control, steps, samples, evaluations, workers (and tasks, dead-letters, its snapshot once, at its start)
 produces   tasks, control, `lost` records on samples and evaluations, dead-letters
 waits for  free slots at a worker that serves the version a task needs; room for another group
 on crash   the next dispatcher takes a higher epoch, voids what was under way, and reads its state from the log
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from producers.dispatcher.reader import LogReader
     from producers.dispatcher.sender import TaskSender
     from producers.dispatcher.settings import DispatcherSettings
+    from producers.dispatcher.snapshot_writer import SnapshotWriter
     from producers.dispatcher.state import DispatcherState
     from rollog.kernel.broker.ports import Consumer, Producer
     from rollog.kernel.metrics import Metrics
@@ -52,6 +53,7 @@ class DispatcherParts:
     sender: TaskSender
     leases: LeaseKeeper
     issuer: Issuer
+    snapshots: SnapshotWriter
 
 
 class Dispatcher(Component):
@@ -86,6 +88,7 @@ class Dispatcher(Component):
         self._sender = parts.sender
         self._leases = parts.leases
         self._issuer = parts.issuer
+        self._snapshots = parts.snapshots
         self._stop_sent_at: float | None = None
         self.state = parts.state
         self.epoch = parts.epoch
@@ -105,6 +108,7 @@ class Dispatcher(Component):
             self.run_once()
             stop.wait(gather_seconds)
         self._sender.flush()
+        self._snapshots.write_last(self._clock())
         log.info("dispatcher leaves", epoch=self.epoch, closed=self.state.is_run_closed)
 
     def close(self) -> None:
@@ -123,6 +127,8 @@ class Dispatcher(Component):
         for record in records:
             self._reader.take_in(record, now)
         self.state.check_epoch(self.epoch)
+        # Before anything is sent in this turn: what a snapshot tells of is acknowledged.
+        self._snapshots.write_if_due(now)
         self._leases.keep_contact(now)
         self._leases.end_leases(now)
         self._leases.reconcile(now)

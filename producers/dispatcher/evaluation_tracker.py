@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from schemas import Status
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from rollog.settings.generation import EvaluationConfig
     from schemas import RolloutTask, Sample
 
@@ -39,12 +41,15 @@ class WantedEvaluation:
 
 @dataclass(slots=True)
 class _Evaluation:
+    """With `is_over` nothing is asked any more, whatever comes, and the rest is empty: a run has many of these."""
+
     pending: deque[int] = field(default_factory=deque)
     live: dict[int, str] = field(default_factory=dict)
     done: set[int] = field(default_factory=set)
     attempts: dict[int, int] = field(default_factory=dict)
     is_started: bool = False
     is_released: bool = False
+    is_over: bool = False
 
 
 class EvaluationTracker:
@@ -71,7 +76,7 @@ class EvaluationTracker:
     def issued(self, task: RolloutTask) -> None:
         """Note a task of kind evaluation that is in the log."""
         evaluation = self._of(task)
-        if evaluation is None:
+        if evaluation is None or evaluation.is_over:
             return
         index = task.group_id
         evaluation.attempts[index] = max(evaluation.attempts.get(index, 0), task.attempt + 1)
@@ -81,7 +86,7 @@ class EvaluationTracker:
     def ended(self, sample: Sample) -> None:
         """Note a record of `evaluations`; an attempt without an answer is made again while attempts are left."""
         evaluation = self._of(sample)
-        if evaluation is None:
+        if evaluation is None or evaluation.is_over:
             return
         index = sample.group_id
         if sample.status is Status.FINISHED:
@@ -91,7 +96,7 @@ class EvaluationTracker:
     def lost(self, task: RolloutTask) -> None:
         """Note that a task of kind evaluation was declared lost."""
         evaluation = self._of(task)
-        if evaluation is not None:
+        if evaluation is not None and not evaluation.is_over:
             self._ended(evaluation, task.group_id, task.task_id)
 
     def unanswered(self) -> list[EvaluationKey]:
@@ -128,16 +133,46 @@ class EvaluationTracker:
             if key.version == version and evaluation.is_started
         )
 
+    def to_plain(self) -> list[list[Any]]:
+        """What the log says of every evaluation, as JSON has it; of one that is over only that."""
+        return [
+            [key.version, key.name]
+            if evaluation.is_over
+            else [
+                key.version,
+                key.name,
+                sorted(evaluation.done),
+                list(evaluation.attempts.items()),
+                list(evaluation.live.items()),
+            ]
+            for key, evaluation in self._evaluations.items()
+        ]
+
+    def restore(self, plain: Iterable[list[Any]]) -> None:
+        """Bring an empty tracker to where `to_plain` was asked; each evaluation is started anew, as after any start.
+
+        Raises ValueError or TypeError for what `to_plain` did not give.
+        """
+        for version, name, *rest in plain:
+            evaluation = self._get(EvaluationKey(int(version), str(name)))
+            if not rest:
+                evaluation.is_over = True
+                continue
+            done, attempts, live = rest
+            evaluation.done = {int(index) for index in done}
+            evaluation.attempts = {int(index): int(number) for index, number in attempts}
+            evaluation.live = {int(index): str(task_id) for index, task_id in live}
+
     def _start_one(self, evaluation: _Evaluation) -> None:
         if evaluation.is_started:
             return
         evaluation.is_started = True
+        if evaluation.is_over:
+            return
         evaluation.pending = deque(
             index
             for index in range(self._num_prompts)
-            if index not in evaluation.done
-            and index not in evaluation.live
-            and evaluation.attempts.get(index, 0) < self._config.max_attempts
+            if index not in evaluation.live and not self._is_done(evaluation, index)
         )
 
     def _ended(self, evaluation: _Evaluation, index: int, task_id: str) -> None:
@@ -147,6 +182,20 @@ class EvaluationTracker:
         is_covered = index in evaluation.done or index in evaluation.live or index in evaluation.pending
         if evaluation.is_started and may_try_again and not is_covered:
             evaluation.pending.append(index)
+        self._end(evaluation)
+
+    def _end(self, evaluation: _Evaluation) -> None:
+        """Forget what is known of an evaluation of which no prompt is to be asked any more."""
+        if evaluation.live or evaluation.pending:
+            return
+        evaluation.is_over = all(self._is_done(evaluation, index) for index in range(self._num_prompts))
+        if evaluation.is_over:
+            evaluation.done.clear()
+            evaluation.attempts.clear()
+
+    def _is_done(self, evaluation: _Evaluation, index: int) -> bool:
+        has_attempts = evaluation.attempts.get(index, 0) < self._config.max_attempts
+        return index in evaluation.done or not has_attempts
 
     def _get(self, key: EvaluationKey) -> _Evaluation:
         return self._evaluations.setdefault(key, _Evaluation())

@@ -7,35 +7,27 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import defaultdict
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
+from producers.dispatcher.group_progress import GroupProgress, Place, reason_of, reasons_by_disposition
 from rollog.rules.admission import max_open_groups
 from rollog.rules.alpha_control import may_become_fresh
 from rollog.rules.freshness import is_stale
 from rollog.rules.limits import ReplicaTally, is_exhausted
 from rollog.rules.members import facts_of_group, fresh_and_ended, is_protected
 from rollog.settings.in_force import section_in_force
-from schemas import CancelReason, Disposition, IssueReason, Rebase, Status, Step
+from schemas import IssueReason, Kind, Rebase, Status, Step
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
+    from producers.dispatcher.credits import OpenTask
     from rollog.rules.headers import SampleHeader
     from rollog.rules.ledger_state import LedgerState
     from rollog.rules.members import GroupFacts
     from rollog.settings.groups import FreshnessConfig, GroupConfig
     from schemas import LedgerRecord, RolloutTask
-
-Place = tuple[int, int]
-
-reasons_by_disposition = {
-    Disposition.STALE: IssueReason.STALE,
-    Disposition.DEAD: IssueReason.DEAD,
-    Disposition.FAILED: IssueReason.FAILED,
-    Disposition.LOST: IssueReason.LOST,
-    Disposition.CANCELLED: IssueReason.CANCELLED,
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,25 +40,6 @@ class Wanted:
     reason: IssueReason
     num_groups_ahead: int
     protected: bool
-
-
-@dataclass(slots=True)
-class GroupProgress:
-    """One open group: which attempts run, which finished samples wait for the ledger's verdict."""
-
-    live: defaultdict[int, set[str]] = field(default_factory=lambda: defaultdict(set))
-    finished: dict[Place, SampleHeader] = field(default_factory=dict)
-    endings: dict[Place, SampleHeader] = field(default_factory=dict)
-    last_attempt: dict[int, int] = field(default_factory=dict)
-    last_reason: dict[int, IssueReason] = field(default_factory=dict)
-
-    def live_replicas(self) -> set[int]:
-        """Replicas with a task under way."""
-        return {replica for replica, tasks in self.live.items() if tasks}
-
-    def finished_replicas(self) -> set[int]:
-        """Replicas with a finished sample that the ledger has not judged."""
-        return {header.replica for header in self.finished.values()}
 
 
 class GroupTracker:
@@ -142,7 +115,7 @@ class GroupTracker:
                 progress.finished[header.place] = header
             else:
                 progress.endings[header.place] = header
-                progress.last_reason[header.replica] = _reason(header)
+                progress.last_reason[header.replica] = reason_of(header)
         self._changed.add(header.group_id)
 
     def judged(self, record: LedgerRecord) -> list[str]:
@@ -176,6 +149,30 @@ class GroupTracker:
             for replica in range(task.replica, task.replica + task.num_replicas):
                 self._progress[task.group_id].live[replica].discard(task.task_id)
             self._changed.add(task.group_id)
+
+    def to_plain(self) -> dict[str, Any]:
+        """What `restore` needs beside the ledger and the open tasks, as JSON has it."""
+        return {
+            "next_group_id": self.next_group_id,
+            "open": self._open,
+            "progress": [[group, progress.to_plain()] for group, progress in self._progress.items()],
+        }
+
+    def restore(self, plain: dict[str, Any], open_tasks: Iterable[OpenTask]) -> None:
+        """Bring an empty tracker to where `to_plain` was asked; samples without a verdict are to be taken in again.
+
+        Raises ValueError, TypeError or KeyError for what `to_plain` did not give.
+        """
+        self.next_group_id = int(plain["next_group_id"])
+        self._open = sorted(int(group) for group in plain["open"])
+        for group, progress in plain["progress"]:
+            self._progress[int(group)] = GroupProgress.from_plain(progress)
+        for open_task in open_tasks:
+            task = open_task.task
+            if task.kind is Kind.TRAINING and task.group_id in self._progress:
+                for replica in open_task.remaining:
+                    self._progress[task.group_id].live[replica].add(task.task_id)
+        self._changed = set(self._progress)
 
     def surplus_tasks(self, group: int) -> list[str]:
         """Open tasks of a group that already has enough finished samples."""
@@ -327,17 +324,3 @@ class GroupTracker:
     def _is_open(self, group: int) -> bool:
         index = bisect_left(self._open, group)
         return index < len(self._open) and self._open[index] == group
-
-
-def _reason(header: SampleHeader) -> IssueReason:
-    if header.defect is not None:
-        return IssueReason.DEAD
-    match header.status:
-        case Status.FAILED:
-            return IssueReason.FAILED
-        case Status.LOST:
-            return IssueReason.LOST
-        case _ if header.cancel_reason == CancelReason.STALE:
-            return IssueReason.STALE
-        case _:
-            return IssueReason.CANCELLED

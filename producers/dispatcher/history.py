@@ -1,4 +1,4 @@
-"""The log as a dispatcher reads it when it takes a run over, and the state folded from it."""
+"""The log as a dispatcher reads it before samples: small topics, and which records of `tasks` are tasks to wait for."""
 
 from __future__ import annotations
 
@@ -6,58 +6,83 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from rollog.rules.reading import control_record, read_ledger_record
+from producers.dispatcher.credits import sequence_of
+from rollog.rules.reading import control_record
 from schemas import DeadLetter, Fence, RolloutTask
 from schemas.codec import SchemaError, decode, decode_as
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from producers.dispatcher.state import DispatcherState
     from rollog.kernel.broker.ports import Record
     from rollog.kernel.broker.topics import RunTopics
-    from schemas import Grant
 
 
 @dataclass(slots=True)
-class History:
-    """What a take-over reads of the log before samples: small records, and tasks that no fence before them voids.
+class SmallTopics:
+    """What is read from the beginning at every start: `control`, the newest record of each worker, dead letters.
 
-    `epoch` is that of the dispatcher that takes over; a fence of a higher one is nobody's and voids nothing. Tasks that
-    `is_issued` does not recognize, or whose id was read before, are nobody's either.
+    These grow with starts and joins, not with samples. Of dead letters only places count that may be read again: those
+    of the dispatcher's own topics.
     """
 
-    epoch: int
-    is_issued: Callable[[RolloutTask], bool]
+    topics: RunTopics
     control: list[Record] = field(default_factory=list)
-    steps: list[Record] = field(default_factory=list)
-    tasks: list[tuple[RolloutTask, int]] = field(default_factory=list)
     workers: dict[bytes | None, Record] = field(default_factory=dict)
     dead_lettered: set[tuple[str, int, int]] = field(default_factory=set)
-    _task_ids: set[str] = field(default_factory=set)
-    _fences: defaultdict[int, int] = field(default_factory=lambda: defaultdict(int))
 
-    def add(self, record: Record, topics: RunTopics) -> None:
+    def add(self, record: Record) -> None:
         """Take in one record; of each worker only the newest is kept."""
-        if record.topic == topics.control:
+        if record.topic == self.topics.control:
             self.control.append(record)
-        elif record.topic == topics.steps:
-            self.steps.append(record)
-        elif record.topic == topics.workers:
+        elif record.topic == self.topics.workers:
             self.workers[record.key] = record
-        elif record.topic == topics.dead_letters:
-            self._add_dead_letter(record)
         else:
-            self._add_task(record)
+            self._add_dead_letter(record)
 
     def _add_dead_letter(self, record: Record) -> None:
         try:
             letter = decode_as(DeadLetter, record.value or b"")
         except SchemaError:
             return  # it names no record that is set aside
-        self.dead_lettered.add((letter.topic, letter.partition, letter.offset))
+        if letter.topic in {self.topics.control, self.topics.workers, self.topics.evaluations}:
+            self.dead_lettered.add((letter.topic, letter.partition, letter.offset))
 
-    def _add_task(self, record: Record) -> None:
+    def fold_control(self, state: DispatcherState, now: float) -> None:
+        """Fold `control` into the state."""
+        for record in self.control:
+            decoded = control_record(record)
+            if decoded is not None:
+                state.on_control(decoded, now)
+
+    def fold_workers(self, state: DispatcherState) -> None:
+        """Note who has left. Heartbeats of the past prove nothing: a worker is a candidate after its next one."""
+        for record in self.workers.values():
+            if record.value is None:
+                state.on_tombstone((record.key or b"").decode(errors="replace"))
+
+
+@dataclass(slots=True)
+class ValidTasks:
+    """Which records of `tasks` are tasks to wait for; its caller passes them in the order of each partition.
+
+    `epoch` is that of the dispatcher that takes over; a fence of a higher one is nobody's and voids nothing. Tasks that
+    `is_issued` does not recognize, or whose id was read before, are nobody's either. `known` is the id (epoch,
+    sequence) of the last task of which a snapshot tells what became of it and of all before: these are not taken again.
+    """
+
+    epoch: int
+    is_issued: Callable[[RolloutTask], bool]
+    known: tuple[int, int] = (0, 0)
+    _task_ids: set[str] = field(default_factory=set)
+    _fences: defaultdict[int, int] = field(default_factory=lambda: defaultdict(int))
+
+    def __post_init__(self) -> None:
+        self._fences.default_factory = lambda: self.known[0]
+
+    def read(self, record: Record) -> Iterator[RolloutTask]:
+        """The task in a record, if that is one and it is valid."""
         try:
             decoded = decode(record.value or b"")
         except SchemaError:
@@ -67,34 +92,14 @@ class History:
                 self._fences[record.partition] = max(self._fences[record.partition], epoch)
             case RolloutTask() as task if task.epoch >= self._fences[record.partition]:
                 # Anybody may be able to write here; the first record of an id is the one a worker takes.
-                if task.task_id not in self._task_ids and self.is_issued(task):
+                if task.task_id in self._task_ids or not self.is_issued(task):
+                    return
+                if sequence_of(task.task_id) > self.known:
                     self._task_ids.add(task.task_id)
-                    self.tasks.append((task, record.offset))
+                    yield task
 
 
-def rebuild(state: DispatcherState, history: History, now: float) -> dict[str, Grant]:
-    """Fold a history into an empty state; returns the live grants by worker.
-
-    Heartbeats of the past prove nothing: a worker is a candidate after its next heartbeat.
-    """
-    for record in history.control:
-        decoded = control_record(record)
-        if decoded is not None:
-            state.on_control(decoded, now)
-    for record in history.steps:
-        state.on_ledger(*read_ledger_record(record))
-    for task, offset in history.tasks:
-        state.on_task(task, _worker_of(task, state), offset)
-    for record in history.workers.values():
-        if record.value is None:
-            state.on_tombstone((record.key or b"").decode(errors="replace"))
-    return {
-        worker.worker_id: worker.grant
-        for worker in state.workers.workers.values()
-        if worker.grant is not None
-    }
-
-
-def _worker_of(task: RolloutTask, state: DispatcherState) -> str:
+def worker_of(task: RolloutTask, state: DispatcherState) -> str:
+    """The worker that a task's grant was given to; empty where the log knows no such grant."""
     grant = state.control.grants.get(task.grant_id)
     return "" if grant is None else grant.worker_id

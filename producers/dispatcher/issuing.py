@@ -75,6 +75,11 @@ class Issuer:
             self._order.num_groups is not None and self._state.groups.next_group_id >= self._order.num_groups
         )
 
+    @property
+    def last_task(self) -> tuple[int, int]:
+        """(epoch, sequence) of the task issued last; sequence 0 before any."""
+        return self._writer.last_task
+
     def cancel_surplus(self) -> None:
         """Take back tasks nobody needs any more, and note which groups lack attempts."""
         for group in self._state.groups.take_changed():

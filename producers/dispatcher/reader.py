@@ -12,7 +12,8 @@ from rollog.kernel.logs import get_logger
 from rollog.rules.control_log import ControlLog
 from rollog.rules.dead_letters import DeadLetterLimit
 from rollog.rules.headers import defective_header
-from rollog.rules.reading import control_record, read_ledger_record, read_sample
+from rollog.rules.ledger_chain import LedgerChain
+from rollog.rules.reading import control_record, read_sample
 from schemas import Kind, RoleStatus, Sample, Status, WorkerStatus
 from schemas.codec import SchemaError, decode, decode_as
 
@@ -65,17 +66,26 @@ class LogReader:
             topics.evaluations: self._take_in_evaluation,
             topics.workers: self._take_in_worker,
         }
+        self._chain = LedgerChain(state.ledger.next_sequence, state.ledger.head)
         self._owned = frozenset({topics.control, topics.evaluations, topics.workers})
         self.ledger_position = 0
+        self.ledger_end = 0
+        """Offset behind the last ledger record that was folded: unlike the position, without what follows it."""
         self.samples_positions = [0] * limits.num_partitions
 
-    def begin_at(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Everything before these positions has been folded already."""
+    def begin_at(self, positions: Mapping[TopicPartition, int], *, ledger_end: int) -> None:
+        """Everything before these positions has been folded already, the last ledger record before `ledger_end`."""
+        self.ledger_end = ledger_end
         for partition, offset in positions.items():
             if partition.topic == self._samples_topic:
                 self.samples_positions[partition.partition] = offset
             elif partition.topic == self._steps_topic:
                 self.ledger_position = offset
+
+    @property
+    def dead_lettered(self) -> frozenset[tuple[str, int, int]]:
+        """Places of the dispatcher's own topics that are set aside."""
+        return frozenset(self._dead_lettered)
 
     def take_in(self, record: Record, now: float) -> None:
         """Fold one record. Raises LedgerError where the ledger is broken, DecodeError for a flood of dead letters."""
@@ -97,8 +107,11 @@ class LogReader:
         self._state.on_control(decoded, now)
 
     def _take_in_ledger(self, record: Record, _now: float) -> None:
-        self._state.on_ledger(*read_ledger_record(record))
+        found = self._chain.take(record)
         self.ledger_position = record.offset + 1
+        if found is not None:
+            self._state.on_ledger(*found)
+            self.ledger_end = record.offset + 1
 
     def _take_in_sample(self, record: Record, _now: float) -> None:
         header, sample = read_sample(record, self._limits)
@@ -120,7 +133,7 @@ class LogReader:
                 defect=str(error),
             )
             open_task = self._state.credits.get(named.task_id)
-            if open_task is not None:
+            if open_task is not None and open_task.task.kind is Kind.EVALUATION:
                 self._state.lose(open_task)
             return
         self._limit.good(record.topic)

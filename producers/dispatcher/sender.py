@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections import defaultdict, deque
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from rollog.kernel.broker.ports import TopicPartition
 from rollog.kernel.crash_points import CrashPoint, reach
+from rollog.kernel.errors import RecordTooLarge
 from rollog.rules.dead_letters import dead_letter
 from schemas import (
     Cancel,
@@ -49,6 +53,8 @@ class TaskSender:
         self._epoch = epoch
         self._max_record_bytes = max_record_bytes
         self._num_samples_partitions = num_samples_partitions
+        self._on_their_way: defaultdict[TopicPartition, deque[Delivery]] = defaultdict(deque)
+        self._acknowledged: dict[TopicPartition, int] = {}
 
     def fence(self, partition: int) -> Delivery:
         """Void the tasks of earlier epochs from here on."""
@@ -98,5 +104,23 @@ class TaskSender:
         """Wait until everything sent is acknowledged."""
         self._producer.flush(flush_seconds)
 
+    def acknowledged(self) -> dict[TopicPartition, int] | None:
+        """The offset behind the last record sent to each partition; None while one is not acknowledged."""
+        for place in self._on_their_way:
+            self._note_acknowledged(place)
+        return None if any(self._on_their_way.values()) else dict(self._acknowledged)
+
     def _send(self, topic: str, partition: int, record: Record) -> Delivery:
-        return self._producer.send(topic, partition, encode(record), headers=headers_of(record))
+        delivery = self._producer.send(topic, partition, encode(record), headers=headers_of(record))
+        place = TopicPartition(topic, partition)
+        self._on_their_way[place].append(delivery)
+        self._note_acknowledged(place)
+        return delivery
+
+    def _note_acknowledged(self, place: TopicPartition) -> None:
+        # Order is kept per partition: nothing behind one that is on its way is acknowledged.
+        deliveries = self._on_their_way[place]
+        while deliveries and deliveries[0].done():
+            with suppress(RecordTooLarge):  # it is in no log
+                self._acknowledged[place] = deliveries[0].offset(timeout_seconds=0) + 1
+            deliveries.popleft()

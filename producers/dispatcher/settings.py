@@ -5,7 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rollog.kernel.snapshot_file import snapshot_seconds
+
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rollog.settings.generation import (
         DataConfig,
         DispatchConfig,
@@ -32,3 +36,6 @@ class DispatcherSettings:
     evaluation: EvaluationConfig
     reward: RewardConfig
     dispatch: DispatchConfig
+    snapshot: Path | None = None
+    """Where this dispatcher keeps its state on disk; None keeps none."""
+    snapshot_every_seconds: float = snapshot_seconds

@@ -1,6 +1,7 @@
 """How a dispatcher takes a run over: everything that happens before its first turn.
 
-0. As a reader alone: read what a dispatcher can be refused for. One that is at work goes on if it comes to that.
+0. As a reader alone: read what a dispatcher can be refused for. One that is at work goes on if it comes to that. A
+   snapshot of an earlier dispatcher, if there is one, saves reading what is older (`producers.dispatcher.snapshot`).
 1. Commit the next epoch to `control`. Whatever an older dispatcher still writes there is void from now on.
 2. Write a fence of that epoch to every tasks partition. Tasks of older epochs behind it are void.
 3. Fetch the end of every topic, then read the log up to these ends and fold it into the state.
@@ -19,28 +20,28 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from producers.dispatcher.dispatcher import Dispatcher, DispatcherParts
-from producers.dispatcher.history import History, rebuild
 from producers.dispatcher.issuing import Issuer
 from producers.dispatcher.leases import LeaseKeeper
-from producers.dispatcher.reader import LogReader
+from producers.dispatcher.rebuilding import Rebuilding
 from producers.dispatcher.sender import TaskSender
-from producers.dispatcher.state import DispatcherState
-from producers.dispatcher.tasks import is_issued_by_a_dispatcher
+from producers.dispatcher.snapshot import folded_log
+from producers.dispatcher.snapshot_writer import SnapshotWriter
 from rollog.kernel.broker.ports import TopicPartition
-from rollog.kernel.broker.reading import read_until
 from rollog.kernel.broker.topics import RunTopics
 from rollog.kernel.logs import get_logger
-from rollog.kernel.metrics import Metrics
+from rollog.kernel.snapshot_file import SnapshotFile
 from rollog.rules.epochs import taken_epoch
-from rollog.rules.headers import SampleLimits
-from schemas import DispatcherEpoch, RolloutTask
+from schemas import DispatcherEpoch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from producers.dispatcher.reader import SetsAside
+    from producers.dispatcher.reader import LogReader
     from producers.dispatcher.settings import DispatcherSettings
-    from rollog.kernel.broker.ports import Broker, Consumer, Producer, Record
+    from producers.dispatcher.snapshot import FoldedLog
+    from producers.dispatcher.state import DispatcherState
+    from rollog.kernel.broker.ports import Broker, Consumer, Producer
+    from rollog.kernel.metrics import Metrics
     from schemas import Grant, Prompt
 
 log = get_logger("dispatcher")
@@ -85,26 +86,23 @@ class TakeOver:
         with ExitStack() as opened:
             producer = opened.enter_context(self.broker.producer(client_id="dispatcher"))
             consumer = opened.enter_context(self.broker.consumer(client_id="dispatcher"))
-            self.check(consumer)
-            dispatcher = self.complete(producer, consumer)
+            folded = self.begin(consumer)
+            self.rebuilding(consumer).check(folded, self.clock())
+            dispatcher = self.complete(producer, consumer, folded)
             opened.pop_all()  # from here on the dispatcher closes them
         return dispatcher
 
-    def check(self, consumer: Consumer) -> None:
-        """Fold, as a reader alone, all that a dispatcher can be refused for: samples and tasks refuse nobody."""
-        ends = consumer.end_offsets(self._partitions())
-        history = self._read_history(consumer, ends, epoch=0)
-        now = self.clock()
-        state = DispatcherState(self.settings, len(self.held_out))
-        rebuild(state, history, now)
-        reader = self._reader(state, _LeftThere(), history, Metrics())
-        evaluations = {place: end for place, end in ends.items() if place.topic == self._topics.evaluations}
-        for record in read_until(consumer, consumer.beginning_offsets(evaluations), evaluations):
-            reader.take_in(record, now)
+    def begin(self, consumer: Consumer) -> FoldedLog:
+        """Where reading begins: at the snapshot of an earlier dispatcher, or at the beginning of the log."""
+        return folded_log(self.settings, len(self.held_out), consumer, self._snapshot_file)
 
-    def complete(self, producer: Producer, consumer: Consumer) -> Dispatcher:
-        """Take the run over with clients that are open; the dispatcher closes them."""
-        settings, topics = self.settings, self._topics
+    def rebuilding(self, consumer: Consumer) -> Rebuilding:
+        """How this dispatcher reads the log."""
+        return Rebuilding(settings=self.settings, num_held_out=len(self.held_out), consumer=consumer)
+
+    def complete(self, producer: Producer, consumer: Consumer, folded: FoldedLog) -> Dispatcher:
+        """Take the run over with clients that are open, on from `folded`; the dispatcher closes them."""
+        settings, topics, rebuilding = self.settings, self._topics, self.rebuilding(consumer)
         epoch = take_epoch(self.broker, topics, self.dispatcher_id)
         sender = TaskSender(
             producer,
@@ -113,22 +111,19 @@ class TakeOver:
             settings.broker.samples_partitions,
             max_record_bytes=settings.broker.max_record_bytes,
         )
-        partitions = self._partitions()
         # Fences before ends: a task of an older epoch that is appended later lies behind a fence and is void.
         fences = fence_partitions(sender, topics, settings.broker.max_workers)
-        ends = consumer.end_offsets(partitions) | fences
-        now = self.clock()
-        history = self._read_history(consumer, ends, epoch)
-        state = DispatcherState(settings, len(self.held_out))
-        grants = rebuild(state, history, now)
-        state.check_epoch(epoch)
-        reader = self._reader(state, sender, history, self.metrics)
-        self._read_results(consumer, reader, ends, now)
-        parts = self._parts(producer, consumer, state, reader=reader, sender=sender, epoch=epoch)
-        _resume_grants(parts.leases, grants.values())
-        consumer.assign(
-            {partition: ends[partition] for partition in partitions if partition.topic != topics.dead_letters}
+        ends = rebuilding.ends() | fences
+        state = folded.state
+        reader = rebuilding.rebuild(
+            folded, ends, epoch=epoch, now=self.clock(), sender=sender, metrics=self.metrics
         )
+        state.check_epoch(epoch)
+        parts = self._parts(producer, consumer, state, reader=reader, sender=sender, epoch=epoch, ends=ends)
+        grants = state.workers.grants
+        _resume_grants(parts.leases, grants)
+        read_once = {topics.tasks, topics.dead_letters}
+        consumer.assign({place: end for place, end in ends.items() if place.topic not in read_once})
         state.cancel_tasks_of_closed_groups()
         self.metrics.dispatcher_epoch.set(epoch)
         log.info("dispatcher ready", epoch=epoch, version=state.ledger.version, grants=len(grants))
@@ -139,64 +134,8 @@ class TakeOver:
         return RunTopics(self.settings.prefix, self.settings.run)
 
     @property
-    def _result_topics(self) -> tuple[str, str]:
-        return (self._topics.samples, self._topics.evaluations)
-
-    def _partitions(self) -> list[TopicPartition]:
-        """Every partition that is read, but those of `tasks`: these end at their fences."""
-        topics = self._topics
-        singles = (topics.control, topics.steps, topics.workers, topics.dead_letters)
-        return [TopicPartition(name, 0) for name in singles] + [
-            TopicPartition(name, partition)
-            for name in self._result_topics
-            for partition in range(self.settings.broker.samples_partitions)
-        ]
-
-    def _read_history(self, consumer: Consumer, ends: Mapping[TopicPartition, int], epoch: int) -> History:
-        """Everything but samples and evaluations: these are folded one by one, and need tasks and ledger before."""
-        read = {
-            partition: end for partition, end in ends.items() if partition.topic not in self._result_topics
-        }
-        history = History(epoch, self._is_issued)
-        for record in read_until(consumer, consumer.beginning_offsets(read), read):
-            history.add(record, self._topics)
-        return history
-
-    def _is_issued(self, task: RolloutTask) -> bool:
-        settings = self.settings
-        return is_issued_by_a_dispatcher(
-            task, settings.run_config.seed, num_replicas=settings.groups.num_replicas
-        )
-
-    def _reader(
-        self, state: DispatcherState, sender: SetsAside, history: History, metrics: Metrics
-    ) -> LogReader:
-        settings = self.settings
-        reader = LogReader(
-            state,
-            self._topics,
-            sender=sender,
-            metrics=metrics,
-            limits=SampleLimits(
-                num_partitions=settings.broker.samples_partitions,
-                num_replicas=settings.groups.num_replicas,
-                temperature=settings.sampling.temperature,
-            ),
-            dead_lettered=history.dead_lettered,
-            max_dead_letters_in_a_row=settings.broker.max_dead_letters_in_a_row,
-        )
-        reader.set_aside_unreadable(history.control, history.workers.values())
-        return reader
-
-    def _read_results(
-        self, consumer: Consumer, reader: LogReader, ends: Mapping[TopicPartition, int], now: float
-    ) -> None:
-        results = {
-            partition: end for partition, end in ends.items() if partition.topic in self._result_topics
-        }
-        for record in read_until(consumer, consumer.beginning_offsets(results), results):
-            reader.take_in(record, now)
-        reader.begin_at(ends)
+    def _snapshot_file(self) -> SnapshotFile:
+        return SnapshotFile(self.settings.snapshot, "dispatcher", self.settings.snapshot_every_seconds)
 
     def _parts(
         self,
@@ -207,6 +146,7 @@ class TakeOver:
         reader: LogReader,
         sender: TaskSender,
         epoch: int,
+        ends: Mapping[TopicPartition, int],
     ) -> DispatcherParts:
         leases = LeaseKeeper(
             self.settings,
@@ -239,14 +179,18 @@ class TakeOver:
             sender=sender,
             leases=leases,
             issuer=issuer,
+            snapshots=SnapshotWriter(
+                self._snapshot_file,
+                self.settings,
+                state,
+                consumer=consumer,
+                reader=reader,
+                sender=sender,
+                issuer=issuer,
+                num_held_out=len(self.held_out),
+                ends=ends,
+            ),
         )
-
-
-class _LeftThere:
-    """In the place of a sender, for who only reads: what cannot be read stays where it is."""
-
-    def dead_letter(self, record: Record, reason: str) -> None:
-        """Write nothing."""
 
 
 def _resume_grants(leases: LeaseKeeper, grants: Iterable[Grant]) -> None:

@@ -14,7 +14,7 @@ from producers.dispatcher.group_tracker import GroupTracker
 from producers.dispatcher.workers import WorkerRegistry
 from rollog.kernel.errors import Superseded
 from rollog.rules.control_log import ControlLog
-from rollog.rules.issued_tasks import IssuedTasks
+from rollog.rules.issued_tasks import IssuedTasks, answers, is_of_task
 from rollog.rules.ledger_state import LedgerState
 from rollog.rules.samples import sample_of_task
 from schemas import (
@@ -47,8 +47,10 @@ lost_by = "dispatcher"
 class DispatcherState:
     """Ledger, groups, evaluations, credits and workers, folded from their topics."""
 
-    def __init__(self, settings: DispatcherSettings, num_held_out: int) -> None:
-        self.ledger = LedgerState()
+    def __init__(
+        self, settings: DispatcherSettings, num_held_out: int, ledger: LedgerState | None = None
+    ) -> None:
+        self.ledger = ledger or LedgerState()
         self.groups = GroupTracker(
             self.ledger, settings.groups, settings.freshness, settings.run_config.num_steps
         )
@@ -139,15 +141,23 @@ class DispatcherState:
             )
             if header.group_id < 0:
                 return
-        self.credits.end(header.task_id, header.replica)
+        open_task = self.credits.get(header.task_id)
+        if open_task is not None and is_of_task(header, open_task.task):
+            self.credits.end(header.task_id, header.replica)
         self.groups.ended(header)
 
     def on_evaluation(self, sample: Sample) -> None:
-        """Fold a record of `evaluations`; one that only its headers identify ends its task all the same."""
-        open_task = self.credits.end(sample.task_id, sample.replica)
+        """Fold a record of `evaluations`, if it answers an open task: anybody may be able to write there.
+
+        One that only its headers identify ends its task all the same.
+        """
+        open_task = self.credits.get(sample.task_id)
+        if open_task is None or not answers(sample, open_task.task):
+            return
+        self.credits.end(sample.task_id, sample.replica)
         if sample.evaluation is not None:
             self.evaluations.ended(sample)
-        elif open_task is not None:
+        else:
             self.evaluations.lost(open_task.task)
 
     def on_worker(self, status: WorkerStatus, now: float) -> None:

@@ -59,6 +59,11 @@ class TaskWriter:
         self._epoch = epoch
         self._sequence = 0
 
+    @property
+    def last_task(self) -> tuple[int, int]:
+        """(epoch, sequence) of the task built last; sequence 0 before any."""
+        return (self._epoch, self._sequence)
+
     def min_version(self, wanted: Wanted, position: IssuePosition) -> int:
         """The version a worker must serve to take the attempt."""
         return min_version(

@@ -104,6 +104,11 @@ class WorkerRegistry:
         return [partition for partition in range(self.num_partitions) if partition not in taken]
 
     @property
+    def grants(self) -> list[Grant]:
+        """The live grants."""
+        return [worker.grant for worker in self.workers.values() if worker.grant is not None]
+
+    @property
     def num_granted(self) -> int:
         """Workers that hold a grant and whose lease runs."""
         return sum(worker.grant is not None and not worker.is_expired for worker in self.workers.values())

@@ -7,8 +7,8 @@ and if the sample says of itself what task and grant say. Dispatcher and trainer
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from dataclasses import astuple, dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Self
 
 from rollog.rules.headers import foreign_header
 from schemas import Kind, Status
@@ -25,6 +25,26 @@ _seed_stride = 0x9E3779B1
 def replica_seed(task_seed: int, index: int) -> int:
     """The sampling seed of the rollout `index` of a task: its own for the first, a function of it for the others."""
     return (task_seed + index * _seed_stride) % (1 << 31)
+
+
+def is_of_task(header: SampleHeader, task: RolloutTask) -> bool:
+    """Whether a record that names a training task can be one of its rollouts."""
+    is_ordered = 0 <= header.replica - task.replica < task.num_replicas
+    return task.kind is Kind.TRAINING and header.group_id == task.group_id and is_ordered
+
+
+def answers(sample: Sample, task: RolloutTask) -> bool:
+    """Whether a record of `evaluations` that names this task is the answer it asked for, or says that none comes."""
+    is_ordered = 0 <= sample.replica - task.replica < task.num_replicas
+    is_same = sample.evaluation is None or (sample.evaluation, sample.pinned_version) == (
+        task.evaluation,
+        task.pinned_version,
+    )
+    is_drawn = sample.status is not Status.FINISHED or sample.seed == replica_seed(
+        task.seed, sample.replica - task.replica
+    )
+    is_for_group = task.kind is Kind.EVALUATION and sample.group_id == task.group_id
+    return is_for_group and is_ordered and is_same and is_drawn and sample.grant_id == task.grant_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +110,29 @@ class IssuedTasks:
 
     def __len__(self) -> int:
         return len(self._tasks)
+
+    def to_plain(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {
+            "tasks": [[task_id, *astuple(task)] for task_id, task in self._tasks.items()],
+            "fences": [
+                [partition, offset, epoch]
+                for partition, fences in self._fences.items()
+                for offset, epoch in fences
+            ],
+        }
+
+    @classmethod
+    def from_plain(cls, plain: dict[str, Any]) -> Self:
+        """What `to_plain` gave. Raises ValueError, TypeError or KeyError for anything else."""
+        read = cls()
+        for task_id, *facts in plain["tasks"]:
+            task = IssuedTask(*facts)
+            read._tasks[str(task_id)] = task
+            read._of_group[int(task.group_id)].append(task_id)
+        for partition, offset, epoch in plain["fences"]:
+            read.add_fence(int(epoch), partition=int(partition), offset=int(offset))
+        return read
 
     def placed(
         self,

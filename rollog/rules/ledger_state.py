@@ -9,6 +9,7 @@ from hashlib import sha256
 
 from rollog.kernel.errors import LedgerError
 from rollog.rules.alpha_control import TakenStep, num_remembered
+from rollog.rules.group_outcomes import GroupOutcomes
 from rollog.rules.limits import ReplicaTally
 from rollog.rules.reasons import unprotected_reasons
 from rollog.settings.in_force import num_steps_in_force
@@ -25,14 +26,16 @@ def record_hash(value: bytes) -> bytes:
 num_weights_digits = 16
 """Of the sha256 of a weights file, as segments carry them."""
 
+_most_replicas = 1 << 16
+
 
 @dataclass(slots=True)
 class LedgerState:
     """The fold of all ledger records so far.
 
-    `tallies` and `stale_versions` hold open groups only. `closed_groups` maps a group to its outcome, `trained` to
-    the replicas that were trained, `stale_versions` to (replica, version) of each stale verdict that counts for
-    protection. `alpha` is in force for the next step; `taken_steps` are the newest ones, from which it is controlled.
+    `tallies` and `stale_versions` hold open groups only; `stale_versions` maps a group to (replica, version) of each
+    stale verdict that counts for protection. `closed_groups` knows how each ended, and which replicas were trained.
+    `alpha` is in force for the next step; `taken_steps` are the newest ones, from which it is controlled.
     `amendments` maps a revision to the settings that changed with it, by dotted key.
     `untrained_in_a_row` counts, by outcome, the groups that were closed since a group was trained last, and
     `filtered_in_a_row`, by reason, those of them that were filtered.
@@ -48,8 +51,7 @@ class LedgerState:
     is_closed: bool = False
     low_water_marks: tuple[int, ...] = ()
     weights: dict[int, str] = field(default_factory=dict)
-    closed_groups: dict[int, Disposition] = field(default_factory=dict)
-    trained: dict[int, frozenset[int]] = field(default_factory=dict)
+    closed_groups: GroupOutcomes = field(default_factory=GroupOutcomes)
     tallies: defaultdict[int, defaultdict[int, ReplicaTally]] = field(
         default_factory=lambda: defaultdict(lambda: defaultdict(ReplicaTally))
     )
@@ -186,10 +188,11 @@ class LedgerState:
             self.stale_versions[group].append((replica, version))
 
     def _mark_trained(self, group: int, replica: int) -> None:
-        trained = self.trained.get(group, frozenset())
-        if replica in trained:
+        if not 0 <= replica < _most_replicas:
+            raise LedgerError(f"group {group}, replica {replica} is trained; no group has such a replica")
+        if self.closed_groups.is_trained(group, replica):
             raise LedgerError(f"group {group}, replica {replica} is trained twice")
-        self.trained[group] = trained | {replica}
+        self.closed_groups.train(group, replica)
 
     def _count_untrained(self, record: LedgerRecord) -> None:
         outcomes = [group.outcome for group in record.closed_groups]
@@ -203,7 +206,7 @@ class LedgerState:
     def _close_group(self, group: int, outcome: Disposition) -> None:
         if group in self.closed_groups:
             raise LedgerError(f"group {group} is closed twice")
-        self.closed_groups[group] = outcome
+        self.closed_groups.close(group, outcome)
 
 
 def filter_reasons(record: LedgerRecord) -> dict[int, str]:

@@ -18,7 +18,7 @@ def current_verdict(header: SampleHeader, ledger: LedgerState) -> tuple[Disposit
     ended = _verdict_on_ending(header)
     if ended is not None:
         return ended
-    if header.replica in ledger.trained.get(header.group_id, ()):
+    if ledger.closed_groups.is_trained(header.group_id, header.replica):
         return (Disposition.DUPLICATE, "")
     if header.group_id in ledger.closed_groups:
         return (Disposition.REDUNDANT, group_closed)

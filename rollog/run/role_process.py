@@ -90,7 +90,7 @@ def dispatcher(context: RoleContext) -> None:
     _refuse_second(context, "dispatcher")
     from producers.dispatcher.role import run_dispatcher  # noqa: PLC0415  # each role imports what it needs alone
 
-    settings = dispatcher_settings(context.run.settings)
+    settings = dispatcher_settings(context.run.settings, context.home)
     run_dispatcher(settings, context.run.broker, context.metrics, context.stop)
 
 

@@ -16,12 +16,13 @@ if TYPE_CHECKING:
     from schemas import RunManifest
 
 
-def dispatcher_settings(settings: Settings) -> DispatcherSettings:
-    """What the dispatcher needs."""
+def dispatcher_settings(settings: Settings, home: Path) -> DispatcherSettings:
+    """What the dispatcher needs; its snapshot lies below `home`."""
     return DispatcherSettings(
         run=settings.run_name,
         prefix=settings.run.prefix,
         run_config=settings.run,
+        snapshot=home / "runs" / settings.run_name / "dispatcher-snapshot.json",
         **_sections(settings, DispatcherSettings),
     )
 

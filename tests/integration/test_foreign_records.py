@@ -91,7 +91,7 @@ def test_a_complete_group_that_was_never_issued_is_dead_and_named(run: FakeRun, 
     assert trainer.ledger.version == 0
     assert set(dispositions(run).values()) == {Disposition.DEAD}
     assert [letter.reason for letter in letters(run)][:1] == ["task 1.60000 of group 6 was never issued"]
-    assert trainer.ledger.closed_groups == {}
+    assert not trainer.ledger.closed_groups
     assert set(trainer.ledger.tallies) == {-1}
 
 

@@ -223,8 +223,7 @@ def a_take_over(driver: DispatcherDriver, **changes: Any) -> TakeOver:
 
 
 def with_broken_ledger(driver: DispatcherDriver) -> TakeOver:
-    driver.producer.send(driver.topics.steps, 0, b"no ledger record")
-    driver.producer.flush(1.0)
+    driver.lose_ledger_begin()
     return a_take_over(driver)
 
 

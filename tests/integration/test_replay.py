@@ -133,7 +133,7 @@ def test_proximal_and_reference_policies_are_the_same_again_in_a_replay(
         used, steps = replayed(recording, begin, 3)
         assert used == checkpoint
         assert [step.differing for step in steps] == [()] * len(steps)
-    statistics = recording.history.step(2).statistics
+    statistics = recording.step(2).statistics
     assert {"mismatch_divergence", "stale_divergence"} & statistics.keys()
     assert {"reference_divergence", "reward_divergence"} & statistics.keys()
     assert any(name.startswith("reward_mean_lag_") for name in statistics)
@@ -159,8 +159,8 @@ def test_a_value_head_and_adapters_are_the_same_again_in_a_replay(tmp_path: Path
         run.wait_until_closed()
         recording = recording_of(broker, trainer_settings(settings, run.manifest, tmp_path), tmp_path / "d")
     assert "peft" in recording.genesis.versions
-    assert len(recording.history.step(2).losses) == 4
-    assert {"value_mean", "value_loss"} <= recording.history.step(2).statistics.keys()
+    assert len(recording.step(2).losses) == 4
+    assert {"value_mean", "value_loss"} <= recording.step(2).statistics.keys()
     for begin, checkpoint in ((0, None), (2, "step-000002")):
         used, steps = replayed(recording, begin, 3)
         assert used == checkpoint
@@ -343,7 +343,7 @@ def test_other_settings_give_other_weights_and_the_answer_is_marked(
     assert [step.version for step in steps] == list(range(begin + 1, num_steps + 1))
     assert all(step.weights_sha256 != step.recorded_sha256 for step in steps)
     for step in steps:
-        body = recording.history.step(step.version)
+        body = recording.step(step.version)
         assert step.recorded.loss == pytest.approx(sum(body.losses) / len(body.losses))
     for name in ("manifest.json", "summary.json"):
         written = json.loads((tmp_path / "answer" / name).read_text())
@@ -408,8 +408,9 @@ def test_what_cannot_be_asked_is_refused(
 
 
 def test_a_plan_for_other_ranks_is_refused(recording: Recording) -> None:
-    genesis = replace(recording.genesis, world_size=2)
-    other = replace(recording, history=replace(recording.history, genesis=genesis))
+    assert recording.history.first is not None
+    first = replace(recording.history.first, body=replace(recording.genesis, world_size=2))
+    other = replace(recording, history=replace(recording.history, first=first))
     with (
         closing(training_engine(recording.settings)) as engine,
         pytest.raises(EngineError, match=r"trained on 2 rank\(s\), here are 1"),

@@ -205,7 +205,5 @@ def test_changes_of_another_version_end_recovery(run: FakeRun, settings: Trainer
     history = read_history(run.broker, run.topics)
     history.state.amendments[1] = {"optimizer.momentum": 0.9}
     recording = replace(recording_of(run.broker, settings, settings.home), history=history)
-    step = history.steps[1]
-    history.steps[1] = replace(step, record=replace(step.record, body=replace(history.step(1), revision=1)))
     with pytest.raises(LedgerError, match="settings of revision 1"):
-        recording.settings_of_step(1)
+        recording.settings_of(replace(recording.step(1), revision=1))

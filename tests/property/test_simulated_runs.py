@@ -180,6 +180,7 @@ plans = st.builds(
     checkpoint_every_steps=st.sampled_from([1, 100]),
     poisoned_prompt=st.sampled_from([None, None, 0]),
     filters=filters,
+    snapshot_every_seconds=st.sampled_from([None, 0.0, 2.0]),
 )
 
 
@@ -196,11 +197,15 @@ def histories(draw: st.DrawFn) -> list[tuple[str, int]]:
     return draw(st.lists(st.tuples(st.sampled_from(frequent), st.integers(0, 15)), min_size=5, max_size=70))
 
 
-def live_through(run: SimulatedRun, history: list[tuple[str, int]]) -> None:
+def live_through(
+    run: SimulatedRun, history: list[tuple[str, int]], *, compare_every: int | None = None
+) -> None:
     events = ordinary | misfortunes
-    for name, seed in history:
+    for number, (name, seed) in enumerate(history):
         events[name](run, seed)
         run.look()
+        if compare_every is not None and number % compare_every == 0:
+            run.compare_snapshots()
     run.finish()
 
 
@@ -247,6 +252,27 @@ def live_with_a_straggler(plan: Plan, history: list[tuple[str, int]], alpha: flo
     between = [event for each in history[:30] for event in (each, ("straggler", straggler))]
     with SimulatedRun(quick) as run:
         live_through(run, under_way + between)
+
+
+@pytest.mark.timeout(300)
+@settings(common, derandomize=True, max_examples=20)
+@given(plan=plans, history=histories(), seconds=st.sampled_from([0.0, 0.0, 1.0]))
+def test_whatever_happens_a_snapshot_and_what_follows_it_say_what_the_whole_log_says(
+    plan: Plan, history: list[tuple[str, int]], seconds: float
+) -> None:
+    with SimulatedRun(replace(plan, snapshot_every_seconds=seconds)) as run:
+        live_through(run, history, compare_every=4)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@settings(common, max_examples=1000)
+@given(plan=plans, history=histories(), seconds=st.sampled_from([0.0, 0.0, 1.0]))
+def test_whatever_else_happens_a_snapshot_and_what_follows_it_say_what_the_whole_log_says(
+    plan: Plan, history: list[tuple[str, int]], seconds: float
+) -> None:
+    with SimulatedRun(replace(plan, snapshot_every_seconds=seconds)) as run:
+        live_through(run, history, compare_every=1)
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from producers.dispatcher.settings import DispatcherSettings
@@ -100,6 +101,13 @@ class DispatcherDriver:
         for _ in range(times):
             dispatcher.run_once()
 
+    def lose_ledger_begin(self) -> None:
+        """Steps of a ledger whose genesis is not there."""
+        builder = LedgerBuilder()
+        for _ in range(2):
+            self.producer.send(self.topics.steps, 0, encode(builder.step()))
+        self.producer.flush(1.0)
+
     def publish_ledger(self) -> None:
         """Write the ledger records that were built since the last call."""
         for record in self.ledger.records[self._num_published :]:
@@ -137,7 +145,7 @@ class DispatcherDriver:
             "evaluation": task.evaluation,
             "pinned_version": task.pinned_version,
         }
-        sample = a_sample(task.group_id, task.replica, **(values | changes))
+        sample = replace(a_sample(task.group_id, task.replica, **values), **changes)
         topic = self.topics.samples if task.evaluation is None else self.topics.evaluations
         return self.write_sample(topic, task.sample_partition, sample)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -35,6 +35,7 @@ from rollog.settings.run import BrokerConfig, LastBatch, ModelConfig, RunConfig
 from rollog.settings.training import AlgorithmConfig, OptimizerConfig, TrainerConfig
 from schemas import Prompt, RolloutTask
 from schemas.codec import decode
+from support.rebuilt_state import facts_of_state, facts_of_trainer, rebuilt_state
 from support.run_auditor import RunAuditor
 from support.simulated_parts import InstantBroker, Killed, SlowProducer
 from support.simulated_worker import SimulatedWorker
@@ -81,6 +82,8 @@ class Plan:
     checkpoint_every_steps: int = 100
     poisoned_prompt: int | None = None
     max_untrained_in_a_row: int = 1000
+    snapshot_every_seconds: float | None = None
+    """How often roles keep their state on disk, at every turn for 0; None keeps none."""
     filters: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -165,6 +168,17 @@ class SimulatedRun(Component):
         for worker in self.workers:
             worker.check_bounds(capacity + prefetch_tasks, self.plan.groups.num_replicas)
 
+    def compare_snapshots(self) -> None:
+        """Hold that the snapshots and what was written since say what the whole log says."""
+        if self.broker.is_paused:
+            return
+        rebuilt = rebuilt_state(self.broker, self._dispatcher_settings)
+        whole = rebuilt_state(self.broker, replace(self._dispatcher_settings, snapshot=None))
+        assert facts_of_state(rebuilt) == facts_of_state(whole)
+        assert facts_of_trainer(self.broker, self.trainer_settings, with_snapshot=True) == facts_of_trainer(
+            self.broker, self.trainer_settings, with_snapshot=False
+        )
+
     # Dispatchers
 
     def start_dispatcher(self) -> None:
@@ -184,7 +198,8 @@ class SimulatedRun(Component):
             held_out=[],
             clock=lambda: self.now,
         )
-        dispatcher = take_over.complete(producer, self.broker.consumer(client_id="dispatcher"))
+        consumer = self.broker.consumer(client_id="dispatcher")
+        dispatcher = take_over.complete(producer, consumer, take_over.begin(consumer))
         self.dispatcher, self.dispatcher_producer = dispatcher, producer
 
     def turn_dispatcher(self) -> None:
@@ -463,6 +478,8 @@ class SimulatedRun(Component):
             evaluation=EvaluationConfig(every_steps=0, sampled=False),
             reward=RewardConfig(function=reward_function, max_in_flight=max_scoring),
             dispatch=DispatchConfig(prefetch_tasks=prefetch_tasks, replicate=self.plan.replicate),
+            snapshot=None if self.plan.snapshot_every_seconds is None else self.home / "dispatcher.json",
+            snapshot_every_seconds=self.plan.snapshot_every_seconds or 0.0,
         )
 
     @property
@@ -486,6 +503,9 @@ class SimulatedRun(Component):
                 checkpoint_every_steps=self.plan.checkpoint_every_steps,
             ),
             weights_uri=f"memory://{self.topics.run}",
+            snapshot_every_seconds=float("inf")
+            if self.plan.snapshot_every_seconds is None
+            else self.plan.snapshot_every_seconds,
             manifest_json=self.manifest_json_of(self)
             if self.manifest_json_of
             else json.dumps(

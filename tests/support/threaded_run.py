@@ -123,7 +123,9 @@ class WholeRun:
     def dispatcher(self) -> Role:
         return self._start(
             "dispatcher",
-            lambda stop: run_dispatcher(dispatcher_settings(self.settings), self.broker, Metrics(), stop),
+            lambda stop: run_dispatcher(
+                dispatcher_settings(self.settings, self.home), self.broker, Metrics(), stop
+            ),
         )
 
     def worker(self) -> Role:

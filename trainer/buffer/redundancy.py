@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from heapq import nlargest
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ class RedundantGroups:
             return False
         closed = self.ledger.closed_groups
         if self._oldest[0] != len(closed):
-            latest = nlargest(self.num_redundant, closed)
+            latest = closed.latest(self.num_redundant)
             oldest = latest[-1] if len(latest) == self.num_redundant else -1
             self._oldest = (len(closed), oldest)
         return group >= self._oldest[1]

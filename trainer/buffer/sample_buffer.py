@@ -128,11 +128,10 @@ class SampleBuffer:
 
     def lacking(self, groups: Iterable[int]) -> list[tuple[int, int]]:
         """Of these groups the ones that are neither complete nor closed, with the number of samples each lacks."""
-        done = self._ledger.closed_groups.keys() | self._pending.closed.keys() | self._ready.keys()
         return [
             (group, self._groups.group_size - len({header.replica for header in self._fresh(group)}))
             for group in groups
-            if group not in done
+            if group not in self._ready and not self._is_closed(group)
         ]
 
     @property
@@ -172,8 +171,8 @@ class SampleBuffer:
     def has_every_group(self, last_group_id: int) -> bool:
         """Whether every group up to `last_group_id` is closed or complete."""
         self._close_changed_groups()
-        closed = self._ledger.closed_groups.keys() | self._pending.closed.keys()
-        return all(group in closed or group in self._ready for group in range(last_group_id + 1))
+        # From the newest on: what lacks is among them, and those before are as many as the run is old.
+        return all(group in self._ready or self._is_closed(group) for group in range(last_group_id, -1, -1))
 
     def verdicts_for(
         self, batch: Sequence[ReadyGroup] = ()
@@ -270,7 +269,7 @@ class SampleBuffer:
         while self._changed:
             group = self._changed.pop()
             self._ready.pop(group, None)
-            if group in self._ledger.closed_groups or group in self._pending.closed:
+            if self._is_closed(group):
                 continue
             facts = self._facts(group)
             if facts.refused_as is not None:
@@ -280,6 +279,10 @@ class SampleBuffer:
                 self._ready[group] = ready_group(group, facts.members, self._ledger.version)
             elif _closes_short(facts, self._groups, self._freshness):
                 self._end_group(group, Disposition.INCOMPLETE, {}, closed_short)
+
+    def _is_closed(self, group: int) -> bool:
+        """Whether it is closed in the ledger, or will be by the next record."""
+        return group in self._ledger.closed_groups or group in self._pending.closed
 
     def _facts(self, group: int) -> GroupFacts:
         return facts_of_group(
@@ -299,12 +302,13 @@ class SampleBuffer:
         timeout = self._groups.timeout_seconds
         if timeout is None:
             return
-        closed = self._ledger.closed_groups.keys() | self._pending.closed.keys()
         # Groups of which everything failed so far have no candidate, but they have begun.
-        begun = (
-            {*self._candidates, *self._pending.endings, *self._ledger.tallies} - closed - self._ready.keys()
-        )
-        self._begun = {group: self._begun.get(group, now_seconds) for group in begun if group >= 0}
+        begun = {*self._candidates, *self._pending.endings, *self._ledger.tallies} - self._ready.keys()
+        self._begun = {
+            group: self._begun.get(group, now_seconds)
+            for group in begun
+            if group >= 0 and not self._is_closed(group)
+        }
         for group, since in self._begun.items():
             if now_seconds - since >= timeout:
                 self._end_group(group, Disposition.INCOMPLETE, {}, timed_out)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING
 
+from consumers.ledger import LedgerEntry
 from rollog.kernel.broker.ports import TopicPartition
 from rollog.kernel.crash_points import CrashPoint, reach
 from rollog.kernel.errors import BrokerTimeout, ProducerFenced, RecordTooLarge
@@ -72,19 +73,19 @@ class LedgerWriter(Component):
         *,
         weights: WeightVersion | None = None,
         dead_letters: Sequence[DeadLetter] = (),
-    ) -> bytes:
-        """Commit one ledger record and what belongs to it; returns the record's hash.
+    ) -> LedgerEntry:
+        """Commit one ledger record and what belongs to it; returns the record with its place and hash.
 
         `weights` must be durable already. Raises RecordTooLarge before anything is sent; BrokerTimeout (outcome
         unknown: exit and recover), Superseded (never restart) or Expired (start again).
         """
         value = self._encoded(record)
         try:
-            self._transact(record, value, weights, dead_letters)
+            offset = self._transact(record, value, weights, dead_letters)
         except (ProducerFenced, BrokerTimeout) as error:
             # Who was suspended in a commit only knows that time has passed; the log knows of a successor.
             raise why_ended(self._broker, self._topics.control, self.epoch, error) from error
-        return record_hash(value)
+        return LedgerEntry(record=record, offset=offset, digest=record_hash(value))
 
     def _transact(
         self,
@@ -92,11 +93,11 @@ class LedgerWriter(Component):
         value: bytes,
         weights: WeightVersion | None,
         dead_letters: Sequence[DeadLetter],
-    ) -> None:
+    ) -> int:
         producer = self._producer
         producer.begin()
         reach(CrashPoint.TRANSACTION_OPEN)
-        producer.send(self._topics.steps, 0, value, headers=headers_of(record))
+        sent = producer.send(self._topics.steps, 0, value, headers=headers_of(record))
         if weights is not None:
             producer.send(
                 self._topics.weights,
@@ -117,6 +118,7 @@ class LedgerWriter(Component):
         reach(CrashPoint.FUTURES_PENDING)
         producer.commit(self._commit_seconds)
         reach(CrashPoint.COMMIT_SENT)
+        return sent.offset(timeout_seconds=0.0)
 
     def _encoded(self, record: LedgerRecord) -> bytes:
         value = encode(record)

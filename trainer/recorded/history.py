@@ -6,13 +6,14 @@ read again.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from consumers.ledger import LedgerEntry, read_ledger
+from consumers.ledger import LedgerEntry, StoredLedger, ledger_entry
 from consumers.references import read_referenced
-from rollog.kernel.broker.reading import read_to_end
+from rollog.kernel.broker.ports import TopicPartition
+from rollog.kernel.broker.reading import read_to_end, read_until
 from rollog.kernel.errors import LedgerError
 from rollog.rules.ledger_state import LedgerState
 from schemas import Disposition, Genesis, Rebase, Step, WeightVersion
@@ -23,17 +24,48 @@ if TYPE_CHECKING:
 
     from rollog.kernel.broker.ports import Broker, Consumer
     from rollog.kernel.broker.topics import RunTopics
-    from schemas import Sample
+    from schemas import LedgerRecord, Sample
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class History:
-    """The ledger as read: its fold, the steps by the version they made, and the versions that rebases made."""
+    """The ledger as far as it was read: its fold, and where the records stand that are read again.
 
-    state: LedgerState
-    genesis: Genesis | None
-    steps: dict[int, LedgerEntry]
-    rebases: frozenset[int] = frozenset()
+    `steps` maps a version to the offset of the step that made it, `rebases` are the versions that rebases made, `end`
+    is the offset behind the last record. Of the records themselves only genesis is kept.
+    """
+
+    state: LedgerState = field(default_factory=LedgerState)
+    first: LedgerRecord | None = None
+    steps: dict[int, int] = field(default_factory=dict)
+    rebases: set[int] = field(default_factory=set)
+    num_optimizer_steps: int = 0
+    end: int = 0
+
+    @property
+    def genesis(self) -> Genesis | None:
+        """What the run began with; None while the ledger is empty."""
+        body = None if self.first is None else self.first.body
+        return body if isinstance(body, Genesis) else None
+
+    def add(self, entry: LedgerEntry) -> None:
+        """Fold one more record. Raises LedgerError where it does not follow."""
+        record = entry.record
+        self.state.apply(record, entry.digest)
+        match record.body:
+            case Genesis():
+                self.first = record
+            case Step() as body:
+                self.steps[record.version] = entry.offset
+                self.num_optimizer_steps += len(body.learning_rates)
+            case Rebase():
+                self.rebases.add(record.version)
+        self.end = entry.offset + 1
+
+    def read_on(self, broker: Broker, topics: RunTopics) -> None:
+        """Read the ledger to its end. Raises LedgerError where its chain is broken."""
+        for entry in StoredLedger(broker, topics, begin=self.end, state=self.state):
+            self.add(entry)
 
     def continued_as(self, version: int) -> int:
         """The version that training went on from after `version` was made: that of rebases right behind it, if any."""
@@ -45,31 +77,28 @@ class History:
         """Whether a later rebase, not right behind `version`, gave the run other weights than its steps had."""
         return max(self.rebases, default=0) > self.continued_as(version)
 
-    def step(self, version: int) -> Step:
-        """The recorded step that made `version`. Raises LedgerError where no step made it."""
-        entry = self.steps.get(version)
-        if entry is None or not isinstance(entry.record.body, Step):
+    def read_step(self, consumer: Consumer, steps_topic: str, version: int) -> LedgerEntry:
+        """The recorded step that made `version`, read again. Raises LedgerError where none did, or it is gone."""
+        offset = self.steps.get(version)
+        if offset is None:
             made = f"versions 1 to {max(self.steps)}" if self.steps else "no version yet"
             raise LedgerError(f"no recorded step made version {version}; the recorded steps made {made}")
-        return entry.record.body
+        place = TopicPartition(steps_topic, 0)
+        for record in read_until(consumer, {place: offset}, {place: offset + 1}):
+            entry = ledger_entry(record)
+            body = entry.record.body
+            if isinstance(body, Step) and body.weights_sha256 == self.state.weights[version]:
+                return entry
+        raise LedgerError(
+            f"{steps_topic}, offset {offset}, does not hold the step of version {version} any more; restore the topic"
+        )
 
 
 def read_history(broker: Broker, topics: RunTopics) -> History:
-    """Read the ledger to its end. Raises LedgerError where its chain is broken."""
-    state = LedgerState()
-    genesis: Genesis | None = None
-    steps: dict[int, LedgerEntry] = {}
-    rebases: set[int] = set()
-    for entry in read_ledger(broker, topics):
-        state.apply(entry.record, entry.digest)
-        match entry.record.body:
-            case Genesis() as body:
-                genesis = body
-            case Step():
-                steps[entry.record.version] = entry
-            case Rebase():
-                rebases.add(entry.record.version)
-    return History(state=state, genesis=genesis, steps=steps, rebases=frozenset(rebases))
+    """Read the ledger from its beginning to its end. Raises LedgerError where its chain is broken."""
+    history = History()
+    history.read_on(broker, topics)
+    return history
 
 
 def read_notices(broker: Broker, topics: RunTopics, ledger: LedgerState) -> dict[int, WeightVersion]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from rollog.kernel.crash_points import CrashPoint, reach
 from rollog.kernel.errors import EngineError, LedgerError
 from rollog.settings.scopes import planning_keys
+from schemas import Step
 from trainer.checkpoints import usable_checkpoint
 from trainer.recorded.environment import compare_environment
 from trainer.recorded.history import initial_weights, recorded_groups
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from rollog.kernel.broker.ports import Broker
     from rollog.kernel.broker.topics import RunTopics
     from rollog.kernel.weights import WeightsStore
-    from schemas import Genesis, MicroBatch, Step
+    from schemas import Genesis, MicroBatch
     from trainer.checkpoints import Checkpoint
     from trainer.engines.ports import EngineDescription, TrainingEngine
     from trainer.recorded.history import History
@@ -57,9 +58,16 @@ class Recording:
             raise LedgerError(f"{self.topics.steps} is empty: no step has been recorded; train the run first")
         return self.history.genesis
 
-    def settings_of_step(self, version: int) -> TrainerSettings:
-        """The settings under which the step to `version` was taken."""
-        return settings_at(self.settings, self.history.state, self.history.step(version).revision)
+    def step(self, version: int) -> Step:
+        """The recorded step that made `version`. Raises LedgerError where no step made it."""
+        with self.broker.consumer(client_id="trainer-redo") as consumer:
+            body = self.history.read_step(consumer, self.topics.steps, version).record.body
+        assert isinstance(body, Step)
+        return body
+
+    def settings_of(self, step: Step) -> TrainerSettings:
+        """The settings under which a step was taken."""
+        return settings_at(self.settings, self.history.state, step.revision)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,9 +145,11 @@ def redo_steps(
         for version in versions:
             if version in history.rebases:
                 continue
-            recorded = history.step(version)
-            settings = changed_by_type(recording.settings_of_step(version), overrides or {})
-            groups = recorded_groups(history.steps[version], consumer, recording.topics.samples)
+            entry = history.read_step(consumer, recording.topics.steps, version)
+            recorded = entry.record.body
+            assert isinstance(recorded, Step)
+            settings = changed_by_type(recording.settings_of(recorded), overrides or {})
+            groups = recorded_groups(entry, consumer, recording.topics.samples)
             plan: tuple[MicroBatch, ...] = recorded.plan
             if plans_anew:
                 plan = plan_groups(groups, settings.trainer, world_size=world_size, seed=recorded.seed)

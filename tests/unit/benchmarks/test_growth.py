@@ -118,7 +118,7 @@ def test_roles_take_a_fabricated_run_over_where_it_stands(tmp_path: Path) -> Non
         trainer.run_once()
         assert trainer.ledger.version == num_steps
     take_over = TakeOver(
-        settings=dispatcher_settings(run.settings),
+        settings=dispatcher_settings(run.settings, run.home),
         broker=run.broker,
         metrics=Metrics(),
         dispatcher_id="test",

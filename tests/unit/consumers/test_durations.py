@@ -124,6 +124,7 @@ def test_a_broken_chain_is_not_measured() -> None:
     run.genesis()
     run.break_chain()
     run.step(1, reward=0.0, lags={})
+    run.step(2, reward=0.0, lags={})
 
     with pytest.raises(LedgerError):
         measured(run)

@@ -183,6 +183,7 @@ def test_a_broken_chain_is_not_shown_as_progress() -> None:
     run.genesis()
     run.break_chain()
     run.step(1, reward=0.5, lags={"0": 1})
+    run.step(2, reward=0.5, lags={"0": 1})
 
     with RunProgress(run.broker, topics) as progress, pytest.raises(LedgerError):
         progress.poll()

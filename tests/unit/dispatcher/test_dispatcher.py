@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from support.builders import a_header, a_task, groups_config
+from support.builders import a_header, a_sample, a_task, groups_config
 from support.dispatcher_driver import DispatcherDriver, num_partitions
 
 from producers.seeds import derived_seed
@@ -261,6 +262,20 @@ def test_what_a_step_leaves_no_chance_is_cancelled_without_another_heartbeat() -
     assert [(cancel.task_id, cancel.reason) for cancel in cancels] == [(first.task_id, CancelReason.STALE)]
 
 
+def test_what_does_not_belong_on_steps_ends_no_dispatcher() -> None:
+    driver = started_driver()
+    dispatcher = driver.dispatcher()
+    driver.turn(dispatcher)
+    copy = driver.ledger.records[0]
+    for value in (b"garbage", encode(copy), encode(replace(copy, sequence=10**9))):
+        driver.producer.send(driver.topics.steps, 0, value)
+    driver.ledger.step()
+    driver.publish_ledger()
+    driver.turn(dispatcher)
+    assert dispatcher.state.ledger.version == 1
+    driver.turn(driver.dispatcher())  # and none that starts after it
+
+
 def test_a_stale_verdict_brings_the_replica_back() -> None:
     driver = started_driver()
     dispatcher = driver.dispatcher()
@@ -301,6 +316,42 @@ def test_held_out_prompts_go_first_pinned_to_their_version() -> None:
     tasks = driver.tasks()
     assert [task.kind for task in tasks] == [Kind.EVALUATION] * 3 + [Kind.TRAINING]
     assert {(task.pinned_version, task.sampling.temperature) for task in tasks[:3]} == {(0, 0.0)}
+
+
+def test_a_record_of_a_closed_group_ends_no_task_of_another() -> None:
+    driver = started_driver()
+    dispatcher = driver.dispatcher()
+    driver.turn(dispatcher)
+    tasks = driver.tasks()
+    driver.ledger.verdicts([], [ClosedGroup(group_id=0, outcome=Disposition.INCOMPLETE)])
+    driver.publish_ledger()
+    driver.turn(dispatcher)
+    of_other = next(task for task in tasks if task.group_id == 1)
+    driver.end(of_other, group_id=0)
+    driver.turn(dispatcher)
+    assert dispatcher.state.credits.get(of_other.task_id) is not None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"evaluation": "other"}, {"pinned_version": 7}, {"seed": 1}, {"grant_id": "9.9"}, {"group_id": 2}],
+)
+def test_what_answers_no_evaluation_task_ends_none(change: dict[str, Any]) -> None:
+    driver = DispatcherDriver(num_held_out=3, evaluation=EvaluationConfig(every_steps=0, sampled=False))
+    driver.publish_ledger()
+    driver.beat()
+    dispatcher = driver.dispatcher()
+    driver.turn(dispatcher)
+    training, asked = driver.tasks()[3], driver.tasks()[0]
+    driver.end(asked, **change)
+    named = {"task_id": training.task_id, "grant_id": training.grant_id, "seed": training.seed}
+    driver.write_sample(driver.topics.evaluations, 0, a_sample(training.group_id, training.replica, **named))
+    driver.turn(dispatcher)
+    assert dispatcher.state.credits.get(asked.task_id) is not None
+    assert dispatcher.state.credits.get(training.task_id) is not None
+    driver.end(asked)
+    driver.turn(dispatcher)
+    assert dispatcher.state.credits.get(asked.task_id) is None
 
 
 def test_undecodable_records_of_its_topics_are_set_aside_once() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from support.builders import a_task
 
-from producers.dispatcher.history import History
+from producers.dispatcher.history import ValidTasks
 from producers.dispatcher.tasks import is_issued_by_a_dispatcher
 from producers.seeds import derived_seed
 from rollog.kernel.broker.ports import Record
@@ -24,21 +24,21 @@ def on_tasks(value: RolloutTask | Fence, offset: int, partition: int = 0) -> Rec
 
 
 def test_a_task_behind_the_fence_of_a_later_epoch_is_void_on_its_own_partition_only() -> None:
-    history = History(epoch=9, is_issued=lambda task: task.task_id != "2.2")
-    for record in (
+    valid = ValidTasks(epoch=9, is_issued=lambda task: task.task_id != "2.2")
+    records = (
         on_tasks(a_task(0, 0, task_id="1.0", epoch=1), 0),
         on_tasks(Fence(epoch=2), 1),
         on_tasks(Fence(epoch=1), 2),
         on_tasks(a_task(0, 1, task_id="1.1", epoch=1), 3),
         on_tasks(a_task(0, 1, task_id="2.1", epoch=2), 4),
         on_tasks(a_task(0, 2, task_id="1.2", epoch=1), 0, partition=1),
-    ):
-        history.add(record, topics)
-    assert [(task.task_id, offset) for task, offset in history.tasks] == [("1.0", 0), ("2.1", 4), ("1.2", 0)]
+    )
+    read = [(task.task_id, record.offset) for record in records for task in valid.read(record)]
+    assert read == [("1.0", 0), ("2.1", 4), ("1.2", 0)]
 
 
 def test_what_nobody_of_the_run_can_have_issued_is_passed_over() -> None:
-    history = History(epoch=2, is_issued=lambda task: task.seed == 7)
+    valid = ValidTasks(epoch=2, is_issued=lambda task: task.seed == 7)
     records: list[RolloutTask | Fence] = [
         a_task(0, 0, task_id="1.1", seed=7),
         a_task(0, 1, task_id="1.1", seed=7),
@@ -46,9 +46,18 @@ def test_what_nobody_of_the_run_can_have_issued_is_passed_over() -> None:
         Fence(epoch=2**40),
         a_task(1, 0, task_id="1.3", seed=7),
     ]
-    for offset, record in enumerate(records):
-        history.add(on_tasks(record, offset), topics)
-    assert [task.task_id for task, _ in history.tasks] == ["1.1", "1.3"]
+    read = [task for offset, record in enumerate(records) for task in valid.read(on_tasks(record, offset))]
+    assert [task.task_id for task in read] == ["1.1", "1.3"]
+
+
+def test_behind_a_snapshot_only_what_was_issued_later_counts_and_what_its_fences_do_not_void() -> None:
+    valid = ValidTasks(epoch=4, is_issued=lambda _task: True, known=(3, 7))
+    ids = ["2.9", "3.7", "3.8", "3.8", "4.1"]
+    records = [
+        on_tasks(a_task(0, 0, task_id=task_id, epoch=int(task_id[0])), offset)
+        for offset, task_id in enumerate(ids)
+    ]
+    assert [task.task_id for record in records for task in valid.read(record)] == ["3.8", "4.1"]
 
 
 @pytest.mark.parametrize(
@@ -57,6 +66,7 @@ def test_what_nobody_of_the_run_can_have_issued_is_passed_over() -> None:
         ({}, True),
         ({"task_id": "2.1"}, False),
         ({"task_id": "1.-1"}, False),
+        ({"task_id": "1." + "9" * 5000}, False),
         ({"task_id": "1"}, False),
         ({"seed": 1}, False),
         ({"attempt": 1}, False),

@@ -61,8 +61,7 @@ def test_the_end_of_its_block_closes_what_a_dispatcher_holds() -> None:
 def test_a_take_over_that_fails_leaves_nothing_open() -> None:
     broker = RememberingBroker(block_seconds=0.0)
     driver = DispatcherDriver(memory_broker=broker)
-    driver.producer.send(driver.topics.steps, 0, b"no ledger record")
-    driver.producer.flush(1.0)
+    driver.lose_ledger_begin()
     with pytest.raises(LedgerError):
         a_take_over(driver).start()
     broker.require_closed()

@@ -159,11 +159,12 @@ def test_each_role_gets_its_sections() -> None:
     settings = resolved(broker)
     manifest = create_run(broker, settings_named("second"))
 
-    dispatcher = dispatcher_settings(settings)
+    dispatcher = dispatcher_settings(settings, Path("/state"))
     worker = rollout_settings(settings, manifest, Path("/state"), "box")
     trainer = trainer_settings(settings, manifest, Path("/state"))
 
     assert (dispatcher.run, dispatcher.groups) == ("first", settings.groups)
+    assert dispatcher.snapshot == Path("/state/runs/first/dispatcher-snapshot.json")
     assert (worker.name, worker.weights_uri) == ("box", "file:///weights")
     assert (trainer.weights_uri, trainer.manifest_json) == ("file:///weights", manifest.config_json)
 

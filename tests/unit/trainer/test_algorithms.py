@@ -257,7 +257,7 @@ def test_loss_and_gradient_are_those_of_the_slow_reference(algorithm: AlgorithmC
     case = Case(seed)
     loss, gradient = case.gradient(algorithm)
     expected, expected_gradient = case.reference_gradient(algorithm)
-    assert loss == pytest.approx(expected, abs=1e-6)
+    assert loss == pytest.approx(expected, rel=1e-6, abs=1e-6)
     torch.testing.assert_close(gradient, expected_gradient, atol=1e-6, rtol=1e-5)
 
 

@@ -87,7 +87,7 @@ def test_record_notice_letters_and_offsets_are_committed_together(
     memory_broker: MemoryBroker, topics: RunTopics, writer: LedgerWriter
 ) -> None:
     record = replace(a_genesis(), low_water_marks=(1, 2, 3, 4))
-    digest = writer.commit(record, weights=notice, dead_letters=[letter])
+    digest = writer.commit(record, weights=notice, dead_letters=[letter]).digest
     assert digest == record_hash(encode(record))
     assert records_of(memory_broker, topics.steps) == [record]
     assert records_of(memory_broker, topics.weights) == [notice]

@@ -1,0 +1,74 @@
+"""What the dispatcher knows of one open group: which attempts run, ended, or wait for a verdict. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Self
+
+from schemas import CancelReason, Disposition, IssueReason, Status
+
+if TYPE_CHECKING:
+    from rollog.rules.headers import SampleHeader
+
+Place = tuple[int, int]
+
+reasons_by_disposition = {
+    Disposition.STALE: IssueReason.STALE,
+    Disposition.DEAD: IssueReason.DEAD,
+    Disposition.FAILED: IssueReason.FAILED,
+    Disposition.LOST: IssueReason.LOST,
+    Disposition.CANCELLED: IssueReason.CANCELLED,
+}
+
+
+@dataclass(slots=True)
+class GroupProgress:
+    """One open group: which attempts run, which finished samples wait for the ledger's verdict."""
+
+    live: defaultdict[int, set[str]] = field(default_factory=lambda: defaultdict(set))
+    finished: dict[Place, SampleHeader] = field(default_factory=dict)
+    endings: dict[Place, SampleHeader] = field(default_factory=dict)
+    last_attempt: dict[int, int] = field(default_factory=dict)
+    last_reason: dict[int, IssueReason] = field(default_factory=dict)
+
+    def live_replicas(self) -> set[int]:
+        """Replicas with a task under way."""
+        return {replica for replica, tasks in self.live.items() if tasks}
+
+    def finished_replicas(self) -> set[int]:
+        """Replicas with a finished sample that the ledger has not judged."""
+        return {header.replica for header in self.finished.values()}
+
+    def to_plain(self) -> dict[str, Any]:
+        """What tasks and samples say of it that may not be read again, as JSON has it.
+
+        That is neither what runs, for open tasks say that, nor the samples without a verdict, which are read again.
+        """
+        return {
+            "last_attempt": list(self.last_attempt.items()),
+            "last_reason": [(replica, reason.value) for replica, reason in self.last_reason.items()],
+        }
+
+    @classmethod
+    def from_plain(cls, plain: dict[str, Any]) -> Self:
+        """What `to_plain` gave. Raises ValueError, TypeError or KeyError for anything else."""
+        return cls(
+            last_attempt={int(replica): int(attempt) for replica, attempt in plain["last_attempt"]},
+            last_reason={int(replica): IssueReason(reason) for replica, reason in plain["last_reason"]},
+        )
+
+
+def reason_of(header: SampleHeader) -> IssueReason:
+    """Why its replica is issued again after a sample that is no candidate."""
+    if header.defect is not None:
+        return IssueReason.DEAD
+    match header.status:
+        case Status.FAILED:
+            return IssueReason.FAILED
+        case Status.LOST:
+            return IssueReason.LOST
+        case _ if header.cancel_reason == CancelReason.STALE:
+            return IssueReason.STALE
+        case _:
+            return IssueReason.CANCELLED

@@ -1,0 +1,164 @@
+"""Reading the log into a dispatcher's state, as a reader alone: from its beginning, or from a snapshot on.
+
+Topic after topic, because each is judged by those before: control and the small topics, ledger, tasks, then samples and
+evaluations. The ledger is read once: `rebuild` goes on from where `check` has come.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from producers.dispatcher.history import SmallTopics, ValidTasks, worker_of
+from producers.dispatcher.reader import LogReader
+from producers.dispatcher.snapshot import FoldedLog, followed_partitions
+from producers.dispatcher.state import DispatcherState
+from producers.dispatcher.tasks import is_issued_by_a_dispatcher
+from rollog.kernel.broker.ports import TopicPartition
+from rollog.kernel.broker.reading import read_until
+from rollog.kernel.broker.topics import RunTopics
+from rollog.kernel.metrics import Metrics
+from rollog.rules.headers import SampleLimits
+from rollog.rules.ledger_chain import LedgerChain
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from producers.dispatcher.reader import SetsAside
+    from producers.dispatcher.settings import DispatcherSettings
+    from rollog.kernel.broker.ports import Consumer, Record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rebuilding:
+    """How the log of one run is read by one consumer, which is assigned other partitions in every call."""
+
+    settings: DispatcherSettings
+    num_held_out: int
+    consumer: Consumer
+
+    @property
+    def topics(self) -> RunTopics:
+        """Those of the run."""
+        return RunTopics(self.settings.prefix, self.settings.run)
+
+    def ends(self) -> dict[TopicPartition, int]:
+        """The ends of every partition that is read."""
+        small = [TopicPartition(name, 0) for name in (self.topics.control, self.topics.workers)]
+        return self.consumer.end_offsets([*small, *followed_partitions(self.settings)])
+
+    def check(self, folded: FoldedLog, now: float) -> None:
+        """Read all that a dispatcher can be refused for: samples and tasks refuse nobody. Folds the ledger alone.
+
+        Raises LedgerError, TopicMismatch or DecodeError where the run cannot go on.
+        """
+        ends = self.ends()
+        small = self._small_topics(folded, ends)
+        self._fold_ledger(folded, ends)
+        # What is read besides is read again under an epoch: it goes into a state of its own, which nobody keeps.
+        scratch = DispatcherState(self.settings, self.num_held_out)
+        small.fold_control(scratch, now)
+        reader = self._reader(scratch, small, _LeftThere(), Metrics())
+        for record in self._records(folded, ends, self.topics.evaluations):
+            reader.take_in(record, now)
+
+    def rebuild(
+        self,
+        folded: FoldedLog,
+        ends: Mapping[TopicPartition, int],
+        *,
+        epoch: int,
+        now: float,
+        sender: SetsAside | None = None,
+        metrics: Metrics | None = None,
+    ) -> LogReader:
+        """Fold the log up to `ends` into `folded`; returns the reader that goes on from there.
+
+        `epoch` is the newest whose fences count. Without a sender nothing is set aside. Raises as `check`.
+        """
+        state, steps = folded.state, TopicPartition(self.topics.steps, 0)
+        small = self._small_topics(folded, ends)
+        small.fold_control(state, now)
+        self._fold_ledger(folded, ends)
+        self._fold_tasks(folded, ends, epoch)
+        small.fold_workers(state)
+        reader = self._reader(state, small, sender or _LeftThere(), metrics or Metrics())
+        for record in self._records(folded, ends, self.topics.samples, self.topics.evaluations):
+            reader.take_in(record, now)
+        reader.begin_at(ends, ledger_end=folded.positions.get(steps, 0))
+        return reader
+
+    def _small_topics(self, folded: FoldedLog, ends: Mapping[TopicPartition, int]) -> SmallTopics:
+        topics = self.topics
+        small = SmallTopics(topics, dead_lettered=set(folded.dead_lettered))
+        for record in self._records(folded, ends, topics.control, topics.workers, topics.dead_letters):
+            small.add(record)
+        return small
+
+    def _fold_ledger(self, folded: FoldedLog, ends: Mapping[TopicPartition, int]) -> None:
+        ledger = folded.state.ledger
+        chain = LedgerChain(ledger.next_sequence, ledger.head)
+        for record in self._records(folded, ends, self.topics.steps):
+            found = chain.take(record)
+            if found is None:
+                continue
+            folded.state.on_ledger(*found)
+            folded.positions[TopicPartition(record.topic, record.partition)] = record.offset + 1
+
+    def _fold_tasks(self, folded: FoldedLog, ends: Mapping[TopicPartition, int], epoch: int) -> None:
+        is_issued = partial(
+            is_issued_by_a_dispatcher,
+            run_seed=self.settings.run_config.seed,
+            num_replicas=self.settings.groups.num_replicas,
+        )
+        valid = ValidTasks(epoch, is_issued, known=folded.last_task)
+        for record in self._records(folded, ends, self.topics.tasks):
+            for task in valid.read(record):
+                folded.state.on_task(task, worker_of(task, folded.state), record.offset)
+
+    def _records(
+        self, folded: FoldedLog, ends: Mapping[TopicPartition, int], *topics: str
+    ) -> Iterator[Record]:
+        """What is to be read of some topics: from their beginnings, or from where a snapshot has come."""
+        read = {place: end for place, end in ends.items() if place.topic in topics}
+        starts = self.consumer.beginning_offsets(read)
+        for place, beginning in starts.items():
+            position = folded.positions.get(place, 0)
+            if place.topic == self.topics.samples:
+                # Samples without a verdict are not in a snapshot, and all stand above these marks.
+                position = min(position, _low_water_mark(folded.state, place.partition))
+            starts[place] = max(beginning, position)
+        return read_until(self.consumer, starts, read)
+
+    def _reader(
+        self, state: DispatcherState, small: SmallTopics, sender: SetsAside, metrics: Metrics
+    ) -> LogReader:
+        settings = self.settings
+        reader = LogReader(
+            state,
+            self.topics,
+            sender=sender,
+            metrics=metrics,
+            limits=SampleLimits(
+                num_partitions=settings.broker.samples_partitions,
+                num_replicas=settings.groups.num_replicas,
+                temperature=settings.sampling.temperature,
+            ),
+            dead_lettered=small.dead_lettered,
+            max_dead_letters_in_a_row=settings.broker.max_dead_letters_in_a_row,
+        )
+        reader.set_aside_unreadable(small.control, small.workers.values())
+        return reader
+
+
+class _LeftThere:
+    """In the place of a sender, for who only reads: what cannot be read stays where it is."""
+
+    def dead_letter(self, record: Record, reason: str) -> None:
+        """Write nothing."""
+
+
+def _low_water_mark(state: DispatcherState, partition: int) -> int:
+    marks = state.ledger.low_water_marks
+    return marks[partition] if partition < len(marks) else 0

@@ -1,0 +1,78 @@
+"""How a trainer that has taken a run over reads on: `control` and `tasks`, and samples from the low-water marks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from producers.dispatcher.tasks import is_issued_by_a_dispatcher
+from rollog.rules.headers import SampleLimits, vocabulary_size
+from trainer.buffer.sample_stream import SampleStream
+from trainer.control import ControlReader
+
+if TYPE_CHECKING:
+    from rollog.kernel.broker.ports import Broker
+    from rollog.kernel.broker.topics import RunTopics
+    from rollog.rules.ledger_state import LedgerState
+    from schemas import TrainerEpoch
+    from trainer.buffer.sample_stream import Origins
+    from trainer.control import KnownTasks
+    from trainer.engines.ports import TrainingEngine
+    from trainer.settings import TrainerSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogReaders:
+    """Makes the readers of one run; `ledger` is folded to its end, `settings` are those in force there."""
+
+    settings: TrainerSettings
+    broker: Broker
+    topics: RunTopics
+    ledger: LedgerState
+
+    def control(self, epoch: TrainerEpoch, known: KnownTasks) -> ControlReader:
+        """Who reads `control` from its beginning, and of `tasks` what is not `known`."""
+        settings = self.settings
+        return ControlReader(
+            self.broker,
+            self.topics,
+            epoch,
+            num_task_partitions=settings.broker.max_workers,
+            is_issued=partial(
+                is_issued_by_a_dispatcher,
+                run_seed=settings.run_config.seed,
+                num_replicas=settings.groups.num_replicas,
+            ),
+            closed_groups=self.ledger.closed_groups,
+            other_writers=settings.groups.other_writers,
+            known=known,
+        )
+
+    def samples(self, engine: TrainingEngine, origins: Origins) -> SampleStream:
+        """Who reads samples from the low-water marks on."""
+        settings = self.settings
+        return SampleStream(
+            self.broker,
+            self.topics.samples,
+            self.ledger.low_water_marks,
+            group_id=self.topics.trainer_group,
+            limits=self._sample_limits(engine),
+            origins=origins,
+            max_dead_letters_in_a_row=settings.broker.max_dead_letters_in_a_row,
+            max_record_bytes=settings.broker.max_record_bytes,
+        )
+
+    def _sample_limits(self, engine: TrainingEngine) -> SampleLimits:
+        settings = self.settings
+        # The engine of a closed run is not started, and nothing is read there.
+        num_vocabulary = (
+            None if self.ledger.is_closed else vocabulary_size(engine.describe().model_config_json)
+        )
+        return SampleLimits(
+            num_partitions=settings.broker.samples_partitions,
+            num_replicas=settings.groups.num_replicas,
+            temperature=settings.sampling_temperature,
+            num_vocabulary=num_vocabulary,
+            max_context_tokens=settings.model.max_context_tokens,
+        )
