@@ -19,7 +19,7 @@ from rollog.kernel.crash_points import CrashPoint, reach
 from rollog.kernel.disk_room import naming_full_disk
 from rollog.kernel.errors import DiskFull, LedgerError
 from rollog.kernel.logs import get_logger
-from rollog.kernel.private_directory import make_private
+from rollog.kernel.private_directory import make_private, only_for_me
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -98,7 +98,7 @@ class CheckpointStore:
         make_private(self._directory)
         directory.mkdir(mode=0o700)
         write(directory)
-        _only_for_me(directory)
+        only_for_me(directory)
         files = {
             str(path.relative_to(directory)): _synced_sha256(path)
             for path in sorted(directory.rglob("*"))
@@ -205,12 +205,6 @@ def _read(directory: Path) -> Checkpoint | None:
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-
-
-def _only_for_me(directory: Path) -> None:
-    """Take the right to write from everybody else, whatever umask the writer had."""
-    for path in (directory, *directory.rglob("*")):
-        path.chmod(path.stat().st_mode & ~0o022)
 
 
 def _synced_sha256(path: Path) -> str:

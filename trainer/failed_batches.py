@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from rollog.kernel.errors import EngineError
 from rollog.kernel.logs import get_logger
+from rollog.kernel.private_directory import make_private, only_for_me
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -37,6 +38,17 @@ class Suspicion:
     said: str | None = None
     """What training on it alone failed with."""
 
+    @property
+    def outcome(self) -> str | None:
+        """What came of its trials, where it was no good: what was said, or that the process died twice in them."""
+        died = self.num_trials >= most_failures and not self.is_cleared
+        return self.said or ("the process died" if died else None)
+
+    @property
+    def is_tried(self) -> bool:
+        """Whether nothing more is to be learnt of it."""
+        return self.is_cleared or self.outcome is not None
+
 
 @dataclass(slots=True)
 class FailedBatches:
@@ -48,6 +60,8 @@ class FailedBatches:
     | suspect | two steps with it failed, from the same version | it is tried alone |
     | cleared | a step with it alone went well | it is trained again |
     | guilty | a step with it alone failed, or the process died twice in it | it is closed, named |
+
+    Nobody is guilty before all suspects of a batch were tried, nor where every one of several fails.
 
     Example: groups 3 and 4 are in a batch, and a token of group 4 breaks the model. The trainer ends, is started again,
     and ends again. The third one finds both suspect: with group 3 alone a step goes well, with group 4 it fails. It
@@ -87,54 +101,82 @@ class FailedBatches:
         self.path.unlink(missing_ok=True)
 
     def guilty(self, version: int, batch: Iterable[ReadyGroup]) -> dict[int, str]:
-        """Of these groups those that training fails on, with what it said."""
-        known = self.groups if version == self.version else {}
-        return {
-            group.group_id: said
-            for group in batch
-            if (found := known.get(_key(group))) is not None and (said := _verdict(found)) is not None
-        }
-
-    def suspects(self, version: int, batch: Iterable[ReadyGroup]) -> list[ReadyGroup]:
-        """Of these groups those to be tried alone before they are trained again."""
-        known = self.groups if version == self.version else {}
-        return [
-            group
-            for group in batch
-            if (found := known.get(_key(group))) is not None
-            and found.num_failures >= most_failures
-            and not found.is_cleared
-        ]
+        """Of these groups those that training fails on, with what it said; none while one is still to be tried."""
+        said = {group.group_id: found.outcome for group, found in self._known(version, batch)}
+        failed = {group_id: outcome for group_id, outcome in said.items() if outcome is not None}
+        tried = [found for _, found in self._known(version, batch) if found.is_tried]
+        is_every_one = len(failed) == len(tried) > 1
+        return {} if is_every_one or self._untried(version, batch) else failed
 
     def try_alone(
-        self, suspects: Sequence[ReadyGroup], train: Callable[[ReadyGroup], None], engine: TrainingEngine
+        self,
+        version: int,
+        batch: Sequence[ReadyGroup],
+        train: Callable[[ReadyGroup], None],
+        engine: TrainingEngine,
     ) -> None:
-        """Train each suspect alone, from the same state each time. Always raises EngineError: the engine has changed.
+        """Train each suspect of the batch alone, from the same state each time; do nothing without one.
 
-        Where all of several fail, or none does, the samples are not at fault, and nobody is.
+        Raises EngineError after a trial: the engine has changed. Where all of several fail, or none does, the samples
+        are not at fault, and nobody is. An engine that a trial leaves of no use ends the trials: the next trainer goes
+        on with those that are left.
         """
-        directory = self.path.with_name("trial")
-        shutil.rmtree(directory, ignore_errors=True)
-        directory.mkdir(parents=True)
-        engine.save_checkpoint(directory)
-        for group in suspects:
-            self._try(group, train)
-            engine.load_checkpoint(directory)
-        shutil.rmtree(directory)
-        failed = [group.group_id for group in suspects if self.groups[_key(group)].said is not None]
-        if not failed or len(failed) == len(suspects) > 1:
-            said = self.groups[_key(suspects[0])].said or "none of them fails alone"
+        suspects = self._untried(version, batch)
+        if not suspects:
+            return
+        self._try_each(suspects, train, engine)
+        num_left = len(self._untried(version, batch))
+        if num_left:
+            raise EngineError(
+                f"a batch failed twice, and a trial has left the engine of no use; the next trainer tries {num_left} "
+                "more group(s) alone"
+            )
+        guilty = self.guilty(version, batch)
+        if not guilty:
+            said = [found.outcome for _, found in self._known(version, batch) if found.outcome is not None]
             self.succeeded()
             raise EngineError(
-                f"a batch failed twice, and its samples are not at fault ({said}); see what the trainer said before"
+                f"a batch failed twice, and its samples are not at fault ({(*said, 'none of them fails alone')[0]}); "
+                "see what the trainer said before"
             )
-        for group in suspects:
-            found = self.groups[_key(group)]
-            found.num_failures = found.num_failures if found.said is not None else 0
+        for _, found in self._known(version, batch):
+            found.num_failures = found.num_failures if found.outcome is not None else 0
         self._write()
         raise EngineError(
-            f"training fails on group(s) {failed}, tried alone; the next trainer closes them as untrainable"
+            f"training fails on group(s) {sorted(guilty)}, tried alone; the next trainer closes them as untrainable"
         )
+
+    def _try_each(
+        self, suspects: Sequence[ReadyGroup], train: Callable[[ReadyGroup], None], engine: TrainingEngine
+    ) -> None:
+        directory = self.path.with_name("trial")
+        shutil.rmtree(directory, ignore_errors=True)
+        state = directory / "state"
+        make_private(state)
+        try:
+            engine.save_checkpoint(state)
+            only_for_me(state)
+            for group in suspects:
+                self._try(group, train)
+                try:
+                    engine.load_checkpoint(state)
+                except EngineError as error:
+                    log.warning("trials end: the engine cannot be brought back", error=str(error))
+                    return
+        finally:
+            shutil.rmtree(directory, ignore_errors=True)
+
+    def _known(self, version: int, batch: Iterable[ReadyGroup]) -> list[tuple[ReadyGroup, Suspicion]]:
+        known = self.groups if version == self.version else {}
+        return [(group, known[_key(group)]) for group in batch if _key(group) in known]
+
+    def _untried(self, version: int, batch: Iterable[ReadyGroup]) -> list[ReadyGroup]:
+        """Of these groups those to be tried alone before they are trained again."""
+        return [
+            group
+            for group, found in self._known(version, batch)
+            if found.num_failures >= most_failures and not found.is_tried
+        ]
 
     def _try(self, group: ReadyGroup, train: Callable[[ReadyGroup], None]) -> None:
         found = self.groups[_key(group)]
@@ -157,11 +199,6 @@ class FailedBatches:
         partial = self.path.with_suffix(".partial")
         partial.write_text(json.dumps(note))
         partial.replace(self.path)
-
-
-def _verdict(found: Suspicion) -> str | None:
-    died = found.num_trials >= most_failures and not found.is_cleared
-    return found.said or ("the process died" if died else None)
 
 
 def _key(group: ReadyGroup) -> str:

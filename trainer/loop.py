@@ -314,18 +314,12 @@ class Trainer(Component):
 
     def _has_failed_before(self, batch: tuple[ReadyGroup, ...], version: int) -> bool:
         """Close what training fails on. Raises EngineError after suspects have been tried alone."""
+        seed = step_seed(self._settings.seed, version)
+        self._failed.try_alone(version, batch, lambda group: self._train_alone(group, seed), self._engine)
         guilty = self._failed.guilty(version, batch)
         for group, said in guilty.items():
             log.warning("group is untrainable", group=group, error=said)
             self._buffer.close_untrainable(group)
-        suspects = [] if guilty else self._failed.suspects(version, batch)
-        if suspects:
-            seed = step_seed(self._settings.seed, version)
-            self._failed.try_alone(
-                suspects,
-                lambda group: self._train_alone(group, seed),
-                self._engine,
-            )
         return bool(guilty)
 
     def _train_alone(self, group: ReadyGroup, seed: int) -> None:

@@ -17,3 +17,9 @@ def make_private(directory: Path) -> None:
         if not parent.is_dir():
             parent.mkdir(mode=0o700, exist_ok=True)
             parent.chmod(0o700)
+
+
+def only_for_me(directory: Path) -> None:
+    """Take the right to write in a directory, and to what it holds, from everybody else, whatever umask wrote it."""
+    for path in (directory, *directory.rglob("*")):
+        path.chmod(path.stat().st_mode & ~0o022)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import pytest
 from support.small_training import FakeRun, a_group, trainer_settings, turn_until_version
@@ -36,6 +37,27 @@ class PoisonedEngine(SimulatedTrainingEngine):
         if any(sample.token_ids.tobytes() in self._poison for sample in batch.samples):
             raise self._error("index out of range in self")
         return result
+
+
+class FragileEngine(PoisonedEngine):
+    """Of no use once a step has failed, as several ranks and a GPU after an assertion are."""
+
+    def __init__(self, poison: set[bytes]) -> None:
+        super().__init__(poison)
+        self._is_broken = False
+
+    def train_step(self, batch: TrainingBatch) -> StepResult:
+        if self._is_broken:
+            raise EngineError("broken before")
+        self._is_broken = True
+        result = super().train_step(batch)
+        self._is_broken = False
+        return result
+
+    def load_checkpoint(self, directory: Path) -> None:
+        if self._is_broken:
+            raise EngineError("broken before")
+        super().load_checkpoint(directory)
 
 
 class EngineOfALostStore(SimulatedTrainingEngine):
@@ -114,6 +136,61 @@ def test_where_every_group_fails_alone_the_samples_are_not_at_fault(
         with pytest.raises((IndexError, EngineError), match=said):
             train(run, settings, PoisonedEngine(every), 1)
     assert sum(len(record.verdicts) for record in run.ledger()) == 0
+
+
+def test_nobody_is_guilty_of_what_breaks_every_step_and_the_engine_with_it(
+    run: FakeRun, settings: TrainerSettings
+) -> None:
+    responses = send_groups(run, settings, 0, 1)
+    every = responses[0] | responses[1]
+    for said in ("out of range", "out of range", "1 more group", "not at fault", "out of range"):
+        with pytest.raises((IndexError, EngineError), match=said):
+            train(run, settings, FragileEngine(every), 1)
+    assert sum(len(record.verdicts) for record in run.ledger()) == 0
+
+
+def test_an_engine_that_breaks_with_a_trial_still_finds_who_is_guilty(
+    run: FakeRun, settings: TrainerSettings
+) -> None:
+    responses = send_groups(run, settings, 0, 1, 2)
+    for said in ("out of range", "out of range", "1 more group", r"group\(s\) \[0\]"):
+        with pytest.raises((IndexError, EngineError), match=said):
+            train(run, settings, FragileEngine(responses[0]), 1)
+    train(run, settings, FragileEngine(responses[0]), 1)
+    assert [
+        verdict.group_id
+        for record in run.ledger()
+        for verdict in record.verdicts
+        if verdict.reason == untrainable
+    ] == [0, 0]
+
+
+def test_a_trial_leaves_nothing_behind_and_lets_nobody_else_write(
+    run: FakeRun, settings: TrainerSettings
+) -> None:
+    class Looking(PoisonedEngine):
+        modes: ClassVar[list[int]] = []
+
+        def save_checkpoint(self, directory: Path) -> None:
+            super().save_checkpoint(directory)
+            (directory / "more").mkdir()
+
+        def load_checkpoint(self, directory: Path) -> None:
+            paths = (directory.parent, *directory.rglob("*"))
+            self.modes.extend(path.stat().st_mode & 0o022 for path in paths)
+            super().load_checkpoint(directory)
+
+    responses = send_groups(run, settings, 0, 1)
+    before = os.umask(0o002)
+    try:
+        for _ in range(3):
+            with pytest.raises((IndexError, EngineError)):
+                train(run, settings, Looking(responses[0]), 1)
+    finally:
+        os.umask(before)
+    assert Looking.modes
+    assert set(Looking.modes) == {0}
+    assert not settings.failed_batches.with_name("trial").exists()
 
 
 def test_a_failure_that_does_not_come_again_costs_nothing(run: FakeRun, settings: TrainerSettings) -> None:

@@ -344,7 +344,11 @@ def test_what_answers_no_evaluation_task_ends_none(change: dict[str, Any]) -> No
     driver.turn(dispatcher)
     training, asked = driver.tasks()[3], driver.tasks()[0]
     driver.end(asked, **change)
-    named = {"task_id": training.task_id, "grant_id": training.grant_id, "seed": training.seed}
+    named: dict[str, Any] = {
+        "task_id": training.task_id,
+        "grant_id": training.grant_id,
+        "seed": training.seed,
+    }
     driver.write_sample(driver.topics.evaluations, 0, a_sample(training.group_id, training.replica, **named))
     driver.turn(dispatcher)
     assert dispatcher.state.credits.get(asked.task_id) is not None
