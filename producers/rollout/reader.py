@@ -28,6 +28,8 @@ Result = TypeVar("Result")
 _poll_seconds = 0.2
 _most_behind_close = 8
 """Offsets behind the ledger's close record: its commit marker, and those of fenced trainers."""
+_most_behind_version = 32
+"""Offsets behind the newest version, usually: records of verdicts, and markers."""
 
 
 class LogReader:
@@ -72,7 +74,8 @@ class LogReader:
     async def is_foreign(self, notice: WeightVersion) -> bool:
         """Whether the ledger has begun and holds no version with these weights; False where the broker is silent."""
         try:
-            return await self._call(_is_foreign, self._broker, self._topics.steps, notice)
+            # Not on the reader's thread: a poll that waits there would hold up the reload.
+            return await asyncio.to_thread(_is_foreign, self._broker, self._topics.steps, notice)
         except BrokerError as error:
             log.warning("the ledger cannot be asked for a version", version=notice.version, error=str(error))
             return False
@@ -116,15 +119,20 @@ def _ends_closed(broker: Broker, steps_topic: str) -> bool:
 
 def _is_foreign(broker: Broker, steps_topic: str, notice: WeightVersion) -> bool:
     place = TopicPartition(steps_topic, 0)
-    named = notice.sha256.encode()
     with broker.consumer(client_id="ledger-weights") as consumer:
         ends, begins = consumer.end_offsets([place]), consumer.beginning_offsets([place])
-        # Long ledgers are decoded where they name these weights, and nowhere else.
-        naming = [record for record in read_until(consumer, begins, ends) if named in (record.value or b"")]
-    return ends[place] > begins[place] and not any(_makes(record, notice) for record in naming)
+        near = {place: max(begins[place], ends[place] - _most_behind_version)}
+        # The newest version stands at the end; who is behind, or was lied to, reads everything.
+        for begin in (near, begins):
+            if any(_makes(record, notice) for record in read_until(consumer, begin, ends)):
+                return False
+    return ends[place] > begins[place]
 
 
 def _makes(record: Record, notice: WeightVersion) -> bool:
+    # Long ledgers are decoded where they name these weights, and nowhere else.
+    if notice.sha256.encode() not in (record.value or b""):
+        return False
     try:
         decoded = decode_as(LedgerRecord, record.value or b"")
     except SchemaError:

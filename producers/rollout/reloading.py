@@ -6,8 +6,8 @@
                                                     |                                           |
                                                     +----------- session.load_failed <----------+-> session.loaded
 
-A file that cannot be fetched may never have been: then the ledger does not know its version, and the session disowns
-the notice instead.
+Anybody may be able to write a notice. While its file is fetched, the ledger is asked for its version; one that is not
+there is disowned by the session instead.
 """
 
 from __future__ import annotations
@@ -55,22 +55,27 @@ class Reloader:
     async def fetch(self, notice: WeightVersion) -> None:
         """Download the file of a version while rollouts go on."""
         self.report.reload_begins()
-        try:
-            await self.downloads.fetch(notice)
-        except WeightsError as error:
-            if await self.is_foreign(notice):
-                _log.warning(
-                    "weights notice ignored: not in the ledger", version=notice.version, error=str(error)
-                )
-                self.act(self.session.disown(notice))
-                self.beat()
-                return
+        is_foreign, failure = await asyncio.gather(self.is_foreign(notice), self._fetch(notice))
+        if is_foreign:
+            _log.warning("weights notice ignored: the ledger has no such version", version=notice.version)
+            self.downloads.discard()
+            self.act(self.session.disown(notice))
+            self.beat()
+            return
+        if failure is not None:
             # With `drain` the engine goes on: paused, its rollouts would hold up the next attempt for ever.
             if self.reload != "drain":
                 await self._pause()
-            await self._fail(notice, error)
+            await self._fail(notice, failure)
             return
         self.act(self.session.fetched(notice))
+
+    async def _fetch(self, notice: WeightVersion) -> WeightsError | None:
+        try:
+            await self.downloads.fetch(notice)
+        except WeightsError as error:
+            return error
+        return None
 
     async def swap(self, swap: Swap) -> None:
         """Overwrite the engine's weights by the fetched file; tokens from here on are of that version.

@@ -204,7 +204,7 @@ class WorkerSession:
         return self._versions.refused(notice)
 
     def disown(self, notice: WeightVersion) -> list[Action]:
-        """Go on without a version whose file could not be fetched and which the ledger does not know."""
+        """Go on without a version that the ledger does not know."""
         self._versions.disown(notice)
         self._fetched = None
         if self.state is WorkerState.RELOADING:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from safetensors.numpy import save
 from support.builders import LedgerBuilder
 from support.waiting import wait_until
 from support.worker_thread import Stage, a_stage, running
@@ -25,6 +26,7 @@ from schemas import (
     Cancel,
     CancelReason,
     FinishReason,
+    Genesis,
     SamplingParameters,
     Status,
     WeightVersion,
@@ -341,8 +343,11 @@ def test_the_stall_of_a_reload_is_the_mean_over_the_slots_in_use() -> None:
 
 def test_a_notice_of_weights_that_the_ledger_does_not_know_is_left_out(stage: Stage) -> None:
     """Anybody may be able to write it: the worker neither leaves nor stops for it."""
-    ledger = LedgerBuilder()
-    stage.send(stage.topics.steps, ledger.records[0])
+    ledger, initial = LedgerBuilder(), stage.publish(0)
+    genesis = ledger.records[0]
+    assert isinstance(genesis.body, Genesis)
+    body = replace(genesis.body, weights_sha256=initial.sha256)
+    stage.send(stage.topics.steps, replace(genesis, body=body))
     with running(stage, settings=stage.settings(load_attempts=2)):
         stage.give_grant()
         stage.wait_until_serving(0)
@@ -351,7 +356,10 @@ def test_a_notice_of_weights_that_the_ledger_does_not_know_is_left_out(stage: St
         stage.send(stage.topics.weights, replace(forged, version=10**9))
         stage.order(stage.task(0, seed=0))
         assert stage.samples(1)[0].segments[0].version == 0
-        genuine = stage.publish(1)
+        stage.send(stage.topics.weights, replace(initial, version=1))
+        genuine = stage.store.publish(1, save({"w": np.full(2, 1, dtype=np.float32)}))
+        stage.send(stage.topics.steps, ledger.step(weights_sha256=genuine.sha256))
+        stage.send(stage.topics.weights, genuine)
         stage.wait_until_serving(1)
         stage.order(stage.task(1, seed=1))
         assert stage.samples(2)[1].segments[0].weights_digest == genuine.digest
