@@ -99,7 +99,9 @@ class SnapshotWriter:
             dead_lettered={
                 (topic, partition, offset)
                 for topic, partition, offset in self._reader.dead_lettered
-                if topic != evaluations or offset >= positions[TopicPartition(topic, partition)]
+                # Anybody may be able to write a letter; one of a place that does not exist is nothing to remember.
+                if topic != evaluations
+                or offset >= positions.get(TopicPartition(topic, partition), offset + 1)
             },
         )
 

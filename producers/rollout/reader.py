@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from producers.rollout.threads import opened_on
 from rollog.kernel.broker.ports import TopicPartition
 from rollog.kernel.broker.reading import read_until
-from rollog.kernel.errors import BrokerError
-from rollog.kernel.logs import get_logger
 from schemas import LedgerKind, LedgerRecord
 from schemas.codec import SchemaError, decode_as
 
@@ -19,17 +17,12 @@ if TYPE_CHECKING:
 
     from rollog.kernel.broker.ports import Broker, Consumer, Record
     from rollog.kernel.broker.topics import RunTopics
-    from schemas import WeightVersion
-
-log = get_logger("rollout")
 
 Result = TypeVar("Result")
 
 _poll_seconds = 0.2
 _most_behind_close = 8
 """Offsets behind the ledger's close record: its commit marker, and those of fenced trainers."""
-_most_behind_version = 32
-"""Offsets behind the newest version, usually: records of verdicts, and markers."""
 
 
 class LogReader:
@@ -71,15 +64,6 @@ class LogReader:
         """Whether the newest record of the ledger closes the run."""
         return await self._call(_ends_closed, self._broker, self._topics.steps)
 
-    async def is_foreign(self, notice: WeightVersion) -> bool:
-        """Whether the ledger has begun and holds no version with these weights; False where the broker is silent."""
-        try:
-            # Not on the reader's thread: a poll that waits there would hold up the reload.
-            return await asyncio.to_thread(_is_foreign, self._broker, self._topics.steps, notice)
-        except BrokerError as error:
-            log.warning("the ledger cannot be asked for a version", version=notice.version, error=str(error))
-            return False
-
     async def read_tasks(self, partition: int, start_offset: int) -> None:
         """Read this tasks partition from this offset on, and no other."""
         self._tasks = TopicPartition(self._topics.tasks, partition)
@@ -115,30 +99,6 @@ def _ends_closed(broker: Broker, steps_topic: str) -> bool:
         ends = consumer.end_offsets([place])
         begin = max(consumer.beginning_offsets([place])[place], ends[place] - _most_behind_close)
         return any(_is_close(record) for record in read_until(consumer, {place: begin}, ends))
-
-
-def _is_foreign(broker: Broker, steps_topic: str, notice: WeightVersion) -> bool:
-    place = TopicPartition(steps_topic, 0)
-    with broker.consumer(client_id="ledger-weights") as consumer:
-        ends, begins = consumer.end_offsets([place]), consumer.beginning_offsets([place])
-        near = {place: max(begins[place], ends[place] - _most_behind_version)}
-        # The newest version stands at the end; who is behind, or was lied to, reads everything.
-        for begin in (near, begins):
-            if any(_makes(record, notice) for record in read_until(consumer, begin, ends)):
-                return False
-    return ends[place] > begins[place]
-
-
-def _makes(record: Record, notice: WeightVersion) -> bool:
-    # Long ledgers are decoded where they name these weights, and nowhere else.
-    if notice.sha256.encode() not in (record.value or b""):
-        return False
-    try:
-        decoded = decode_as(LedgerRecord, record.value or b"")
-    except SchemaError:
-        return False
-    weights = getattr(decoded.body, "weights_sha256", None)
-    return decoded.version == notice.version and weights == notice.sha256
 
 
 def _is_close(record: Record) -> bool:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from producers.rollout import actions
+from producers.rollout.committed import CommittedVersions
 from producers.rollout.downloads import Downloads
 from producers.rollout.heartbeats import Heartbeats
 from producers.rollout.intake import RecordIntake
@@ -170,7 +171,7 @@ class RolloutWorker:
             retry_seconds=config.heartbeat_seconds,
             act=self._act,
             beat=self._beat,
-            is_foreign=self._reader.is_foreign,
+            is_foreign=CommittedVersions(parts.broker, topics).is_foreign,
         )
         self._writer = RecordWriter(topics, max_record_bytes=settings.broker.max_record_bytes)
         self._intake = RecordIntake(

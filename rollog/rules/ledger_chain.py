@@ -16,6 +16,8 @@ from rollog.rules.ledger_state import no_hash
 from rollog.rules.reading import read_ledger_record
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from rollog.kernel.broker.ports import Record
     from schemas import LedgerRecord
 
@@ -70,3 +72,23 @@ class LedgerChain:
     def _leave_out(self, record: Record, reason: str) -> None:
         self.num_strangers += 1
         log.warning("not a record of this ledger, left out", offset=record.offset, reason=printable(reason))
+
+
+def chain_within(records: Iterable[Record]) -> LedgerChain:
+    """The chain of a ledger of which only these records, the last ones, are known: the longest that they hold.
+
+    A stranger follows no record, or one that another follows as well.
+    """
+    lengths: dict[bytes, tuple[int, LedgerChain]] = {}
+    longest = (0, LedgerChain())
+    for record in records:
+        try:
+            decoded, digest = read_ledger_record(record)
+        except LedgerError:
+            continue
+        before, chain = lengths.get(
+            decoded.previous_hash, (0, LedgerChain(decoded.sequence, decoded.previous_hash))
+        )
+        lengths[digest] = (before + 1, chain)
+        longest = max(longest, lengths[digest], key=lambda found: found[0])
+    return longest[1]

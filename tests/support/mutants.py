@@ -12,15 +12,19 @@ import numpy as np
 
 from schemas import (
     DatasetEnd,
+    DeadLetter,
     DispatcherEpoch,
     Fence,
     Grant,
+    LedgerRecord,
     Revoke,
     RolloutTask,
     RunClosed,
+    RunManifest,
     Sample,
     Status,
     Stopped,
+    WeightVersion,
     WorkerStatus,
 )
 from schemas.codec import SchemaError, decode, encode
@@ -76,6 +80,20 @@ class Mutants:
                 changed = dataclasses.replace(decoded, epoch=number, task_id=f"{number}.1")
             case Fence():
                 changed = Fence(epoch=number)
+            case LedgerRecord():
+                changed = dataclasses.replace(decoded, sequence=number)
+            case WeightVersion():
+                changed = self.draw.choice(
+                    [
+                        dataclasses.replace(decoded, version=number),
+                        dataclasses.replace(decoded, version=decoded.version + 1),
+                        dataclasses.replace(decoded, sha256="f" * 64),
+                    ]
+                )
+            case DeadLetter():
+                changed = dataclasses.replace(decoded, offset=number)
+            case RunManifest():
+                changed = dataclasses.replace(decoded, config_sha256="f" * 64, weights_uri="file:///nowhere")
             case _:
                 changed = self.draw.choice(
                     [

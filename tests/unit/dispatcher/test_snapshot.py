@@ -17,7 +17,7 @@ from rollog.kernel.broker.memory import MemoryBroker
 from rollog.kernel.snapshot_file import SnapshotFile
 from rollog.settings.generation import EvaluationConfig
 from rollog.settings.run import RunConfig
-from schemas import ClosedGroup, Disposition, Kind, Status
+from schemas import ClosedGroup, DeadLetter, Disposition, Kind, Status
 from schemas.codec import encode
 from trainer.buffer.verdicts import verdict_of
 
@@ -339,3 +339,16 @@ def test_a_resent_task_of_a_group_that_is_closed_is_not_waited_for(tmp_path: Pat
     run.driver.producer.flush(1.0)
     assert run.facts() == run.facts(with_snapshot=False)
     assert again.task_id not in run.facts()["open_tasks"]
+
+
+def test_a_letter_about_a_place_that_does_not_exist_stops_no_snapshot(tmp_path: Path) -> None:
+    run = Snapshotted(tmp_path)
+    run.path.unlink()
+    topics = run.driver.topics
+    letter = DeadLetter(
+        topic=topics.evaluations, partition=-(2**63), offset=0, reason="x", error_class="x", owner="x"
+    )
+    run.driver.producer.send(topics.dead_letters, 0, encode(letter))
+    run.driver.producer.flush(1.0)
+    run.leave(run.driver.dispatcher())
+    assert run.path.exists()

@@ -22,6 +22,7 @@ from rollog.kernel.broker.ports import TopicPartition
 from rollog.kernel.errors import WeightsError
 from rollog.kernel.metrics import Metrics
 from rollog.kernel.weights import WeightsStore
+from rollog.rules.ledger_state import record_hash
 from schemas import (
     Cancel,
     CancelReason,
@@ -32,6 +33,7 @@ from schemas import (
     WeightVersion,
     WorkerState,
 )
+from schemas.codec import encode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -347,7 +349,8 @@ def test_a_notice_of_weights_that_the_ledger_does_not_know_is_left_out(stage: St
     genesis = ledger.records[0]
     assert isinstance(genesis.body, Genesis)
     body = replace(genesis.body, weights_sha256=initial.sha256)
-    stage.send(stage.topics.steps, replace(genesis, body=body))
+    genesis = replace(genesis, body=body)
+    stage.send(stage.topics.steps, genesis)
     with running(stage, settings=stage.settings(load_attempts=2)):
         stage.give_grant()
         stage.wait_until_serving(0)
@@ -358,7 +361,8 @@ def test_a_notice_of_weights_that_the_ledger_does_not_know_is_left_out(stage: St
         assert stage.samples(1)[0].segments[0].version == 0
         stage.send(stage.topics.weights, replace(initial, version=1))
         genuine = stage.store.publish(1, save({"w": np.full(2, 1, dtype=np.float32)}))
-        stage.send(stage.topics.steps, ledger.step(weights_sha256=genuine.sha256))
+        step = ledger.step(weights_sha256=genuine.sha256)
+        stage.send(stage.topics.steps, replace(step, previous_hash=record_hash(encode(genesis))))
         stage.send(stage.topics.weights, genuine)
         stage.wait_until_serving(1)
         stage.order(stage.task(1, seed=1))

@@ -9,7 +9,7 @@ from support.builders import LedgerBuilder
 
 from rollog.kernel.broker.ports import Record
 from rollog.kernel.errors import LedgerError
-from rollog.rules.ledger_chain import LedgerChain
+from rollog.rules.ledger_chain import LedgerChain, chain_within
 from schemas import LedgerRecord
 from schemas.codec import encode
 
@@ -65,3 +65,11 @@ def test_a_flood_of_strangers_is_not_kept() -> None:
     for number in range(3000):
         chain.take(stored(encode(replace(records[1], sequence=10_000_000 + 2 * number))))
     assert len(chain._beyond) == 1000
+
+
+def test_the_end_of_a_ledger_is_known_by_the_longest_chain() -> None:
+    records = ledger_of(6)
+    forged = [replace(records[0], version=3), replace(records[4], sequence=99), records[1]]
+    end = [stored(encode(record)) for record in (forged[0], records[3], *forged[1:], *records[4:])]
+    chain = chain_within([stored(b"garbage"), *end])
+    assert [found[0].sequence for record in end if (found := chain.take(record))] == [3, 4, 5, 6]
