@@ -1,6 +1,7 @@
 """Reading the chosen samples by the references of the ledger, a ledger record at a time.
 
-Consumes `samples`, by place, once. A record that is gone, or is not the one that was judged, is passed over and named.
+Consumes `samples`, by place, once. A record that is gone is passed over and named; so is one that is not the one that
+was judged, and that is off.
 """
 
 from __future__ import annotations
@@ -38,15 +39,22 @@ class Unread:
     offset: int
     reason: str
 
+    def __str__(self) -> str:
+        return f"sample {self.sample_id} (partition {self.partition}, offset {self.offset}): {self.reason}"
+
 
 class ChosenSamples:
-    """Reads what was chosen; afterwards it says how many samples it gave and what it had to leave out."""
+    """Reads what was chosen; afterwards it says how many samples it gave, and names the others.
+
+    `altered` are those whose bytes are not those that were judged, `unread` those that are gone or cannot be decoded.
+    """
 
     def __init__(self, consumer: Consumer, topic: str) -> None:
         self._consumer = consumer
         self._topic = topic
         self.num_samples = 0
         self.unread: list[Unread] = []
+        self.altered: list[Unread] = []
 
     def parts(self, chosen: Sequence[ChosenRecords]) -> Iterator[Part]:
         """The pieces of each ledger record."""
@@ -62,30 +70,22 @@ class ChosenSamples:
 
     def _pieces(self, verdict: Verdict, value: bytes | None) -> list[Piece]:
         if value is None:
-            self._leave_out(verdict, "it is no longer in the topic")
+            self.unread.append(_unread(verdict, "it is no longer in the topic"))
             return []
         if record_digest(value) != verdict.digest:
-            self._leave_out(verdict, "it is not the record that was judged; `rollog audit` says more")
+            self.altered.append(
+                _unread(verdict, "it is not the record that was judged; `rollog audit` says more")
+            )
             return []
         try:
             sample = decode_as(Sample, value)
         except SchemaError as error:
             if verdict.disposition is not Disposition.DEAD:
-                self._leave_out(verdict, f"it cannot be decoded: {error}")
+                self.unread.append(_unread(verdict, f"it cannot be decoded: {error}"))
             return []
         pieces = pieces_of(sample, verdict.partition, verdict.offset)
         self.num_samples += bool(pieces)
         return pieces
-
-    def _leave_out(self, verdict: Verdict, reason: str) -> None:
-        self.unread.append(
-            Unread(
-                sample_id=verdict.sample_id,
-                partition=verdict.partition,
-                offset=verdict.offset,
-                reason=reason,
-            )
-        )
 
 
 class _OnePass:
@@ -126,6 +126,12 @@ def _spans(
         if start <= max(offsets):
             starts[place], ends[place] = start, max(offsets) + 1
     return starts, ends
+
+
+def _unread(verdict: Verdict, reason: str) -> Unread:
+    return Unread(
+        sample_id=verdict.sample_id, partition=verdict.partition, offset=verdict.offset, reason=reason
+    )
 
 
 def _place(verdict: Verdict) -> Place:

@@ -11,9 +11,11 @@ if TYPE_CHECKING:
 
     from consumers.verification.findings import Finding
     from consumers.verification.groups import Group, GroupName
+    from consumers.verification.reading import Unread
     from consumers.verification.rule import Tolerances
 
 _shown_groups = 40
+_shown_samples = 5
 _header = (
     f"{'version':>7}  {'worker':<24} {'samples':>8} {'tokens':>9} {'mean':>10} {'mean |d|':>9} {'largest':>9} "
     f"{'beyond':>7}"
@@ -34,7 +36,8 @@ class VerificationReport:
     """What was compared, what is off, and what could not be checked.
 
     `foreign` counts, by version and worker, segments whose digest is not the ledger's: they name weights that the run
-    never published. `tolerances` is None where nothing was compared.
+    never published. `altered` are samples whose bytes are not those that were judged, `unread` those that are gone.
+    `tolerances` is None where nothing was compared.
     """
 
     tolerances: Tolerances | None
@@ -42,6 +45,8 @@ class VerificationReport:
     findings: Sequence[Finding]
     foreign: Mapping[GroupName, int] = field(default_factory=dict)
     unchecked: Sequence[Unchecked] = ()
+    altered: Sequence[Unread] = ()
+    unread: Sequence[Unread] = ()
 
     @property
     def num_samples(self) -> int:
@@ -51,7 +56,12 @@ class VerificationReport:
     @property
     def is_clean(self) -> bool:
         """Whether something was compared and nothing is off."""
-        return not self.findings and not self.foreign and self.num_samples > 0
+        return self._num_off == 0 and self.num_samples > 0
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing of what was chosen had to be left out."""
+        return not self.unchecked and not self.unread
 
     def lines(self) -> Iterator[str]:
         """The report for a terminal."""
@@ -74,18 +84,16 @@ class VerificationReport:
                 f"OFF version {version}, worker {worker}: {count} segment(s) name weights that the ledger does not "
                 "have under this version"
             )
+        yield from _some(self.altered, "OFF")
         for finding in self.findings:
             yield f"OFF {finding}"
-        num_off = len(self.findings) + len(self.foreign)
-        if num_off:
-            yield f"verify: {num_off} thing(s) off"
-        else:
-            yield "verify: nothing is off" if self.is_clean else "verify: nothing could be compared"
+        yield f"verify: {self._conclusion()}"
 
     def as_json(self) -> dict[str, Any]:
         """The report with every group and finding, as `--json` writes it."""
         return {
             "is_clean": self.is_clean,
+            "is_complete": self.is_complete,
             "tolerances": None if self.tolerances is None else asdict(self.tolerances),
             "num_segments": self.num_samples,
             "num_tokens": sum(group.num_tokens for group in self.groups),
@@ -100,8 +108,24 @@ class VerificationReport:
                 {"version": version, "worker_id": worker, "num_segments": count}
                 for (version, worker), count in sorted(self.foreign.items())
             ],
+            "altered": [asdict(each) for each in self.altered],
+            "unread": [asdict(each) for each in self.unread],
             "unchecked": [asdict(each) for each in self.unchecked],
         }
+
+    @property
+    def _num_off(self) -> int:
+        return len(self.findings) + len(self.foreign) + len(self.altered)
+
+    def _conclusion(self) -> str:
+        left_out = (
+            f"{len(self.unread)} sample(s) and {sum(each.num_samples for each in self.unchecked)} segment(s)"
+        )
+        if self._num_off:
+            said = f"{self._num_off} thing(s) off"
+        else:
+            said = "nothing is off" if self.is_clean else "nothing could be compared"
+        return said if self.is_complete else f"{said}; not checked: {left_out}"
 
     def _is_told_apart(self, group: Group) -> bool | None:
         return None if self.tolerances is None else group.is_told_apart(self.tolerances)
@@ -122,8 +146,17 @@ class VerificationReport:
                 f"note: {len(alike)} of {len(self.groups)} line(s) fit a neighbouring version about as well, for there "
                 f"are few tokens or the weights hardly differ; a label wrong by one may not show there: {named}{more}"
             )
+        yield from _some(self.unread, "not checked:")
         for each in self.unchecked:
             yield f"not checked: {each.num_samples} segment(s) of version {each.version}: {each.reason}"
+
+
+def _some(samples: Sequence[Unread], label: str) -> Iterator[str]:
+    """The first of them, and how many more there are."""
+    for each in samples[:_shown_samples]:
+        yield f"{label} {each}"
+    if len(samples) > _shown_samples:
+        yield f"{label} {len(samples) - _shown_samples} more sample(s); --json names all"
 
 
 def _group_json(group: Group) -> dict[str, Any]:

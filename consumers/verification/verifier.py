@@ -110,8 +110,11 @@ class Verifier:
                 self._scorer.load(path)
         except WeightsError as error:
             if pieces:
+                # A piece that came too late for the first round has its version loaded again in a second one.
+                before = self._unchecked.get(version)
+                num_before = 0 if before is None else before.num_samples
                 self._unchecked[version] = Unchecked(
-                    version=version, num_samples=len(pieces), reason=str(error)
+                    version=version, num_samples=num_before + len(pieces), reason=str(error)
                 )
             return False
         return True

@@ -20,7 +20,7 @@ import numpy as np
 
 from producers.engines.model_files import end_token_ids
 from producers.engines.ports import Generation, GenerationRequest, VersionSpan
-from producers.engines.socket_directory import SocketDirectory
+from producers.engines.socket_directory import socket_directory
 from producers.engines.starting import Start
 from producers.engines.weights_file import ModelTensors, check_weights_file, model_tensors
 from rollog.kernel.addresses import without_secret_values
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from rollog.kernel.process_directory import ProcessDirectory
     from schemas import Float32Array
 
 _usual_tokens_per_pass = 2048
@@ -104,7 +105,7 @@ class VllmEngine:
         self._seed = seed
         self._engine_args = dict(engine_args or {})
         self._home = home
-        self._sockets: SocketDirectory | None = None
+        self._sockets: ProcessDirectory | None = None
         self._llm: Any = None
         self._tensors = ModelTensors({})
         self._stop_token_ids: tuple[int, ...] = ()
@@ -128,7 +129,7 @@ class VllmEngine:
         _, on_cpu = installed_vllm()
         os.environ.update(vllm_environment(on_cpu=on_cpu, num_threads=self._num_threads))
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
-        self._sockets = SocketDirectory(self._home)
+        self._sockets = socket_directory(self._home)
         os.environ["VLLM_RPC_BASE_PATH"] = str(self._sockets.path)
         loop = asyncio.get_running_loop()
         self._stop_token_ids = end_token_ids(self._model)

@@ -72,7 +72,8 @@ class RewardWorker(asyncio.Protocol):
         """Whether the process is there and has imported the function."""
         if self._ready is None or self._transport is None or self._transport.is_closing():
             return False
-        return self._ready.done() and self._ready.exception() is None
+        # A start that timed out has cancelled it, and then it has no exception to ask for.
+        return self._ready.done() and not self._ready.cancelled() and self._ready.exception() is None
 
     def room_for(self, call: RewardCall) -> int:
         """Calls like this one that could be sent now."""
@@ -208,8 +209,7 @@ class RewardWorker(asyncio.Protocol):
             await self.open()
         except (DataError, OSError) as error:
             _log.error("reward process did not start again", error=str(error))
-            if self.process is not None:
-                _kill(self.process)
+            self._replace()
             self._pool.fail_waiting(f"the reward process did not start again: {error}")
             return False
         return True

@@ -1,11 +1,16 @@
-"""Weights files of one worker on this machine: one at a time, and none when the worker has ended."""
+"""Weights files of one worker on this machine: one at a time, and none when the worker has ended.
+
+What a worker that was killed leaves the next one removes that downloads for the same run.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import shutil
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
+
+from rollog.kernel.errors import WeightsError
+from rollog.kernel.process_directory import ProcessDirectory
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,12 +22,13 @@ if TYPE_CHECKING:
 class Downloads:
     """Fetches files of committed versions into `directory`, which belongs to this worker alone.
 
-    A store on this disk is read in place; nothing of it is ever deleted here.
+    A store on this disk is read in place; nothing of it is ever deleted here, and no directory is made.
     """
 
     def __init__(self, store: WeightsStore, directory: Path) -> None:
         self._store = store
         self._directory = directory
+        self._made: ProcessDirectory | None = None
         self._path: Path | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="download")
 
@@ -35,8 +41,7 @@ class Downloads:
     async def fetch(self, notice: WeightVersion) -> None:
         """Have exactly the bytes that `notice` names at `path`, and no other file. Raises WeightsError."""
         self.discard()
-        loop = asyncio.get_running_loop()
-        self._path = await loop.run_in_executor(self._thread, self._store.fetch, notice, self._directory)
+        self._path = await asyncio.get_running_loop().run_in_executor(self._thread, self._fetch, notice)
 
     def discard(self) -> None:
         """Delete the fetched file, unless it is the store's own."""
@@ -45,7 +50,15 @@ class Downloads:
             path.unlink(missing_ok=True)
 
     async def close(self) -> None:
-        """Wait for a download under way, then remove the directory. Raises OSError when it stays."""
+        """Wait for a download under way, then remove the directory."""
         await asyncio.to_thread(self._thread.shutdown)
-        if self._directory.exists():
-            shutil.rmtree(self._directory)
+        if self._made is not None:
+            await asyncio.to_thread(self._made.close)
+
+    def _fetch(self, notice: WeightVersion) -> Path:
+        if self._made is None and not self._store.is_local:
+            try:
+                self._made = ProcessDirectory(self._directory.parent, self._directory.name)
+            except OSError as error:
+                raise WeightsError(f"{self._directory} cannot hold downloads: {error}") from error
+        return self._store.fetch(notice, self._directory)

@@ -29,13 +29,16 @@ stuck_seconds = 60.0
 _repeats_after = 2.0
 """Intervals after which the newest heartbeat is written again."""
 
+_retry_seconds = 0.05
+"""News wait so long between two looks whether the heartbeat before them is acknowledged."""
+
 _log = get_logger("rollout")
 
 
 class Heartbeats:
     """Writes the newest heartbeat as it changes, and at the latest after two intervals.
 
-    While the broker is away one waits, the others are left out: nothing grows.
+    While the broker is away one waits and behind it only the newest, the others are left out: nothing grows.
     """
 
     def __init__(
@@ -99,7 +102,10 @@ class Heartbeats:
     def _write(self) -> None:
         """The thread's work until the end, or a failure, which `run` raises."""
         while not self._is_ending:
-            self._changed.wait(self._repeat_seconds)
+            has_news = self._newest is not None and self._newest is not self._written
+            self._changed.wait(
+                min(_retry_seconds, self._repeat_seconds) if has_news else self._repeat_seconds
+            )
             self._changed.clear()
             self._write_newest()
 

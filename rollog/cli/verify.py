@@ -49,6 +49,9 @@ if TYPE_CHECKING:
     metavar="NATS",
     help="Difference from which a token is off; by default from the run's dtype.",
 )
+@click.option(
+    "--require-all", is_flag=True, help="Exit status 1 also where a chosen sample could not be checked."
+)
 @json_option
 @recorded_run_options
 def verify(
@@ -60,13 +63,14 @@ def verify(
     untrained: bool,
     engine: ScorerName,
     tolerance: float | None,
+    require_all: bool,
     json_path: Path | None,
 ) -> int:
     """Compute recorded log-probabilities again under the weights that each segment names, and compare.
 
     Finds a worker that went on with old weights, a label that is wrong, log-probabilities that were altered. Prints the
-    differences by version and worker. Exit status 1 when something is off, or nothing could be compared.
-    docs/audit.md says what it shows and what it cannot.
+    differences by version and worker. Exit status 1 when something is off, or nothing could be compared; what could
+    not be checked is named, and fails with --require-all. docs/audit.md says what it shows and what it cannot.
 
     Works on a run that goes on, on one that is over, and with --archive. Consumes steps, weights and samples; produces
     nothing on the log.
@@ -76,7 +80,8 @@ def verify(
 
     configure_logging()
     selection = Selection(step=step, share=share, seed=seed, with_untrained=untrained)
-    outcome = verify_run(source, VerifyRequest(selection=selection, engine=engine, tolerance=tolerance))
+    request = VerifyRequest(selection=selection, engine=engine, tolerance=tolerance, require_all=require_all)
+    outcome = verify_run(source, request)
     for line in outcome.lines():
         click.echo(line)
     if json_path is not None:

@@ -8,14 +8,12 @@ are there already are found without importing torch.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import platform
 import shutil
 import sys
 import tempfile
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
@@ -24,9 +22,10 @@ from typing import TYPE_CHECKING
 from rollog.demo.countdown import problems, row
 from rollog.demo.settings import WarmStartSettings
 from rollog.kernel.errors import DataError
+from rollog.kernel.file_lock import locked
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 warm_start_seed = 0
 """Seed of the demo's start; runs differ by `run.seed` and share it."""
@@ -61,7 +60,7 @@ def prepare(
     place = cache_dir / f"countdown-{_key(seed, chosen)}"
     try:
         cache_dir.mkdir(parents=True, exist_ok=True)
-        with _lock(cache_dir / f"{place.name}.lock"):
+        with locked(cache_dir / f"{place.name}.lock"):
             if not place.is_dir():
                 _build(place, seed, chosen, on_progress)
     except OSError as error:
@@ -85,14 +84,6 @@ def _key(seed: int, settings: WarmStartSettings) -> str:
         "machine": platform.machine(),
     }
     return hashlib.sha256(json.dumps(determining, sort_keys=True).encode()).hexdigest()[:16]
-
-
-@contextmanager
-def _lock(path: Path) -> Iterator[None]:
-    """Held by one process at a time; the system gives it back when that process dies."""
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def _build(

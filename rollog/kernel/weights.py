@@ -46,7 +46,8 @@ class WeightsStore:
         self.uri = uri
         self.public_uri = public_address(uri)
         self._fs, self._root = filesystem or _open_filesystem(uri)
-        self._is_local = "file" in _protocols(self._fs)
+        self.is_local = "file" in _protocols(self._fs)
+        """Whether files are read in place, on this disk."""
 
     def publish(self, version: int, data: bytes | Path) -> WeightVersion:
         """Store one version; when this returns, the file is durable under its final name.
@@ -54,7 +55,7 @@ class WeightsStore:
         Publishing the same bytes again under the same version changes nothing.
         """
         try:
-            return self._write(version, data) if self._is_local else self._upload(version, data)
+            return self._write(version, data) if self.is_local else self._upload(version, data)
         except OSError as error:
             raise WeightsError(
                 f"weights of version {version} could not be written to {self.public_uri}: {error}; "
@@ -69,7 +70,7 @@ class WeightsStore:
         _check_notice(notice)
         path = self._path(notice.name)
         try:
-            if self._is_local:
+            if self.is_local:
                 self._verify(path, notice)
                 return Path(path)
             return self._download(path, notice, directory)

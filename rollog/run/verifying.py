@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     from consumers.verification.pieces import Piece
     from consumers.verification.ports import Scorer
-    from consumers.verification.reading import Unread
     from consumers.verification.report import VerificationReport
     from consumers.verification.selection import Selection
     from rollog.kernel.weights import WeightsStore
@@ -41,16 +40,19 @@ if TYPE_CHECKING:
 ScorerName = Literal["transformers", "vllm"]
 
 _calibration_tokens = 4096
-_shown_unread = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyRequest:
-    """Which samples, what computes, and the nats from which a token is beyond tolerance (None: by the run's dtype)."""
+    """Which samples, what computes, and the nats from which a token is beyond tolerance (None: by the run's dtype).
+
+    With `require_all` what could not be checked fails the verification, too.
+    """
 
     selection: Selection
     engine: ScorerName = "transformers"
     tolerance: float | None = None
+    require_all: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,15 +63,16 @@ class VerifyOutcome:
     engine: ScorerName
     num_samples: int
     num_chosen: int
-    unread: Sequence[Unread]
+    require_all: bool
     seconds: float
     cpu_seconds: float
     report: VerificationReport
 
     @property
     def exit_status(self) -> int:
-        """0 where something was compared and nothing is off."""
-        return 0 if self.report.is_clean else 1
+        """0 where something was compared, nothing is off, and nothing was left out that is required."""
+        is_enough = self.report.is_complete or not self.require_all
+        return 0 if self.report.is_clean and is_enough else 1
 
     def lines(self) -> Iterator[str]:
         """For a terminal."""
@@ -77,13 +80,6 @@ class VerifyOutcome:
             f"run {self.run}: {self.num_samples} of {self.num_chosen} chosen sample(s) read, computed again with "
             f"{self.engine} in {self.seconds:.1f} s"
         )
-        for each in self.unread[:_shown_unread]:
-            yield (
-                f"not checked: sample {each.sample_id} (partition {each.partition}, offset {each.offset}): "
-                f"{each.reason}"
-            )
-        if len(self.unread) > _shown_unread:
-            yield f"not checked: {len(self.unread) - _shown_unread} more sample(s); --json names all"
         yield from self.report.lines()
 
     def as_json(self) -> dict[str, Any]:
@@ -95,7 +91,6 @@ class VerifyOutcome:
             "num_chosen": self.num_chosen,
             "seconds": self.seconds,
             "cpu_seconds": self.cpu_seconds,
-            "unread": [asdict(each) for each in self.unread],
             **self.report.as_json(),
         }
 
@@ -132,10 +127,10 @@ def verify_recorded(
         engine=request.engine,
         num_samples=samples.num_samples,
         num_chosen=sum(len(records.verdicts) for records in chosen),
-        unread=samples.unread,
+        require_all=request.require_all,
         seconds=time.monotonic() - began,
         cpu_seconds=time.process_time() - cpu_began,
-        report=report,
+        report=replace(report, altered=samples.altered, unread=samples.unread),
     )
 
 

@@ -97,7 +97,9 @@ def test_all_trained_samples_of_the_archive_have_the_log_probabilities_of_their_
 ) -> None:
     report = tmp_path / "verify.json"
     words = ["--archive", str(recorded / "run.zip"), "--set", f"model.path={recorded / 'model'}"]
-    ended = CliRunner().invoke(verify, [*words, "--json", str(report)], standalone_mode=False)
+    ended = CliRunner().invoke(
+        verify, [*words, "--require-all", "--json", str(report)], standalone_mode=False
+    )
     assert ended.exception is None, ended.output
     assert ended.return_value == 0, ended.output
     assert "32 of 32 chosen sample(s) read" in ended.output
@@ -171,25 +173,31 @@ def test_log_probabilities_altered_in_one_sample_are_named_with_it(bench: Bench,
     assert not finding.fits
 
 
-def test_a_record_that_was_altered_after_its_verdict_is_left_to_the_audit(bench: Bench) -> None:
+def test_a_record_that_was_altered_after_its_verdict_is_off(bench: Bench) -> None:
     record = bench.topics.all(bench.run.topics.samples)[0]
     value = bytearray(record.value or b"")
     value[-1] ^= 1
     run = replace(bench.run, broker=bench.topics.with_value(record, bytes(value)))
     request = VerifyRequest(selection=Selection(with_untrained=True))
     outcome = verify_recorded(run, bench.settings, bench.scorer, request, bench.directory)
-    assert [(each.partition, each.offset) for each in outcome.unread] == [(record.partition, record.offset)]
-    assert "`rollog audit` says more" in outcome.unread[0].reason
+    (altered,) = outcome.report.altered
+    assert (altered.partition, altered.offset) == (record.partition, record.offset)
+    assert f"OFF {altered}" in list(outcome.lines())
+    assert "`rollog audit` says more" in altered.reason
+    assert outcome.exit_status == 1
+    assert not outcome.as_json()["is_clean"]
 
 
-def test_samples_that_retention_took_count_as_not_checked(bench: Bench) -> None:
+@pytest.mark.parametrize("require_all", [False, True])
+def test_samples_that_retention_took_count_as_not_checked(bench: Bench, *, require_all: bool) -> None:
     place = min(place for place in bench.topics.records if place.topic == bench.run.topics.samples)
     run = replace(bench.run, broker=bench.topics.truncated(place, 5))
-    request = VerifyRequest(selection=Selection(with_untrained=True))
+    request = VerifyRequest(selection=Selection(with_untrained=True), require_all=require_all)
     outcome = verify_recorded(run, bench.settings, bench.scorer, request, bench.directory)
-    assert sorted(each.offset for each in outcome.unread) == [0, 1, 2, 3, 4]
+    assert sorted(each.offset for each in outcome.report.unread) == [0, 1, 2, 3, 4]
     assert outcome.num_samples == 35
-    assert outcome.exit_status == 0
+    assert outcome.exit_status == int(require_all)
+    assert list(outcome.lines())[-1] == "verify: nothing is off; not checked: 5 sample(s) and 0 segment(s)"
 
 
 def test_in_bfloat16_the_noise_is_measured_with_the_runs_own_weights(bench: Bench) -> None:

@@ -124,7 +124,7 @@ def test_clean_runs_give_no_alarm(tmp_path: Path, seed: int) -> None:
         outcome = verified(run, tmp_path)
     assert outcome.exit_status == 0, list(outcome.lines())
     assert outcome.num_samples >= num_steps * 8
-    assert not outcome.unread
+    assert outcome.report.is_complete
 
 
 @pytest.mark.parametrize("skipped", [1, 2])

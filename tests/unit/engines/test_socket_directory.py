@@ -1,31 +1,20 @@
-"""Where vLLM's sockets lie, and what becomes of those of a worker that was killed."""
+"""Where vLLM's sockets lie."""
 
 from __future__ import annotations
 
 import os
 import stat
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from producers.engines.socket_directory import SocketDirectory, max_path_bytes
+from producers.engines.socket_directory import max_path_bytes, socket_directory
 from rollog.kernel.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-_killed = """
-import os, signal, sys
-from pathlib import Path
-from producers.engines.socket_directory import SocketDirectory
-made = SocketDirectory(Path(sys.argv[1]))
-print(made.path, flush=True)
-os.kill(os.getpid(), signal.SIGKILL)
-"""
 
 
 @pytest.fixture
@@ -45,7 +34,7 @@ def temp(short: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_sockets_lie_below_the_state_directory_and_go_with_their_worker(short: Path) -> None:
     old = os.umask(0)
     try:
-        made, other = SocketDirectory(short / "runs"), SocketDirectory(short / "runs")
+        made, other = socket_directory(short / "runs"), socket_directory(short / "runs")
     finally:
         os.umask(old)
     assert made.path.parent == other.path.parent == short / "runs" / "sockets"
@@ -59,22 +48,9 @@ def test_sockets_lie_below_the_state_directory_and_go_with_their_worker(short: P
     other.close()
 
 
-def test_the_next_start_removes_what_a_killed_worker_left_and_no_living_ones(short: Path) -> None:
-    living = SocketDirectory(short)
-    ended = subprocess.run(
-        [sys.executable, "-c", _killed, str(short)], capture_output=True, text=True, check=False
-    )
-    left = Path(ended.stdout.strip())
-    assert left.is_dir()
-    SocketDirectory(short).close()
-    assert not left.exists()
-    assert living.path.is_dir()
-    living.close()
-
-
 def test_a_state_directory_with_a_long_path_has_its_sockets_in_the_temp_directory(temp: Path) -> None:
     long = temp / ("x" * max_path_bytes)
-    made, other = SocketDirectory(long), SocketDirectory(temp / ("y" * max_path_bytes))
+    made, other = socket_directory(long), socket_directory(temp / ("y" * max_path_bytes))
     assert made.path.parent.parent == temp
     assert made.path.parent != other.path.parent
     assert len(os.fsencode(made.path)) <= max_path_bytes
@@ -84,22 +60,22 @@ def test_a_state_directory_with_a_long_path_has_its_sockets_in_the_temp_director
 
 
 def test_a_directory_that_others_may_enter_or_a_link_is_refused(temp: Path) -> None:
-    made = SocketDirectory(None)
+    made = socket_directory(None)
     parent = made.path.parent
     made.close()
     parent.chmod(0o755)
     with pytest.raises(ConfigError, match=r"rollog-\d+-[0-9a-f]{16} \(mode 0755.*chmod 700"):
-        SocketDirectory(None)
+        socket_directory(None)
     (parent / "lock").unlink()
     parent.rmdir()
     elsewhere = temp / "elsewhere"
     elsewhere.mkdir(mode=0o700)
     parent.symlink_to(elsewhere)
     with pytest.raises(ConfigError, match="must be a directory of user"):
-        SocketDirectory(None)
+        socket_directory(None)
 
 
 def test_a_temp_directory_with_a_long_path_is_refused(temp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(temp / ("x" * max_path_bytes)))
     with pytest.raises(ConfigError, match=r"too long a path .*--home"):
-        SocketDirectory(None)
+        socket_directory(None)

@@ -93,6 +93,24 @@ def test_while_the_broker_is_away_one_heartbeat_waits() -> None:
     assert values(broker)[-1] is None
 
 
+def test_news_that_came_before_the_acknowledgement_are_written_with_it() -> None:
+    broker = a_broker()
+
+    async def work() -> None:
+        heartbeats = await Heartbeats.open(broker, "w", every_seconds=3600.0)
+        broker.pause()
+        heartbeats.put(a_beat(b"first"))
+        wait_until(lambda: len(broker._requests.waiting) == 1, 20, "the first heartbeat to be on its way")
+        heartbeats.put(a_beat(b"news"))
+        wait_until(lambda: not heartbeats._changed.is_set(), 20, "the thread to have seen the news")
+        broker.resume()
+        wait_until(lambda: num_written(broker) >= 2, 20, "the news")
+        await heartbeats.close()
+
+    asyncio.run(work())
+    assert values(broker) == [b"first", b"news"]
+
+
 class _SlowBroker(MemoryBroker):
     """Its producers come about only when they are told to."""
 

@@ -377,3 +377,58 @@ def test_calls_of_a_process_whose_replacement_takes_long_go_to_the_others(
     failure, *results = with_rewards(RewardPool("reward_with_slow_import:reward", num_processes=2), scenario)
     assert isinstance(failure, RewardError)
     assert [result.reward for result in results] == [1.0] * 8
+
+
+hanging = "reward_that_hangs_in_import:reward"
+
+
+@pytest.fixture
+def hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """While this file is there the import of `hanging` does not end; the prompt "last words" makes it."""
+    (tmp_path / "reward_that_hangs_in_import.py").write_text(
+        "import os, time\nfrom pathlib import Path\n"
+        "hang = Path(__file__).with_name('hang')\n"
+        "while hang.exists():\n    time.sleep(0.1)\n"
+        "def reward(prompt, response, **fields):\n"
+        "    if prompt == 'last words':\n"
+        "        hang.touch(), os._exit(1)\n"
+        "    return 1.0\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return tmp_path / "hang"
+
+
+def test_calls_fail_while_the_replacement_hangs_and_later_ones_are_answered(
+    hang: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scored_at_last(rewards: Rewards) -> RewardResult:
+        while True:
+            try:
+                return await rewards.score("a prompt", "r", {})
+            except RewardError:
+                await asyncio.sleep(0.05)
+
+    async def scenario(rewards: Rewards) -> tuple[list[Any], RewardResult]:
+        with monkeypatch.context() as impatient:
+            impatient.setattr("producers.rewards.worker._start_timeout_seconds", 0.3)
+            calls = [rewards.score(prompt, "r", {}) for prompt in ["last words", *"ab"]]
+            results = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 15)
+        await asyncio.to_thread(hang.unlink)
+        return results, await scored_at_last(rewards)
+
+    (first, *waiting), later = with_rewards(RewardPool(hanging), scenario)
+    assert "process ended" in str(first)
+    assert ["did not start again" in str(error) for error in waiting] == [True, True]
+    assert later == RewardResult(reward=1.0)
+
+
+def test_calls_go_to_another_process_between_a_start_that_timed_out_and_its_end() -> None:
+    pool = RewardPool(function, num_processes=2)
+
+    async def scenario(rewards: Rewards) -> list[RewardResult]:
+        pool._workers[0]._ready = timed_out = asyncio.get_running_loop().create_future()
+        timed_out.cancel()
+        calls = (rewards.score("a prompt", "four", {}) for _ in range(100))
+        return await asyncio.wait_for(asyncio.gather(*calls), 10)
+
+    assert with_rewards(pool, scenario) == [RewardResult(reward=4.0)] * 100

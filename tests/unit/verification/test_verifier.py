@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from support.verified_pieces import TableScorer, TableWeights, a_piece, one_part
 
+from consumers.verification.order import Part
 from consumers.verification.rule import Tolerances
 from consumers.verification.verifier import Verifier
 from schemas import float32_array
@@ -152,6 +153,16 @@ def test_a_version_whose_file_is_gone_counts_as_not_checked() -> None:
     report = verified(a_run(), weights=TableWeights(newest, missing=[2]))
     assert [(each.version, each.num_samples) for each in report.unchecked] == [(2, 20)]
     assert report.is_clean
+
+
+def test_what_is_not_checked_in_two_rounds_adds_up() -> None:
+    pieces = [a_piece(number, label=label) for number, label in enumerate([2, 2, 5, 2])]
+    parts = [Part(pieces=pieces[:3], complete_below=5), Part(pieces=pieces[3:], complete_below=None)]
+    verifier = Verifier(TableScorer(), TableWeights(newest, missing=[2]), lambda *_: fixed)
+    report = verifier.run(parts)
+    assert [(each.version, each.num_samples) for each in report.unchecked] == [(2, 3)]
+    assert not report.is_complete
+    assert list(report.lines())[-1] == "verify: nothing is off; not checked: 0 sample(s) and 3 segment(s)"
 
 
 def test_nothing_to_compare_is_not_clean() -> None:

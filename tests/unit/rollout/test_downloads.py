@@ -1,0 +1,78 @@
+"""Downloaded weights go with their worker, or with the next one that downloads."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from producers.rollout.downloads import Downloads
+from rollog.kernel.errors import WeightsError
+from rollog.kernel.weights import WeightsStore
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+weights = b"weights"
+
+
+@asynccontextmanager
+async def opened(store: WeightsStore, directory: Path) -> AsyncIterator[Downloads]:
+    downloads = Downloads(store, directory)
+    try:
+        yield downloads
+    finally:
+        await downloads.close()
+
+
+def test_what_a_killed_worker_left_goes_with_the_next_download_and_a_living_ones_stays(
+    tmp_path: Path,
+) -> None:
+    store = WeightsStore(f"memory://{tmp_path.name}")
+    notice = store.publish(1, weights)
+    left = tmp_path / "killed" / notice.name
+    left.parent.mkdir()
+    left.write_bytes(weights)
+
+    async def work() -> None:
+        async with opened(store, tmp_path / "living") as living:
+            await living.fetch(notice)
+            assert not left.parent.exists()
+            async with opened(store, tmp_path / "next") as following:
+                await following.fetch(notice)
+                assert following.path.read_bytes() == living.path.read_bytes() == weights
+            assert living.path.is_file()
+
+    asyncio.run(work())
+    assert [each.name for each in tmp_path.iterdir()] == ["lock"]
+
+
+def test_weights_on_this_disk_are_read_in_place_and_stay(tmp_path: Path) -> None:
+    store = WeightsStore(str(tmp_path / "store"))
+    notice = store.publish(1, weights)
+
+    async def work() -> None:
+        async with opened(store, tmp_path / "downloads" / "w") as downloads:
+            await downloads.fetch(notice)
+            assert downloads.path == tmp_path / "store" / notice.name
+            downloads.discard()
+
+    asyncio.run(work())
+    assert (tmp_path / "store" / notice.name).read_bytes() == weights
+    assert not (tmp_path / "downloads").exists()
+
+
+def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    store = WeightsStore(f"memory://{tmp_path.name}")
+    notice = store.publish(1, weights)
+    (tmp_path / "downloads").touch()
+
+    async def work() -> None:
+        async with opened(store, tmp_path / "downloads" / "w") as downloads:
+            with pytest.raises(WeightsError, match=r"downloads/w cannot hold downloads"):
+                await downloads.fetch(notice)
+
+    asyncio.run(work())
