@@ -66,8 +66,11 @@ class CommittedVersions:
             beginning = consumer.beginning_offsets([self._place])[self._place]
             begin = max(beginning, self._position if self._chain else end - _first_window)
             records = list(read_until(consumer, {self._place: begin}, {self._place: end}))
-        if self._chain is None:
-            self._chain = LedgerChain() if begin == beginning else chain_within(records)
+            if self._chain is None and begin > beginning:
+                self._chain = chain_within(records)
+            if self._chain is None:
+                self._chain = LedgerChain()
+                records = list(read_until(consumer, {self._place: beginning}, {self._place: end}))
         self._fold(records)
         self._position = max(self._position, end)
 

@@ -16,7 +16,7 @@ from rollog.rules.ledger_state import no_hash
 from rollog.rules.reading import read_ledger_record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
     from rollog.kernel.broker.ports import Record
     from schemas import LedgerRecord
@@ -74,10 +74,11 @@ class LedgerChain:
         log.warning("not a record of this ledger, left out", offset=record.offset, reason=printable(reason))
 
 
-def chain_within(records: Iterable[Record]) -> LedgerChain:
+def chain_within(records: Sequence[Record]) -> LedgerChain | None:
     """The chain of a ledger of which only these records, the last ones, are known: the longest that they hold.
 
-    A stranger follows no record, or one that another follows as well.
+    A stranger follows no record, or one that another follows as well. None where most of them are strangers: then it
+    cannot be told here.
     """
     lengths: dict[bytes, tuple[int, LedgerChain]] = {}
     longest = (0, LedgerChain())
@@ -91,4 +92,4 @@ def chain_within(records: Iterable[Record]) -> LedgerChain:
         )
         lengths[digest] = (before + 1, chain)
         longest = max(longest, lengths[digest], key=lambda found: found[0])
-    return longest[1]
+    return longest[1] if 2 * longest[0] > len(records) else None

@@ -68,8 +68,15 @@ def test_a_flood_of_strangers_is_not_kept() -> None:
 
 
 def test_the_end_of_a_ledger_is_known_by_the_longest_chain() -> None:
-    records = ledger_of(6)
+    records = ledger_of(8)
     forged = [replace(records[0], version=3), replace(records[4], sequence=99), records[1]]
     end = [stored(encode(record)) for record in (forged[0], records[3], *forged[1:], *records[4:])]
     chain = chain_within([stored(b"garbage"), *end])
-    assert [found[0].sequence for record in end if (found := chain.take(record))] == [3, 4, 5, 6]
+    assert chain is not None
+    assert [found[0].sequence for record in end if (found := chain.take(record))] == [3, 4, 5, 6, 7, 8]
+
+
+def test_among_many_strangers_no_chain_is_believed() -> None:
+    records = ledger_of(3)
+    forged = [stored(encode(replace(records[0], sequence=number))) for number in range(9)]
+    assert chain_within([*forged, stored(encode(records[3]))]) is None
