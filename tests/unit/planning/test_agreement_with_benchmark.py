@@ -138,11 +138,12 @@ def predicted_seconds(alpha: float, number: int) -> float:
 @pytest.mark.parametrize(
     "alpha",
     [
-        # The product's steps are longer than plan and ideal agree on, at a lower speed as well; the cause is not known.
+        # Every step waits for training there, so all overheads count; they were measured beside other work, 16 times
+        # as fast as real time.
         pytest.param(
-            alpha, marks=pytest.mark.xfail(strict=True, reason="measured 14 % longer than predicted")
+            alpha, marks=pytest.mark.xfail(strict=True, reason="measured 11.5 % longer than predicted")
         )
-        if alpha == 4.0
+        if alpha == 8.0
         else alpha
         for alpha in alphas
     ],

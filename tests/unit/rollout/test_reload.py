@@ -91,7 +91,10 @@ def begin_rollouts(stage: Stage, count: int) -> None:
     stage.wait_until_serving(0)
     for group in range(count):
         stage.order(stage.task(group, seed=group, sampling=long_sampling()))
-    stage.wait_for_status(lambda status: status.num_running == count)
+    # On a machine that is busy with other things the first may have ended before the last begins.
+    stage.wait_for_status(
+        lambda status: status.num_running == count or bool(stage.read(stage.topics.samples))
+    )
 
 
 @pytest.mark.parametrize("mode", modes)
