@@ -26,9 +26,10 @@ log = get_logger("rollout")
 
 _first_window = 256
 """Offsets before the end of the ledger that are looked at first."""
-_num_looks = 20
-_look_seconds = 0.1
-"""A transaction becomes visible on one topic a little before the other: its notice may be there before its step."""
+_num_looks = 8
+_look_seconds = 0.01
+"""Before the second look, twice as long before each further one: a transaction becomes visible on one topic a little
+before the other, so a notice may be there before its step."""
 
 
 class CommittedVersions:
@@ -47,11 +48,11 @@ class CommittedVersions:
         False where that cannot be told: the broker is silent, or the ledger broken, which its readers say.
         """
         try:
-            for _ in range(_num_looks):
+            for look in range(_num_looks):
                 await asyncio.to_thread(self._read_on)
                 if not self._versions or self._versions.get(notice.version) == notice.sha256:
                     return False
-                await asyncio.sleep(_look_seconds)
+                await asyncio.sleep(_look_seconds * 2**look)
             if 0 not in self._versions and notice.version < min(self._versions):
                 self._chain, self._position = LedgerChain(), 0
                 await asyncio.to_thread(self._read_on)
