@@ -1,12 +1,13 @@
 """Which versions the ledger made: a notice of another one is nobody's.
 
-Consumes `steps`, by a consumer of its own each time it is asked, on a thread; only what came since the last time, and
-at first only the end of a long ledger.
+Consumes `steps`, by one consumer on a thread of its own: only what came since the last question, and at first only the
+end of a long ledger.
 """
 
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from rollog.kernel.broker.ports import TopicPartition
@@ -16,9 +17,9 @@ from rollog.kernel.logs import get_logger
 from rollog.rules.ledger_chain import LedgerChain, chain_within
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
-    from rollog.kernel.broker.ports import Broker, Record
+    from rollog.kernel.broker.ports import Broker, Consumer, Record
     from rollog.kernel.broker.topics import RunTopics
     from schemas import WeightVersion
 
@@ -33,10 +34,12 @@ before the other, so a notice may be there before its step."""
 
 
 class CommittedVersions:
-    """Answers for one worker; one question at a time."""
+    """Answers for one worker; one question at a time. It connects with the first one."""
 
     def __init__(self, broker: Broker, topics: RunTopics) -> None:
         self._broker = broker
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="versions")
+        self._consumer: Consumer | None = None
         self._place = TopicPartition(topics.steps, 0)
         self._chain: LedgerChain | None = None
         self._position = 0
@@ -49,31 +52,48 @@ class CommittedVersions:
         """
         try:
             for look in range(_num_looks):
-                await asyncio.to_thread(self._read_on)
+                await self._call(self._read_on)
                 if not self._versions or self._versions.get(notice.version) == notice.sha256:
                     return False
                 await asyncio.sleep(_look_seconds * 2**look)
             if 0 not in self._versions and notice.version < min(self._versions):
                 self._chain, self._position = LedgerChain(), 0
-                await asyncio.to_thread(self._read_on)
+                await self._call(self._read_on)
         except (BrokerError, LedgerError) as error:
             log.warning("the ledger cannot be asked for a version", version=notice.version, error=str(error))
             return False
         return self._versions.get(notice.version) != notice.sha256
 
+    async def close(self) -> None:
+        """Close the consumer, if there is one, and end its thread."""
+        await self._call(self._disconnect)  # behind a question that nobody waits for any more
+        self._thread.shutdown()
+
+    async def _call(self, function: Callable[[], None]) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._thread, function)
+
+    def _disconnect(self) -> None:
+        if self._consumer is not None:
+            self._consumer.close()
+
     def _read_on(self) -> None:
-        with self._broker.consumer(client_id="ledger-versions") as consumer:
-            end = consumer.end_offsets([self._place])[self._place]
-            beginning = consumer.beginning_offsets([self._place])[self._place]
-            begin = max(beginning, self._position if self._chain else end - _first_window)
-            records = list(read_until(consumer, {self._place: begin}, {self._place: end}))
-            if self._chain is None and begin > beginning:
-                self._chain = chain_within(records)
-            if self._chain is None:
-                self._chain = LedgerChain()
-                records = list(read_until(consumer, {self._place: beginning}, {self._place: end}))
+        if self._consumer is None:
+            self._consumer = self._broker.consumer(client_id="ledger-versions")
+        end = self._consumer.end_offsets([self._place])[self._place]
+        beginning = self._consumer.beginning_offsets([self._place])[self._place]
+        begin = max(beginning, self._position if self._chain else end - _first_window)
+        records = self._records(begin, end)
+        if self._chain is None and begin > beginning:
+            self._chain = chain_within(records)
+        if self._chain is None:
+            self._chain = LedgerChain()
+            records = records if begin == beginning else self._records(beginning, end)
         self._fold(records)
         self._position = max(self._position, end)
+
+    def _records(self, begin: int, end: int) -> list[Record]:
+        assert self._consumer is not None, "it connects before it reads"
+        return list(read_until(self._consumer, {self._place: begin}, {self._place: end}))
 
     def _fold(self, records: Iterable[Record]) -> None:
         assert self._chain is not None

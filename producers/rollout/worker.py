@@ -85,6 +85,7 @@ class WorkerConnections:
     reader: LogReader
     sender: SampleSender
     heartbeats: Heartbeats
+    committed: CommittedVersions
 
 
 @asynccontextmanager
@@ -93,8 +94,8 @@ async def open_worker(
 ) -> AsyncIterator[RolloutWorker]:
     """A worker that is connected to the broker. At the end everything it is made of is closed.
 
-    Closed are, in this order, rewards, engine, downloads, heartbeats, sender and reader, each whatever becomes of the
-    others.
+    Closed are, in this order, rewards, engine, downloads, what asks the ledger for versions, heartbeats, sender and
+    reader, each whatever becomes of the others.
     """
     topics = RunTopics(settings.prefix, settings.run)
     downloads = Downloads(parts.store, settings.home / "downloads" / worker_id)
@@ -110,10 +111,14 @@ async def open_worker(
             parts.broker, worker_id, every_seconds=settings.rollout.heartbeat_seconds
         )
         connections.push_async_callback(heartbeats.close)
+        committed = CommittedVersions(parts.broker, topics)
+        connections.push_async_callback(committed.close)
         yield RolloutWorker(
             settings,
             parts,
-            connections=WorkerConnections(reader=reader, sender=sender, heartbeats=heartbeats),
+            connections=WorkerConnections(
+                reader=reader, sender=sender, heartbeats=heartbeats, committed=committed
+            ),
             downloads=downloads,
             worker_id=worker_id,
             stop=stop,
@@ -171,7 +176,7 @@ class RolloutWorker:
             retry_seconds=config.heartbeat_seconds,
             act=self._act,
             beat=self._beat,
-            is_foreign=CommittedVersions(parts.broker, topics).is_foreign,
+            is_foreign=connections.committed.is_foreign,
         )
         self._writer = RecordWriter(topics, max_record_bytes=settings.broker.max_record_bytes)
         self._intake = RecordIntake(

@@ -15,6 +15,8 @@ from schemas import WeightVersion
 from schemas.codec import encode
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from rollog.kernel.broker.memory import MemoryBroker
     from rollog.kernel.broker.topics import RunTopics
     from schemas import LedgerRecord
@@ -50,8 +52,10 @@ def _looks_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def ledger(memory_broker: MemoryBroker, run_topics: RunTopics) -> Ledger:
-    return Ledger(memory_broker, run_topics)
+def ledger(memory_broker: MemoryBroker, run_topics: RunTopics) -> Iterator[Ledger]:
+    ledger = Ledger(memory_broker, run_topics)
+    yield ledger
+    asyncio.run(ledger.committed.close())
 
 
 def test_a_version_is_foreign_until_the_ledger_made_it_of_these_weights(ledger: Ledger) -> None:
