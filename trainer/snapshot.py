@@ -7,10 +7,6 @@ committed records alone, so it tells of a part of the log.
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import json
-import zlib
 from typing import TYPE_CHECKING, Any
 
 from rollog.kernel.broker.ports import TopicPartition
@@ -18,9 +14,16 @@ from rollog.kernel.broker.topics import RunTopics
 from rollog.kernel.snapshot_file import SnapshotFile
 from rollog.rules.issued_tasks import IssuedTasks
 from rollog.rules.ledger_snapshot import ledger_from_plain, ledger_to_plain
-from rollog.rules.snapshot_fit import misfit, positions_from_plain, positions_to_plain
+from rollog.rules.snapshot_fit import (
+    digest_of_settings,
+    positions_from_plain,
+    positions_to_plain,
+    record_from_plain,
+    record_to_plain,
+    require_fit,
+    require_settings,
+)
 from schemas import LedgerRecord
-from schemas.codec import SchemaError, decode_as, encode
 from trainer.control import KnownTasks
 from trainer.recorded.history import History
 
@@ -42,22 +45,12 @@ class TrainerSnapshot:
 
     def read(self, broker: Broker) -> tuple[History, KnownTasks]:
         """Where reading begins: where the snapshot has come, or at the beginning of the log if it is not usable."""
-        content = self._file.read()
-        if content is not None:
-            try:
-                with broker.consumer(client_id="trainer-snapshot") as consumer:
-                    return self._from_plain(content, consumer)
-            except (
-                ValueError,
-                TypeError,
-                KeyError,
-                AttributeError,
-                OverflowError,
-                zlib.error,
-                SchemaError,
-            ) as error:
-                self._file.ignored(f"{type(error).__name__}: {error}")
-        return History(), KnownTasks()
+
+        def fitting(plain: Mapping[str, Any]) -> tuple[History, KnownTasks]:
+            with broker.consumer(client_id="trainer-snapshot") as consumer:
+                return self._from_plain(plain, consumer)
+
+        return self._file.read_as(fitting) or (History(), KnownTasks())
 
     def write_if_due(self, history: History, control: ControlReader, now: float) -> None:
         """Write one if it is time; call when every record that was committed is in `history`."""
@@ -72,9 +65,9 @@ class TrainerSnapshot:
     def _to_plain(self, history: History, known: KnownTasks) -> dict[str, Any]:
         assert history.first is not None, "the ledger has begun"
         return {
-            "settings": self._digest_of_settings(),
+            "settings": digest_of_settings(self._facts()),
             "ledger": ledger_to_plain(history.state),
-            "first": base64.b64encode(encode(history.first)).decode("ascii"),
+            "first": record_to_plain(history.first),
             "steps": list(history.steps.items()),
             "rebases": sorted(history.rebases),
             "num_optimizer_steps": history.num_optimizer_steps,
@@ -86,8 +79,7 @@ class TrainerSnapshot:
 
     def _from_plain(self, plain: Mapping[str, Any], consumer: Consumer) -> tuple[History, KnownTasks]:
         """Raises ValueError and others for what does not fit."""
-        if plain["settings"] != self._digest_of_settings():
-            raise ValueError("it was made under other settings")
+        require_settings(plain, self._facts())
         positions = positions_from_plain(plain["positions"])
         steps = TopicPartition(self._topics.steps, 0)
         tasks = {
@@ -96,16 +88,14 @@ class TrainerSnapshot:
         if positions.keys() != tasks:
             raise ValueError("it was made of other topics")
         history = History(
-            first=decode_as(LedgerRecord, base64.b64decode(plain["first"], validate=True)),
+            first=record_from_plain(LedgerRecord, plain["first"]),
             state=ledger_from_plain(plain["ledger"]),
             steps={int(version): int(offset) for version, offset in plain["steps"]},
             rebases={int(version) for version in plain["rebases"]},
             num_optimizer_steps=int(plain["num_optimizer_steps"]),
             end=int(plain["end"]),
         )
-        problem = misfit(consumer, steps.topic, history.state.head, {steps: history.end, **positions})
-        if problem is not None:
-            raise ValueError(problem)
+        require_fit(consumer, steps.topic, history.state.head, {steps: history.end, **positions})
         known = KnownTasks(
             issued=IssuedTasks.from_plain(plain["issued"]),
             positions=positions,
@@ -113,10 +103,10 @@ class TrainerSnapshot:
         )
         return history, known
 
-    def _digest_of_settings(self) -> str:
-        """Of all that decides what is read as a task of the run."""
+    def _facts(self) -> list[object]:
+        """All that decides what is read as a task of the run."""
         settings = self._settings
-        facts = [
+        return [
             settings.prefix,
             settings.run,
             settings.run_config.seed,
@@ -124,4 +114,3 @@ class TrainerSnapshot:
             settings.broker.max_workers,
             settings.groups.model_dump(mode="json"),
         ]
-        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()

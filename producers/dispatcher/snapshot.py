@@ -10,10 +10,6 @@ afterwards. An overtaken dispatcher, whose newest tasks are void, would have rea
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import json
-import zlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -23,9 +19,16 @@ from rollog.kernel.broker.ports import TopicPartition
 from rollog.kernel.broker.topics import RunTopics
 from rollog.rules.issued_tasks import IssuedTasks
 from rollog.rules.ledger_snapshot import ledger_from_plain, ledger_to_plain
-from rollog.rules.snapshot_fit import misfit, positions_from_plain, positions_to_plain
+from rollog.rules.snapshot_fit import (
+    digest_of_settings,
+    positions_from_plain,
+    positions_to_plain,
+    record_from_plain,
+    record_to_plain,
+    require_fit,
+    require_settings,
+)
 from schemas import RolloutTask
-from schemas.codec import SchemaError, decode_as, encode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -52,7 +55,7 @@ class FoldedLog:
         """As JSON has it."""
         state = self.state
         return {
-            "settings": _digest_of_settings(settings, num_held_out),
+            "settings": digest_of_settings(_facts(settings, num_held_out)),
             "positions": positions_to_plain(self.positions),
             "last_task": self.last_task,
             "dead_lettered": sorted(self.dead_lettered),
@@ -84,35 +87,18 @@ def folded_log(
 
     Raises as a consumer does.
     """
-    content = file.read()
-    if content is not None:
-        try:
-            read = _from_plain(content, settings, num_held_out)
-            problem = misfit(
-                consumer,
-                RunTopics(settings.prefix, settings.run).steps,
-                read.state.ledger.head,
-                read.positions,
-            )
-            if problem is None:
-                return read
-        except (
-            ValueError,
-            TypeError,
-            KeyError,
-            AttributeError,
-            OverflowError,
-            zlib.error,
-            SchemaError,
-        ) as error:
-            problem = f"{type(error).__name__}: {error}"
-        file.ignored(problem)
-    return FoldedLog(state=DispatcherState(settings, num_held_out))
+    steps = RunTopics(settings.prefix, settings.run).steps
+
+    def fitting(plain: Mapping[str, Any]) -> FoldedLog:
+        read = _from_plain(plain, settings, num_held_out)
+        require_fit(consumer, steps, read.state.ledger.head, read.positions)
+        return read
+
+    return file.read_as(fitting) or FoldedLog(state=DispatcherState(settings, num_held_out))
 
 
 def _from_plain(plain: Mapping[str, Any], settings: DispatcherSettings, num_held_out: int) -> FoldedLog:
-    if plain["settings"] != _digest_of_settings(settings, num_held_out):
-        raise ValueError("it was made under other settings")
+    require_settings(plain, _facts(settings, num_held_out))
     positions = positions_from_plain(plain["positions"])
     if positions.keys() != set(followed_partitions(settings)):
         raise ValueError("it was made of other topics")
@@ -133,10 +119,10 @@ def _from_plain(plain: Mapping[str, Any], settings: DispatcherSettings, num_held
     )
 
 
-def _digest_of_settings(settings: DispatcherSettings, num_held_out: int) -> str:
-    """Of all that decides what the state becomes by the same log."""
+def _facts(settings: DispatcherSettings, num_held_out: int) -> list[object]:
+    """All that decides what the state becomes by the same log."""
     sections = (settings.groups, settings.freshness, settings.sampling, settings.evaluation)
-    facts = [
+    return [
         settings.prefix,
         settings.run,
         settings.run_config.seed,
@@ -145,18 +131,17 @@ def _digest_of_settings(settings: DispatcherSettings, num_held_out: int) -> str:
         num_held_out,
         *(section.model_dump(mode="json") for section in sections),
     ]
-    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
 def _open_task_to_plain(open_task: OpenTask) -> list[Any]:
-    value = base64.b64encode(encode(open_task.task)).decode("ascii")
+    value = record_to_plain(open_task.task)
     return [value, open_task.worker_id, open_task.known_offset(), sorted(open_task.remaining)]
 
 
 def _open_task_from_plain(plain: list[Any]) -> OpenTask:
     value, worker_id, offset, remaining = plain
     return OpenTask(
-        task=decode_as(RolloutTask, base64.b64decode(value, validate=True)),
+        task=record_from_plain(RolloutTask, value),
         worker_id=str(worker_id),
         offset=None if offset is None else int(offset),
         remaining={int(replica) for replica in remaining},

@@ -11,14 +11,19 @@ import hashlib
 import json
 import os
 import stat
+import zlib
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rollog.kernel.logs import get_logger
 from rollog.kernel.private_directory import make_private
+from schemas.codec import SchemaError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+
+Content = TypeVar("Content")
 
 log = get_logger("snapshot")
 
@@ -27,6 +32,8 @@ snapshot_seconds = 30.0
 
 snapshot_format = 1
 _most_bytes = 512 << 20
+_unusable = (ValueError, TypeError, KeyError, AttributeError, OverflowError, zlib.error, SchemaError)
+"""What is raised by making something of data that a role did not write so."""
 _writable_by_others = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -52,11 +59,24 @@ class SnapshotFile:
         except FileNotFoundError:
             return None
         except (OSError, ValueError, RecursionError) as error:
-            self.ignored(str(error))
+            self._ignored(str(error))
             return None
 
-    def ignored(self, reason: str) -> None:
-        """Say that the snapshot is not used, and why."""
+    def read_as(self, made_of: Callable[[dict[str, Any]], Content]) -> Content | None:
+        """What `made_of` makes of the content, or None where there is none that can be used.
+
+        `made_of` may raise ValueError for what does not fit, and what else comes of data that are none of the role's.
+        """
+        content = self.read()
+        if content is None:
+            return None
+        try:
+            return made_of(content)
+        except _unusable as error:
+            self._ignored(f"{type(error).__name__}: {error}")
+            return None
+
+    def _ignored(self, reason: str) -> None:
         log.warning(
             "snapshot ignored; the whole log is read", role=self._role, path=str(self._path), reason=reason
         )
