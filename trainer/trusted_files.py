@@ -7,11 +7,10 @@ import stat
 from typing import TYPE_CHECKING
 
 from rollog.kernel.errors import DataError
+from rollog.kernel.private_directory import writable_by_others
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-_writable_by_others = stat.S_IWGRP | stat.S_IWOTH
 
 
 def require_own_files(directory: Path) -> None:
@@ -36,7 +35,7 @@ def _require_own(path: Path) -> None:
             f"{path} belongs to user {found.st_uid}, this process to {user}: a checkpoint is loaded as a pickle, which "
             "runs code; remove it, or give it to the run's user (chown) if you know who wrote it"
         )
-    if found.st_mode & _writable_by_others:
+    if found.st_mode & writable_by_others:
         raise DataError(
             f"{path} (mode {stat.S_IMODE(found.st_mode):04o}, user {found.st_uid}) can be written by others: a "
             "checkpoint is loaded as a pickle, which runs code; if nobody changed it, take the right away with "

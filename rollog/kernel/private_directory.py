@@ -1,11 +1,15 @@
-"""Directories that only their user may enter."""
+"""Directories that only their user may enter, and files that nobody else may write."""
 
 from __future__ import annotations
 
+import stat
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+writable_by_others = stat.S_IWGRP | stat.S_IWOTH
+"""The mode bits by which others than a file's user may write it."""
 
 
 def make_private(directory: Path) -> None:
@@ -22,4 +26,4 @@ def make_private(directory: Path) -> None:
 def only_for_me(directory: Path) -> None:
     """Take the right to write in a directory, and to what it holds, from everybody else, whatever umask wrote it."""
     for path in (directory, *directory.rglob("*")):
-        path.chmod(path.stat().st_mode & ~0o022)
+        path.chmod(path.stat().st_mode & ~writable_by_others)

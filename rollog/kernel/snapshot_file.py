@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rollog.kernel.logs import get_logger
-from rollog.kernel.private_directory import make_private
+from rollog.kernel.private_directory import make_private, writable_by_others
 from schemas.codec import SchemaError
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ snapshot_format = 1
 _most_bytes = 512 << 20
 _unusable = (ValueError, TypeError, KeyError, AttributeError, OverflowError, zlib.error, SchemaError)
 """What is raised by making something of data that a role did not write so."""
-_writable_by_others = stat.S_IWGRP | stat.S_IWOTH
 
 
 class SnapshotFile:
@@ -152,7 +151,7 @@ def _own_file(path: Path) -> bytes:
         found = os.fstat(file.fileno())
         if not stat.S_ISREG(found.st_mode):
             raise ValueError("it is no regular file")
-        if found.st_uid not in {os.geteuid(), 0} or found.st_mode & _writable_by_others:
+        if found.st_uid not in {os.geteuid(), 0} or found.st_mode & writable_by_others:
             raise ValueError(
                 f"others may have written it (user {found.st_uid}, mode {stat.S_IMODE(found.st_mode):04o})"
             )

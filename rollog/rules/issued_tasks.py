@@ -27,24 +27,36 @@ def replica_seed(task_seed: int, index: int) -> int:
     return (task_seed + index * _seed_stride) % (1 << 31)
 
 
+def _orders(task: RolloutTask | IssuedTask, replica: int) -> bool:
+    """Whether this replica is among those that a task makes."""
+    return 0 <= replica - task.replica < task.num_replicas
+
+
+def _seed_of(sample: Sample, task: RolloutTask | IssuedTask) -> int:
+    """The seed with which a sample of this task is drawn."""
+    return replica_seed(task.seed, sample.replica - task.replica)
+
+
 def is_of_task(header: SampleHeader, task: RolloutTask) -> bool:
     """Whether a record that names a training task can be one of its rollouts."""
-    is_ordered = 0 <= header.replica - task.replica < task.num_replicas
-    return task.kind is Kind.TRAINING and header.group_id == task.group_id and is_ordered
+    return task.kind is Kind.TRAINING and header.group_id == task.group_id and _orders(task, header.replica)
 
 
 def answers(sample: Sample, task: RolloutTask) -> bool:
     """Whether a record of `evaluations` that names this task is the answer it asked for, or says that none comes."""
-    is_ordered = 0 <= sample.replica - task.replica < task.num_replicas
     is_same = sample.evaluation is None or (sample.evaluation, sample.pinned_version) == (
         task.evaluation,
         task.pinned_version,
     )
-    is_drawn = sample.status is not Status.FINISHED or sample.seed == replica_seed(
-        task.seed, sample.replica - task.replica
-    )
+    is_drawn = sample.status is not Status.FINISHED or sample.seed == _seed_of(sample, task)
     is_for_group = task.kind is Kind.EVALUATION and sample.group_id == task.group_id
-    return is_for_group and is_ordered and is_same and is_drawn and sample.grant_id == task.grant_id
+    return (
+        is_for_group
+        and _orders(task, sample.replica)
+        and is_same
+        and is_drawn
+        and sample.grant_id == task.grant_id
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +190,7 @@ class IssuedTasks:
         fences = self._fences[task.partition]
         if any(offset < task.offset and task.epoch < epoch <= newest_epoch for offset, epoch in fences):
             return f"task {header.task_id} is void: it stands behind the fence of a later dispatcher"
-        is_ordered = 0 <= header.replica - task.replica < task.num_replicas
+        is_ordered = _orders(task, header.replica)
         if header.group_id != task.group_id or not is_ordered or header.attempt != task.attempt:
             return (
                 f"group {header.group_id}, replica {header.replica}, attempt {header.attempt}, but task "
@@ -189,7 +201,7 @@ class IssuedTasks:
 
 def _misfit_of_sample(sample: Sample, task: IssuedTask, grants: Mapping[str, Grant]) -> str | None:
     # What never ended as a rollout may be written without its seed: for a task that could not be read, for a lost one.
-    expected = replica_seed(task.seed, sample.replica - task.replica)
+    expected = _seed_of(sample, task)
     if sample.status is Status.FINISHED and sample.seed != expected:
         return f"drawn with seed {sample.seed}, task {sample.task_id} ordered {expected}"
     if sample.grant_id != task.grant_id:
