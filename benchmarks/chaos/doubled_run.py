@@ -11,12 +11,10 @@ import sys
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from benchmarks.chaos.checks import prefix, raw_topic, verify
-from benchmarks.chaos.killed_run import ChaosRun, closing_seconds, steps_after
+from benchmarks.chaos.killed_run import ChaosRun, closing_seconds, state_directory, steps_after
 from benchmarks.chaos.kills import Role
 from benchmarks.chaos.mixed_run import step_seconds
 from benchmarks.chaos.raw_log import Decoder
@@ -29,6 +27,7 @@ from rollog.run.connection import cache_directory, data_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
 
 _most_at_once = 3
 _tick_seconds = 0.2
@@ -142,11 +141,7 @@ def measure_doubles(
     on_progress: Callable[[str], None],
 ) -> list[Figure]:
     """One run of the demo to which that happens so often. Raises ChildFailed."""
-    cache.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(prefix="rollog-chaos-") as directory:
-        home = Path(directory) / "home"
-        home.mkdir()
-        (home / "cache").symlink_to(cache.resolve())
+    with state_directory(cache) as home:
         lines = doubled_run(
             "doubled", home, set_options(settings), num_doubles=num_doubles, on_double=on_progress
         )

@@ -6,14 +6,11 @@ file system of its own, which is filled to the last byte while the run goes on.
 
 from __future__ import annotations
 
-import json
 import time
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from benchmarks.chaos.checks import verify
-from benchmarks.chaos.killed_run import ChaosRun, chaos_failed, output_of, steps_after, stop
+from benchmarks.chaos.killed_run import ChaosRun, chaos_failed, resume_to_end, state_directory, stop
 from benchmarks.chaos.measure import demo_settings
 from benchmarks.chaos.mixed_run import MixedRun, step_seconds
 from benchmarks.chaos.small_disk import small_disk
@@ -22,6 +19,7 @@ from benchmarks.harness.figures import Figure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from benchmarks.chaos.small_disk import SmallDisk
 
@@ -62,8 +60,7 @@ def full_disk_run(
                 _fill(chaos, small, on_progress, 0.0 if number else _ending_seconds)
             stop(chaos.up, name, home)
         run = ChaosRun(name=name, home=home, kills={}, missed=())
-        summary = json.loads((home / "runs" / name / "summary.json").read_text())
-        output_of(run, "resume", "--plain", "--set", f"run.num_steps={summary['steps'] + steps_after}")
+        resume_to_end(run)
         return verify(run, weights=store)
 
 
@@ -120,11 +117,7 @@ def measure_full_disk(
     disk: str, *, engine: str, cache: Path, on_progress: Callable[[str], None]
 ) -> list[Figure]:
     """One run of the demo whose disk is full several times. Raises as `full_disk_run` does."""
-    cache.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(prefix="rollog-chaos-") as directory:
-        home = Path(directory) / "home"
-        home.mkdir()
-        (home / "cache").symlink_to(cache.resolve())
+    with state_directory(cache) as home:
         options = set_options({**demo_settings, "rollout.engine": engine})
         lines = full_disk_run(
             f"full-{disk}", home, disk, options, num_times=_num_times, on_progress=on_progress

@@ -18,6 +18,8 @@ from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from benchmarks.chaos.kills import Role, kill_role, longest_pause_seconds, plan_rounds
@@ -28,7 +30,6 @@ from rollog.kernel.errors import ChildFailed
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from enum import StrEnum
-    from pathlib import Path
 
     from benchmarks.chaos.kills import Kill
 
@@ -174,8 +175,7 @@ def chaos_run(
                 break
         stop(up, name, home)
     run = ChaosRun(name=name, home=home, kills=dict(chaos.kills), missed=tuple(chaos.missed))
-    summary = json.loads((home / "runs" / name / "summary.json").read_text())
-    output_of(run, "resume", "--plain", "--set", f"run.num_steps={summary['steps'] + steps_after}")
+    resume_to_end(run)
     return run
 
 
@@ -188,6 +188,23 @@ def stop(up: subprocess.Popen[bytes], name: str, home: Path) -> None:
         raise chaos_failed(f"run {name} did not stop in {closing_seconds:.0f} s", home) from None
     if status != 128 + signal.SIGTERM:
         raise chaos_failed(f"run {name} stopped with exit status {status}", home)
+
+
+def resume_to_end(run: ChaosRun) -> None:
+    """Let a run that was stopped end, a few steps later. Raises ChildFailed where it does not."""
+    summary = json.loads((run.home / "runs" / run.name / "summary.json").read_text())
+    output_of(run, "resume", "--plain", "--set", f"run.num_steps={summary['steps'] + steps_after}")
+
+
+@contextmanager
+def state_directory(cache: Path) -> Iterator[Path]:
+    """A new state directory with that cache, gone at the end."""
+    cache.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix="rollog-chaos-") as directory:
+        home = Path(directory) / "home"
+        home.mkdir()
+        (home / "cache").symlink_to(cache.resolve())
+        yield home
 
 
 def output_of(run: ChaosRun, command: str, *options: str) -> str:

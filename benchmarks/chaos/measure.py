@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from benchmarks.chaos.checks import verify
-from benchmarks.chaos.killed_run import Target, chaos_run
+from benchmarks.chaos.killed_run import Target, chaos_run, state_directory
 from benchmarks.chaos.kills import Role
 from benchmarks.chaos.suspended_run import suspended_run
 from benchmarks.harness.demo_run import as_published, set_options
@@ -19,6 +17,7 @@ from rollog.kernel.crash_points import CrashPoint
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from enum import StrEnum
+    from pathlib import Path
 
 demo_settings: Mapping[str, object] = {
     **as_published,
@@ -37,12 +36,8 @@ def measure_chaos(
     options = set_options({**demo_settings, "rollout.engine": engine})
     kills: Counter[StrEnum] = Counter()
     num_runs = num_missed = 0
-    cache.mkdir(parents=True, exist_ok=True)
     while kills.total() < num_kills:
-        with TemporaryDirectory(prefix="rollog-chaos-") as directory:
-            home = Path(directory) / "home"
-            home.mkdir()
-            (home / "cache").symlink_to(cache.resolve())
+        with state_directory(cache) as home:
             run = chaos_run(
                 f"chaos-{num_runs}",
                 home,
@@ -71,11 +66,7 @@ def measure_suspensions(
     for unreached in (CrashPoint.REDO_RUNNING, CrashPoint.GRANT_SENT):
         everyone.remove(unreached)  # nobody comes by there while nobody dies
     random.Random(seed).shuffle(everyone)  # a plan that can be repeated
-    cache.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(prefix="rollog-chaos-") as directory:
-        home = Path(directory) / "home"
-        home.mkdir()
-        (home / "cache").symlink_to(cache.resolve())
+    with state_directory(cache) as home:
         run = suspended_run(
             "chaos-suspended",
             home,

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from pathlib import Path
 from statistics import fmean
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.chaos.checks import broker_of, raw_topic, verify
 from benchmarks.chaos.cost import cost_of, cost_table
 from benchmarks.chaos.faults import FaultKind, Whole, plan_faults, time_outs
+from benchmarks.chaos.killed_run import state_directory
 from benchmarks.chaos.mixed_run import mixed_run
 from benchmarks.harness.demo_run import set_options
 from benchmarks.harness.figures import Figure, bootstrap_interval
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
 
     from benchmarks.chaos.cost import FaultCost
     from benchmarks.chaos.faults import FaultTarget
@@ -64,7 +64,6 @@ def measure_mixed(
     `on_run` is told of the tally after each run, so that a long measurement that is cut off leaves what it has.
     """
     tally = Tally()
-    who.cache.mkdir(parents=True, exist_ok=True)
     while tally.count(FaultKind.KILL) < num_kills or tally.count(FaultKind.PAUSE) < num_pauses:
         number = len(tally.runs)
         faults = plan_faults(
@@ -74,10 +73,7 @@ def measure_mixed(
             num_pauses=_due(num_pauses - tally.count(FaultKind.PAUSE)),
             num_doubles=_doubles_of_a_run,
         )
-        with TemporaryDirectory(prefix="rollog-chaos-") as directory:
-            home = Path(directory) / "home"
-            home.mkdir()
-            (home / "cache").symlink_to(who.cache.resolve())
+        with state_directory(who.cache) as home:
             result = mixed_run(
                 f"chaos-{number}",
                 home,

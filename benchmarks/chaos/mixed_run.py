@@ -6,7 +6,6 @@ would do. After the faults the run is stopped, and `rollog resume` lets it end a
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -22,8 +21,7 @@ from benchmarks.chaos.killed_run import (
     ChaosRun,
     chaos_failed,
     endless_settings,
-    output_of,
-    steps_after,
+    resume_to_end,
     stop,
     wait_for_first_step,
 )
@@ -312,6 +310,5 @@ def mixed_run(
             kills={target: kills.count(target) for target in kills},
             missed=tuple(chaos.missed),
         )
-    summary = json.loads((home / "runs" / name / "summary.json").read_text())
-    output_of(run, "resume", "--plain", "--set", f"run.num_steps={summary['steps'] + steps_after}")
+    resume_to_end(run)
     return MixedResult(run=run, happened=happened, stopped_at=stopped_at)

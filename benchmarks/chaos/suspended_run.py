@@ -6,7 +6,6 @@ supervisor may have to start a role again that the broker gave up meanwhile; it 
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -19,9 +18,8 @@ from benchmarks.chaos.killed_run import (
     Target,
     chaos_failed,
     closing_seconds,
-    output_of,
+    resume_to_end,
     started,
-    steps_after,
     stop,
     wait_for_first_step,
     window_seconds,
@@ -71,8 +69,7 @@ def suspended_run(
             )
         stop(up, name, home)
     run = ChaosRun(name=name, home=home, kills={}, missed=())
-    summary = json.loads((home / "runs" / name / "summary.json").read_text())
-    output_of(run, "resume", "--plain", "--set", f"run.num_steps={summary['steps'] + steps_after}")
+    resume_to_end(run)
     return run
 
 
