@@ -10,6 +10,7 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from consumers.audit.numbered_texts import NumberedTexts
 from schemas import Disposition, sample_id
 
 if TYPE_CHECKING:
@@ -41,8 +42,7 @@ class JudgedRecords:
 
     def __init__(self) -> None:
         self._by_offset: dict[int, bytes | Judged] = {}
-        self._reasons: dict[str, int] = {}
-        self._reason_texts: list[str] = []
+        self._reasons = NumberedTexts()
 
     def __len__(self) -> int:
         return len(self._by_offset)
@@ -90,7 +90,7 @@ class JudgedRecords:
             attempt,
             _numbers[judged.disposition],
             _no_lag if judged.lag is None else judged.lag,
-            self._reason_number(judged.reason),
+            self._reasons.number(judged.reason),
         )
 
     def _unpacked(self, found: bytes | Judged) -> Judged:
@@ -105,14 +105,8 @@ class JudgedRecords:
             replica=replica,
             disposition=_dispositions[disposition],
             lag=None if lag == _no_lag else lag,
-            reason=self._reason_texts[reason],
+            reason=self._reasons[reason],
         )
-
-    def _reason_number(self, reason: str) -> int:
-        number = self._reasons.setdefault(reason, len(self._reasons))
-        if number == len(self._reason_texts):
-            self._reason_texts.append(reason)
-        return number
 
 
 class TrainedReplicas:

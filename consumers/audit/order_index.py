@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from consumers.audit.findings import Place
+from consumers.audit.numbered_texts import NumberedTexts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,8 +56,7 @@ class OrderIndex:
     """Orders by task, in the order in which the tasks were met first; all stand on one topic."""
 
     _by_task: dict[Key, bytes | _Several] = field(default_factory=dict)
-    _grants: dict[str, int] = field(default_factory=dict)
-    _grant_ids: list[str] = field(default_factory=list)
+    _grant_ids: NumberedTexts = field(default_factory=NumberedTexts)
     _topic: str = ""
 
     def add(self, task_id: str, order: Order) -> None:
@@ -100,7 +100,7 @@ class OrderIndex:
         """None for numbers that nobody of the run gives."""
         try:
             return _packed.pack(
-                self._grant_number(order.grant_id),
+                self._grant_ids.number(order.grant_id),
                 order.place.partition,
                 order.place.offset,
                 order.group_id,
@@ -142,12 +142,6 @@ class OrderIndex:
             is_ours=bool(flags & _is_ours),
             is_void=bool(flags & _is_void),
         )
-
-    def _grant_number(self, grant_id: str) -> int:
-        number = self._grants.setdefault(grant_id, len(self._grants))
-        if number == len(self._grant_ids):
-            self._grant_ids.append(grant_id)
-        return number
 
 
 def _key(task_id: str) -> Key:

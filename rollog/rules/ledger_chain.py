@@ -13,7 +13,8 @@ from rollog.kernel.errors import LedgerError
 from rollog.kernel.logs import get_logger
 from rollog.kernel.printable import printable
 from rollog.rules.ledger_state import no_hash
-from rollog.rules.reading import read_ledger_record
+from rollog.rules.reading import decoded_ledger_record
+from schemas.codec import SchemaError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,9 +50,9 @@ class LedgerChain:
     def take(self, record: Record) -> tuple[LedgerRecord, bytes] | None:
         """The ledger record with the sha256 of its value; None for a stranger. Raises LedgerError as above."""
         try:
-            decoded, digest = read_ledger_record(record)
-        except LedgerError as error:
-            self._leave_out(record, str(error))
+            decoded, digest = decoded_ledger_record(record)
+        except SchemaError as error:
+            self._leave_out(record, f"not a ledger record: {error}")
             return None
         if decoded.sequence == self.next_sequence and decoded.previous_hash == self.head:
             self.next_sequence, self.head = decoded.sequence + 1, digest
@@ -84,8 +85,8 @@ def chain_within(records: Sequence[Record]) -> LedgerChain | None:
     longest = (0, LedgerChain())
     for record in records:
         try:
-            decoded, digest = read_ledger_record(record)
-        except LedgerError:
+            decoded, digest = decoded_ledger_record(record)
+        except SchemaError:
             continue
         before, chain = lengths.get(
             decoded.previous_hash, (0, LedgerChain(decoded.sequence, decoded.previous_hash))

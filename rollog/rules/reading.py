@@ -53,18 +53,24 @@ def read_sample(record: Record, limits: SampleLimits) -> tuple[SampleHeader, Sam
     return header, sample if header.defect is None else None
 
 
+def decoded_ledger_record(record: Record) -> tuple[LedgerRecord, bytes]:
+    """Decode what may be a record of the ledger; returns it with the sha256 of its value. Raises SchemaError."""
+    if record.value is None:
+        raise SchemaError("it has no value")
+    return decode_as(LedgerRecord, record.value), record_hash(record.value)
+
+
 def read_ledger_record(record: Record) -> tuple[LedgerRecord, bytes]:
     """Decode one record of `steps`; returns it with the sha256 of its value. Raises LedgerError."""
     place = f"{record.topic}, offset {record.offset}"
     if record.value is None:
         raise LedgerError(f"{place} has no value; a ledger is never compacted")
     try:
-        decoded = decode_as(LedgerRecord, record.value)
+        return decoded_ledger_record(record)
     except SchemaError as error:
         raise LedgerError(
             f"{place} is not a ledger record ({error}); nothing can be trained on: restore the topic"
         ) from error
-    return decoded, record_hash(record.value)
 
 
 def control_record(record: Record) -> ControlRecord | None:
