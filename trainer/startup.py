@@ -165,6 +165,8 @@ class TakeOver:
 
     def prepare(self) -> Prepared:
         """Do as a reader alone all that can fail: a trainer that is at work goes on if this one is refused."""
+        # Before the ledger: a trainer that is at work saves a checkpoint of what it has committed, and only of that.
+        checkpoints = self.checkpoints.complete()
         self.history.read_on(self.broker, self.topics)
         ledger = self.history.state
         if ledger.is_closed:
@@ -178,7 +180,7 @@ class TakeOver:
         restored = restore_engine(
             self.engine,
             self._recording,
-            self.checkpoints.complete(),
+            checkpoints,
             allow_rebase=in_force.trainer.allow_rebase,
         )
         if restored.checkpoint is not None:

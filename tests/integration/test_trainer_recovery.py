@@ -25,6 +25,7 @@ from rollog.kernel.metrics import Metrics
 from rollog.kernel.weights import WeightsStore
 from rollog.settings.training import TrainerConfig
 from schemas import Disposition, Rebase, Step
+from trainer.recorded.history import History
 from trainer.role import training_engine
 from trainer.startup import start_trainer
 
@@ -308,3 +309,21 @@ def test_deepspeed_recovers_bit_for_bit_with_and_without_a_checkpoint(
     with a_trainer(settings, run.broker, training_engine(settings)) as trainer:
         train(run, trainer, 3)
     assert sorted(published(run)) == [1, 2, 3]
+
+
+def test_a_checkpoint_that_comes_while_another_trainer_reads_the_ledger_is_not_ahead_of_it(
+    run: FakeRun, settings: TrainerSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one at work may commit a step and save its checkpoint between two readings of the one that starts."""
+    read_on = History.read_on
+    with a_trainer(settings, run.broker) as at_work:
+        train(run, at_work, 1)
+
+        def read_on_and_be_overtaken(history: History, broker: Broker, topics: RunTopics) -> None:
+            read_on(history, broker, topics)
+            if at_work.ledger.version == 1:
+                train(run, at_work, 2)  # which has a checkpoint
+
+        monkeypatch.setattr(History, "read_on", read_on_and_be_overtaken)
+        with a_trainer(settings, run.broker) as successor:
+            assert successor.ledger.version == 2
