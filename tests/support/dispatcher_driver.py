@@ -174,3 +174,11 @@ class DispatcherDriver:
 
     def control(self) -> list[Record]:
         return self.read(self.topics.control)
+
+
+def started_driver(**sections: Any) -> DispatcherDriver:
+    """A driver whose ledger has begun and whose worker was heard."""
+    driver = DispatcherDriver(**sections)
+    driver.publish_ledger()
+    driver.beat()
+    return driver
