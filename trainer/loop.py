@@ -313,10 +313,11 @@ class Trainer(Component):
         return plan, result
 
     def _has_failed_before(self, batch: tuple[ReadyGroup, ...], version: int) -> bool:
-        """Close what training fails on. Raises EngineError after suspects have been tried alone."""
+        """Close what training fails on. Raises EngineError after groups were tried alone, or if none is at fault."""
         seed = step_seed(self._settings.seed, version)
-        self._failed.try_alone(version, batch, lambda group: self._train_alone(group, seed), self._engine)
-        guilty = self._failed.guilty(version, batch)
+        guilty = self._failed.untrainable(
+            version, batch, self._buffer.ready, lambda group: self._train_alone(group, seed), self._engine
+        )
         for group, said in guilty.items():
             log.warning("group is untrainable", group=group, error=said)
             self._buffer.close_untrainable(group)

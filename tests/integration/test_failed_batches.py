@@ -149,6 +149,53 @@ def test_nobody_is_guilty_of_what_breaks_every_step_and_the_engine_with_it(
     assert sum(len(record.verdicts) for record in run.ledger()) == 0
 
 
+def test_nobody_is_guilty_where_every_step_fails_and_batches_change_meanwhile(
+    run: FakeRun, settings: TrainerSettings
+) -> None:
+    every = set[bytes]()
+    for groups, said in (
+        ((1, 2), "out of range"),
+        ((), "out of range"),
+        ((0,), "not at fault"),
+        ((), "out of range"),
+    ):
+        every |= {token for responses in send_groups(run, settings, *groups).values() for token in responses}
+        with pytest.raises((IndexError, EngineError), match=said):
+            train(run, settings, PoisonedEngine(every), 1)
+    assert sum(len(record.verdicts) for record in run.ledger()) == 0
+
+
+def test_a_whole_batch_that_fails_is_told_from_a_broken_engine_by_another_group(
+    run: FakeRun, settings: TrainerSettings
+) -> None:
+    responses = send_groups(run, settings, 0, 1, 2, 3)
+    poison = responses[0] | responses[1]
+    for said in ("out of range", "out of range", r"group\(s\) \[0, 1\]"):
+        with pytest.raises((IndexError, EngineError), match=said):
+            train(run, settings, PoisonedEngine(poison), 1)
+    train(run, settings, PoisonedEngine(poison), 1)
+    closed = {
+        verdict.group_id
+        for record in run.ledger()
+        for verdict in record.verdicts
+        if verdict.reason == untrainable
+    }
+    assert closed == {0, 1}
+
+
+def test_where_the_process_dies_in_every_trial_it_is_said_that_no_sample_is_at_fault(
+    run: FakeRun, settings: TrainerSettings
+) -> None:
+    responses = send_groups(run, settings, 0, 1)
+    every = responses[0] | responses[1]
+    for _ in range(6):
+        with pytest.raises(Death):
+            train(run, settings, PoisonedEngine(every, Death), 1)
+    with pytest.raises(EngineError, match=r"not at fault \(the process died\)"):
+        train(run, settings, PoisonedEngine(every, Death), 1)
+    assert sum(len(record.verdicts) for record in run.ledger()) == 0
+
+
 def test_an_engine_that_breaks_with_a_trial_still_finds_who_is_guilty(
     run: FakeRun, settings: TrainerSettings
 ) -> None:

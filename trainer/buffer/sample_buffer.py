@@ -111,8 +111,14 @@ class SampleBuffer:
         )
 
     @property
+    def ready(self) -> list[ReadyGroup]:
+        """Complete groups that pass, in order of their ids."""
+        self._close_changed_groups()
+        return [self._ready[group] for group in sorted(self._ready)]
+
+    @property
     def num_ready(self) -> int:
-        """Complete groups that pass."""
+        """How many of them there are."""
         self._close_changed_groups()
         return len(self._ready)
 
