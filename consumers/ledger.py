@@ -57,6 +57,11 @@ class StoredLedger:
             self._begin = max(begin, consumer.beginning_offsets([self._place])[self._place])
             self._end = consumer.end_offsets([self._place])[self._place]
 
+    @property
+    def end_offset(self) -> int:
+        """Where it ended when this was made; 0 for a topic that nothing was ever written to."""
+        return self._end
+
     def __iter__(self) -> Iterator[LedgerEntry]:
         chain = LedgerChain(*self._behind)
         for record in self._records(self._begin, self._end):

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
-from producers.dispatcher.tasks import is_issued_by_a_dispatcher
 from rollog.rules.headers import SampleLimits, vocabulary_size
+from rollog.rules.task_names import TasksOfRun
 from trainer.buffer.sample_stream import SampleStream
 from trainer.control import ControlReader
 
@@ -39,11 +38,7 @@ class LogReaders:
             self.topics,
             epoch,
             num_task_partitions=settings.broker.max_workers,
-            is_issued=partial(
-                is_issued_by_a_dispatcher,
-                run_seed=settings.run_config.seed,
-                num_replicas=settings.groups.num_replicas,
-            ),
+            is_issued=TasksOfRun(settings.run_config.seed, settings.groups.num_replicas).includes,
             closed_groups=self.ledger.closed_groups,
             other_writers=settings.groups.other_writers,
             known=known,

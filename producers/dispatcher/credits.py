@@ -12,6 +12,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from rollog.rules.task_names import sequence_of
 from schemas import Kind
 
 if TYPE_CHECKING:
@@ -19,9 +20,6 @@ if TYPE_CHECKING:
 
     from rollog.kernel.broker.ports import Delivery
     from schemas import RolloutTask
-
-
-_most_digits = 18
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -189,21 +187,3 @@ def next_in_turn(candidates: Iterable[Candidate], last: str | None) -> str | Non
     worker_ids = sorted(candidate.worker_id for candidate in candidates)
     later = (worker_id for worker_id in worker_ids if last is None or worker_id > last)
     return next(later, worker_ids[0] if worker_ids else None)
-
-
-def task_id_of(epoch: int, sequence: int) -> str:
-    """(epoch, sequence) as one word."""
-    return f"{epoch}.{sequence}"
-
-
-def is_task_id(task_id: str, epoch: int) -> bool:
-    """Whether that is how a dispatcher of this epoch names its tasks."""
-    head, _, sequence = task_id.partition(".")
-    is_number = sequence.isdecimal() and sequence.isascii() and len(sequence) <= _most_digits
-    return head == str(epoch) and is_number
-
-
-def sequence_of(task_id: str) -> tuple[int, int]:
-    """(epoch, sequence) of such a name: in this order tasks are issued."""
-    epoch, _, sequence = task_id.partition(".")
-    return (int(epoch), int(sequence))

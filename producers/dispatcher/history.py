@@ -6,8 +6,8 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from producers.dispatcher.credits import sequence_of
 from rollog.rules.reading import control_record
+from rollog.rules.task_names import sequence_of
 from schemas import DeadLetter, Fence, RolloutTask
 from schemas.codec import SchemaError, decode, decode_as
 

@@ -7,20 +7,19 @@ evaluations. The ledger is read once: `rebuild` goes on from where `check` has c
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 from producers.dispatcher.history import SmallTopics, ValidTasks, worker_of
 from producers.dispatcher.reader import LogReader
 from producers.dispatcher.snapshot import FoldedLog, followed_partitions
 from producers.dispatcher.state import DispatcherState
-from producers.dispatcher.tasks import is_issued_by_a_dispatcher
 from rollog.kernel.broker.ports import TopicPartition
 from rollog.kernel.broker.reading import read_until
 from rollog.kernel.broker.topics import RunTopics
 from rollog.kernel.metrics import Metrics
 from rollog.rules.headers import SampleLimits
 from rollog.rules.ledger_chain import LedgerChain
+from rollog.rules.task_names import TasksOfRun
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -107,12 +106,8 @@ class Rebuilding:
             folded.positions[TopicPartition(record.topic, record.partition)] = record.offset + 1
 
     def _fold_tasks(self, folded: FoldedLog, ends: Mapping[TopicPartition, int], epoch: int) -> None:
-        is_issued = partial(
-            is_issued_by_a_dispatcher,
-            run_seed=self.settings.run_config.seed,
-            num_replicas=self.settings.groups.num_replicas,
-        )
-        valid = ValidTasks(epoch, is_issued, known=folded.last_task)
+        of_run = TasksOfRun(self.settings.run_config.seed, self.settings.groups.num_replicas)
+        valid = ValidTasks(epoch, of_run.includes, known=folded.last_task)
         for record in self._records(folded, ends, self.topics.tasks):
             for task in valid.read(record):
                 folded.state.on_task(task, worker_of(task, folded.state), record.offset)

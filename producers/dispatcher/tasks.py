@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from producers.dispatcher.credits import is_task_id, task_id_of
 from producers.dispatcher.evaluation_tracker import greedy
-from producers.seeds import derived_seed
 from rollog.rules.freshness import min_version
+from rollog.rules.task_names import evaluation_seed, task_id_of, training_seed
 from schemas import Kind, RolloutTask, SamplingParameters
 
 if TYPE_CHECKING:
@@ -26,29 +25,6 @@ class IssuePosition:
     alpha: float
     ledger_position: int
     samples_positions: tuple[int, ...]
-
-
-def is_issued_by_a_dispatcher(task: RolloutTask, run_seed: int, *, num_replicas: int) -> bool:
-    """Whether identity and seed of a task found in the log fit each other, as those of every task of the run do.
-
-    `num_replicas` are those of a group. Others may be able to write to `tasks`; what they wrote is no task to wait for.
-    """
-    if not is_task_id(task.task_id, task.epoch):
-        return False
-    if task.kind is Kind.EVALUATION:
-        return task.seed == _evaluation_seed(
-            run_seed, task.evaluation or "", task.pinned_version or 0, task.group_id, task.attempt
-        )
-    fits = task.replica + task.num_replicas <= num_replicas
-    return fits and task.seed == _training_seed(run_seed, task.group_id, task.replica, task.attempt)
-
-
-def _training_seed(run_seed: int, group_id: int, replica: int, attempt: int) -> int:
-    return derived_seed(run_seed, group_id, replica, attempt)
-
-
-def _evaluation_seed(run_seed: int, name: str, version: int, prompt_index: int, attempt: int) -> int:
-    return derived_seed(run_seed, name, version, prompt_index, attempt)
 
 
 class TaskWriter:
@@ -87,7 +63,7 @@ class TaskWriter:
             group_id=wanted.group_id,
             replica=wanted.replica,
             attempt=wanted.attempt,
-            seed=_training_seed(run_seed, wanted.group_id, wanted.replica, wanted.attempt),
+            seed=training_seed(run_seed, wanted.group_id, wanted.replica, wanted.attempt),
             prompt=prompt,
             sampling=self._sampling(self._settings.sampling.temperature),
             sample_partition=wanted.group_id % self._settings.broker.samples_partitions,
@@ -116,7 +92,7 @@ class TaskWriter:
             group_id=wanted.prompt_index,
             replica=0,
             attempt=wanted.attempt,
-            seed=_evaluation_seed(
+            seed=evaluation_seed(
                 self._settings.run_config.seed, key.name, key.version, wanted.prompt_index, wanted.attempt
             ),
             prompt=prompt,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from producers.engines.ports import Generation, GenerationRequest, VersionSpan
-from producers.seeds import derived_seed
+from rollog.rules.seeds import derived_seed
 from schemas import FinishReason, float32_array, int32_array
 
 if TYPE_CHECKING:

@@ -15,9 +15,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from consumers.ledger import ledger_entry
-from rollog.kernel.broker.ports import TopicPartition
-from rollog.kernel.broker.reading import read_to_end
+from consumers.ledger import StoredLedger
 from rollog.kernel.broker.topics import RunTopics, runs_topic
 from rollog.kernel.errors import ConfigError, LedgerError
 from rollog.kernel.logs import get_logger
@@ -83,32 +81,25 @@ def manifest_to_audit(broker: Broker, found: RunManifest) -> RunManifest:
 
 
 def genesis_of(broker: Broker, topics: RunTopics) -> Genesis | None:
-    """The first record of a ledger; None while there is none, and with a warning, where it is deleted or unreadable."""
+    """The body of a ledger's first record; None while there is none, and with a warning, where it is not to be had.
+
+    What somebody else wrote before it is left out, as everywhere.
+    """
     with broker.admin() as admin:
         if not admin.describe_topics([topics.steps]):
             return None
-    with broker.consumer(client_id="genesis-reader") as consumer:
-        first = next(read_to_end(consumer, topics.steps, 0), None)
-        ends = consumer.end_offsets([TopicPartition(topics.steps, 0)])
-    if first is None:
-        if any(ends.values()):
-            log.warning(
-                "manifest not compared with genesis: the ledger's records are deleted", topic=topics.steps
-            )
-        return None
+    ledger = StoredLedger(broker, topics)
     try:
-        body = ledger_entry(first).record.body
+        first = ledger.first()
     except LedgerError as error:
         log.warning("manifest not compared with genesis", error=error)
         return None
-    if not isinstance(body, Genesis):
+    if first is None and ledger.end_offset:
         log.warning(
-            "manifest not compared with genesis: the start of the ledger is cut off",
+            "manifest not compared with genesis: the start of the ledger is deleted or altered",
             topic=topics.steps,
-            first_offset=first.offset,
         )
-        return None
-    return body
+    return first.record.body if first is not None and isinstance(first.record.body, Genesis) else None
 
 
 def _first_that_agrees(registered: Sequence[RegisteredManifest], wanted: str) -> RegisteredManifest | None:

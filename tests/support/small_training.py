@@ -21,9 +21,9 @@ from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
 from transformers.utils import logging as transformers_logging
 
 from consumers.ledger import read_ledger
-from producers.seeds import derived_seed
 from rollog.kernel.broker.reading import read_to_end
 from rollog.kernel.broker.topics import RunTopics, topic_specs
+from rollog.rules.seeds import derived_seed
 from rollog.settings.groups import FreshnessConfig, GroupConfig
 from rollog.settings.run import BrokerConfig, ModelConfig, RunConfig
 from rollog.settings.training import AlgorithmConfig, OptimizerConfig, TrainerConfig

@@ -6,8 +6,8 @@ import pytest
 from support.builders import a_header, a_task, groups_config
 from support.dispatcher_driver import DispatcherDriver, num_partitions, started_driver
 
-from producers.seeds import derived_seed
 from rollog.kernel.errors import Superseded
+from rollog.rules.seeds import derived_seed
 from rollog.settings.generation import DataConfig, DispatchConfig, EvaluationConfig
 from rollog.settings.run import BrokerConfig, RunConfig
 from schemas import (

@@ -9,10 +9,10 @@ import pytest
 from support.builders import a_task
 
 from producers.dispatcher.history import ValidTasks
-from producers.dispatcher.tasks import is_issued_by_a_dispatcher
-from producers.seeds import derived_seed
 from rollog.kernel.broker.ports import Record
 from rollog.kernel.broker.topics import RunTopics
+from rollog.rules.seeds import derived_seed
+from rollog.rules.task_names import TasksOfRun
 from schemas import Fence, RolloutTask
 from schemas.codec import encode
 
@@ -78,4 +78,4 @@ def test_a_task_of_the_run_has_an_id_of_its_epoch_and_the_seed_of_its_rollout(
     changes: dict[str, Any], is_issued: bool
 ) -> None:
     task = replace(a_task(3, 1, task_id="1.1", epoch=1, seed=derived_seed(0, 3, 1, 0)), **changes)
-    assert is_issued_by_a_dispatcher(task, 0, num_replicas=4) == is_issued
+    assert TasksOfRun(0, num_replicas=4).includes(task) == is_issued

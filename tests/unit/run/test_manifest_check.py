@@ -133,9 +133,20 @@ def test_a_ledger_whose_start_is_cut_off_is_told(
         admin.delete_records({TopicPartition("rollog.first.steps", 0): 1})
 
     assert found(broker) == manifest
-    assert any("the start of the ledger is cut off" in each.message for each in caplog.records)
+    assert any("start of the ledger is deleted" in each.message for each in caplog.records)
+    caplog.clear()
 
     with broker.admin() as admin:
         admin.delete_records({TopicPartition("rollog.first.steps", 0): 2})
     assert found(broker) == manifest
-    assert any("the ledger's records are deleted" in each.message for each in caplog.records)
+    assert any("start of the ledger is deleted" in each.message for each in caplog.records)
+
+
+def test_what_somebody_wrote_before_genesis_does_not_hide_it() -> None:
+    broker = MemoryBroker()
+    manifest = create_run(broker, settings)
+    write(broker, "rollog.first.steps", b"no record of a ledger")
+    begin(broker, manifest)
+    register(broker, forged(manifest))
+
+    assert found(broker) == manifest
