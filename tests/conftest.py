@@ -125,3 +125,11 @@ def written(request: pytest.FixtureRequest, tmp_path: Path) -> ReadBack:
 def run_topics() -> RunTopics:
     """Topic names of a run that no other test has."""
     return RunTopics("rollog-test", f"run-{uuid.uuid4().hex[:12]}")
+
+
+@pytest.fixture(scope="module")
+def model_path(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Where a model with random weights lies, small enough to train in seconds."""
+    from support.small_training import make_model  # noqa: PLC0415 - it loads torch, which most tests do without
+
+    return make_model(tmp_path_factory.mktemp("model"))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
 import torch
-from support.small_training import a_rollout, make_model, vocabulary
+from support.small_training import a_rollout, vocabulary
 
 from rollog.settings.training import AlgorithmConfig, AlgorithmType, OptimizerConfig, TrainerConfig
 from schemas import Segment, float32_array, int32_array, uint8_array
@@ -25,11 +25,6 @@ pytestmark = pytest.mark.engine
 
 num_steps, num_groups, group_size, length = 14, 4, 8, 4
 trainer = TrainerConfig(num_minibatches=2)
-
-
-@pytest.fixture(scope="module")
-def model_path(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return make_model(tmp_path_factory.mktemp("model"))
 
 
 def drawn(model: Any, version: int) -> list[list[Sample]]:

@@ -18,7 +18,6 @@ from trainer.engines.simulated import SimulatedTrainingEngine
 from trainer.startup import start_trainer
 
 if TYPE_CHECKING:
-    from rollog.kernel.broker.memory import MemoryBroker
     from rollog.kernel.broker.topics import RunTopics
     from trainer.settings import TrainerSettings
     from trainer.step.ports import StepResult, TrainingBatch
@@ -80,13 +79,6 @@ class Death(BaseException):
 @pytest.fixture
 def settings(tmp_path_factory: pytest.TempPathFactory, run_topics: RunTopics) -> TrainerSettings:
     return trainer_settings(tmp_path_factory.mktemp("home"), run_topics, "simulated")
-
-
-@pytest.fixture
-def run(memory_broker: MemoryBroker, run_topics: RunTopics) -> FakeRun:
-    fake = FakeRun(memory_broker, run_topics)
-    fake.create_topics()
-    return fake
 
 
 def train(run: FakeRun, settings: TrainerSettings, engine: SimulatedTrainingEngine, version: int) -> None:

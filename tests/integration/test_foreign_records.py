@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from rollog.kernel.broker.memory import MemoryBroker
     from rollog.kernel.broker.topics import RunTopics
     from schemas import Sample
     from trainer.loop import Trainer
@@ -53,13 +52,6 @@ limits = SampleLimits(num_partitions=2, num_replicas=2, temperature=1.0)
 @pytest.fixture
 def settings(tmp_path: Path, run_topics: RunTopics) -> TrainerSettings:
     return trainer_settings(tmp_path, run_topics, "simulated")
-
-
-@pytest.fixture
-def run(memory_broker: MemoryBroker, run_topics: RunTopics) -> FakeRun:
-    fake = FakeRun(memory_broker, run_topics)
-    fake.create_topics()
-    return fake
 
 
 @pytest.fixture

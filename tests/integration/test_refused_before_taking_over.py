@@ -12,7 +12,6 @@ from support.small_training import (
     FakeRun,
     NaiveEngine,
     a_group,
-    make_model,
     trainer_settings,
     turn_until_version,
 )
@@ -40,28 +39,15 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from rollog.kernel.broker.memory import MemoryBroker
     from rollog.kernel.broker.topics import RunTopics
     from trainer.loop import Trainer
     from trainer.settings import TrainerSettings
-
-
-@pytest.fixture(scope="module")
-def model_path(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return make_model(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture
 def settings(tmp_path: Path, run_topics: RunTopics, model_path: str) -> TrainerSettings:
     config = TrainerConfig(checkpoint_every_steps=10, verdicts_interval_seconds=0.0)
     return trainer_settings(tmp_path, run_topics, model_path, trainer=config)
-
-
-@pytest.fixture
-def run(memory_broker: MemoryBroker, run_topics: RunTopics) -> FakeRun:
-    fake = FakeRun(memory_broker, run_topics)
-    fake.create_topics()
-    return fake
 
 
 def a_trainer(settings: TrainerSettings, run: FakeRun, **changes: Any) -> Trainer:

@@ -13,7 +13,6 @@ from support.small_training import (
     a_group,
     a_rollout,
     dispositions,
-    make_model,
     trainer_settings,
     turn_until,
     turn_until_version,
@@ -89,11 +88,6 @@ class TimedRun:
 
     def steps(self) -> list[Step]:
         return [record.body for record in self.run.ledger() if isinstance(record.body, Step)]
-
-
-@pytest.fixture(scope="module")
-def model_path(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return make_model(tmp_path_factory.mktemp("model"))
 
 
 def a_run(home: Path, model_path: str, freshness: FreshnessConfig, name: str = "first") -> TimedRun:

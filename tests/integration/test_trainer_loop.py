@@ -15,7 +15,6 @@ from support.small_training import (
     a_group,
     a_rollout,
     dispositions,
-    make_model,
     notices,
     sha256_of,
     trainer_settings,
@@ -65,21 +64,9 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.engine
 
 
-@pytest.fixture(scope="module")
-def model_path(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return make_model(tmp_path_factory.mktemp("model"))
-
-
 @pytest.fixture
 def settings(tmp_path: Path, run_topics: RunTopics, model_path: str) -> TrainerSettings:
     return trainer_settings(tmp_path, run_topics, model_path)
-
-
-@pytest.fixture
-def run(memory_broker: MemoryBroker, run_topics: RunTopics) -> FakeRun:
-    fake = FakeRun(memory_broker, run_topics)
-    fake.create_topics()
-    return fake
 
 
 @pytest.fixture

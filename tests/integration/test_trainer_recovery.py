@@ -12,7 +12,6 @@ from support.small_training import (
     FakeRun,
     NaiveEngine,
     a_group,
-    make_model,
     notices,
     trainer_settings,
     turn_until_version,
@@ -77,11 +76,6 @@ class DyingBroker(MemoryBroker):
         return cast("MemoryTransactionalProducer", DyingProducer(made, lambda: self.death))
 
 
-@pytest.fixture(scope="module")
-def model_path(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return make_model(tmp_path_factory.mktemp("model"))
-
-
 @pytest.fixture
 def settings(tmp_path: Path, run_topics: RunTopics, model_path: str) -> TrainerSettings:
     return trainer_settings(
@@ -90,13 +84,6 @@ def settings(tmp_path: Path, run_topics: RunTopics, model_path: str) -> TrainerS
         model_path,
         trainer=TrainerConfig(num_minibatches=2, checkpoint_every_steps=2, verdicts_interval_seconds=0.0),
     )
-
-
-@pytest.fixture
-def run(memory_broker: MemoryBroker, run_topics: RunTopics) -> FakeRun:
-    fake = FakeRun(memory_broker, run_topics)
-    fake.create_topics()
-    return fake
 
 
 def naive(settings: TrainerSettings) -> TrainingEngine:

@@ -1,0 +1,23 @@
+"""What the tests of single roles share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from support.small_training import FakeRun
+
+    from rollog.kernel.broker.memory import MemoryBroker
+    from rollog.kernel.broker.topics import RunTopics
+
+
+@pytest.fixture
+def run(memory_broker: MemoryBroker, run_topics: RunTopics) -> FakeRun:
+    """A run with its topics, and nobody in it yet."""
+    from support.small_training import FakeRun  # noqa: PLC0415 - it loads torch
+
+    fake = FakeRun(memory_broker, run_topics)
+    fake.create_topics()
+    return fake
