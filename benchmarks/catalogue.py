@@ -49,6 +49,9 @@ experiments: Mapping[str, Experiment] = {
     "training": Experiment(question="how fast the trainer's engine is against a bare loop", minutes=1),
     "reproducible": Experiment(question="what a training step costs with pinned instructions", minutes=3),
     "accelerator": Experiment(question="where the time of the whole loop goes on one GPU", minutes=8),
+    "verification": Experiment(
+        question="how long `rollog verify` takes, and whether it raises false alarms", minutes=7
+    ),
     "data_plane": Experiment(question="what samples cost on their way through the log", minutes=1),
     "demo": Experiment(question="what the demo learns, and how long a step takes", minutes=5),
 }

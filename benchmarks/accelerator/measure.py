@@ -11,22 +11,21 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import TYPE_CHECKING
 
-from benchmarks.accelerator.time_breakdown import generated, serving_delays, time_breakdown, trained
-from benchmarks.harness.demo_run import prefix, run_up
+from benchmarks.harness.demo_run import appended, prefix, run_up
 from benchmarks.harness.figures import Figure
 from benchmarks.harness.random_model import shapes, write_prompts, write_random_model
-from rollog.kernel.broker.reading import read_topic
+from benchmarks.harness.time_breakdown import generated, serving_delays, time_breakdown, trained
 from rollog.kernel.broker.topics import RunTopics
 from rollog.kernel.errors import DataError
 from schemas import LedgerRecord, Sample, Step, WeightVersion, WorkerStatus
 from schemas.codec import decode_as
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from benchmarks.accelerator.time_breakdown import TimeBreakdown
     from benchmarks.harness.own_kafka import OwnKafka
+    from benchmarks.harness.time_breakdown import TimeBreakdown
     from rollog.kernel.broker.ports import Broker
 
 reward = "benchmarks.harness.random_model:share_of_even_words"
@@ -78,14 +77,14 @@ def measure_accelerator(
 def figures_of_run(broker: Broker, topics: RunTopics, name: str) -> list[Figure]:
     """What the log of one run says. Raises DataError for a run of too few steps."""
     rollouts = [
-        generated(decode_as(Sample, value), moment) for value, moment in _records(broker, topics.samples)
+        generated(decode_as(Sample, value), moment) for value, moment in appended(broker, topics.samples)
     ]
-    ledger = [(decode_as(LedgerRecord, value), moment) for value, moment in _records(broker, topics.steps)]
+    ledger = [(decode_as(LedgerRecord, value), moment) for value, moment in appended(broker, topics.steps)]
     steps = [step for record, moment in ledger if (step := trained(record, moment)) is not None]
     if len(steps) < _least_steps:
         raise DataError(f"run {topics.run} has {len(steps)} steps; give at least {_least_steps} with --steps")
-    notices = [(decode_as(WeightVersion, value), at) for value, at in _records(broker, topics.weights)]
-    statuses = [(decode_as(WorkerStatus, value), at) for value, at in _records(broker, topics.workers)]
+    notices = [(decode_as(WeightVersion, value), at) for value, at in appended(broker, topics.weights)]
+    statuses = [(decode_as(WorkerStatus, value), at) for value, at in appended(broker, topics.workers)]
     delays = serving_delays(
         {notice.version: at for notice, at in notices if notice.version > 0},
         [(status.served_version, at) for status, at in statuses if status.served_version is not None],
@@ -160,13 +159,6 @@ def _mismatches(steps: Sequence[Step], name: str) -> list[Figure]:
         for kind, summarize, unit in kinds
         if (values := [step.statistics[kind] for step in steps if kind in step.statistics])
     ]
-
-
-def _records(broker: Broker, topic: str) -> Iterator[tuple[bytes, float]]:
-    """Value and moment (seconds) of every record of a topic, in order within each partition."""
-    for record in read_topic(broker, topic, client_id="bench-reader"):
-        if record.value is not None:
-            yield record.value, record.timestamp_ms / 1000
 
 
 def _prepare(workload: Workload, home: Path) -> tuple[dict[str, object], int]:

@@ -7,14 +7,16 @@ import sys
 from typing import TYPE_CHECKING
 
 from consumers.progress import RunProgress
+from rollog.kernel.broker.reading import read_topic
 from rollog.kernel.broker.topics import RunTopics
 from rollog.kernel.errors import ChildFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from benchmarks.harness.own_kafka import OwnKafka
     from consumers.progress import ProgressView
+    from rollog.kernel.broker.ports import Broker
 
 prefix = "rollog"
 as_published: dict[str, object] = {
@@ -51,6 +53,13 @@ def run_up(kafka: OwnKafka, run: str, assignments: Mapping[str, object], words: 
     ended = subprocess.run(command, check=False, capture_output=True, text=True)  # our own
     if ended.returncode:
         raise ChildFailed(f"run {run} ended with status {ended.returncode}:\n{ended.stderr[-4000:]}")
+
+
+def appended(broker: Broker, topic: str) -> Iterator[tuple[bytes, float]]:
+    """Value and moment (seconds) of every record of a topic, in order within each partition."""
+    for record in read_topic(broker, topic, client_id="bench-reader"):
+        if record.value is not None:
+            yield record.value, record.timestamp_ms / 1000
 
 
 def set_options(assignments: Mapping[str, object]) -> list[str]:

@@ -15,6 +15,7 @@ from support.altered_topics import RecordedTopics
 from consumers.audit.auditor import audit_run
 from consumers.verification.pieces import pieces_of
 from consumers.verification.selection import Selection
+from producers.engines.vllm_prefill import vllm_prefill
 from rollog.cli.verify import verify
 from rollog.kernel.broker.topics import run_topic_names
 from rollog.kernel.errors import ConfigError, DataError
@@ -29,6 +30,7 @@ from trainer.recorded.prefill import PolicyPrefill, bfloat16_noise
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from consumers.verification.ports import Scorer
     from rollog.run.recorded_run import RecordedRun
     from rollog.run.verifying import VerifyOutcome
     from trainer.settings import TrainerSettings
@@ -50,7 +52,7 @@ class Bench:
 
     run: RecordedRun
     settings: TrainerSettings
-    scorer: PolicyPrefill
+    scorer: Scorer
     topics: RecordedTopics
     directory: Path
 
@@ -218,6 +220,26 @@ def test_sequences_computed_together_have_the_log_probabilities_that_they_have_a
     for piece, logprobs in zip(pieces, together, strict=True):
         (alone,) = bench.scorer.logprobs([piece])
         assert abs(alone - logprobs).max() < 1e-5
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_vllm_says_the_same_as_the_trainers_policy(bench: Bench) -> None:
+    """One vLLM for both: it takes most of a minute to start."""
+    pytest.importorskip("vllm", reason="vLLM is not installed")
+    swapped = {1: (2, bench.sha256(2)), 2: (1, bench.sha256(1))}
+    pieces = [piece for sample in bench.samples() for piece in pieces_of(sample, 0, 0)]
+    with vllm_prefill(bench.run.settings.model, bench.run.settings.rollout) as scorer:
+        with_vllm = replace(bench, scorer=scorer)
+        honest = with_vllm.verified(with_untrained=True)
+        exchanged = with_vllm.verified(lambda sample: relabelled(sample, swapped))
+        scorer.load(recorded / "model" / "model.safetensors")
+        by_vllm = scorer.logprobs(pieces)
+    bench.scorer.load(recorded / "model" / "model.safetensors")
+    for mine, other in zip(bench.scorer.logprobs(pieces), by_vllm, strict=True):
+        assert abs(mine - other).max() < 1e-4
+    assert honest.exit_status == 0, list(honest.lines())
+    assert {(version, fit) for version, _, fits in named(exchanged) for fit in fits} == {(1, 2), (2, 1)}
 
 
 def test_a_model_that_is_not_there_is_named() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.builders import LedgerBuilder, a_sample
 
-from benchmarks.accelerator.time_breakdown import (
+from benchmarks.harness.time_breakdown import (
     Generated,
     Trained,
     covered,
