@@ -69,12 +69,17 @@ def bench_options(function: Command) -> Command:
         return function(options=options, **others)
 
     decorated: Command = click.option(
-        "--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write the figures here."
+        "--json",
+        "json_path",
+        type=click.Path(dir_okay=False, path_type=Path),
+        callback=_with_directory,
+        help="Write the figures here.",
     )(command)
     decorated = click.option(
         "--results",
         "results_path",
         type=click.Path(dir_okay=False, path_type=Path),
+        callback=_with_directory,
         help="Write date, machine, versions, command and figures here.",
     )(decorated)
     decorated = click.option(
@@ -134,6 +139,17 @@ def names(known: Callable[[], Sequence[str]]) -> Callable[[click.Context, click.
         return found
 
     return parsed
+
+
+def _with_directory(context: click.Context, parameter: click.Parameter, value: Path | None) -> Path | None:
+    """A callback for a file to write: its directory is made now, so that no figure is lost at the end."""
+    del context, parameter
+    if value is not None:
+        try:
+            value.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise click.BadParameter(f"{value}: no directory can be made for it: {error.strerror}") from None
+    return value
 
 
 def progress(line: str) -> None:

@@ -108,6 +108,26 @@ def test_results_hold_the_command_that_asks_for_the_same(tmp_path: Path) -> None
     assert found["seconds"] >= 0
 
 
+@pytest.mark.parametrize("option", ["--json", "--results"])
+def test_a_place_where_nothing_can_be_written_is_refused_before_anything_is_measured(
+    tmp_path: Path, option: str
+) -> None:
+    measured: list[int] = []
+
+    @click.command("scaling")
+    @bench_options
+    def command(*, options: BenchOptions) -> None:
+        measured.append(options.seed)
+        report([], options)
+
+    (tmp_path / "file").touch()
+    refused = CliRunner().invoke(command, [option, str(tmp_path / "file" / "results.json")])
+    assert (refused.exit_code, measured) == (2, [])
+    assert "no directory can be made for it" in refused.output
+    assert CliRunner().invoke(command, [option, str(tmp_path / "new" / "results.json")]).exit_code == 0
+    assert (tmp_path / "new" / "results.json").is_file()
+
+
 def test_the_published_runs_of_learning_are_of_the_settings_that_it_has_now() -> None:
     published = json.loads((root / "learning" / "results" / "learning.json").read_text(encoding="utf-8"))
     assignments = [f"{name}={value}" for name, value in as_published.items()]
