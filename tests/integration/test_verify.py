@@ -7,10 +7,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 from support.altered_samples import relabelled, with_samples
 from support.altered_topics import RecordedTopics
+from support.builders import a_sample
+from support.tiny_engine import max_context_tokens, save_versions, vocabulary_size
 
 from consumers.audit.auditor import audit_run
 from consumers.verification.pieces import pieces_of
@@ -23,7 +26,9 @@ from rollog.run.recorded_run import open_run
 from rollog.run.request import RecordedRunRequest, RunRequest
 from rollog.run.role_settings import trainer_settings
 from rollog.run.verifying import VerifyRequest, verify_recorded, verify_run
-from schemas import Sample, float32_array
+from rollog.settings.generation import RolloutConfig
+from rollog.settings.run import ModelConfig
+from schemas import Sample, float32_array, int32_array
 from schemas.codec import decode_as
 from trainer.recorded.prefill import PolicyPrefill, bfloat16_noise
 
@@ -224,22 +229,27 @@ def test_sequences_computed_together_have_the_log_probabilities_that_they_have_a
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_vllm_says_the_same_as_the_trainers_policy(bench: Bench) -> None:
-    """One vLLM for both: it takes most of a minute to start."""
+def test_vllm_says_the_same_as_the_trainers_policy(tmp_path: Path) -> None:
+    """On a model whose heads vLLM can compute on a CPU, which the archive's are too small for."""
     pytest.importorskip("vllm", reason="vLLM is not installed")
-    swapped = {1: (2, bench.sha256(2)), 2: (1, bench.sha256(1))}
-    pieces = [piece for sample in bench.samples() for piece in pieces_of(sample, 0, 0)]
-    with vllm_prefill(bench.run.settings.model, bench.run.settings.rollout) as scorer:
-        with_vllm = replace(bench, scorer=scorer)
-        honest = with_vllm.verified(with_untrained=True)
-        exchanged = with_vllm.verified(lambda sample: relabelled(sample, swapped))
-        scorer.load(recorded / "model" / "model.safetensors")
-        by_vllm = scorer.logprobs(pieces)
-    bench.scorer.load(recorded / "model" / "model.safetensors")
-    for mine, other in zip(bench.scorer.logprobs(pieces), by_vllm, strict=True):
-        assert abs(mine - other).max() < 1e-4
-    assert honest.exit_status == 0, list(honest.lines())
-    assert {(version, fit) for version, _, fits in named(exchanged) for fit in fits} == {(1, 2), (2, 1)}
+    versions = save_versions(tmp_path, tied=True)
+    (tmp_path / "model.safetensors").symlink_to(versions[0])
+    policy = PolicyPrefill(
+        str(tmp_path), dtype="float32", temperature=1.0, micro_batch_tokens=4096, device="cpu"
+    )
+    drawn = np.random.default_rng(0)
+    pieces = [
+        replace(piece, token_ids=int32_array(drawn.integers(2, vocabulary_size, len(piece.token_ids))))
+        for number in range(6)
+        for piece in pieces_of(a_sample(number), 0, number)
+    ]
+    model = ModelConfig(path=str(tmp_path), max_context_tokens=max_context_tokens - 1)
+    with vllm_prefill(model, RolloutConfig()) as scorer:
+        for path in versions.values():
+            scorer.load(path)
+            policy.load(path)
+            for mine, other in zip(policy.logprobs(pieces), scorer.logprobs(pieces), strict=True):
+                np.testing.assert_allclose(mine, other, rtol=0, atol=1e-4)
 
 
 def test_a_model_that_is_not_there_is_named() -> None:
