@@ -72,14 +72,14 @@ def bench_options(function: Command) -> Command:
         "--json",
         "json_path",
         type=click.Path(dir_okay=False, path_type=Path),
-        callback=_with_directory,
+        callback=with_directory,
         help="Write the figures here.",
     )(command)
     decorated = click.option(
         "--results",
         "results_path",
         type=click.Path(dir_okay=False, path_type=Path),
-        callback=_with_directory,
+        callback=with_directory,
         help="Write date, machine, versions, command and figures here.",
     )(decorated)
     decorated = click.option(
@@ -141,7 +141,7 @@ def names(known: Callable[[], Sequence[str]]) -> Callable[[click.Context, click.
     return parsed
 
 
-def _with_directory(context: click.Context, parameter: click.Parameter, value: Path | None) -> Path | None:
+def with_directory(context: click.Context, parameter: click.Parameter, value: Path | None) -> Path | None:
     """A callback for a file to write: its directory is made now, so that no figure is lost at the end."""
     del context, parameter
     if value is not None:

@@ -16,6 +16,7 @@ from benchmarks.harness.options import (
     run,
     seeds_option,
     target_option,
+    with_directory,
     write,
 )
 from benchmarks.learning.cells import Part, real_algorithms
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
     "--plot",
     "plot_path",
     type=click.Path(dir_okay=False, path_type=Path),
+    callback=with_directory,
     help="Write accuracy against lag here, as SVG.",
 )
 @bench_options

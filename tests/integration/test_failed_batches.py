@@ -94,6 +94,16 @@ def send_groups(run: FakeRun, settings: TrainerSettings, *groups: int) -> dict[i
     return {group: {sample.token_ids.tobytes() for sample in samples[group]} for group in groups}
 
 
+def closed_as_untrainable(run: FakeRun) -> list[int]:
+    """The group of each sample that was disposed of for this reason."""
+    return [
+        verdict.group_id
+        for record in run.ledger()
+        for verdict in record.verdicts
+        if verdict.reason == untrainable
+    ]
+
+
 @pytest.mark.parametrize(("error", "num_ends"), [(IndexError, 3), (Death, 4)])
 def test_samples_that_fail_twice_are_tried_alone_named_and_closed_and_training_goes_on(
     error: type[BaseException], num_ends: int, run: FakeRun, settings: TrainerSettings
@@ -166,13 +176,7 @@ def test_a_whole_batch_that_fails_is_told_from_a_broken_engine_by_another_group(
         with pytest.raises((IndexError, EngineError), match=said):
             train(run, settings, PoisonedEngine(poison), 1)
     train(run, settings, PoisonedEngine(poison), 1)
-    closed = {
-        verdict.group_id
-        for record in run.ledger()
-        for verdict in record.verdicts
-        if verdict.reason == untrainable
-    }
-    assert closed == {0, 1}
+    assert set(closed_as_untrainable(run)) == {0, 1}
 
 
 def test_where_the_process_dies_in_every_trial_it_is_said_that_no_sample_is_at_fault(
@@ -196,12 +200,7 @@ def test_an_engine_that_breaks_with_a_trial_still_finds_who_is_guilty(
         with pytest.raises((IndexError, EngineError), match=said):
             train(run, settings, FragileEngine(responses[0]), 1)
     train(run, settings, FragileEngine(responses[0]), 1)
-    assert [
-        verdict.group_id
-        for record in run.ledger()
-        for verdict in record.verdicts
-        if verdict.reason == untrainable
-    ] == [0, 0]
+    assert closed_as_untrainable(run) == [0, 0]
 
 
 def test_a_trial_leaves_nothing_behind_and_lets_nobody_else_write(
