@@ -85,7 +85,9 @@ def reinject(
     `evaluations` is missing.
     """
     transactional_id = f"{topics.dead_letters}.reinjection"  # whoever came before has finished, or is fenced
-    with broker.transactional_producer(transactional_id, transaction_timeout_seconds=60.0) as producer:
+    with broker.transactional_producer(
+        transactional_id, topics=[topics.samples, topics.evaluations], transaction_timeout_seconds=60.0
+    ) as producer:
         letters = read_dead_letters(broker, topics)
         wanted = chosen_dead_letters(letters, chosen)
         _require_open(broker, topics)

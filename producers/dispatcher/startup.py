@@ -52,7 +52,9 @@ fence_seconds = 60.0
 def take_epoch(broker: Broker, topics: RunTopics, dispatcher_id: str) -> int:
     """Fence earlier dispatchers' transactions, then commit the next epoch to control. Raises as `taken_epoch`."""
     own = DispatcherEpoch(epoch=0, dispatcher_id=dispatcher_id)
-    with broker.transactional_producer(topics.dispatcher_transactional_id) as producer:
+    with broker.transactional_producer(
+        topics.dispatcher_transactional_id, topics=[topics.control]
+    ) as producer:
         return taken_epoch(broker, topics.control, producer, own).epoch
 
 

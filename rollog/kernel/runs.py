@@ -40,7 +40,8 @@ def register_run(broker: Broker, manifest: RunManifest) -> None:
     """Write the manifest of a new run. Raises RunExists when the name is taken."""
     topic = runs_topic(manifest.prefix)
     taken = name_taken(broker, manifest.run)
-    with broker.transactional_producer(f"{manifest.prefix}.{manifest.run}.manifest") as producer:
+    transactional_id = f"{manifest.prefix}.{manifest.run}.manifest"
+    with broker.transactional_producer(transactional_id, topics=[topic]) as producer:
         if manifest.run in read_runs(broker, manifest.prefix):
             raise taken
         try:

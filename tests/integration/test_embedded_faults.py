@@ -7,10 +7,12 @@ import os
 import signal
 import socket
 import threading
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import pytest
+from kafka import structs
 from support.broker_topics import a_topic, drain, read_to_end, values
 from support.waiting import wait_until
 
@@ -219,3 +221,51 @@ def test_a_broker_that_finds_no_room_says_where_and_leaves_its_directory_free(
         (tmp_path / name).unlink()
     with kafka:
         assert KafkaBroker(kafka.address).admin()
+
+
+def test_what_a_dead_producer_left_open_is_undone_although_the_broker_died_too(
+    mortal_kafka: EmbeddedKafka,
+) -> None:
+    """At its start a broker aborts transactions that are too old, and forgets to tell the partitions (KAFKA-20734)."""
+    broker = KafkaBroker(mortal_kafka.address)
+    topic = a_topic(broker, num_partitions=2)
+    dead = broker.transactional_producer(topic, topics=[topic], transaction_timeout_seconds=1)
+    dead.begin()
+    for partition in range(2):
+        dead.send(topic, partition, b"never committed").offset(20)
+    mortal_kafka.kill()
+    time.sleep(1.0)  # older than it may become
+    mortal_kafka.restart()
+
+    with broker.transactional_producer(topic, topics=[topic]) as producer:
+        for partition in range(2):
+            assert read_to_end(broker, topic, [partition]) == []
+        producer.begin()
+        producer.send(topic, 0, b"new")
+        producer.commit(20)
+
+        assert values(read_to_end(broker, topic)) == [b"new"]
+    dead.close()
+
+
+def test_what_was_committed_can_be_read_although_the_broker_died_meanwhile(
+    mortal_kafka: EmbeddedKafka,
+) -> None:
+    """A broker that dies between the decision and its marks forgets to make them at its start (KAFKA-20734)."""
+    broker = KafkaBroker(mortal_kafka.address)
+    topic = a_topic(broker)
+    with broker.transactional_producer(topic, topics=[topic], transaction_timeout_seconds=60) as producer:
+        for number in range(3):
+            producer.begin()
+            producer.send(topic, 0, b"%d" % number).offset(20)
+            # The library returns as soon as the coordinator has decided.
+            producer._raw.commit_transaction()
+            mortal_kafka.kill()
+            mortal_kafka.restart()
+            places = {structs.TopicPartition(topic, 0)}
+            producer._decisions.await_decided(
+                producer._raw, places, is_committed=True, deadline=time.monotonic() + 30
+            )
+            producer._finish()
+
+            assert values(read_to_end(broker, topic)) == [b"%d" % each for each in range(number + 1)]

@@ -29,7 +29,7 @@ from trainer.role import training_engine
 from trainer.startup import start_trainer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from rollog.kernel.broker.memory_producers import MemoryTransactionalProducer
     from rollog.kernel.broker.ports import Broker
@@ -68,10 +68,14 @@ class DyingBroker(MemoryBroker):
     death: str | None = None
 
     def transactional_producer(
-        self, transactional_id: str, *, transaction_timeout_seconds: float = 15.0
+        self,
+        transactional_id: str,
+        *,
+        topics: Sequence[str] = (),
+        transaction_timeout_seconds: float = 15.0,
     ) -> MemoryTransactionalProducer:
         made = super().transactional_producer(
-            transactional_id, transaction_timeout_seconds=transaction_timeout_seconds
+            transactional_id, topics=topics, transaction_timeout_seconds=transaction_timeout_seconds
         )
         return cast("MemoryTransactionalProducer", DyingProducer(made, lambda: self.death))
 

@@ -54,7 +54,9 @@ class LedgerWriter(Component):
         self._commit_seconds = transaction_timeout_seconds
         self._max_bytes = max_record_bytes - framing_allowance_bytes
         self._producer = broker.transactional_producer(
-            topics.trainer_transactional_id, transaction_timeout_seconds=transaction_timeout_seconds
+            topics.trainer_transactional_id,
+            topics=[topics.control, topics.steps, topics.weights, topics.dead_letters],
+            transaction_timeout_seconds=transaction_timeout_seconds,
         )
         unnumbered = TrainerEpoch(epoch=0, trainer_id=f"trainer-{secrets.token_hex(4)}")
         try:

@@ -58,10 +58,14 @@ class ArchiveBroker:
         self.refuse("written to")
 
     def transactional_producer(
-        self, transactional_id: str, *, transaction_timeout_seconds: float = 15.0
+        self,
+        transactional_id: str,
+        *,
+        topics: Sequence[str] = (),
+        transaction_timeout_seconds: float = 15.0,
     ) -> TransactionalProducer:
         """Raises ArchiveError."""
-        del transactional_id, transaction_timeout_seconds
+        del transactional_id, topics, transaction_timeout_seconds
         self.refuse("written to")
 
     def consumer(self, *, client_id: str, group_id: str | None = None) -> ArchiveConsumer:

@@ -8,6 +8,7 @@ import kafka
 import kafka.errors as kafka_errors
 
 from rollog.kernel.broker.kafka_consumer import KafkaConsumer
+from rollog.kernel.broker.kafka_decisions import Decisions
 from rollog.kernel.broker.kafka_errors import translated
 from rollog.kernel.broker.kafka_producer import KafkaProducer, end_raw_producer
 from rollog.kernel.broker.kafka_settings import (
@@ -20,10 +21,10 @@ from rollog.kernel.broker.kafka_settings import (
 from rollog.kernel.broker.kafka_topics import KafkaAdmin, TopicDirectory
 from rollog.kernel.broker.kafka_transactions import KafkaTransactionalProducer
 from rollog.kernel.broker.preflight import parse_addresses, wait_for_broker
-from rollog.kernel.errors import BrokerUnreachable
+from rollog.kernel.errors import BrokerError, BrokerUnreachable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 
 class KafkaBroker:
@@ -79,22 +80,40 @@ class KafkaBroker:
         )
 
     def transactional_producer(
-        self, transactional_id: str, *, transaction_timeout_seconds: float = 15.0
+        self,
+        transactional_id: str,
+        *,
+        topics: Sequence[str] = (),
+        transaction_timeout_seconds: float = 15.0,
     ) -> KafkaTransactionalProducer:
-        """A transactional producer; earlier ones of this id are fenced, their open transactions aborted."""
+        """A transactional producer; earlier ones of this id are fenced, their open transactions aborted.
+
+        On return nothing of an earlier one is undecided in `topics`, whatever became of the broker meanwhile.
+        """
         settings = transactional_settings(self._connection, transactional_id, transaction_timeout_seconds)
         raw = self._connected(kafka.KafkaProducer, settings)
-        try:
-            raw.init_transactions()
-        except kafka_errors.KafkaError as error:
-            end_raw_producer(raw, gently=False)
-            raise translated(error, f"taking over transactional id {transactional_id}") from error
-        return KafkaTransactionalProducer(
+        decisions = self._decisions(raw, transactional_id)
+        producer = KafkaTransactionalProducer(
             raw,
             self._directory,
             transactional_id,
+            decisions,
             block_seconds=self._connection.delivery_timeout_seconds,
         )
+        try:
+            producer.take_over(topics)
+        except BaseException:
+            producer.close()
+            raise
+        return producer
+
+    def _decisions(self, raw: Any, transactional_id: str) -> Decisions:
+        settings = client_settings(self._connection, f"{transactional_id}.decisions")
+        try:
+            return Decisions(self._connected(kafka.KafkaAdminClient, settings), transactional_id)
+        except BrokerError:
+            end_raw_producer(raw, gently=False)
+            raise
 
     def consumer(self, *, client_id: str, group_id: str | None = None) -> KafkaConsumer:
         """A consumer of committed records; `group_id` only names the offsets it commits."""

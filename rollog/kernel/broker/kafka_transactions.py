@@ -22,8 +22,9 @@ from rollog.kernel.errors import BrokerError, BrokerTimeout, ProducerFenced
 from rollog.kernel.lifecycle import Component
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
+    from rollog.kernel.broker.kafka_decisions import Decisions
     from rollog.kernel.broker.kafka_topics import TopicDirectory
     from rollog.kernel.broker.ports import Delivery, Headers, TopicPartition
 
@@ -36,18 +37,45 @@ class KafkaTransactionalProducer(Component):
     """Producer of transactions; its creation has fenced every earlier one of the same id."""
 
     def __init__(
-        self, raw: Any, directory: TopicDirectory, transactional_id: str, *, block_seconds: float
+        self,
+        raw: Any,
+        directory: TopicDirectory,
+        transactional_id: str,
+        decisions: Decisions,
+        *,
+        block_seconds: float,
     ) -> None:
         # A fenced producer whose send is refused would have the library ask for a new epoch, and that request aborts
         # the transaction of its successor. Without this recovery the refusal is what it should be: fatal.
         raw._transaction_manager._supports_epoch_bump = lambda: False  # noqa: SLF001
         self._raw = raw
         self._transactional_id = transactional_id
+        self._directory = directory
+        self._decisions = decisions
+        self._written: set[KafkaTopicPartition] = set()
         self._block_seconds = block_seconds
         self._sender = RecordSender(
             raw, directory, max_in_flight_bytes=_max_in_flight_bytes, block_seconds=block_seconds
         )
         self._guard = TransactionGuard(transactional_id)
+
+    def take_over(self, topics: Sequence[str]) -> None:
+        """Fence earlier producers, and decide what they left open in `topics`. Comes before everything else."""
+        places = [
+            KafkaTopicPartition(topic, partition)
+            for topic in topics
+            for partition in range(self._directory.facts(topic).num_partitions)
+        ]
+
+        def take(deadline: float) -> None:
+            committed_epoch = self._decisions.committed_epoch(deadline)
+            self._raw.init_transactions()
+            self._decisions.take_over(self._raw, places, committed_epoch=committed_epoch, deadline=deadline)
+
+        try:
+            _within(self._block_seconds, take)
+        except kafka_errors.KafkaError as error:
+            raise translated(error, f"taking over transactional id {self._transactional_id}") from error
 
     def begin(self) -> None:
         """Start a transaction."""
@@ -57,6 +85,7 @@ class KafkaTransactionalProducer(Component):
         except kafka_errors.KafkaError as error:
             raise self._ended_by(error, "beginning a transaction") from error
         self._guard.begun()
+        self._written.clear()
 
     def send(
         self,
@@ -70,10 +99,12 @@ class KafkaTransactionalProducer(Component):
         """Send one record within the open transaction."""
         self._guard.require_transaction()
         try:
-            return self._sender.send(topic, partition, value, key, headers)
+            delivery = self._sender.send(topic, partition, value, key, headers)
         except ProducerFenced as fenced:
             self._guard.end(fenced)
             raise
+        self._written.add(KafkaTopicPartition(topic, partition))
+        return delivery
 
     def send_offsets(self, offsets: Mapping[TopicPartition, int], group_id: str) -> None:
         """Commit consumer positions for `group_id` as part of the transaction."""
@@ -86,13 +117,13 @@ class KafkaTransactionalProducer(Component):
             for partition, offset in offsets.items()
         }
         try:
-            _within(self._block_seconds, lambda: self._raw.send_offsets_to_transaction(positions, group_id))
+            _within(self._block_seconds, lambda _: self._raw.send_offsets_to_transaction(positions, group_id))
         except kafka_errors.KafkaError as error:
             # The library would add these offsets to the next transaction too: there must be none.
             raise self._ended_by(error, f"adding offsets of group {group_id} to a transaction") from error
 
     def commit(self, timeout_seconds: float) -> None:
-        """Wait for every record, then commit; aborts and raises when one failed."""
+        """Wait for every record, then commit; aborts and raises when one failed. On return it can be read."""
         self._guard.require_transaction()
         deadline = time.monotonic() + timeout_seconds
         try:
@@ -100,8 +131,13 @@ class KafkaTransactionalProducer(Component):
         except BrokerError as error:
             self._guard.record_failed(error, self.abort)
             raise
+
+        def commit(deadline: float) -> None:
+            self._raw.commit_transaction()
+            self._decisions.await_decided(self._raw, self._written, is_committed=True, deadline=deadline)
+
         try:
-            _within(max(_least_commit_seconds, deadline - time.monotonic()), self._raw.commit_transaction)
+            _within(max(_least_commit_seconds, deadline - time.monotonic()), commit)
         except kafka_errors.KafkaError as error:
             raise self._commit_failed(error) from error
         self._finish()
@@ -112,7 +148,7 @@ class KafkaTransactionalProducer(Component):
             return
         if not self._guard.has_ended:
             try:
-                _within(_abort_timeout_seconds, self._raw.abort_transaction)
+                _within(_abort_timeout_seconds, self._abort)
             except kafka_errors.KafkaError as error:
                 raise self._ended_by(error, "aborting a transaction") from error
         self._finish()
@@ -123,6 +159,11 @@ class KafkaTransactionalProducer(Component):
             self.abort()
         self._guard.closed()
         self._sender.shut(deliver=False)
+        self._decisions.close()
+
+    def _abort(self, deadline: float) -> None:
+        self._raw.abort_transaction()
+        self._decisions.await_decided(self._raw, self._written, is_committed=False, deadline=deadline)
 
     def _finish(self) -> None:
         self._guard.finished()
@@ -146,13 +187,17 @@ class KafkaTransactionalProducer(Component):
         return self._guard.end(translated(cause, f"{place} ({self._transactional_id})"))
 
 
-def _within(seconds: float, call: Callable[[], object]) -> None:
-    """Run a call of the library that has no time-out of its own. Raises its error or KafkaTimeoutError."""
+def _within(seconds: float, call: Callable[[float], object]) -> None:
+    """Run calls of the library without a time-out of their own; `call` gets the deadline, by the monotonic clock.
+
+    Raises its error or KafkaTimeoutError.
+    """
+    deadline = time.monotonic() + seconds
     errors: list[kafka_errors.KafkaError] = []
 
     def run() -> None:
         try:
-            call()
+            call(deadline)
         except kafka_errors.KafkaError as error:
             errors.append(error)
 

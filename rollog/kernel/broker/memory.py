@@ -23,7 +23,7 @@ from rollog.kernel.broker.memory_readers import MemoryAdmin, MemoryConsumer
 from rollog.kernel.errors import BrokerTimeout, ProducerFenced, TopicMismatch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from rollog.kernel.broker.ports import TopicPartition, TopicSpec
 
@@ -84,10 +84,14 @@ class MemoryBroker:
         )
 
     def transactional_producer(
-        self, transactional_id: str, *, transaction_timeout_seconds: float = 15.0
+        self,
+        transactional_id: str,
+        *,
+        topics: Sequence[str] = (),
+        transaction_timeout_seconds: float = 15.0,
     ) -> MemoryTransactionalProducer:
         """A transactional producer; earlier ones of this id are fenced, their open transactions aborted."""
-        del transaction_timeout_seconds
+        del topics, transaction_timeout_seconds
         self.require_answer(f"taking over transactional id {transactional_id}")
         with self.condition:
             identity = self._identities.setdefault(transactional_id, _Identity())

@@ -241,9 +241,16 @@ class Broker(Protocol):
         ...
 
     def transactional_producer(
-        self, transactional_id: str, *, transaction_timeout_seconds: float = 15.0
+        self,
+        transactional_id: str,
+        *,
+        topics: Sequence[str] = (),
+        transaction_timeout_seconds: float = 15.0,
     ) -> TransactionalProducer:
-        """A transactional producer; earlier ones of this id are fenced, their open transactions aborted."""
+        """A transactional producer; earlier ones of this id are fenced, their open transactions aborted.
+
+        `topics` are all that transactions of this id write: on return nothing of an earlier one is undecided there.
+        """
         ...
 
     def consumer(self, *, client_id: str, group_id: str | None = None) -> Consumer:
