@@ -210,6 +210,7 @@ class MixedRun(Component):
 
     def _double(self, fault: Fault) -> None:
         """A second process of a role, started on the machine where `rollog up` runs the first: it must be refused."""
+        self.settle()  # an earlier fault may have ended the first one, or the broker
         command = "train" if fault.target is Role.TRAINER else "dispatch"
         begin = time.time()
         try:
