@@ -263,9 +263,7 @@ def test_what_was_committed_can_be_read_although_the_broker_died_meanwhile(
             mortal_kafka.kill()
             mortal_kafka.restart()
             places = {structs.TopicPartition(topic, 0)}
-            producer._decisions.await_decided(
-                producer._raw, places, is_committed=True, deadline=time.monotonic() + 30
-            )
+            producer._decisions.await_decided(places, is_committed=True, deadline=time.monotonic() + 30)
             producer._finish()
 
             assert values(read_to_end(broker, topic)) == [b"%d" % each for each in range(number + 1)]

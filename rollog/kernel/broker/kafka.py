@@ -110,7 +110,7 @@ class KafkaBroker:
     def _decisions(self, raw: Any, transactional_id: str) -> Decisions:
         settings = client_settings(self._connection, f"{transactional_id}.decisions")
         try:
-            return Decisions(self._connected(kafka.KafkaAdminClient, settings), transactional_id)
+            return Decisions(raw, self._connected(kafka.KafkaAdminClient, settings), transactional_id)
         except BrokerError:
             end_raw_producer(raw, gently=False)
             raise

@@ -31,10 +31,12 @@ _too_old = (kafka_errors.UnsupportedVersionError,)
 class Decisions:
     """Asks for and repeats what was decided about the transactions of one transactional id.
 
-    `admin` is a kafka-python admin client. Everything here raises kafka-python's errors.
+    `raw` is the kafka-python producer of that id, `admin` an admin client of its own, which `close` closes. Everything
+    here raises kafka-python's errors.
     """
 
-    def __init__(self, admin: Any, transactional_id: str) -> None:
+    def __init__(self, raw: Any, admin: Any, transactional_id: str) -> None:
+        self._raw = raw
         self._admin = admin
         self._transactional_id = transactional_id
 
@@ -50,46 +52,55 @@ class Decisions:
         return int(found.producer_epoch)
 
     def take_over(
-        self,
-        raw: Any,
-        places: Collection[KafkaTopicPartition],
-        *,
-        committed_epoch: int | None,
-        deadline: float,
+        self, places: Collection[KafkaTopicPartition], *, committed_epoch: int | None, deadline: float
     ) -> None:
-        """Decide what an earlier producer left open in `places`; `raw` has fenced it and has no transaction open.
+        """Decide what an earlier producer left open in `places`; it is fenced, and no transaction is open.
 
         It is committed if its transaction was (`committed_epoch`, asked for before it was fenced), else aborted.
         """
         for is_committed in (True, False):
             while found := {
                 place
-                for place, epoch in self._open_at(raw, places, deadline).items()
+                for place, epoch in self._open_at(places, deadline).items()
                 if (epoch == committed_epoch) is is_committed
             }:
-                _tell(raw, found, is_committed=is_committed, deadline=deadline)
-                self.await_decided(raw, found, is_committed=is_committed, deadline=deadline)
+                self._tell(found, is_committed=is_committed, deadline=deadline)
+                self.await_decided(found, is_committed=is_committed, deadline=deadline)
 
     def await_decided(
-        self, raw: Any, places: Collection[KafkaTopicPartition], *, is_committed: bool, deadline: float
+        self, places: Collection[KafkaTopicPartition], *, is_committed: bool, deadline: float
     ) -> None:
-        """Wait until every place knows how the newest transaction of `raw` ended; tell those that were left out."""
-        while self._open_at(raw, places, deadline):
+        """Wait until every place knows how the newest transaction ended; tell those that were left out."""
+        is_over = False
+        while still_open := self._open_at(places, deadline):
+            if is_over:  # for the coordinator, and was so before the places were asked: these were left out
+                self._tell(still_open, is_committed=is_committed, deadline=deadline)
             found = self._described(deadline)
-            # Over for the coordinator: who still has it open now was left out.
-            if (
-                found is not None
-                and found.state in _complete
-                and (left := self._open_at(raw, places, deadline))
-            ):
-                _tell(raw, left, is_committed=is_committed, deadline=deadline)
+            is_over = found is not None and found.state in _complete
             _pause(deadline)
 
+    def _tell(self, places: Iterable[KafkaTopicPartition], *, is_committed: bool, deadline: float) -> None:
+        """End a transaction that has no records in these places: its end decides what is open there."""
+        raw = self._raw
+        manager = raw._transaction_manager  # noqa: SLF001 - the library adds a partition only with a record
+        raw.begin_transaction()
+        for place in places:
+            manager.maybe_add_partition_to_transaction(place)
+        while not all(manager.is_partition_added(place) for place in places):
+            if manager.last_error is not None:
+                raise manager.last_error
+            raw._sender.wakeup()  # noqa: SLF001
+            _pause(deadline)
+        if is_committed:
+            raw.commit_transaction()
+        else:
+            raw.abort_transaction()
+
     def _open_at(
-        self, raw: Any, places: Collection[KafkaTopicPartition], deadline: float
+        self, places: Collection[KafkaTopicPartition], deadline: float
     ) -> dict[KafkaTopicPartition, int]:
         """Where this producer has a transaction open, and under which epoch."""
-        producer_id = raw._transaction_manager.producer_id_and_epoch.producer_id  # noqa: SLF001
+        producer_id = self._raw._transaction_manager.producer_id_and_epoch.producer_id  # noqa: SLF001
         try:
             described = _asked(lambda: self._admin.describe_producers(places), deadline)
         except _too_old:
@@ -120,23 +131,6 @@ def _asked(question: Callable[[], Any], deadline: float) -> Any:
             if time.monotonic() > deadline:
                 raise kafka_errors.KafkaTimeoutError(f"no answer in time: {error}") from error
         time.sleep(_retry_seconds)
-
-
-def _tell(raw: Any, places: Iterable[KafkaTopicPartition], *, is_committed: bool, deadline: float) -> None:
-    """End a transaction that has no records in these places: its end decides what is open there."""
-    manager = raw._transaction_manager  # noqa: SLF001 - the library adds a partition only with a record
-    raw.begin_transaction()
-    for place in places:
-        manager.maybe_add_partition_to_transaction(place)
-    while not all(manager.is_partition_added(place) for place in places):
-        if manager.last_error is not None:
-            raise manager.last_error
-        raw._sender.wakeup()  # noqa: SLF001
-        _pause(deadline)
-    if is_committed:
-        raw.commit_transaction()
-    else:
-        raw.abort_transaction()
 
 
 def _pause(deadline: float) -> None:

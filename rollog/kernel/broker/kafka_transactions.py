@@ -70,7 +70,7 @@ class KafkaTransactionalProducer(Component):
         def take(deadline: float) -> None:
             committed_epoch = self._decisions.committed_epoch(deadline)
             self._raw.init_transactions()
-            self._decisions.take_over(self._raw, places, committed_epoch=committed_epoch, deadline=deadline)
+            self._decisions.take_over(places, committed_epoch=committed_epoch, deadline=deadline)
 
         try:
             _within(self._block_seconds, take)
@@ -134,7 +134,7 @@ class KafkaTransactionalProducer(Component):
 
         def commit(deadline: float) -> None:
             self._raw.commit_transaction()
-            self._decisions.await_decided(self._raw, self._written, is_committed=True, deadline=deadline)
+            self._decisions.await_decided(self._written, is_committed=True, deadline=deadline)
 
         try:
             _within(max(_least_commit_seconds, deadline - time.monotonic()), commit)
@@ -163,7 +163,7 @@ class KafkaTransactionalProducer(Component):
 
     def _abort(self, deadline: float) -> None:
         self._raw.abort_transaction()
-        self._decisions.await_decided(self._raw, self._written, is_committed=False, deadline=deadline)
+        self._decisions.await_decided(self._written, is_committed=False, deadline=deadline)
 
     def _finish(self) -> None:
         self._guard.finished()
@@ -193,12 +193,12 @@ def _within(seconds: float, call: Callable[[float], object]) -> None:
     Raises its error or KafkaTimeoutError.
     """
     deadline = time.monotonic() + seconds
-    errors: list[kafka_errors.KafkaError] = []
+    errors: list[BaseException] = []
 
     def run() -> None:
         try:
             call(deadline)
-        except kafka_errors.KafkaError as error:
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it is the caller's
             errors.append(error)
 
     thread = threading.Thread(target=run, name="kafka-transaction", daemon=True)
