@@ -68,20 +68,9 @@ def bench_options(function: Command) -> Command:
         )
         return function(options=options, **others)
 
-    decorated: Command = click.option(
-        "--json",
-        "json_path",
-        type=click.Path(dir_okay=False, path_type=Path),
-        callback=with_directory,
-        help="Write the figures here.",
-    )(command)
-    decorated = click.option(
-        "--results",
-        "results_path",
-        type=click.Path(dir_okay=False, path_type=Path),
-        callback=with_directory,
-        help="Write date, machine, versions, command and figures here.",
-    )(decorated)
+    decorated = written_file_option("--json", "json_path", "Write the figures here.")(command)
+    text = "Write date, machine, versions, command and figures here."
+    decorated = written_file_option("--results", "results_path", text)(decorated)
     decorated = click.option(
         "--seed",
         type=click.IntRange(min=0),
@@ -97,6 +86,23 @@ def count_option(flag: str, name: str, default: int, text: str, *, least: int = 
     return click.option(
         flag, name, type=click.IntRange(min=least), default=default, show_default=True, help=text
     )
+
+
+def written_file_option(flag: str, name: str, text: str) -> Command:
+    """An option that names a file to write; the command receives its path as `name`."""
+    kind = click.Path(dir_okay=False, path_type=Path)
+    return click.option(flag, name, type=kind, callback=_with_directory, help=text)
+
+
+def _with_directory(context: click.Context, parameter: click.Parameter, value: Path | None) -> Path | None:
+    """A file to write: its directory is made now, so that no figure is lost at the end."""
+    del context, parameter
+    if value is not None:
+        try:
+            value.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise click.BadParameter(f"{value}: no directory can be made for it: {error.strerror}") from None
+    return value
 
 
 seeds_option = count_option("--seeds", "num_seeds", 3, "Runs of each variant, with seeds from --seed on.")
@@ -139,17 +145,6 @@ def names(known: Callable[[], Sequence[str]]) -> Callable[[click.Context, click.
         return found
 
     return parsed
-
-
-def with_directory(context: click.Context, parameter: click.Parameter, value: Path | None) -> Path | None:
-    """A callback for a file to write: its directory is made now, so that no figure is lost at the end."""
-    del context, parameter
-    if value is not None:
-        try:
-            value.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise click.BadParameter(f"{value}: no directory can be made for it: {error.strerror}") from None
-    return value
 
 
 def progress(line: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 import click
@@ -16,14 +15,16 @@ from benchmarks.harness.options import (
     run,
     seeds_option,
     target_option,
-    with_directory,
     write,
+    written_file_option,
 )
 from benchmarks.learning.cells import Part, real_algorithms
 from benchmarks.learning.request import Request, both
 from rollog.settings.training import AlgorithmType
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from benchmarks.learning.cells import Runs
 
 
@@ -59,13 +60,7 @@ if TYPE_CHECKING:
     "--steps", "num_steps", type=click.IntRange(min=1), help="Training steps; left out, the demo's."
 )
 @target_option
-@click.option(
-    "--plot",
-    "plot_path",
-    type=click.Path(dir_okay=False, path_type=Path),
-    callback=with_directory,
-    help="Write accuracy against lag here, as SVG.",
-)
+@written_file_option("--plot", "plot_path", "Write accuracy against lag here, as SVG.")
 @bench_options
 def learning(*, plot_path: Path | None, options: BenchOptions, **others: Any) -> None:
     """Measure what each algorithm learns from samples that are so many versions old, on the demo's task.

@@ -31,6 +31,7 @@ from schemas import (
     RolloutTask,
     RunClosed,
     Sample,
+    SamplingParameters,
     WeightVersion,
     WorkerStatus,
 )
@@ -290,3 +291,12 @@ def running(
 def with_prompt(task: RolloutTask, **changes: Any) -> RolloutTask:
     """The task with a changed prompt."""
     return replace(task, prompt=replace(task.prompt, **changes))
+
+
+def slow_engine() -> SimulatedEngine:
+    """Its responses take minutes, unless they are interrupted."""
+    return SimulatedEngine(tokens_per_second=0.5, max_context_tokens=256)
+
+
+def long_sampling() -> SamplingParameters:
+    return SamplingParameters(temperature=1.0, max_tokens=200)

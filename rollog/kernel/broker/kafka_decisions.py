@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 _look_seconds = 0.005
 _retry_seconds = 0.05
 _complete = frozenset({TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT})
+_committed = frozenset({TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT})
+"""A commit is decided before the partitions are told: nothing undoes it from then on."""
 _too_old = (kafka_errors.UnsupportedVersionError,)
 """A broker without these questions is older than the fault, too: there is nothing to do then."""
 
@@ -45,9 +47,9 @@ class Decisions:
         self._admin.close()
 
     def committed_epoch(self, deadline: float) -> int | None:
-        """The producer epoch of the newest transaction, if the coordinator says that it is committed, else None."""
+        """The producer epoch of the newest transaction, if the coordinator has decided to commit it, else None."""
         found = self._described(deadline)
-        if found is None or found.state is not TransactionState.COMPLETE_COMMIT:
+        if found is None or found.state not in _committed:
             return None
         return int(found.producer_epoch)
 

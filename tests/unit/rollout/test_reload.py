@@ -13,7 +13,7 @@ import pytest
 from safetensors.numpy import save
 from support.builders import LedgerBuilder
 from support.waiting import wait_until
-from support.worker_thread import Stage, a_stage, running
+from support.worker_thread import Stage, running
 
 from producers.engines.simulated import SimulatedEngine, simulated_logprob
 from producers.rollout.reporting import ReloadStopwatch
@@ -36,21 +36,13 @@ from schemas import (
 from schemas.codec import encode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from producers.engines.ports import Generation, GenerationRequest
     from rollog.kernel.broker.memory import MemoryBroker
-    from rollog.kernel.broker.topics import RunTopics
     from schemas import Sample
 
 modes = ["keep", "drain", "abort"]
-
-
-@pytest.fixture
-def stage(memory_broker: MemoryBroker, run_topics: RunTopics, tmp_path: Path) -> Iterator[Stage]:
-    with a_stage(memory_broker, run_topics, tmp_path) as built:
-        yield built
 
 
 class RecordingEngine(SimulatedEngine):

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from support.worker_thread import a_stage
 
 from producers.engines.choice import make_engine
 from producers.engines.vllm import vllm_environment
@@ -25,20 +24,10 @@ from rollog.settings.run import ModelConfig
 from schemas import Status
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from support.worker_thread import Stage
 
-    from rollog.kernel.broker.memory import MemoryBroker
-    from rollog.kernel.broker.topics import RunTopics
 
 function = "support.reward_functions_for_tests:reward"
-
-
-@pytest.fixture
-def stage(memory_broker: MemoryBroker, run_topics: RunTopics, tmp_path: Path) -> Iterator[Stage]:
-    with a_stage(memory_broker, run_topics, tmp_path) as built:
-        yield built
 
 
 def test_a_worker_process_runs_until_the_run_is_closed(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:

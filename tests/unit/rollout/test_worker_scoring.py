@@ -6,23 +6,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from support.worker_thread import Stage, a_stage, running, with_prompt
+from support.worker_thread import Stage, running, with_prompt
 
-from schemas import Kind, Revoke, Status
+from schemas import Cancel, CancelReason, Kind, Revoke, Status
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from rollog.kernel.broker.memory import MemoryBroker
-    from rollog.kernel.broker.topics import RunTopics
     from schemas import RolloutTask
-
-
-@pytest.fixture
-def stage(memory_broker: MemoryBroker, run_topics: RunTopics, tmp_path: Path) -> Iterator[Stage]:
-    with a_stage(memory_broker, run_topics, tmp_path) as built:
-        yield built
 
 
 def never_scored(task: RolloutTask) -> RolloutTask:
@@ -81,3 +70,16 @@ def test_what_is_scored_expires_when_its_grant_is_revoked(stage: Stage) -> None:
         assert (sample.status, sample.cancel_reason) == (Status.EXPIRED, "revoked")
         stage.wait_for_status(lambda status: status.num_scoring == 0)
     assert len(stage.samples(1)) == 1
+
+
+def test_cancelling_a_task_that_is_being_scored_ends_it_at_once(stage: Stage) -> None:
+    with running(stage):
+        stage.give_grant()
+        task = with_prompt(stage.task(0), reward_inputs_json='{"behaviour": "hang"}')
+        stage.order(task)
+        stage.wait_for_status(lambda status: status.num_scoring == 1)
+        stage.order(Cancel(task_id=task.task_id, epoch=1, grant_id="1.1", reason=CancelReason.SURPLUS))
+        sample = stage.sample()
+        stage.wait_for_status(lambda status: status.num_scoring == 0)
+        assert (sample.status, sample.cancel_reason) == (Status.CANCELLED, "surplus")
+        assert sample.wasted_tokens > 0
