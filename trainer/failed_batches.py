@@ -7,9 +7,12 @@ becomes of samples is decided once, by the verdicts in the ledger, and a redo fo
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
+import threading
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from rollog.kernel.errors import EngineError
@@ -18,13 +21,14 @@ from rollog.kernel.private_directory import make_private, only_for_me
 from trainer.suspects import CloseGuilty, Move, NotAtFault, Suspects, Suspicion, TryAlone
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
     from trainer.buffer.ready_groups import ReadyGroup
     from trainer.engines.ports import TrainingEngine
 
 log = get_logger("trainer")
+_look_seconds = 0.1
 
 
 @dataclass(slots=True)
@@ -40,6 +44,10 @@ class FailedBatches:
     path: Path
     version: int = -1
     suspects: Suspects = field(default_factory=Suspects)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _take_back: Callable[[], None] | None = None
+    """Undoes what stands in the note of the step or trial that is under way."""
+    _is_stopping: bool = False
 
     @classmethod
     def read(cls, path: Path) -> FailedBatches:
@@ -55,17 +63,41 @@ class FailedBatches:
             log.warning("note of failed batches ignored", path=str(path), error=repr(error))
         return note
 
+    @contextlib.contextmanager
+    def until_stopped(self, stop: threading.Event) -> Iterator[None]:
+        """In the body, what is under way when `stop` is set does not count: who stops a trainer may kill it."""
+        ended = threading.Event()
+
+        def watch() -> None:
+            while not stop.wait(_look_seconds):
+                if ended.is_set():
+                    return
+            self._stop()
+
+        watcher = threading.Thread(target=watch, name="failed-batches", daemon=True)
+        watcher.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            watcher.join()
+
     def begin(self, version: int, batch: Iterable[ReadyGroup]) -> None:
         """A step to `version` begins: until `succeeded` it counts as failed."""
-        if version != self.version:
-            self.version, self.suspects = version, Suspects()
-        self.suspects.begin([_key(group) for group in batch])
-        self._write()
+        keys = [_key(group) for group in batch]
+        with self._lock:
+            if version != self.version:
+                self.version, self.suspects = version, Suspects()
+            self.suspects.begin(keys)
+            self._take_back = partial(self.suspects.take_back, keys)
+            self._write()
 
     def succeeded(self) -> None:
         """Training went well: nothing is suspect any more, whatever becomes of the step."""
-        self.version, self.suspects = -1, Suspects()
-        self.path.unlink(missing_ok=True)
+        with self._lock:
+            self._take_back = None
+            self.version, self.suspects = -1, Suspects()
+            self.path.unlink(missing_ok=True)
 
     def untrainable(
         self,
@@ -78,7 +110,7 @@ class FailedBatches:
         """Of the groups that are `ready` those training fails on, with what it said, before `batch` is trained.
 
         Raises EngineError after trials, because they change the engine, and where samples are not at fault. An engine
-        that a trial leaves of no use ends the trials: the next trainer goes on with those that are left.
+        that a trial leaves of no use ends the trials, and so does a stop: the next trainer goes on with those left.
         """
         if version != self.version:
             return {}
@@ -110,33 +142,57 @@ class FailedBatches:
         shutil.rmtree(directory, ignore_errors=True)
         state = directory / "state"
         make_private(state)
+        world_size = engine.describe().world_size
         try:
             engine.save_checkpoint(state)
             only_for_me(state)
             while isinstance(move, TryAlone):
                 for key in move.keys:
+                    if self._is_stopping:
+                        return move
                     self._try(ready[key], train)
-                    try:
-                        engine.load_checkpoint(state)
-                    except Exception as error:  # noqa: BLE001 - a GPU after an assertion says RuntimeError
-                        log.warning("trials end: the engine cannot be brought back", error=str(error))
+                    if not self._is_brought_back(engine, state, key, world_size):
                         return self._next_move(batch, ready)
                 move = self._next_move(batch, ready)
             return move
         finally:
             shutil.rmtree(directory, ignore_errors=True)
 
+    def _is_brought_back(self, engine: TrainingEngine, state: Path, key: str, world_size: int) -> bool:
+        try:
+            engine.load_checkpoint(state)
+        except Exception as error:  # noqa: BLE001 - a GPU after an assertion says RuntimeError
+            log.warning("trials end: the engine cannot be brought back", error=str(error))
+            if world_size > 1:
+                # It may be a machine that was lost, and no doing of the samples.
+                self.suspects.lost(key)
+                self._write()
+            return False
+        return True
+
     def _try(self, group: ReadyGroup, train: Callable[[ReadyGroup], None]) -> None:
         key, said = _key(group), None
-        self.suspects.begin_trial(key)
-        self._write()
+        with self._lock:
+            self.suspects.begin_trial(key)
+            self._take_back = partial(self.suspects.take_back_trial, key)
+            self._write()
         try:
             train(group)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is what the trial is for
             said = f"{type(error).__name__}: {error}"[:500]
             log.warning("training fails on a group", group=group.group_id, members=key, error=said)
-        self.suspects.tried(key, said)
-        self._write()
+        with self._lock:
+            self._take_back = None
+            self.suspects.tried(key, said)
+            self._write()
+
+    def _stop(self) -> None:
+        with self._lock:
+            self._is_stopping = True
+            if self._take_back is not None:
+                self._take_back()
+                self._take_back = None
+                self._write()
 
     def _write(self) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -149,8 +205,8 @@ class FailedBatches:
 def _end_of_trials(move: Move, groups: dict[str, ReadyGroup]) -> str:
     if isinstance(move, TryAlone):
         return (
-            f"a batch failed twice, and a trial has left the engine of no use; the next trainer tries {len(move.keys)} "
-            "more group(s) alone"
+            "a batch failed twice, and trials of its groups ended early, by a stop or because one has left the engine "
+            f"of no use; the next trainer tries {len(move.keys)} more group(s) alone"
         )
     if isinstance(move, CloseGuilty):
         guilty = sorted(groups[key].group_id for key in move.said if key in groups)

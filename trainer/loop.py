@@ -164,9 +164,10 @@ class Trainer(Component):
 
     def run(self, stop: Event) -> None:
         """Train until the ledger is closed or `stop` is set, then checkpoint what is not yet."""
-        while not self._ledger.is_closed and not stop.is_set():
-            self.run_once()
-            stop.wait(gather_seconds)
+        with self._failed.until_stopped(stop):
+            while not self._ledger.is_closed and not stop.is_set():
+                self.run_once()
+                stop.wait(gather_seconds)
         if not self._ledger.is_closed:
             self._save_checkpoint()
         self._snapshot.write(self._history, self._control, self._clock())
@@ -321,6 +322,9 @@ class Trainer(Component):
         for group, said in guilty.items():
             log.warning("group is untrainable", group=group, error=said)
             self._buffer.close_untrainable(group)
+        if guilty:
+            # At once: the next batch may go well, and the note of who is guilty ends with it.
+            self._commit_verdicts()
         return bool(guilty)
 
     def _train_alone(self, group: ReadyGroup, seed: int) -> None:

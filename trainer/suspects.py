@@ -103,6 +103,11 @@ class Suspects:
         for key in batch:
             self.groups.setdefault(key, Suspicion()).num_failures += 1
 
+    def take_back(self, batch: Collection[str]) -> None:
+        """The step with these ends for a reason of its own: it does not count."""
+        for key in batch:
+            self.groups[key].num_failures -= 1
+
     def next_move(self, batch: Collection[str], ready: Sequence[str]) -> Move:
         """What to do before `batch` is trained, where `ready` are all complete groups. Ends a round that is over."""
         closing = {
@@ -118,6 +123,14 @@ class Suspects:
     def begin_trial(self, key: str) -> None:
         """A step with this group alone begins."""
         self.groups.setdefault(key, Suspicion()).num_trials += 1
+
+    def take_back_trial(self, key: str) -> None:
+        """The trial ends for a reason of its own: it does not count."""
+        self.groups[key].num_trials -= 1
+
+    def lost(self, key: str) -> None:
+        """The trial failed and took the engine along: as if the process had died in it, one alone proves nothing."""
+        self.groups[key].said = None
 
     def tried(self, key: str, said: str | None) -> None:
         """The trial ended: well, or with an error that said this."""

@@ -26,7 +26,7 @@ def test_a_transaction_becomes_visible_in_all_its_topics_when_it_is_committed(br
         consumer.assign({partition: 0})
         assert consumer.poll(0.3) == []
         producer.commit(20)
-        # The commit is decided when it returns; the markers that show it follow in a moment.
+        # Every partition knows when it returns; a reader hears of it with one of its next fetches.
         wait_until(lambda: drain(consumer, [partition]), 20, "the committed record")
         wait_until(lambda: consumer.position(partition) == 2, 20, "the marker behind it")
     assert values(read_to_end(broker, steps)) == [b"step"]

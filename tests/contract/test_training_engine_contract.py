@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 from support.small_training import a_batch, a_training_sample
-from support.training_engines import every_maker, step_settings
+from support.training_engines import every_maker, learning_makers, step_settings
 
 from rollog.kernel.errors import EngineError, WeightsError
 from rollog.settings.training import AlgorithmConfig
@@ -67,6 +68,32 @@ def test_a_checkpoint_goes_on_where_it_was_saved_bit_for_bit(
     assert engine.export_weights() == saved
     assert engine.train_step(a_batch(1)) == result
     assert engine.export_weights() == after
+
+
+def failing(batch: TrainingBatch) -> TrainingBatch:
+    """The batch, whose last micro-batch has a token that the model does not know: what came before has gradients."""
+    samples = list(batch.samples)
+    last = batch.plan[-1].positions[-1]
+    samples[last] = replace(samples[last], token_ids=samples[last].token_ids + 1000)
+    return replace(batch, samples=tuple(samples))
+
+
+@pytest.mark.parametrize("maker", learning_makers.values(), ids=learning_makers)
+def test_after_a_step_that_failed_midway_a_checkpoint_goes_on_where_it_was_saved(
+    maker: Callable[[], TrainingEngine], model_path: str, tmp_path: Path
+) -> None:
+    with closing(maker()) as engine:
+        engine.start(model_path)
+        engine.train_step(a_batch(0))
+        engine.save_checkpoint(tmp_path)
+        expected = engine.train_step(a_batch(1))
+        after = engine.export_weights()
+        for seed in (2, 3):
+            with pytest.raises(Exception, match=r"out of (range|bounds)"):
+                engine.train_step(failing(a_batch(seed, micro_batch_tokens=20)))
+            engine.load_checkpoint(tmp_path)
+        assert engine.train_step(a_batch(1)) == expected
+        assert engine.export_weights() == after
 
 
 def test_a_directory_without_a_checkpoint_is_named(

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, ClassVar
 
 import pytest
 from support.small_training import FakeRun, a_group, trainer_settings, turn_until_version
+from support.waiting import wait_until
 
 from rollog.kernel.errors import EngineError, WeightsError
 from rollog.kernel.metrics import Metrics
@@ -19,6 +22,7 @@ from trainer.startup import start_trainer
 
 if TYPE_CHECKING:
     from rollog.kernel.broker.topics import RunTopics
+    from trainer.engines.ports import EngineDescription
     from trainer.settings import TrainerSettings
     from trainer.step.ports import StepResult, TrainingBatch
 
@@ -59,6 +63,30 @@ class FragileEngine(PoisonedEngine):
         super().load_checkpoint(directory)
 
 
+class StoppedEngine(PoisonedEngine):
+    """Asks for a stop in a step, and waits until the note knows of it; then fails as the others do."""
+
+    def __init__(self, poison: set[bytes], error: type[BaseException], stop: Event, note: Path) -> None:
+        super().__init__(poison, error)
+        self._stop = stop
+        self._note = note
+        self.num_steps = 0
+
+    def train_step(self, batch: TrainingBatch) -> StepResult:
+        self.num_steps += 1
+        before = self._note.read_text()
+        self._stop.set()
+        wait_until(lambda: self._note.read_text() != before)
+        return super().train_step(batch)
+
+
+class RanksOnLostMachines(FragileEngine):
+    """Two ranks."""
+
+    def describe(self) -> EngineDescription:
+        return replace(super().describe(), world_size=2)
+
+
 class EngineOfALostStore(SimulatedTrainingEngine):
     """Puts a file where the store was, while a step is trained: nothing can be published there."""
 
@@ -86,9 +114,11 @@ def train(run: FakeRun, settings: TrainerSettings, engine: SimulatedTrainingEngi
         turn_until_version(trainer, version)
 
 
-def send_groups(run: FakeRun, settings: TrainerSettings, *groups: int) -> dict[int, set[bytes]]:
+def send_groups(
+    run: FakeRun, settings: TrainerSettings, *groups: int, engine: SimulatedTrainingEngine | None = None
+) -> dict[int, set[bytes]]:
     """Groups under version 0; returns the responses of each."""
-    with start_trainer(settings, run.broker, Metrics(), SimulatedTrainingEngine()) as trainer:
+    with start_trainer(settings, run.broker, Metrics(), engine or SimulatedTrainingEngine()) as trainer:
         samples = {group: a_group(group, weights_sha256=trainer.ledger.weights[0]) for group in groups}
     run.send(*(sample for group in samples.values() for sample in group))
     return {group: {sample.token_ids.tobytes() for sample in samples[group]} for group in groups}
@@ -200,6 +230,66 @@ def test_an_engine_that_breaks_with_a_trial_still_finds_who_is_guilty(
         with pytest.raises((IndexError, EngineError), match=said):
             train(run, settings, FragileEngine(responses[0]), 1)
     train(run, settings, FragileEngine(responses[0]), 1)
+    assert closed_as_untrainable(run) == [0, 0]
+
+
+def test_guilt_is_committed_before_the_next_batch_is_trained(run: FakeRun, settings: TrainerSettings) -> None:
+    responses = send_groups(run, settings, 0, 1, 2)
+    for _ in range(3):
+        with pytest.raises((IndexError, EngineError)):
+            train(run, settings, PoisonedEngine(responses[0]), 1)
+    with pytest.raises(WeightsError, match="has room"):
+        train(run, settings, EngineOfALostStore(Path(settings.weights_uri)), 1)
+    assert not settings.failed_batches.exists()
+    assert closed_as_untrainable(run) == [0, 0]
+
+
+def run_until_stopped(run: FakeRun, settings: TrainerSettings, engine: StoppedEngine, stop: Event) -> None:
+    stop.clear()
+    with start_trainer(settings, run.broker, Metrics(), engine) as trainer:
+        trainer.run(stop)
+
+
+def test_who_is_killed_because_a_step_outlasts_a_stop_makes_nobody_suspect(
+    run: FakeRun, settings: TrainerSettings
+) -> None:
+    responses = send_groups(run, settings, 0, 1, 2)
+    stop = Event()
+    every = responses[0] | responses[1] | responses[2]
+    engine = StoppedEngine(every, Death, stop, settings.failed_batches)
+    for _ in range(3):
+        with pytest.raises(Death):
+            run_until_stopped(run, settings, engine, stop)
+    assert engine.num_steps == 3  # none of them a trial
+
+
+def test_a_stop_ends_trials_and_the_one_under_way_does_not_count(
+    run: FakeRun, settings: TrainerSettings
+) -> None:
+    responses = send_groups(run, settings, 0, 1, 2)
+    for _ in range(2):
+        with pytest.raises(IndexError):
+            train(run, settings, PoisonedEngine(responses[0]), 1)
+    stop = Event()
+    for _ in range(3):
+        dying = StoppedEngine(responses[0], Death, stop, settings.failed_batches)
+        with pytest.raises(Death):
+            run_until_stopped(run, settings, dying, stop)
+    ending = StoppedEngine(set(), Death, stop, settings.failed_batches)
+    with pytest.raises(EngineError, match="by a stop"):
+        run_until_stopped(run, settings, ending, stop)
+    assert ending.num_steps == 1
+    assert closed_as_untrainable(run) == []
+
+
+def test_a_machine_that_is_lost_in_a_trial_is_no_proof_against_its_group(
+    run: FakeRun, settings: TrainerSettings
+) -> None:
+    responses = send_groups(run, settings, 0, 1, 2, engine=RanksOnLostMachines(set()))
+    for said in ("out of range", "out of range", "2 more group", "1 more group", r"group\(s\) \[0\]"):
+        with pytest.raises((IndexError, EngineError), match=said):
+            train(run, settings, RanksOnLostMachines(responses[0]), 1)
+    train(run, settings, RanksOnLostMachines(set()), 1)
     assert closed_as_untrainable(run) == [0, 0]
 
 

@@ -6,6 +6,7 @@ Only what `Decisions` asks and tells: one transactional id, one producer id, epo
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
@@ -28,11 +29,20 @@ class Death(Exception):
     """The process that asked has died."""
 
 
+@dataclass(frozen=True)
+class _Opened:
+    epoch: int
+    start_offset: int
+    names: list[str] = field(default_factory=list)
+
+
 class ForgetfulKafka:
     """One coordinator, with partitions that hold names of transactions.
 
     `is_left_out(place)` says whether the end of a transaction skips a place; `is_slow()` whether the places are told
-    at a later request only; `dies()` whether the client dies at a request, asked once before it and once after it.
+    at a later request only; `dies()` whether the client dies at a request, asked once before it and once after it;
+    `has_no_leader()` whether a place cannot be asked for the moment. `beside` is called before each request: what a
+    client does that is not fenced yet.
     """
 
     def __init__(
@@ -41,16 +51,20 @@ class ForgetfulKafka:
         is_left_out: Callable[[KafkaTopicPartition], bool],
         is_slow: Callable[[], bool],
         dies: Callable[[], bool],
+        has_no_leader: Callable[[], bool] = lambda: False,
     ) -> None:
         self.is_left_out = is_left_out
         self.is_slow = is_slow
         self.dies = dies
+        self.has_no_leader = has_no_leader
+        self.beside: Callable[[], None] = lambda: None
         self.epoch = -1
         self.state = TransactionState.EMPTY
         self.fates: dict[str, dict[KafkaTopicPartition, bool]] = defaultdict(dict)
         """What each place was told of each transaction, by name: whether it is committed."""
         self._added: set[KafkaTopicPartition] = set()
-        self._open: dict[KafkaTopicPartition, tuple[int, list[str]]] = {}
+        self._open: dict[KafkaTopicPartition, _Opened] = {}
+        self._num_written = 0
 
     @property
     def open_places(self) -> set[KafkaTopicPartition]:
@@ -60,13 +74,14 @@ class ForgetfulKafka:
     @property
     def half_committed(self) -> set[str]:
         """Transactions that are committed at some places and open at others."""
-        still_open = {name for _, names in self._open.values() for name in names}
+        still_open = {name for opened in self._open.values() for name in opened.names}
         return {name for name in still_open if True in self.fates[name].values()}
 
     def request(self, act: Callable[[], object] = lambda: None) -> None:
         """What the client asks for; it may die before and after, and slow markers may be written before."""
         if self.dies():
             raise Death
+        self.beside()
         if self.state in _prepared and not self.is_slow():
             self._mark()
         act()
@@ -82,6 +97,7 @@ class ForgetfulKafka:
             self._mark()
         self.epoch += 1
         self.state = TransactionState.EMPTY
+        self.beside = lambda: None
         self._added = set()
 
     def add(self, places: Iterable[KafkaTopicPartition], epoch: int, name: str | None = None) -> None:
@@ -91,19 +107,28 @@ class ForgetfulKafka:
         self.state = TransactionState.ONGOING
         for place in places if name is not None else ():
             assert name is not None
-            self._open.setdefault(place, (epoch, []))[1].append(name)
+            self._open.setdefault(place, _Opened(epoch, self._num_written)).names.append(name)
+            self._num_written += 1
 
-    def end(self, epoch: int, *, is_committed: bool) -> None:
-        """Decide the transaction; its places are told now or later."""
+    def end(self, epoch: int, *, is_committed: bool, is_told_all: bool = False) -> None:
+        """Decide the transaction; its places are told now or later, or all of them now."""
         self._require(epoch)
         self.state = TransactionState.PREPARE_COMMIT if is_committed else TransactionState.PREPARE_ABORT
-        if not self.is_slow():
-            self._mark()
+        if is_told_all or not self.is_slow():
+            self._mark(is_told_all=is_told_all)
 
-    def active_epoch(self, place: KafkaTopicPartition) -> int | None:
-        """The epoch of what is open at a place."""
+    def active(self, place: KafkaTopicPartition) -> list[SimpleNamespace]:
+        """Who has a transaction open at a place: this producer or nobody."""
         found = self._open.get(place)
-        return None if found is None else found[0]
+        if found is None:
+            return []
+        return [
+            SimpleNamespace(
+                producer_id=_producer_id,
+                producer_epoch=found.epoch,
+                current_transaction_start_offset=found.start_offset,
+            )
+        ]
 
     def _require(self, epoch: int) -> None:
         if epoch != self.epoch:
@@ -111,11 +136,11 @@ class ForgetfulKafka:
         if self.state in _prepared:
             self._mark()  # the broker answers "concurrent transactions", and the client asks again
 
-    def _mark(self) -> None:
+    def _mark(self, *, is_told_all: bool = False) -> None:
         is_committed = self.state is TransactionState.PREPARE_COMMIT
         for place in self._added:
-            if place in self._open and not self.is_left_out(place):
-                for name in self._open.pop(place)[1]:
+            if place in self._open and (is_told_all or not self.is_left_out(place)):
+                for name in self._open.pop(place).names:
                     self.fates[name][place] = is_committed
         self._added = set()
         self.state = _prepared[self.state]
@@ -171,6 +196,7 @@ class ForgetfulAdmin:
 
     def __init__(self, kafka: ForgetfulKafka) -> None:
         self._kafka = kafka
+        self._manager = SimpleNamespace(cluster=SimpleNamespace(_coordinators={}))
 
     def close(self) -> None:
         """Nothing is held."""
@@ -180,22 +206,16 @@ class ForgetfulAdmin:
         self._kafka.request()
         if self._kafka.epoch < 0:
             raise kafka_errors.TransactionalIdNotFoundError(names[0])
-        found = SimpleNamespace(state=self._kafka.state, producer_epoch=self._kafka.epoch)
+        found = SimpleNamespace(
+            state=self._kafka.state, producer_id=_producer_id, producer_epoch=self._kafka.epoch
+        )
         return dict.fromkeys(names, found)
 
     def describe_producers(
         self, places: Collection[KafkaTopicPartition]
     ) -> dict[KafkaTopicPartition, SimpleNamespace]:
-        """Who has a transaction open at each place: this producer or nobody."""
+        """Who has a transaction open at each place."""
         self._kafka.request()
-        return {place: SimpleNamespace(active_producers=self._active(place)) for place in places}
-
-    def _active(self, place: KafkaTopicPartition) -> list[SimpleNamespace]:
-        epoch = self._kafka.active_epoch(place)
-        if epoch is None:
-            return []
-        return [
-            SimpleNamespace(
-                producer_id=_producer_id, producer_epoch=epoch, current_transaction_start_offset=0
-            )
-        ]
+        if self._kafka.has_no_leader():
+            raise kafka_errors.UnknownBrokerIdError
+        return {place: SimpleNamespace(active_producers=self._kafka.active(place)) for place in places}

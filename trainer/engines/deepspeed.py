@@ -17,6 +17,7 @@ import os
 import warnings
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -38,7 +39,7 @@ from trainer.step.training_step import train_step
 from trainer.trusted_files import require_own_files
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from rollog.settings.training import OptimizerConfig, TrainerConfig
@@ -72,6 +73,8 @@ class DeepSpeedEngine:
         self._dtype = dtype
         self._steps_taken = 0
         self._state: _DeepSpeedStepEngine | None = None
+        self._start_again: Callable[[], None] | None = None
+        self._is_amid_step = False
         self._owns_group = False
 
     def start(self, model_path: str, weights_path: Path | None = None) -> None:
@@ -100,13 +103,17 @@ class DeepSpeedEngine:
         self._state = _DeepSpeedStepEngine(
             prepared=prepared, policy=engine, packing=self._trainer.packing, clipping=clipping
         )
+        self._start_again = partial(self.start, model_path, weights_path)
+        self._is_amid_step = False
         self._steps_taken = 0
 
     def train_step(self, batch: TrainingBatch) -> StepResult:
         """One optimizer step per minibatch; see `trainer.step.training_step`."""
         state = self._started()
         state.policy.train()
+        self._is_amid_step = True
         result = train_step(batch, state, self._settings, steps_taken=self._steps_taken)
+        self._is_amid_step = False
         self._steps_taken += len(result.learning_rates)
         return result
 
@@ -135,10 +142,13 @@ class DeepSpeedEngine:
         )
 
     def load_checkpoint(self, directory: Path) -> None:
-        """Restore weights, optimizer and schedule. Call it on a newly started engine.
+        """Restore weights, optimizer and schedule.
 
         Raises EngineError, and DataError where others may have written the files.
         """
+        if self._is_amid_step and self._start_again is not None:
+            # DeepSpeed keeps the gradients of a step that failed, whatever it loads, and adds the next ones to them.
+            self._start_again()
         engine = self._started().policy
         saved: dict[str, Any] = {}
         require_own_files(directory)

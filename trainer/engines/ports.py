@@ -60,7 +60,10 @@ class TrainingEngine(Protocol):
         ...
 
     def load_checkpoint(self, directory: Path) -> None:
-        """Continue exactly where `save_checkpoint` was called; the engine is newly started. Raises EngineError."""
+        """Continue exactly where `save_checkpoint` was called.
+
+        The engine is newly started, or its last step failed: nothing of that step is left. Raises EngineError.
+        """
         ...
 
     def describe(self) -> EngineDescription:

@@ -86,7 +86,7 @@ class KafkaBroker:
         topics: Sequence[str] = (),
         transaction_timeout_seconds: float = 15.0,
     ) -> KafkaTransactionalProducer:
-        """A transactional producer; earlier ones of this id are fenced, their open transactions aborted.
+        """A transactional producer; earlier ones of this id are fenced, what they left undecided aborted.
 
         On return nothing of an earlier one is undecided in `topics`, whatever became of the broker meanwhile.
         """

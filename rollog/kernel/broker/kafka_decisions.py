@@ -11,7 +11,7 @@ So whoever ends a transaction, or takes over from another producer, asks each pa
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import kafka.errors as kafka_errors
 from kafka.admin import TransactionState
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from kafka.structs import TopicPartition as KafkaTopicPartition
 
+    Places = Collection[KafkaTopicPartition]
+
 _look_seconds = 0.005
 _retry_seconds = 0.05
 _complete = frozenset({TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT})
@@ -28,6 +30,17 @@ _committed = frozenset({TransactionState.PREPARE_COMMIT, TransactionState.COMPLE
 """A commit is decided before the partitions are told: nothing undoes it from then on."""
 _too_old = (kafka_errors.UnsupportedVersionError,)
 """A broker without these questions is older than the fault, too: there is nothing to do then."""
+_passing = (kafka_errors.KafkaTimeoutError, kafka_errors.UnknownBrokerIdError)
+"""The last is what the library says of a partition that has no leader for a moment."""
+
+
+class OpenTransaction(NamedTuple):
+    """A transaction whose end a partition does not know, by the offset at which it began there."""
+
+    place: KafkaTopicPartition
+    producer_id: int
+    producer_epoch: int
+    start_offset: int
 
 
 class Decisions:
@@ -46,35 +59,36 @@ class Decisions:
         """Close the admin client."""
         self._admin.close()
 
-    def committed_epoch(self, deadline: float) -> int | None:
-        """The producer epoch of the newest transaction, if the coordinator has decided to commit it, else None."""
-        found = self._described(deadline)
-        if found is None or found.state not in _committed:
-            return None
-        return int(found.producer_epoch)
+    def committed_yet_open(self, places: Places, deadline: float) -> frozenset[OpenTransaction]:
+        """What is open of a transaction that the coordinator has decided to commit; ask it before the fence.
 
-    def take_over(
-        self, places: Collection[KafkaTopicPartition], *, committed_epoch: int | None, deadline: float
-    ) -> None:
+        Once it has fenced a producer, the coordinator has forgotten. Places come first, the coordinator second: a
+        producer at work begins nothing while a transaction of its own is open anywhere, so what was open before the
+        answer and is still open after the fence, from the same offset on, is what the answer was about.
+        """
+        found = self._open_at(places, deadline)
+        described = self._described(deadline)
+        if described is None or described.state not in _committed:
+            return frozenset()
+        producer = (described.producer_id, described.producer_epoch)
+        return frozenset(each for each in found if (each.producer_id, each.producer_epoch) == producer)
+
+    def take_over(self, places: Places, *, committed: frozenset[OpenTransaction], deadline: float) -> None:
         """Decide what an earlier producer left open in `places`; it is fenced, and no transaction is open.
 
-        It is committed if its transaction was (`committed_epoch`, asked for before it was fenced), else aborted.
+        What `committed_yet_open` said before it was fenced is committed, the rest aborted.
         """
         for is_committed in (True, False):
             while found := {
-                place
-                for place, epoch in self._open_at(places, deadline).items()
-                if (epoch == committed_epoch) is is_committed
+                each.place for each in self._own_at(places, deadline) if (each in committed) is is_committed
             }:
                 self._tell(found, is_committed=is_committed, deadline=deadline)
                 self.await_decided(found, is_committed=is_committed, deadline=deadline)
 
-    def await_decided(
-        self, places: Collection[KafkaTopicPartition], *, is_committed: bool, deadline: float
-    ) -> None:
+    def await_decided(self, places: Places, *, is_committed: bool, deadline: float) -> None:
         """Wait until every place knows how the newest transaction ended; tell those that were left out."""
         is_over = False
-        while still_open := self._open_at(places, deadline):
+        while still_open := {each.place for each in self._own_at(places, deadline)}:
             if is_over:  # for the coordinator, and was so before the places were asked: these were left out
                 self._tell(still_open, is_committed=is_committed, deadline=deadline)
             found = self._described(deadline)
@@ -98,41 +112,45 @@ class Decisions:
         else:
             raw.abort_transaction()
 
-    def _open_at(
-        self, places: Collection[KafkaTopicPartition], deadline: float
-    ) -> dict[KafkaTopicPartition, int]:
-        """Where this producer has a transaction open, and under which epoch."""
-        producer_id = self._raw._transaction_manager.producer_id_and_epoch.producer_id  # noqa: SLF001
+    def _own_at(self, places: Places, deadline: float) -> frozenset[OpenTransaction]:
+        own = self._raw._transaction_manager.producer_id_and_epoch.producer_id  # noqa: SLF001
+        return frozenset(each for each in self._open_at(places, deadline) if each.producer_id == own)
+
+    def _open_at(self, places: Places, deadline: float) -> frozenset[OpenTransaction]:
+        """What is open in these places, of any producer."""
         try:
-            described = _asked(lambda: self._admin.describe_producers(places), deadline)
+            described = self._asked(lambda: self._admin.describe_producers(places), deadline)
         except _too_old:
-            return {}
-        return {
-            place: int(producer.producer_epoch)
+            return frozenset()
+        return frozenset(
+            OpenTransaction(
+                place, each.producer_id, each.producer_epoch, each.current_transaction_start_offset
+            )
             for place, state in described.items()
-            for producer in state.active_producers
-            if producer.producer_id == producer_id and producer.current_transaction_start_offset >= 0
-        }
+            for each in state.active_producers
+            if each.current_transaction_start_offset >= 0
+        )
 
     def _described(self, deadline: float) -> Any:
         name = self._transactional_id
         try:
-            return _asked(lambda: self._admin.describe_transactions([name]), deadline)[name]
+            return self._asked(lambda: self._admin.describe_transactions([name]), deadline)[name]
         except (kafka_errors.TransactionalIdNotFoundError, *_too_old):
             return None
 
-
-def _asked(question: Callable[[], Any], deadline: float) -> Any:
-    """The answer, also where the broker is away for a moment or has not loaded it yet."""
-    while True:
-        try:
-            return question()
-        except kafka_errors.KafkaError as error:
-            if not (error.retriable or isinstance(error, kafka_errors.KafkaTimeoutError)):
-                raise
-            if time.monotonic() > deadline:
-                raise kafka_errors.KafkaTimeoutError(f"no answer in time: {error}") from error
-        time.sleep(_retry_seconds)
+    def _asked(self, question: Callable[[], Any], deadline: float) -> Any:
+        """The answer, also where the broker is away for a moment or has not loaded it yet."""
+        while True:
+            try:
+                return question()
+            except kafka_errors.KafkaError as error:
+                if not (error.retriable or isinstance(error, _passing)):
+                    raise
+                if time.monotonic() > deadline:
+                    raise kafka_errors.KafkaTimeoutError(f"no answer in time: {error}") from error
+            # The library never asks again which broker coordinates an id.
+            self._admin._manager.cluster._coordinators.clear()  # noqa: SLF001
+            time.sleep(_retry_seconds)
 
 
 def _pause(deadline: float) -> None:

@@ -68,9 +68,9 @@ class KafkaTransactionalProducer(Component):
         ]
 
         def take(deadline: float) -> None:
-            committed_epoch = self._decisions.committed_epoch(deadline)
+            committed = self._decisions.committed_yet_open(places, deadline)
             self._raw.init_transactions()
-            self._decisions.take_over(places, committed_epoch=committed_epoch, deadline=deadline)
+            self._decisions.take_over(places, committed=committed, deadline=deadline)
 
         try:
             _within(self._block_seconds, take)
@@ -123,7 +123,10 @@ class KafkaTransactionalProducer(Component):
             raise self._ended_by(error, f"adding offsets of group {group_id} to a transaction") from error
 
     def commit(self, timeout_seconds: float) -> None:
-        """Wait for every record, then commit; aborts and raises when one failed. On return it can be read."""
+        """Wait for every record, then commit; aborts and raises when one failed.
+
+        On return every partition written knows of it.
+        """
         self._guard.require_transaction()
         deadline = time.monotonic() + timeout_seconds
         try:
@@ -138,7 +141,7 @@ class KafkaTransactionalProducer(Component):
 
         try:
             _within(max(_least_commit_seconds, deadline - time.monotonic()), commit)
-        except kafka_errors.KafkaError as error:
+        except Exception as error:  # whatever it is, the transaction may be committed
             raise self._commit_failed(error) from error
         self._finish()
 
@@ -155,11 +158,13 @@ class KafkaTransactionalProducer(Component):
 
     def close(self) -> None:
         """Abort what is open and end; raises nothing."""
-        with contextlib.suppress(BrokerError):
-            self.abort()
-        self._guard.closed()
-        self._sender.shut(deliver=False)
-        self._decisions.close()
+        try:
+            with contextlib.suppress(BrokerError):
+                self.abort()
+        finally:
+            self._guard.closed()
+            self._sender.shut(deliver=False)
+            self._decisions.close()
 
     def _abort(self, deadline: float) -> None:
         self._raw.abort_transaction()

@@ -90,7 +90,7 @@ class MemoryBroker:
         topics: Sequence[str] = (),
         transaction_timeout_seconds: float = 15.0,
     ) -> MemoryTransactionalProducer:
-        """A transactional producer; earlier ones of this id are fenced, their open transactions aborted."""
+        """A transactional producer; earlier ones of this id are fenced, what they left undecided aborted."""
         del topics, transaction_timeout_seconds
         self.require_answer(f"taking over transactional id {transactional_id}")
         with self.condition:

@@ -247,7 +247,7 @@ class Broker(Protocol):
         topics: Sequence[str] = (),
         transaction_timeout_seconds: float = 15.0,
     ) -> TransactionalProducer:
-        """A transactional producer; earlier ones of this id are fenced, their open transactions aborted.
+        """A transactional producer; earlier ones of this id are fenced, what they left undecided aborted.
 
         `topics` are all that transactions of this id write: on return nothing of an earlier one is undecided there.
         """
