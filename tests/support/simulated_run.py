@@ -385,12 +385,13 @@ class SimulatedRun(Component):
     def score(self, replica: Replica) -> float | None:
         """The reward in calm times: every group has signal, but for the poisoned prompt, which always fails.
 
-        More pass in every other group, so that no bounds on the pass rate refuse all of them.
+        More pass in every other group, so that no bounds on the pass rate refuse all of them. Any two replicas differ a
+        little: of a group with redundant ones the same two of equal parity may always be the first to end.
         """
         if replica.task.prompt.prompt_id == str(self.plan.poisoned_prompt):
             return None
         is_passed = (replica.task.group_id + replica.number) % 2
-        return float(is_passed) if self.rewards_vary else self.same_reward
+        return is_passed + 0.001 * replica.number if self.rewards_vary else self.same_reward
 
     @property
     def _is_over(self) -> bool:
