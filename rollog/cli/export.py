@@ -1,4 +1,4 @@
-"""`rollog export`: a run as one portable file, or its trained samples as a dataset."""
+"""`rollog export`: a run as one portable file, its trained samples as a dataset, or its model as a directory."""
 
 from __future__ import annotations
 
@@ -32,25 +32,51 @@ if TYPE_CHECKING:
     metavar="FILE",
     help="Write the trained samples to this .jsonl or .parquet file instead.",
 )
-def export(source: RecordedRunRequest, file: Path | None, weights: str, samples: Path | None) -> None:
-    """Write RUN, finished or not, to the archive FILE; or its trained samples, with --samples.
+@click.option(
+    "--model",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Write a version as a Hugging Face model directory instead.",
+)
+@click.option(
+    "--version",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="With --model: which version; left out, the newest.",
+)
+def export(
+    *,
+    source: RecordedRunRequest,
+    file: Path | None,
+    weights: str,
+    samples: Path | None,
+    model: Path | None,
+    version: int | None,
+) -> None:
+    """Write RUN, finished or not, to the archive FILE; its trained samples, with --samples; or its model, with --model.
 
     An archive is one zip file with every record under its original offset, weights files and a manifest with
     the sha256 of each part; audit, replay and lineage read it with --archive. Of the samples each trained one is a row:
-    step, version, reward, advantage, tokens, texts. docs/archive.md describes both.
+    step, version, reward, advantage, tokens, texts. docs/archive.md describes both. A model directory has
+    configuration, tokenizer, weights in shards and a model card; transformers and vLLM load it.
 
     Consumes all topics of the run and its weights store; produces the file, whole or not at all.
     """
     from rollog.kernel.errors import ConfigError  # noqa: PLC0415  # help needs none of it
 
-    if (file is None) == (samples is None):
+    if [file, samples, model].count(None) != 2:  # noqa: PLR2004 - all but one
         raise ConfigError(
-            "name one file: `rollog export RUN FILE` for an archive, --samples FILE for the samples"
+            "name one thing: `rollog export RUN FILE` for an archive, --samples FILE for the samples, --model DIR for "
+            "the model"
         )
+    if version is not None and model is None:
+        raise ConfigError("--version goes with --model DIR")
     if file is not None:
         _export_archive(source, file, weights)
     elif samples is not None:
         _export_samples(source, samples)
+    elif model is not None:
+        _export_model(source, model, version)
 
 
 def _export_archive(source: RecordedRunRequest, file: Path, weights: str) -> None:
@@ -88,3 +114,24 @@ def _export_samples(source: RecordedRunRequest, file: Path) -> None:
     with open_run(source) as run:
         rows = trained_samples(run.broker, run.topics, advantages=RecordedAdvantages(run.settings))
         click.echo(f"run {run.topics.run}: {write_samples(rows, file)} trained samples in {file}")
+
+
+def _export_model(source: RecordedRunRequest, directory: Path, version: int | None) -> None:
+    from rollog.run.model_export import export_model  # noqa: PLC0415
+    from rollog.run.recorded_run import open_run  # noqa: PLC0415
+
+    with open_run(source) as run:
+        exported = export_model(run, source.common.home.resolve(), directory, version=version)
+    facts = exported.facts
+    click.echo(
+        f"run {facts.run}: version {facts.version} in {directory}: {exported.num_tensors} tensors, "
+        f"sha256 {facts.weights_sha256} as the ledger has it"
+    )
+    if exported.is_tokenizer_misread:
+        click.echo(
+            "AutoTokenizer splits the prompts of this run otherwise than the run did, because it rebuilds the "
+            "tokenizer that belongs to the architecture: use PreTrainedTokenizerFast, and give vLLM token ids",
+            err=True,
+        )
+    else:
+        click.echo(f"serve it: vllm serve {directory}")

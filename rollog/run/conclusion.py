@@ -36,6 +36,10 @@ def conclude(
     if not view.is_closed:
         click.echo("the run is not over: its log and weights are kept", err=True)
     click.echo(f"summary {path}; weights {public_address(settings.weights.uri or '')}")
+    if view.version >= 0:
+        click.echo(
+            f"model: `rollog export {settings.run_name} --model DIR` writes it for transformers and vLLM"
+        )
 
 
 def version_of(broker: Broker, kafka: EmbeddedKafka | None = None) -> str:

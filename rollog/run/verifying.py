@@ -17,24 +17,23 @@ from consumers.verification.reading import ChosenSamples
 from consumers.verification.rule import Tolerances, float32_tolerance
 from consumers.verification.selection import chosen_records
 from consumers.verification.verifier import Verifier
-from rollog.kernel.errors import ConfigError, WeightsError
+from rollog.kernel.errors import ConfigError
+from rollog.run.ledger_weights import LedgerWeights
 from rollog.run.recorded_run import open_run
 from rollog.run.role_settings import trainer_settings
 from trainer.recorded.history import read_notices
 from trainer.recorded.prefill import PolicyPrefill, bfloat16_noise
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
     from consumers.verification.pieces import Piece
     from consumers.verification.ports import Scorer
     from consumers.verification.report import VerificationReport
     from consumers.verification.selection import Selection
-    from rollog.kernel.weights import WeightsStore
     from rollog.run.recorded_run import RecordedRun
     from rollog.run.request import RecordedRunRequest
-    from schemas import WeightVersion
     from trainer.settings import TrainerSettings
 
 ScorerName = Literal["transformers", "vllm"]
@@ -132,39 +131,6 @@ def verify_recorded(
         cpu_seconds=time.process_time() - cpu_began,
         report=replace(report, altered=samples.altered, unread=samples.unread),
     )
-
-
-class LedgerWeights:
-    """The versions of the ledger, and their files from the store (`consumers.verification.ports.PublishedWeights`)."""
-
-    def __init__(
-        self,
-        sha256: Mapping[int, str],
-        notices: Mapping[int, WeightVersion],
-        store: WeightsStore,
-        downloads: Path,
-    ) -> None:
-        self._sha256 = sha256
-        self._notices = notices
-        self._store = store
-        self._downloads = downloads
-
-    def digest(self, version: int) -> str | None:
-        """The sha256 that the ledger has; None where there is no such version."""
-        return self._sha256.get(version)
-
-    @contextmanager
-    def file(self, version: int) -> Iterator[Path]:
-        """The file, its bytes checked; a copy that was fetched for it is deleted afterwards. Raises WeightsError."""
-        notice = self._notices.get(version)
-        if notice is None:
-            raise WeightsError(f"no notice names the weights that the ledger has under version {version}")
-        path = self._store.fetch(notice, self._downloads)
-        try:
-            yield path
-        finally:
-            if path.parent == self._downloads:
-                path.unlink(missing_ok=True)
 
 
 def _calibration(

@@ -77,8 +77,8 @@ def test_parquet_holds_the_same_rows(archive: tuple[Path, list[str]], tmp_path: 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["run"], "name one file"),
-        (["run", "a.zip", "--samples", "b.jsonl"], "name one file"),
+        (["run"], "name one thing"),
+        (["run", "a.zip", "--samples", "b.jsonl"], "name one thing"),
         (["run", "--samples", "b.jsonl", "--archive", "ARCHIVE"], "is of run"),
         (["--samples", "b.csv", "--archive", "ARCHIVE"], r"must end in \.jsonl or \.parquet"),
         (["--samples", "b.jsonl", "--archive", "ARCHIVE", "--broker", "localhost:1"], "leave out --broker"),

@@ -1,0 +1,173 @@
+"""A version of a recorded run as a Hugging Face model directory, its bytes checked against the ledger.
+
+Consumes steps, weights, evaluations and the first tasks of the run, its weights store, and configuration and tokenizer
+of the model it began with. Produces one directory, under its final name only when it is whole.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import shutil
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from consumers.evaluation import EvaluationTally
+from consumers.ledger import StoredLedger, folded
+from rollog.kernel.broker.reading import read_topic
+from rollog.kernel.errors import ConfigError, LedgerError, WeightsError
+from rollog.run.ledger_weights import LedgerWeights
+from rollog.run.model_card import ModelFacts, model_card
+from rollog.run.model_directory import (
+    copy_tokenizer,
+    require_loadable,
+    tokenizer_differences,
+    write_configuration,
+    write_generation_defaults,
+    write_weights,
+)
+from rollog.run.role_settings import trainer_settings
+from schemas import Disposition, Genesis, RolloutTask, Sample
+from schemas.codec import SchemaError, decode
+from trainer.recorded.history import read_notices
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rollog.kernel.broker.ports import Broker
+    from rollog.rules.ledger_state import LedgerState
+    from rollog.run.recorded_run import RecordedRun
+
+_num_compared_texts = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportedModel:
+    """What was written. `is_tokenizer_misread` where AutoTokenizer splits the run's prompts otherwise than the run."""
+
+    directory: Path
+    facts: ModelFacts
+    num_tensors: int
+    is_tokenizer_misread: bool
+
+
+def export_model(
+    run: RecordedRun, home: Path, directory: Path, *, version: int | None = None
+) -> ExportedModel:
+    """Write `version`, the newest without one, to `directory`, which is not there yet or is empty.
+
+    Raises ConfigError for the directory or a version that the ledger has not; WeightsError for a file that is gone
+    or is not the ledger's; DataError for a tokenizer that is missing and for weights of another model.
+    """
+    entries = StoredLedger(run.broker, run.topics)
+    ledger, genesis = folded(entries), _genesis(entries)
+    chosen = _version(ledger, version)
+    settings = trainer_settings(run.settings, run.manifest, home)
+    model = settings.model_path
+    tokenizer = run.settings.model.tokenizer or model
+    facts = _facts(run, ledger, genesis, chosen, model)
+    notices = read_notices(run.broker, run.topics, ledger)
+    with _whole_directory(directory) as partial, TemporaryDirectory(prefix="rollog-export-") as downloads:
+        with LedgerWeights(ledger.weights, notices, run.store, Path(downloads)).file(chosen) as weights:
+            write_configuration(partial, genesis.model_config_json, genesis.dtype)
+            require_loadable(partial, weights)
+            num_tensors = write_weights(partial, weights)
+        copy_tokenizer(partial, tokenizer)
+        write_generation_defaults(partial, model, settings.sampling_temperature)
+        (partial / "README.md").write_text(model_card(facts), encoding="utf-8")
+        (partial / "rollog.json").write_text(json.dumps(facts.as_json(), indent=2) + "\n", encoding="utf-8")
+        differences = tokenizer_differences(partial, tokenizer, _some_prompts(run.broker, run.topics.tasks))
+    return ExportedModel(
+        directory=directory, facts=facts, num_tensors=num_tensors, is_tokenizer_misread=bool(differences)
+    )
+
+
+def _genesis(entries: StoredLedger) -> Genesis:
+    first = entries.first()
+    if first is None or not isinstance(first.record.body, Genesis):
+        raise LedgerError("the ledger has not begun: there is no version to export yet; wait for version 0")
+    return first.record.body
+
+
+def _version(ledger: LedgerState, asked: int | None) -> int:
+    if asked is None:
+        return ledger.version
+    if asked not in ledger.weights:
+        raise ConfigError(f"--version {asked}: the ledger has versions 0 to {ledger.version}")
+    return asked
+
+
+def _facts(run: RecordedRun, ledger: LedgerState, genesis: Genesis, version: int, model: str) -> ModelFacts:
+    return ModelFacts(
+        run=run.topics.run,
+        version=version,
+        newest_version=ledger.version,
+        weights_sha256=ledger.weights[version],
+        ledger_head=ledger.head.hex(),
+        ledger_sequence=ledger.next_sequence - 1,
+        is_closed=ledger.is_closed,
+        base_model=_name(model),
+        data=_name(run.settings.data.train) if run.settings.data.train else "the demo's prompts",
+        algorithm=run.settings.algorithm.type,
+        dtype=genesis.dtype,
+        samples_trained=ledger.num_by_disposition[Disposition.TRAINED],
+        held_out=_held_out(run.broker, run.topics.evaluations, version),
+        versions=dict(genesis.versions),
+    )
+
+
+def _name(place: str) -> str:
+    """A model or dataset by its name: a directory of this machine says nothing elsewhere."""
+    path = Path(place).expanduser()
+    return path.name if path.is_absolute() or path.exists() else place
+
+
+def _held_out(broker: Broker, topic: str, version: int) -> dict[str, float]:
+    tally = EvaluationTally()
+    for record in read_topic(broker, topic, client_id="export-evaluations"):
+        try:
+            sample = decode(record.value or b"")
+        except SchemaError:
+            continue  # whose reader was the dispatcher has set it aside
+        if isinstance(sample, Sample):
+            tally.add(sample)
+    return {name: score.mean_reward for (name, at), score in tally.scores().items() if at == version}
+
+
+def _some_prompts(broker: Broker, topic: str) -> list[str]:
+    def texts() -> Iterator[str]:
+        for record in read_topic(broker, topic, client_id="export-prompts"):
+            try:
+                task = decode(record.value or b"")
+            except SchemaError:
+                continue  # the worker that was to read it has set it aside
+            if isinstance(task, RolloutTask):
+                yield task.prompt.text or task.prompt.messages_json or ""
+
+    return list(islice(texts(), _num_compared_texts))
+
+
+@contextmanager
+def _whole_directory(directory: Path) -> Iterator[Path]:
+    """A directory beside it, which gets its name when the block is done. Raises ConfigError."""
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise ConfigError(f"--model {directory} exists already; name another directory, or empty it")
+    partial = directory.with_name(f"{directory.name}.partial-{secrets.token_hex(4)}")
+    try:
+        partial.mkdir(parents=True)
+        yield partial
+        if directory.exists():
+            directory.rmdir()
+        partial.rename(directory)
+    except WeightsError:
+        raise
+    except OSError as error:
+        raise ConfigError(
+            f"--model {directory} cannot be written ({error.strerror or error}); name a directory with room"
+        ) from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
