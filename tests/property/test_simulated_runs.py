@@ -337,3 +337,21 @@ def test_while_no_trainer_runs_what_is_open_stays_bounded_however_much_is_filter
             run.producers_round()
         assert run.dispatcher is not None
         assert run.dispatcher.state.groups.num_open == 2 * 4
+
+
+@pytest.mark.xfail(strict=True, reason="the trainer calls it dead, because its task is void, the audit lost")
+def test_what_an_overtaken_dispatcher_says_is_lost_of_a_task_behind_the_fence_is_judged_as_the_audit_does() -> (
+    None
+):
+    plan = Plan(
+        alpha=0.0,
+        groups_per_batch=1,
+        group_size=2,
+        redundant_replicas=0,
+        redundant_groups=0,
+        num_steps=2,
+        num_prompts=3,
+    )
+    history = [("round", 0), ("slow_down", 1), ("round", 1), ("dismiss_worker", 0), ("take_over", 2)]
+    with SimulatedRun(plan) as run:
+        live_through(run, history)
