@@ -391,7 +391,8 @@ class SimulatedRun(Component):
         if replica.task.prompt.prompt_id == str(self.plan.poisoned_prompt):
             return None
         is_passed = (replica.task.group_id + replica.number) % 2
-        return is_passed + 0.001 * replica.number if self.rewards_vary else self.same_reward
+        apart = 0.001 * replica.number if self.plan.redundant_replicas else 0.0
+        return is_passed + apart if self.rewards_vary else self.same_reward
 
     @property
     def _is_over(self) -> bool:
