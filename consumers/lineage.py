@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from consumers.ledger import StoredLedger
+from consumers.readable import read_readable
 from rollog.kernel.broker.reading import read_topic
 from rollog.kernel.errors import ConfigError
 from rollog.rules.ledger_state import LedgerState
@@ -27,7 +28,7 @@ from schemas import (
     WeightVersion,
     sample_id,
 )
-from schemas.codec import SchemaError, decode, decode_as
+from schemas.codec import SchemaError, decode_as
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -251,20 +252,10 @@ class Lineage:
         return [replace(record, value=None) for record in self._results(is_wanted)]
 
     def _tasks(self) -> Iterator[tuple[Record, RolloutTask]]:
-        for record in self._all(self.topics.tasks):
-            try:
-                task = decode(record.value or b"")
-            except SchemaError:
-                continue  # the worker that was to read it has set it aside
-            if isinstance(task, RolloutTask):
-                yield record, task
+        return read_readable(self.broker, self.topics.tasks, RolloutTask, client_id="lineage")
 
     def _notice(self, number: int) -> WeightVersion | None:
-        for record in self._all(self.topics.weights):
-            try:
-                notice = decode_as(WeightVersion, record.value or b"")
-            except SchemaError:
-                continue
+        for _, notice in read_readable(self.broker, self.topics.weights, WeightVersion, client_id="lineage"):
             if notice.version == number and notice.sha256 == self.state.weights[number]:
                 return notice
         return None

@@ -11,12 +11,11 @@ from itertools import chain, groupby
 from typing import IO, TYPE_CHECKING, Any
 
 from consumers.ledger import StoredLedger, folded
+from consumers.readable import read_readable
 from consumers.references import read_referenced
 from rollog.kernel.atomic_write import atomic_write
-from rollog.kernel.broker.reading import read_topic
 from rollog.kernel.errors import ConfigError
 from schemas import Disposition, RolloutTask, Step
-from schemas.codec import SchemaError, decode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -130,13 +129,8 @@ def _row(verdict: Verdict, sample: Sample, prompt: Prompt | None) -> Row:
 def _prompts(broker: Broker, topics: RunTopics) -> dict[str, Prompt]:
     """Every prompt that a task named."""
     found: dict[str, Prompt] = {}
-    for record in read_topic(broker, topics.tasks, client_id="trained-samples-prompts"):
-        try:
-            task = decode(record.value or b"")
-        except SchemaError:
-            continue  # the worker that was to read it has set it aside
-        if isinstance(task, RolloutTask):
-            found.setdefault(task.prompt.prompt_id, task.prompt)
+    for _, task in read_readable(broker, topics.tasks, RolloutTask, client_id="trained-samples-prompts"):
+        found.setdefault(task.prompt.prompt_id, task.prompt)
     return found
 
 

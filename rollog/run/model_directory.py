@@ -38,7 +38,7 @@ def write_configuration(directory: Path, recorded: str, dtype: str) -> None:
     config = json.loads(recorded)
     config.pop("auto_map", None)
     config.pop("torch_dtype", None)
-    _write_json(directory / "config.json", {**config, "dtype": dtype})
+    write_json(directory / "config.json", {**config, "dtype": dtype})
 
 
 def write_generation_defaults(directory: Path, model: str, temperature: float) -> None:
@@ -50,7 +50,7 @@ def write_generation_defaults(directory: Path, model: str, temperature: float) -
     drawn: dict[str, Any] = {"do_sample": True, "temperature": temperature}
     if ends:
         drawn["eos_token_id"] = ends if len(ends) > 1 else ends[0]
-    _write_json(directory / "generation_config.json", {**base, **drawn})
+    write_json(directory / "generation_config.json", {**base, **drawn})
 
 
 def copy_tokenizer(directory: Path, tokenizer: str) -> None:
@@ -110,5 +110,6 @@ def tokenizer_differences(directory: Path, tokenizer: str, texts: Sequence[str])
     return [text for text in texts if of_run.encode(text) != of_export.encode(text)]
 
 
-def _write_json(path: Path, content: Mapping[str, object]) -> None:
+def write_json(path: Path, content: Mapping[str, object]) -> None:
+    """One JSON object as a file of the directory."""
     path.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")

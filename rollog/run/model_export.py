@@ -6,7 +6,6 @@ of the model it began with. Produces one directory, under its final name only wh
 
 from __future__ import annotations
 
-import json
 import secrets
 import shutil
 from contextlib import contextmanager
@@ -18,8 +17,8 @@ from typing import TYPE_CHECKING
 
 from consumers.evaluation import EvaluationTally
 from consumers.ledger import StoredLedger, folded
-from rollog.kernel.broker.reading import read_topic
-from rollog.kernel.errors import ConfigError, LedgerError, WeightsError
+from consumers.readable import read_readable
+from rollog.kernel.errors import ConfigError, LedgerError
 from rollog.run.ledger_weights import LedgerWeights
 from rollog.run.model_card import ModelFacts, model_card
 from rollog.run.model_directory import (
@@ -28,11 +27,11 @@ from rollog.run.model_directory import (
     tokenizer_differences,
     write_configuration,
     write_generation_defaults,
+    write_json,
     write_weights,
 )
 from rollog.run.role_settings import trainer_settings
 from schemas import Disposition, Genesis, RolloutTask, Sample
-from schemas.codec import SchemaError, decode
 from trainer.recorded.history import read_notices
 
 if TYPE_CHECKING:
@@ -79,7 +78,7 @@ def export_model(
         copy_tokenizer(partial, tokenizer)
         write_generation_defaults(partial, model, settings.sampling_temperature)
         (partial / "README.md").write_text(model_card(facts), encoding="utf-8")
-        (partial / "rollog.json").write_text(json.dumps(facts.as_json(), indent=2) + "\n", encoding="utf-8")
+        write_json(partial / "rollog.json", facts.as_json())
         differences = tokenizer_differences(partial, tokenizer, _some_prompts(run.broker, run.topics.tasks))
     return ExportedModel(
         directory=directory, facts=facts, num_tensors=num_tensors, is_tokenizer_misread=bool(differences)
@@ -128,27 +127,14 @@ def _name(place: str) -> str:
 
 def _held_out(broker: Broker, topic: str, version: int) -> dict[str, float]:
     tally = EvaluationTally()
-    for record in read_topic(broker, topic, client_id="export-evaluations"):
-        try:
-            sample = decode(record.value or b"")
-        except SchemaError:
-            continue  # whose reader was the dispatcher has set it aside
-        if isinstance(sample, Sample):
-            tally.add(sample)
+    for _, sample in read_readable(broker, topic, Sample, client_id="export-evaluations"):
+        tally.add(sample)
     return {name: score.mean_reward for (name, at), score in tally.scores().items() if at == version}
 
 
 def _some_prompts(broker: Broker, topic: str) -> list[str]:
-    def texts() -> Iterator[str]:
-        for record in read_topic(broker, topic, client_id="export-prompts"):
-            try:
-                task = decode(record.value or b"")
-            except SchemaError:
-                continue  # the worker that was to read it has set it aside
-            if isinstance(task, RolloutTask):
-                yield task.prompt.text or task.prompt.messages_json or ""
-
-    return list(islice(texts(), _num_compared_texts))
+    tasks = islice(read_readable(broker, topic, RolloutTask, client_id="export-prompts"), _num_compared_texts)
+    return [task.prompt.text or task.prompt.messages_json or "" for _, task in tasks]
 
 
 @contextmanager
@@ -163,8 +149,6 @@ def _whole_directory(directory: Path) -> Iterator[Path]:
         if directory.exists():
             directory.rmdir()
         partial.rename(directory)
-    except WeightsError:
-        raise
     except OSError as error:
         raise ConfigError(
             f"--model {directory} cannot be written ({error.strerror or error}); name a directory with room"

@@ -96,6 +96,19 @@ def test_after_a_step_that_failed_midway_a_checkpoint_goes_on_where_it_was_saved
         assert engine.export_weights() == after
 
 
+@pytest.mark.parametrize("maker", learning_makers.values(), ids=learning_makers)
+def test_an_engine_that_is_closed_after_a_failed_step_stays_closed(
+    maker: Callable[[], TrainingEngine], model_path: str, tmp_path: Path
+) -> None:
+    with closing(maker()) as engine:
+        engine.start(model_path)
+        engine.save_checkpoint(tmp_path)
+        with pytest.raises(Exception, match=r"out of (range|bounds)"):
+            engine.train_step(failing(a_batch()))
+    with pytest.raises(EngineError, match="not started"):
+        engine.load_checkpoint(tmp_path)
+
+
 def test_a_directory_without_a_checkpoint_is_named(
     engine: TrainingEngine, model_path: str, tmp_path: Path
 ) -> None:

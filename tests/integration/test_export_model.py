@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Llama
 
 from producers.engines.vllm import vllm_environment
 from rollog.cli.main import cli
-from rollog.demo.model import encode_words, load_tokenizer, save_tokenizer, vocabulary
+from rollog.demo.model import encode_words, load_tokenizer, model_config, save_tokenizer
 from rollog.kernel.archived_weights import archived_weights
 from rollog.kernel.broker.archive import ArchiveBroker
 from rollog.kernel.errors import DataError
@@ -122,20 +122,9 @@ def test_a_model_without_a_tokenizer_is_named_and_nothing_is_left(tmp_path: Path
 
 def a_config() -> LlamaConfig:
     """Of a type whose tokenizer AutoTokenizer leaves as it is, with heads that vLLM can compute on a CPU."""
-    return LlamaConfig(
-        vocab_size=len(vocabulary),
-        hidden_size=128,
-        intermediate_size=384,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=64,
-        initializer_range=0.3,
-        tie_word_embeddings=True,
-        pad_token_id=0,
-        eos_token_id=1,
-        bos_token_id=None,
-    )
+    sizes = model_config().to_dict()
+    del sizes["model_type"], sizes["architectures"]
+    return LlamaConfig(**sizes | {"initializer_range": 0.3})
 
 
 @pytest.fixture

@@ -17,7 +17,6 @@ import os
 import warnings
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -39,7 +38,7 @@ from trainer.step.training_step import train_step
 from trainer.trusted_files import require_own_files
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
     from pathlib import Path
 
     from rollog.settings.training import OptimizerConfig, TrainerConfig
@@ -73,7 +72,7 @@ class DeepSpeedEngine:
         self._dtype = dtype
         self._steps_taken = 0
         self._state: _DeepSpeedStepEngine | None = None
-        self._start_again: Callable[[], None] | None = None
+        self._started_with: tuple[str, Path | None] = ("", None)
         self._is_amid_step = False
         self._owns_group = False
 
@@ -103,8 +102,7 @@ class DeepSpeedEngine:
         self._state = _DeepSpeedStepEngine(
             prepared=prepared, policy=engine, packing=self._trainer.packing, clipping=clipping
         )
-        self._start_again = partial(self.start, model_path, weights_path)
-        self._is_amid_step = False
+        self._started_with = (model_path, weights_path)
         self._steps_taken = 0
 
     def train_step(self, batch: TrainingBatch) -> StepResult:
@@ -146,9 +144,9 @@ class DeepSpeedEngine:
 
         Raises EngineError, and DataError where others may have written the files.
         """
-        if self._is_amid_step and self._start_again is not None:
+        if self._is_amid_step:
             # DeepSpeed keeps the gradients of a step that failed, whatever it loads, and adds the next ones to them.
-            self._start_again()
+            self.start(*self._started_with)
         engine = self._started().policy
         saved: dict[str, Any] = {}
         require_own_files(directory)
@@ -181,6 +179,7 @@ class DeepSpeedEngine:
         if self._state is not None:
             self._state.policy.destroy()
         self._state = None
+        self._is_amid_step = False
         gc.collect()
         nn.functional.linear = _linear
         if self._owns_group:
