@@ -339,10 +339,7 @@ def test_while_no_trainer_runs_what_is_open_stays_bounded_however_much_is_filter
         assert run.dispatcher.state.groups.num_open == 2 * 4
 
 
-@pytest.mark.xfail(strict=True, reason="the trainer calls it dead, because its task is void, the audit lost")
-def test_what_an_overtaken_dispatcher_says_is_lost_of_a_task_behind_the_fence_is_judged_as_the_audit_does() -> (
-    None
-):
+def test_what_an_overtaken_dispatcher_says_is_lost_of_a_task_behind_the_fence_is_nobodys() -> None:
     plan = Plan(
         alpha=0.0,
         groups_per_batch=1,
@@ -355,3 +352,5 @@ def test_what_an_overtaken_dispatcher_says_is_lost_of_a_task_behind_the_fence_is
     history = [("round", 0), ("slow_down", 1), ("round", 1), ("dismiss_worker", 0), ("take_over", 2)]
     with SimulatedRun(plan) as run:
         live_through(run, history)
+        assert run.auditor.nobodys
+        assert all("stands behind the fence" in verdict.reason for verdict in run.auditor.nobodys)

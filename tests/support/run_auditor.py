@@ -48,6 +48,7 @@ class RunAuditor:
     tasks: dict[str, RolloutTask] = field(default_factory=dict)
     filtered_as: Counter[str] = field(default_factory=Counter)
     cancelled: dict[str, CancelReason] = field(default_factory=dict)
+    nobodys: list[Verdict] = field(default_factory=list)
     _fences: Counter[int] = field(default_factory=Counter)
     _unchecked: list[RolloutTask] = field(default_factory=list)
     _attempts: set[tuple[int, int, int]] = field(default_factory=set)
@@ -179,10 +180,19 @@ class RunAuditor:
         assert place in self.samples, f"I1: a disposition of {place}, where there is no record"
         recorded = self.samples[place]
         assert verdict.digest == recorded.digest
+        if recorded.defect is None and recorded.sample is not None and verdict.group_id == -1:
+            self._check_nobodys(verdict, recorded.sample)
+            return
         judged = self.ledger.judged[verdict.partition][verdict.offset]
         possible = possible_dispositions(recorded, judged, entry, self.ledger)
         assert possible is not None
         assert verdict.disposition in possible, f"{verdict} by {entry.name} can only be {sorted(possible)}"
+
+    def _check_nobodys(self, verdict: Verdict, sample: Sample) -> None:
+        """A sound sample counts for no group only if no dispatcher ordered it; one that lost its place cannot order."""
+        assert verdict.disposition is Disposition.DEAD, f"{verdict} names no group"
+        assert sample.task_id not in self.tasks, f"{verdict} names no group, but its task is in force"
+        self.nobodys.append(verdict)
 
     def _check_issue(self, task: RolloutTask) -> None:
         known = [entry for entry in self.ledger.entries if entry.place.offset < task.ledger_position]
