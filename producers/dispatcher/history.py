@@ -6,6 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from rollog.rules.number_set import NumberSet
 from rollog.rules.reading import control_record
 from rollog.rules.task_names import sequence_of
 from schemas import DeadLetter, Fence, RolloutTask
@@ -75,7 +76,7 @@ class ValidTasks:
     epoch: int
     is_issued: Callable[[RolloutTask], bool]
     known: tuple[int, int] = (0, 0)
-    _task_ids: set[str] = field(default_factory=set)
+    _taken: defaultdict[int, NumberSet] = field(default_factory=lambda: defaultdict(NumberSet))
     _fences: defaultdict[int, int] = field(default_factory=lambda: defaultdict(int))
 
     def __post_init__(self) -> None:
@@ -92,10 +93,11 @@ class ValidTasks:
                 self._fences[record.partition] = max(self._fences[record.partition], epoch)
             case RolloutTask() as task if task.epoch >= self._fences[record.partition]:
                 # Anybody may be able to write here; the first record of an id is the one a worker takes.
-                if task.task_id in self._task_ids or not self.is_issued(task):
+                if not self.is_issued(task):
                     return
-                if sequence_of(task.task_id) > self.known:
-                    self._task_ids.add(task.task_id)
+                epoch, sequence = sequence_of(task.task_id)
+                if (epoch, sequence) > self.known and sequence not in self._taken[epoch]:
+                    self._taken[epoch].add(sequence)
                     yield task
 
 

@@ -2,6 +2,9 @@
 
 Topic after topic, because each is judged by those before: control and the small topics, ledger, tasks, then samples and
 evaluations. The ledger is read once: `rebuild` goes on from where `check` has come.
+
+An old log has far more tasks than are open. So the samples that are judged are read before the tasks: of one whose
+group is closed it counts only that it ended, and its task need not be opened. The others are read after the tasks.
 """
 
 from __future__ import annotations
@@ -9,16 +12,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from producers.dispatcher.ended_attempts import EndedAttempts
 from producers.dispatcher.history import SmallTopics, ValidTasks, worker_of
 from producers.dispatcher.reader import LogReader
 from producers.dispatcher.snapshot import FoldedLog, followed_partitions
 from producers.dispatcher.state import DispatcherState
 from rollog.kernel.broker.ports import TopicPartition
-from rollog.kernel.broker.reading import read_until
+from rollog.kernel.broker.reading import place_of, read_until
 from rollog.kernel.broker.topics import RunTopics
 from rollog.kernel.metrics import Metrics
 from rollog.rules.headers import SampleLimits
 from rollog.rules.ledger_chain import LedgerChain
+from rollog.rules.reading import read_sample
 from rollog.rules.task_names import TasksOfRun
 
 if TYPE_CHECKING:
@@ -41,6 +46,14 @@ class Rebuilding:
     def topics(self) -> RunTopics:
         """Those of the run."""
         return RunTopics(self.settings.prefix, self.settings.run)
+
+    @property
+    def _sample_limits(self) -> SampleLimits:
+        return SampleLimits(
+            num_partitions=self.settings.broker.samples_partitions,
+            num_replicas=self.settings.groups.num_replicas,
+            temperature=self.settings.sampling.temperature,
+        )
 
     def ends(self) -> dict[TopicPartition, int]:
         """The ends of every partition that is read."""
@@ -80,10 +93,13 @@ class Rebuilding:
         small = self._small_topics(folded, ends)
         small.fold_control(state, now)
         self._fold_ledger(folded, ends)
-        self._fold_tasks(folded, ends, epoch)
+        ended, unread = self._read_judged(folded, ends)
+        self._fold_tasks(folded, ends, epoch, ended)
         small.fold_workers(state)
         reader = self._reader(state, small, sender or _LeftThere(), metrics or Metrics())
-        for record in self._records(folded, ends, self.topics.samples, self.topics.evaluations):
+        for record in read_until(self.consumer, unread, {place: ends[place] for place in unread}):
+            reader.take_in(record, now)
+        for record in self._records(folded, ends, self.topics.evaluations):
             reader.take_in(record, now)
         reader.begin_at(ends, ledger_end=folded.positions.get(steps, 0))
         return reader
@@ -105,26 +121,60 @@ class Rebuilding:
             folded.state.on_ledger(*found)
             folded.positions[TopicPartition(record.topic, record.partition)] = record.offset + 1
 
-    def _fold_tasks(self, folded: FoldedLog, ends: Mapping[TopicPartition, int], epoch: int) -> None:
+    def _read_judged(
+        self, folded: FoldedLog, ends: Mapping[TopicPartition, int]
+    ) -> tuple[EndedAttempts, dict[TopicPartition, int]]:
+        """Which attempts of closed groups have ended by the low-water marks, and from where samples are to be folded.
+
+        That is the mark, or before it the first sample of a group that is not closed.
+        """
+        state, limits = folded.state, self._sample_limits
+        ended = EndedAttempts(self.settings.groups.num_replicas)
+        begins = self._starts(folded, ends, self.topics.samples)
+        marks = {
+            place: min(max(begin, _low_water_mark(state, place.partition)), ends[place])
+            for place, begin in begins.items()
+        }
+        unread = dict(marks)
+        for record in read_until(self.consumer, begins, marks):
+            header, sample = read_sample(record, limits)
+            if header.group_id in state.ledger.closed_groups:
+                state.on_sample(header, sample)  # its task may be among those that a snapshot holds open
+                ended.add(header)
+            elif header.group_id >= 0:
+                place = place_of(record)
+                unread[place] = min(unread[place], record.offset)
+        return ended, unread
+
+    def _fold_tasks(
+        self, folded: FoldedLog, ends: Mapping[TopicPartition, int], epoch: int, ended: EndedAttempts
+    ) -> None:
+        state = folded.state
         of_run = TasksOfRun(self.settings.run_config.seed, self.settings.groups.num_replicas)
         valid = ValidTasks(epoch, of_run.includes, known=folded.last_task)
         for record in self._records(folded, ends, self.topics.tasks):
             for task in valid.read(record):
-                folded.state.on_task(task, worker_of(task, folded.state), record.offset)
+                state.on_logged_task(task, worker_of(task, state), record.offset, ended.of(task))
 
     def _records(
         self, folded: FoldedLog, ends: Mapping[TopicPartition, int], *topics: str
     ) -> Iterator[Record]:
-        """What is to be read of some topics: from their beginnings, or from where a snapshot has come."""
-        read = {place: end for place, end in ends.items() if place.topic in topics}
-        starts = self.consumer.beginning_offsets(read)
+        """What is to be read of some topics."""
+        starts = self._starts(folded, ends, *topics)
+        return read_until(self.consumer, starts, {place: ends[place] for place in starts})
+
+    def _starts(
+        self, folded: FoldedLog, ends: Mapping[TopicPartition, int], *topics: str
+    ) -> dict[TopicPartition, int]:
+        """Where reading some topics begins: at their beginnings, or where a snapshot has come."""
+        starts = self.consumer.beginning_offsets([place for place in ends if place.topic in topics])
         for place, beginning in starts.items():
             position = folded.positions.get(place, 0)
             if place.topic == self.topics.samples:
                 # Samples without a verdict are not in a snapshot, and all stand above these marks.
                 position = min(position, _low_water_mark(folded.state, place.partition))
             starts[place] = max(beginning, position)
-        return read_until(self.consumer, starts, read)
+        return starts
 
     def _reader(
         self, state: DispatcherState, small: SmallTopics, sender: SetsAside, metrics: Metrics
@@ -135,11 +185,7 @@ class Rebuilding:
             self.topics,
             sender=sender,
             metrics=metrics,
-            limits=SampleLimits(
-                num_partitions=settings.broker.samples_partitions,
-                num_replicas=settings.groups.num_replicas,
-                temperature=settings.sampling.temperature,
-            ),
+            limits=self._sample_limits,
             dead_lettered=small.dead_lettered,
             max_dead_letters_in_a_row=settings.broker.max_dead_letters_in_a_row,
         )

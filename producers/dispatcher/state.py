@@ -34,7 +34,7 @@ from schemas import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable
+    from collections.abc import Collection, Container, Iterable
 
     from producers.dispatcher.settings import DispatcherSettings
     from rollog.rules.headers import SampleHeader
@@ -127,6 +127,21 @@ class DispatcherState:
             self.evaluations.issued(task)
         else:
             self.groups.issued(task)
+        return open_task
+
+    def on_logged_task(
+        self, task: RolloutTask, worker_id: str, offset: int, ended: Collection[int]
+    ) -> OpenTask | None:
+        """Take in a valid task of the log, of whose replicas these have ended; opens it unless that is all of them.
+
+        Only tasks of closed groups may come with replicas that have ended: of the others the samples are folded later.
+        """
+        if len(ended) == task.num_replicas:
+            self.groups.issued(task)
+            return None
+        open_task = self.on_task(task, worker_id, offset)
+        for replica in ended:
+            self.credits.end(task.task_id, replica)
         return open_task
 
     def on_sample(self, header: SampleHeader, sample: Sample | None) -> None:

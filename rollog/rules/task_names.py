@@ -55,6 +55,7 @@ class TasksOfRun:
 
 def _is_task_id(task_id: str, epoch: int) -> bool:
     """Whether that is how a dispatcher of this epoch names its tasks."""
-    head, _, sequence = task_id.partition(".")
+    _, _, sequence = task_id.partition(".")
     is_number = sequence.isdecimal() and sequence.isascii() and len(sequence) <= _most_digits
-    return head == str(epoch) and is_number
+    # 1.07 is not another way to write 1.7: nobody names a task so, and each number stands for one task.
+    return is_number and task_id == task_id_of(epoch, int(sequence))

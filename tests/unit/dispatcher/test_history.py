@@ -68,6 +68,7 @@ def test_behind_a_snapshot_only_what_was_issued_later_counts_and_what_its_fences
         ({"task_id": "1.-1"}, False),
         ({"task_id": "1." + "9" * 5000}, False),
         ({"task_id": "1"}, False),
+        ({"task_id": "1.01"}, False),
         ({"seed": 1}, False),
         ({"attempt": 1}, False),
         ({"group_id": 2**62}, False),

@@ -13,6 +13,7 @@ from support.builders import a_header
 from support.dispatcher_driver import DispatcherDriver
 from support.rebuilt_state import facts_of_state, rebuilt_state
 
+from producers.dispatcher.credits import CreditLedger, OpenTask
 from rollog.kernel.broker.memory import MemoryBroker
 from rollog.kernel.snapshot_file import SnapshotFile
 from rollog.settings.generation import EvaluationConfig
@@ -352,3 +353,23 @@ def test_a_letter_about_a_place_that_does_not_exist_stops_no_snapshot(tmp_path: 
     run.driver.producer.flush(1.0)
     run.leave(run.driver.dispatcher())
     assert run.path.exists()
+
+
+def test_without_a_snapshot_no_task_is_opened_that_ended_in_a_group_that_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Snapshotted(tmp_path)
+    opened: list[int] = []
+    issue = CreditLedger.issue
+
+    def noted(credits_: CreditLedger, open_task: OpenTask) -> None:
+        if open_task.task.kind is Kind.TRAINING:
+            opened.append(open_task.task.group_id)
+        issue(credits_, open_task)
+
+    monkeypatch.setattr(CreditLedger, "issue", noted)
+    run.path.unlink()
+    state = run.driver.dispatcher().state
+    assert len(state.ledger.closed_groups)
+    assert opened
+    assert not set(opened) & set(state.ledger.closed_groups)
