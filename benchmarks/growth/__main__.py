@@ -17,8 +17,15 @@ from benchmarks.harness.options import BenchOptions, bench_options, progress, re
     show_default=True,
     help="Trained samples of a fabricated run, 100 a step; give it several times for several runs.",
 )
+@click.option(
+    "--reading",
+    "chosen",
+    type=click.Choice(["audit", "lineage", "prune", "watch", "durations", "dispatcher", "trainer"]),
+    multiple=True,
+    help="Measure this alone; give it several times for several. Without it all are measured.",
+)
 @bench_options
-def growth(*, sizes: tuple[int, ...], options: BenchOptions) -> None:
+def growth(*, sizes: tuple[int, ...], chosen: tuple[str, ...], options: BenchOptions) -> None:
     """Measure how start and reading of a run grow with it: seconds and memory above those of an empty run.
 
     Runs are fabricated on one embedded Apache Kafka. Audit, lineage, prune, what watch and plan read, and the start of
@@ -28,7 +35,9 @@ def growth(*, sizes: tuple[int, ...], options: BenchOptions) -> None:
     from benchmarks.harness.own_kafka import own_kafka
 
     with own_kafka(options.home) as kafka:
-        figures = measure_growth(sizes=sizes, seed=options.seed, kafka=kafka, on_progress=progress)
+        figures = measure_growth(
+            sizes=sizes, seed=options.seed, kafka=kafka, on_progress=progress, chosen=frozenset(chosen)
+        )
     report(figures, options)
 
 

@@ -107,7 +107,11 @@ class Composition:
 
     def wait_until_over(self) -> None:
         """Wait until everything but Kafka has ended; fails as soon as something ended with an error."""
-        wait_until(self._is_over, run_seconds, "every role to end")
+        try:
+            wait_until(self._is_over, run_seconds, "every role to end")
+        except AssertionError as error:
+            error.add_note(f"{self.containers()}\n{self._newest_logs()}")
+            raise
 
     def kafka_tool(self, script: str, *words: str) -> str:
         """Output of one of Kafka's own tools, inside its container."""

@@ -148,6 +148,19 @@ def check_nothing_lost(terminals: Terminals) -> None:
     assert (ledger[-1].kind, ledger[-1].version) == (LedgerKind.CLOSE, num_steps)
 
 
+def check_everyone_ends_again(terminals: Terminals) -> None:
+    """Whoever is started for a run that is over leaves at once, also where the others were started with it."""
+    ledger = terminals.ledger()
+    started = {
+        words[-1]: terminals.start(*words)
+        for words in (("dispatch",), ("train",), ("rollout", "--name", "late"), ("watch", "--plain"))
+    }
+    assert {name: process.wait(patience_seconds) for name, process in started.items()} == dict.fromkeys(
+        started, 0
+    )
+    assert terminals.ledger() == ledger
+
+
 def test_workers_and_the_dispatcher_come_and_go_as_processes(terminals: Terminals) -> None:
     dispatcher = terminals.start("dispatch")
     trainer = terminals.start("train")
@@ -189,3 +202,4 @@ def test_workers_and_the_dispatcher_come_and_go_as_processes(terminals: Terminal
     assert statuses == [0, 0, 0]
     assert {task.epoch for task in terminals.tasks()} == {1, 2}
     check_nothing_lost(terminals)
+    check_everyone_ends_again(terminals)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import click
 import pytest
 from support.altered_topics import RecordedTopics
 from support.audited_run import findings, places
 
+from benchmarks.growth.__main__ import growth
 from benchmarks.growth.fabrication import fabricate, mishap_every_steps
 from benchmarks.growth.figures import Measured, growth_figures
 from benchmarks.growth.measure import order_of_readings
@@ -158,6 +160,10 @@ def test_roles_start_twice_and_after_everything_that_only_reads() -> None:
     names = [figure for figure, _ in order_of_readings()]
     assert names[-4:] == ["dispatcher", "trainer", "dispatcher_again", "trainer_again"]
     assert {what for _, what in order_of_readings()} == set(readings)
+    assert order_of_readings({"trainer"}) == [("trainer", "trainer"), ("trainer_again", "trainer")]
+    chosen = next(option for option in growth.params if option.name == "chosen")
+    assert isinstance(chosen.type, click.Choice)
+    assert set(chosen.type.choices) == set(readings)
 
 
 def test_a_process_knows_the_most_memory_it_has_had() -> None:

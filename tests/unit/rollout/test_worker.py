@@ -182,6 +182,14 @@ def test_a_closed_run_is_left_even_before_the_engine_starts(stage: Stage) -> Non
     assert stage.status() is None
 
 
+def test_a_closed_run_is_left_even_where_another_dispatcher_has_taken_over_since(stage: Stage) -> None:
+    stage.close_run()
+    stage.take_over(stage.newest_epoch + 1)
+    with running(stage) as thread:
+        thread.join(20)
+        assert not thread.is_alive()
+
+
 def test_a_running_worker_leaves_when_the_run_is_closed(stage: Stage) -> None:
     with running(stage) as thread:
         stage.give_grant()
