@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rollog.rules.number_set import NumberSet
+from rollog.rules.task_names import is_task_id, sequence_of
 from schemas import Kind
 
 if TYPE_CHECKING:
@@ -16,30 +17,32 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class EndedAttempts:
-    """Attempts at replicas that have a sample, one bit each; `num_replicas` are those of a group.
+    """Replicas of tasks that have a sample, one bit each; `num_replicas` are those of a group.
 
     Nearly every task in the log of an old run has ended and is of a closed group: it need not be opened at all, so the
-    memory of a start does not grow with them.
+    memory of a start does not grow with them. Tasks are told apart by their numbers: a void task of an overtaken
+    dispatcher may order the same attempt at the same replica as one of its successor.
 
-    Example: the first attempt at replica 1 of group 3 has a sample. Of a task of attempt 0 at replicas 0 and 1 of that
-    group, replica 1 has ended.
+    Example: a sample of replica 1 names task 2.7. Of task 2.7 at replicas 0 and 1, replica 1 has ended.
     """
 
     num_replicas: int
-    _by_attempt: defaultdict[int, NumberSet] = field(default_factory=lambda: defaultdict(NumberSet))
+    _by_epoch: defaultdict[int, NumberSet] = field(default_factory=lambda: defaultdict(NumberSet))
 
     def add(self, header: SampleHeader) -> None:
-        """Take in a sample of a closed group; one that names no attempt that can be is nobody's."""
-        if header.attempt >= 0 and 0 <= header.replica < self.num_replicas:
-            self._by_attempt[header.attempt].add(self._number(header.group_id, header.replica))
+        """Take in a sample of a closed group; one that names no task that can be is nobody's."""
+        if is_task_id(header.task_id) and 0 <= header.replica < self.num_replicas:
+            epoch, sequence = sequence_of(header.task_id)
+            self._by_epoch[epoch].add(self._number(sequence, header.replica))
 
     def of(self, task: RolloutTask) -> list[int]:
-        """The replicas of a task that have ended."""
-        ended = self._by_attempt.get(task.attempt)
+        """The replicas of a task of a closed group that have ended."""
+        epoch, sequence = sequence_of(task.task_id)
+        ended = self._by_epoch.get(epoch)
         if ended is None or task.kind is not Kind.TRAINING:
             return []
         replicas = range(task.replica, task.replica + task.num_replicas)
-        return [replica for replica in replicas if self._number(task.group_id, replica) in ended]
+        return [replica for replica in replicas if self._number(sequence, replica) in ended]
 
-    def _number(self, group_id: int, replica: int) -> int:
-        return group_id * self.num_replicas + replica
+    def _number(self, sequence: int, replica: int) -> int:
+        return sequence * self.num_replicas + replica

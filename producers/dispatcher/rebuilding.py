@@ -154,7 +154,9 @@ class Rebuilding:
         valid = ValidTasks(epoch, of_run.includes, known=folded.last_task)
         for record in self._records(folded, ends, self.topics.tasks):
             for task in valid.read(record):
-                state.on_logged_task(task, worker_of(task, state), record.offset, ended.of(task))
+                is_closed = task.group_id in state.ledger.closed_groups
+                replicas = ended.of(task) if is_closed else ()
+                state.on_logged_task(task, worker_of(task, state), record.offset, replicas)
 
     def _records(
         self, folded: FoldedLog, ends: Mapping[TopicPartition, int], *topics: str

@@ -21,6 +21,15 @@ def sequence_of(task_id: str) -> tuple[int, int]:
     return (int(epoch), int(sequence))
 
 
+def is_task_id(task_id: str) -> bool:
+    """Whether a dispatcher can have named a task so. 1.07 is no other way to write 1.7: a number is one task."""
+    epoch, _, sequence = task_id.partition(".")
+    is_number = all(
+        part.isdecimal() and part.isascii() and len(part) <= _most_digits for part in (epoch, sequence)
+    )
+    return is_number and task_id == task_id_of(int(epoch), int(sequence))
+
+
 def training_seed(run_seed: int, group_id: int, replica: int, attempt: int) -> int:
     """The sampling seed of one attempt at a replica."""
     return derived_seed(run_seed, group_id, replica, attempt)
@@ -43,7 +52,7 @@ class TasksOfRun:
 
         Others may be able to write to `tasks`; what they wrote is no task to wait for.
         """
-        if not _is_task_id(task.task_id, task.epoch):
+        if not is_task_id(task.task_id) or sequence_of(task.task_id)[0] != task.epoch:
             return False
         if task.kind is Kind.EVALUATION:
             return task.seed == evaluation_seed(
@@ -51,11 +60,3 @@ class TasksOfRun:
             )
         fits = task.replica + task.num_replicas <= self.num_replicas
         return fits and task.seed == training_seed(self.run_seed, task.group_id, task.replica, task.attempt)
-
-
-def _is_task_id(task_id: str, epoch: int) -> bool:
-    """Whether that is how a dispatcher of this epoch names its tasks."""
-    _, _, sequence = task_id.partition(".")
-    is_number = sequence.isdecimal() and sequence.isascii() and len(sequence) <= _most_digits
-    # 1.07 is not another way to write 1.7: nobody names a task so, and each number stands for one task.
-    return is_number and task_id == task_id_of(epoch, int(sequence))
