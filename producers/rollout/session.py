@@ -31,6 +31,7 @@ from schemas import (
     Record,
     Revoke,
     RolloutTask,
+    RunClosed,
     Stop,
     WeightVersion,
     WorkerState,
@@ -169,6 +170,8 @@ class WorkerSession:
             case Revoke() as revoke if self._holds(revoke.grant_id):
                 self.grant = None
                 return [StopReading(), *self._tasks.end_all(expired("revoked"))]
+            case RunClosed():
+                return self.leave("the run is closed")
         return []
 
     def on_task(self, record: Record, offset: int) -> list[Action]:

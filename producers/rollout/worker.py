@@ -285,15 +285,12 @@ class RolloutWorker:
             self._act(self._session.leave("the worker was stopped"))
 
     async def _leave_if_closed(self) -> None:
-        """Heed `RunClosed` where the ledger says the same: anybody may be able to write to control.
-
-        Of which epoch it is does not matter: a run stays closed, whoever takes it over afterwards.
-        """
+        """Heed `RunClosed` where the ledger says the same: anybody may be able to write to control."""
         said, self._intake.said_closed = self._intake.said_closed, None
         if said is None or self._session.is_leaving:
             return
         if await self._reader.is_ledger_closed():
-            self._act(self._session.leave("the run is closed"))
+            self._act(self._session.on_control(said))
         else:
             _log.warning("RunClosed ignored: the ledger is open", epoch=said.epoch)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from schemas import DatasetEnd, DispatcherEpoch, Grant, TrainerEpoch
+from schemas import DatasetEnd, DispatcherEpoch, Grant, RunClosed, TrainerEpoch
 
 if TYPE_CHECKING:
     from rollog.rules.reading import ControlRecord
@@ -27,6 +27,7 @@ class ControlLog:
     | any other | its epoch exists; of an older epoch it is void, because its writer was overtaken |
     | `Grant` | besides, its partition exists, and it repeats what its grant_id was given first |
     | `DatasetEnd` | besides, its last group is -1 or more |
+    | `RunClosed` | its epoch exists, older or not: a run stays closed. Readers ask the ledger |
 
     Example: after epochs 1 and 2 a grant of epoch 10^9 cannot be, one of epoch 1 is void, one of epoch 2 counts.
     """
@@ -66,7 +67,7 @@ class ControlLog:
         if isinstance(record, TrainerEpoch):
             self.trainer_epoch = record.epoch
             return True
-        if record.epoch < self.epoch:
+        if record.epoch < self.epoch and not isinstance(record, RunClosed):
             return False
         match record:
             case DispatcherEpoch(epoch=epoch):

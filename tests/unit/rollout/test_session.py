@@ -29,6 +29,7 @@ from schemas import (
     Fence,
     Kind,
     Revoke,
+    RunClosed,
     SamplingParameters,
     Status,
     Stop,
@@ -254,8 +255,8 @@ def test_a_task_that_comes_while_leaving_is_cancelled() -> None:
 
 def test_the_end_of_the_run_makes_the_worker_leave_once() -> None:
     driver = SessionDriver()
-    assert driver.session.leave("the run is closed") == [Leave("the run is closed")]
-    assert driver.session.leave("the run is closed") == []
+    assert driver.session.on_control(RunClosed(epoch=1)) == [Leave("the run is closed")]
+    assert driver.session.on_control(RunClosed(epoch=1)) == []
 
 
 def test_a_pinned_evaluation_is_finished_before_the_reload() -> None:

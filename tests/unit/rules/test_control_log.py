@@ -71,3 +71,9 @@ def test_a_live_grant_may_be_repeated_by_the_next_dispatcher() -> None:
     log = a_log()
     assert log.add(an_epoch(3))
     assert log.add(a_grant(3))
+
+
+def test_that_a_run_is_closed_holds_under_every_later_epoch() -> None:
+    log = a_log()
+    assert log.add(RunClosed(epoch=1))
+    assert not log.add(Stopped(epoch=1))
