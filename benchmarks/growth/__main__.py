@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from benchmarks.growth.reading import readings
 from benchmarks.harness.options import BenchOptions, bench_options, progress, report, run
 
 
@@ -20,7 +21,7 @@ from benchmarks.harness.options import BenchOptions, bench_options, progress, re
 @click.option(
     "--reading",
     "chosen",
-    type=click.Choice(["audit", "lineage", "prune", "watch", "durations", "dispatcher", "trainer"]),
+    type=click.Choice(list(readings)),
     multiple=True,
     help="Measure this alone; give it several times for several. Without it all are measured.",
 )

@@ -97,7 +97,7 @@ class Rebuilding:
         self._fold_tasks(folded, ends, epoch, ended)
         small.fold_workers(state)
         reader = self._reader(state, small, sender or _LeftThere(), metrics or Metrics())
-        for record in read_until(self.consumer, unread, {place: ends[place] for place in unread}):
+        for record in self._read(unread, ends):
             reader.take_in(record, now)
         for record in self._records(folded, ends, self.topics.evaluations):
             reader.take_in(record, now)
@@ -136,7 +136,7 @@ class Rebuilding:
             for place, begin in begins.items()
         }
         unread = dict(marks)
-        for record in read_until(self.consumer, begins, marks):
+        for record in self._read(begins, marks):
             header, sample = read_sample(record, limits)
             if header.group_id in state.ledger.closed_groups:
                 state.on_sample(header, sample)  # its task may be among those that a snapshot holds open
@@ -162,7 +162,12 @@ class Rebuilding:
         self, folded: FoldedLog, ends: Mapping[TopicPartition, int], *topics: str
     ) -> Iterator[Record]:
         """What is to be read of some topics."""
-        starts = self._starts(folded, ends, *topics)
+        return self._read(self._starts(folded, ends, *topics), ends)
+
+    def _read(
+        self, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
+    ) -> Iterator[Record]:
+        """The partitions of `starts`; `ends` may know of others."""
         return read_until(self.consumer, starts, {place: ends[place] for place in starts})
 
     def _starts(

@@ -129,20 +129,17 @@ class DispatcherState:
             self.groups.issued(task)
         return open_task
 
-    def on_logged_task(
-        self, task: RolloutTask, worker_id: str, offset: int, ended: Collection[int]
-    ) -> OpenTask | None:
+    def on_logged_task(self, task: RolloutTask, worker_id: str, offset: int, ended: Collection[int]) -> None:
         """Take in a valid task of the log, of whose replicas these have ended; opens it unless that is all of them.
 
         Only tasks of closed groups may come with replicas that have ended: of the others the samples are folded later.
         """
         if len(ended) == task.num_replicas:
             self.groups.issued(task)
-            return None
-        open_task = self.on_task(task, worker_id, offset)
+            return
+        self.on_task(task, worker_id, offset)
         for replica in ended:
             self.credits.end(task.task_id, replica)
-        return open_task
 
     def on_sample(self, header: SampleHeader, sample: Sample | None) -> None:
         """Fold a record of `samples`, decodable or not: its replica has ended, if the log knows its task."""
