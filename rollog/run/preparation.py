@@ -1,10 +1,12 @@
-"""Tells how far preparations are, before there is a run to show."""
+"""What is told before there is a run to show: how far preparations are, and what would hurt the run."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 import click
+
+from rollog.kernel.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,3 +23,8 @@ def report_preparation() -> Callable[[str, float], None]:
             click.echo(f"preparing {what}: {tenth * 10} %", err=True)
 
     return report
+
+
+def warn(sentence: str) -> None:
+    """Print a warning on standard error."""
+    click.secho(f"warning: {printable(sentence)}", fg="yellow", err=True)

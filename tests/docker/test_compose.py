@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(2400)]
 
-compose_file = Path(__file__).parents[2] / "infra" / "docker-compose.yml"
+compose_file = Path(__file__).parents[2] / "compose.yaml"
 roles = {"topics", "dispatcher", "rollout", "trainer", "watch"}
 topics = RunTopics("rollog", "composed")
 run_seconds = 1500.0
@@ -40,7 +40,7 @@ services:
 
 
 class Composition:
-    """The services of infra/docker-compose.yml as a project of its own, for a run of a few steps."""
+    """The services of compose.yaml as a project of its own, for a run of a few steps."""
 
     def __init__(self, directory: Path) -> None:
         override = directory / "shorter.yml"

@@ -1,0 +1,101 @@
+"""Whether model and data fit each other: the first prompts are rendered and measured against the context."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from producers.dispatcher.dataset import load_prompts
+from producers.engines.model_fit import check_model, fetch_config
+from producers.rollout.prompts import ByteTokenizer, PromptRenderer, load_tokenizer
+from rollog.kernel.addresses import public_address
+from rollog.kernel.errors import DataError
+from rollog.run.finding import Finding
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rollog.settings.settings import Settings
+    from schemas import Prompt
+
+_most_rows = 10_000
+_most_rendered = 200
+
+
+def model(settings: Settings) -> list[Finding]:
+    """What the model's files say. Raises DataError, ConfigError."""
+    if settings.model.path is None:
+        return [Finding(what="model", found="the demo's, made here")]
+    if settings.rollout.engine == "simulated":
+        return [Finding(what="model", found=f"{settings.model.path}, for training alone")]
+    return [Finding(what="model", found=check_model(settings.model, settings.rollout))]
+
+
+def prompts(settings: Settings) -> list[Finding]:
+    """The first rows of both datasets, and their prompts through tokenizer and chat template. Raises DataError."""
+    if settings.data.train is None:
+        return [Finding(what="prompts", found="the demo's, made here")]
+    renderer = _renderer(settings)
+    found = _dataset(settings, renderer, "data.train", settings.data.train, settings.data.train_split)
+    if settings.data.held_out is not None:
+        found += _dataset(
+            settings, renderer, "data.held_out", settings.data.held_out, settings.data.held_out_split
+        )
+    return found
+
+
+def first_rows(settings: Settings, most_rows: int) -> list[Prompt]:
+    """The prompts of the first training rows. Raises DataError."""
+    assert settings.data.train is not None
+    return _rows(settings, settings.data.train, settings.data.train_split, most_rows)
+
+
+def _rows(settings: Settings, source: str, split: str, most_rows: int) -> list[Prompt]:
+    return load_prompts(
+        source,
+        split=split,
+        prompt_field=settings.data.prompt_field,
+        id_field=settings.data.id_field,
+        most_rows=most_rows,
+    )
+
+
+def _renderer(settings: Settings) -> PromptRenderer | None:
+    """None for the demo's model, which is made later."""
+    name = settings.model.tokenizer or settings.model.path
+    if name is None:
+        return None
+    if settings.rollout.engine == "simulated" and settings.model.path is None:
+        return PromptRenderer(ByteTokenizer(), max_context_tokens=settings.model.max_context_tokens)
+    fetch_config(name)
+    return PromptRenderer(load_tokenizer(name), max_context_tokens=settings.model.max_context_tokens)
+
+
+def _dataset(
+    settings: Settings, renderer: PromptRenderer | None, key: str, source: str, split: str
+) -> list[Finding]:
+    rows = _rows(settings, source, split, _most_rows)
+    more = "at least " if len(rows) == _most_rows else ""
+    found = f"{public_address(source)}: {more}{len(rows)} prompts"
+    if renderer is None:
+        return [Finding(what=key, found=found)]
+    errors = list(_refusals(renderer, rows[:_most_rendered], settings.sampling.max_tokens))
+    num_looked_at = min(len(rows), _most_rendered)
+    if len(errors) == num_looked_at:
+        raise DataError(f"{key} = {public_address(source)!r}: none of its prompts can be used: {errors[0]}")
+    if errors:
+        remedy = (
+            f"{len(errors)} of the first {num_looked_at} prompts of {public_address(source)} cannot be used, so their "
+            f"groups will be closed without being trained: {errors[0]}"
+        )
+        return [Finding(what=key, found=found, remedy=remedy, is_needed=False)]
+    return [Finding(what=key, found=found)]
+
+
+def _refusals(renderer: PromptRenderer, rows: Sequence[Prompt], max_tokens: int) -> list[str]:
+    refused = []
+    for row in rows:
+        try:
+            renderer.prompt_token_ids(row, max_tokens)
+        except DataError as error:
+            refused.append(str(error))
+    return refused
