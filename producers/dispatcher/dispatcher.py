@@ -104,8 +104,11 @@ class Dispatcher(Component):
 
     def run(self, stop: Event) -> None:
         """Dispatch until the run is closed or `stop` is set. Raises Superseded."""
-        while not stop.is_set() and not self.state.is_run_closed:
+        while not stop.is_set():
+            # Also where the log says already that the run is closed: anybody may have written that before it was.
             self.run_once()
+            if self.state.is_run_closed:
+                break
             stop.wait(gather_seconds)
         self._sender.flush()
         self._snapshots.write_last(self._clock())

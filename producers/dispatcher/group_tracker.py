@@ -1,6 +1,6 @@
 """The groups of a run as the dispatcher sees them, and which attempts to issue next.
 
-Pure. A verdict may be taken in before its sample; a task always comes before its samples.
+Pure. A verdict may be taken in before its sample; a task of an open group always comes before its samples.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class GroupTracker:
         return len(self._filtered)
 
     def issued(self, task: RolloutTask) -> None:
-        """Take in a valid task that is in the log; none of its samples has been taken in yet."""
+        """Take in a valid task that is in the log; of an open group none of its samples has been taken in yet."""
         group = task.group_id
         self.next_group_id = max(self.next_group_id, group + 1)
         if group in self._ledger.closed_groups:

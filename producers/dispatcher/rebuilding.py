@@ -5,6 +5,8 @@ evaluations. The ledger is read once: `rebuild` goes on from where `check` has c
 
 An old log has far more tasks than are open. So the samples that are judged are read before the tasks: of one whose
 group is closed it counts only that it ended, and its task need not be opened. The others are read after the tasks.
+Where samples were pruned, a task of a closed group counts as ended if its sample may have been among them. Tasks of
+evaluations are opened, all that the log has, until the answers behind them are read.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from producers.dispatcher.ended_attempts import EndedAttempts
+from producers.dispatcher.ended_attempts import EndedAttempts, replicas_of
 from producers.dispatcher.history import SmallTopics, ValidTasks, worker_of
 from producers.dispatcher.reader import LogReader
 from producers.dispatcher.snapshot import FoldedLog, followed_partitions
@@ -25,13 +27,15 @@ from rollog.rules.headers import SampleLimits
 from rollog.rules.ledger_chain import LedgerChain
 from rollog.rules.reading import read_sample
 from rollog.rules.task_names import TasksOfRun
+from schemas import Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     from producers.dispatcher.reader import SetsAside
     from producers.dispatcher.settings import DispatcherSettings
     from rollog.kernel.broker.ports import Consumer, Record
+    from schemas import RolloutTask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +101,9 @@ class Rebuilding:
         self._fold_tasks(folded, ends, epoch, ended)
         small.fold_workers(state)
         reader = self._reader(state, small, sender or _LeftThere(), metrics or Metrics())
-        for record in self._read(unread, ends):
+        # Samples may be pruned while this reads: then they are of closed groups, and not needed.
+        beginnings = self.consumer.beginning_offsets(list(unread))
+        for record in self._read({place: max(unread[place], beginnings[place]) for place in unread}, ends):
             reader.take_in(record, now)
         for record in self._records(folded, ends, self.topics.evaluations):
             reader.take_in(record, now)
@@ -129,7 +135,11 @@ class Rebuilding:
         That is the mark, or before it the first sample of a group that is not closed.
         """
         state, limits = folded.state, self._sample_limits
-        ended = EndedAttempts(self.settings.groups.num_replicas)
+        ended = EndedAttempts(
+            self.settings.groups.num_replicas,
+            newest_epoch=state.control.epoch,
+            num_tasks=sum(end for place, end in ends.items() if place.topic == self.topics.tasks),
+        )
         begins = self._starts(folded, ends, self.topics.samples)
         marks = {
             place: min(max(begin, _low_water_mark(state, place.partition)), ends[place])
@@ -141,7 +151,7 @@ class Rebuilding:
             if header.group_id in state.ledger.closed_groups:
                 state.on_sample(header, sample)  # its task may be among those that a snapshot holds open
                 ended.add(header)
-            elif header.group_id >= 0:
+            elif header.group_id in state.ledger.tallies:
                 place = place_of(record)
                 unread[place] = min(unread[place], record.offset)
         return ended, unread
@@ -151,11 +161,17 @@ class Rebuilding:
     ) -> None:
         state = folded.state
         of_run = TasksOfRun(self.settings.run_config.seed, self.settings.groups.num_replicas)
+        beginnings = self.consumer.beginning_offsets(
+            [place for place in ends if place.topic == self.topics.samples]
+        )
         valid = ValidTasks(epoch, of_run.includes, known=folded.last_task)
         for record in self._records(folded, ends, self.topics.tasks):
             for task in valid.read(record):
-                is_closed = task.group_id in state.ledger.closed_groups
-                replicas = ended.of(task) if is_closed else ()
+                replicas: Collection[int] = ()
+                if task.kind is Kind.TRAINING and task.group_id in state.ledger.closed_groups:
+                    place = TopicPartition(self.topics.samples, task.sample_partition)
+                    is_pruned = _began_before(task, beginnings.get(place, 0))
+                    replicas = replicas_of(task) if is_pruned else ended.of(task)
                 state.on_logged_task(task, worker_of(task, state), record.offset, replicas)
 
     def _records(
@@ -205,6 +221,12 @@ class _LeftThere:
 
     def dead_letter(self, record: Record, reason: str) -> None:
         """Write nothing."""
+
+
+def _began_before(task: RolloutTask, offset: int) -> bool:
+    """Whether the task was ordered when its partition of `samples` was shorter than that."""
+    positions = task.samples_positions
+    return task.sample_partition < len(positions) and positions[task.sample_partition] < offset
 
 
 def _low_water_mark(state: DispatcherState, partition: int) -> int:

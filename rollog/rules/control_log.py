@@ -27,7 +27,7 @@ class ControlLog:
     | any other | its epoch exists; of an older epoch it is void, because its writer was overtaken |
     | `Grant` | besides, its partition exists, and it repeats what its grant_id was given first |
     | `DatasetEnd` | besides, its last group is -1 or more |
-    | `RunClosed` | its epoch exists, older or not: a run stays closed. Readers ask the ledger |
+    | `RunClosed` | its epoch exists, older or not: a run stays closed. Whoever leaves for it asks the ledger first |
 
     Example: after epochs 1 and 2 a grant of epoch 10^9 cannot be, one of epoch 1 is void, one of epoch 2 counts.
     """

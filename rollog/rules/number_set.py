@@ -1,4 +1,4 @@
-"""A set of numbers in about one bit each where they stand close together, as numbers that count something do."""
+"""A set of numbers in about two bits each where they stand close together, as numbers that count something do."""
 
 from __future__ import annotations
 

@@ -100,9 +100,9 @@ def shell(tmp_path: Path, embedded_kafka: EmbeddedKafka) -> Iterator[Shell]:
 
 
 def test_a_run_is_created_once(shell: Shell) -> None:
-    created = shell.call("topics", "create", "--config", "run.toml")
+    created = shell.call("topics", "create", "--skip-preflight", "--config", "run.toml")
     checked = shell.call("topics", "check", "--config", "run.toml")
-    again = shell.call("topics", "create", "--config", "run.toml")
+    again = shell.call("topics", "create", "--skip-preflight", "--config", "run.toml")
 
     assert (created.returncode, checked.returncode) == (0, 0), created.stderr + checked.stderr
     assert again.returncode == 1
@@ -129,9 +129,11 @@ def test_devices_are_planned_by_the_records_of_a_run(shell: Shell) -> None:
 
 
 def test_creating_what_exists_may_be_asked_for(shell: Shell) -> None:
-    created = shell.call("topics", "create", "--if-missing", "--config", "run.toml")
-    again = shell.call("topics", "create", "--if-missing", "--config", "run.toml")
-    other = shell.call("topics", "create", "--if-missing", "--config", "run.toml", "--set", "run.seed=7")
+    created = shell.call("topics", "create", "--if-missing", "--skip-preflight", "--config", "run.toml")
+    again = shell.call("topics", "create", "--if-missing", "--skip-preflight", "--config", "run.toml")
+    other = shell.call(
+        "topics", "create", "--if-missing", "--skip-preflight", "--config", "run.toml", "--set", "run.seed=7"
+    )
 
     assert (created.returncode, again.returncode, other.returncode) == (0, 0, 2), again.stderr
     assert f"created run {shell.run}" in created.stdout
@@ -142,7 +144,7 @@ def test_creating_what_exists_may_be_asked_for(shell: Shell) -> None:
 def test_a_taken_name_comes_with_the_ways_to_go_on(shell: Shell) -> None:
     shell.create_run()
 
-    ended = shell.call("up", "--config", "run.toml")
+    ended = shell.call("up", "--skip-preflight", "--config", "run.toml")
 
     assert ended.returncode == 1
     assert f"run '{shell.run}' exists already" in ended.stderr
@@ -201,7 +203,7 @@ def test_a_dispatcher_finds_its_settings_in_the_manifest_and_stops_gracefully(sh
 
 def test_a_dispatcher_waits_for_its_run_to_be_created(shell: Shell) -> None:
     shell.start("dispatch", log="log")
-    shell.call("topics", "create", "--config", "run.toml")
+    shell.call("topics", "create", "--skip-preflight", "--config", "run.toml")
 
     shell.wait_for("log", "role begins")
 

@@ -72,7 +72,10 @@ class _Check:
         if self._failure is not None:
             raise self._failure
         for what in self._looks:
-            yield from self._answers.get(what, [_no_answer(what)])
+            answers = self._answers.get(what, [_no_answer(what)])
+            yield from answers
+            if any(answer.refuses for answer in answers):
+                return  # what comes behind it would only say the same again
 
     def _run(self) -> None:
         try:
