@@ -76,6 +76,8 @@ class ProgressView:
     """From the first trace of a rollout to the newest ledger record."""
     groups: dict[str, int] = field(default_factory=dict)
     """Closed groups by outcome."""
+    failures: dict[str, int] = field(default_factory=dict)
+    """Failed rollouts by what they failed with, the most frequent first; text of records is in it."""
     standing_still: str = ""
     """What is waited for, where the run stands still or a role is not heard any more; text of records is in it."""
 
@@ -158,6 +160,7 @@ class ProgressFold:
     workers: dict[str, WorkerStatus] = field(default_factory=dict)
     engines: set[str] = field(default_factory=set)
     tokens_by_worker: dict[str, int] = field(default_factory=dict)
+    failures_by_worker: dict[str, dict[str, int]] = field(default_factory=dict)
     times: RunTimes = field(default_factory=RunTimes)
     listener: Listener = field(default_factory=lambda: Listener(begun_at=0.0))
 
@@ -198,12 +201,22 @@ class ProgressFold:
                 self.times.rollout(at_ms)
             known = self.tokens_by_worker.get(worker_id, 0)
             self.tokens_by_worker[worker_id] = max(known, status.num_tokens)
+            if status.failures:
+                self.failures_by_worker[worker_id] = status.failures
             self.engines |= {status.engine} - {""}
 
     @property
     def tokens_generated(self) -> int:
         """Response tokens of all workers, by their heartbeats."""
         return sum(self.tokens_by_worker.values())
+
+    @property
+    def failures(self) -> dict[str, int]:
+        """Failed rollouts of all workers by what they failed with, the most frequent first."""
+        total: Counter[str] = Counter()
+        for failures in self.failures_by_worker.values():
+            total.update(failures)
+        return dict(total.most_common())
 
     def view(self, *, samples_produced: int, tokens_per_second: float, now: float = 0.0) -> ProgressView:
         """What is known `now`, by the clock of the listener."""
@@ -236,6 +249,7 @@ class ProgressFold:
             wall_seconds=self.times.wall_seconds,
             generating_seconds=self.times.generating_seconds,
             groups={outcome.value: num for outcome, num in self.ledger.closed_groups.num_by_outcome.items()},
+            failures=self.failures,
             standing_still=""
             if self.ledger.is_closed
             else self.listener.sentence(self.ledger.version, now, has_worker=bool(self.workers)),

@@ -22,7 +22,8 @@ class WorkerStatus:
 
     `first_versions` names the running training tasks, each with the policy version that was served as it was begun.
     `num_scoring` counts rollouts that are being scored and whose slots are free again: that many tasks the worker may
-    hold beyond those of its slots.
+    hold beyond those of its slots. `failures` counts failed rollouts by error class, those of a reward function by what
+    it raised and where.
     """
 
     worker_id: str
@@ -48,6 +49,7 @@ class WorkerStatus:
     error: str | None = None
     first_versions: dict[str, int] = field(default_factory=dict)
     num_scoring: int = 0
+    failures: dict[str, int] = field(default_factory=dict)
 
 
 class RunRole(StrEnum):

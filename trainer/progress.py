@@ -17,15 +17,36 @@ causes = {
 }
 
 
+judged_behind_a_response = frozenset(
+    {
+        Disposition.DUPLICATE,
+        Disposition.REDUNDANT,
+        Disposition.STALE,
+        Disposition.INCOMPLETE,
+        Disposition.FILTERED,
+        Disposition.TRAINED,
+    }
+)
+"""What only a sample with a reward is judged as."""
+
+
 def check_progress(ledger: LedgerState, groups: GroupConfig, newest_failure: str | None = None) -> None:
     """Raise DataError when too many groups in a row were closed without being trained.
 
-    Otherwise a run whose rewards never vary, or can never be computed, would issue groups for ever. The count is a
-    function of the ledger alone: a trainer that is started again comes to the same conclusion. `newest_failure`, what
-    was read last of an attempt that failed, is said with it.
+    Otherwise a run whose rewards never vary, or can never be computed, would issue groups for ever. Where no attempt
+    of the whole run has come to a reward, one batch of groups is too many. The count is a function of the ledger alone:
+    a trainer that is started again comes to the same conclusion. `newest_failure`, what was read last of an attempt
+    that failed, is said with it.
     """
     num_groups = ledger.untrained_in_a_row.total()
-    if num_groups < groups.max_untrained_in_a_row:
+    if num_groups >= groups.groups_per_batch and not _has_finished_any(ledger):
+        said = "" if newest_failure is None else f", the newest with {newest_failure!r}"
+        raise DataError(
+            f"{num_groups} groups, the first batch, are closed and not one rollout has come to a reward: "
+            f"{ledger.num_by_disposition[Disposition.FAILED]} attempts failed{said}; correct what they failed with, "
+            "and begin a new run"
+        )
+    if num_groups < groups.most_untrained_in_a_row:
         return
     counts = "; ".join(
         f"{count} {outcome}: {causes.get(outcome, 'see the ledger')}"
@@ -40,5 +61,9 @@ def check_progress(ledger: LedgerState, groups: GroupConfig, newest_failure: str
         f"{failure}check that the reward function works and tells responses to the same prompt apart, that the "
         "prompts are neither too hard nor too easy for the model and that the filters suit both, or raise "
         "groups.max_untrained_in_a_row "
-        f"(now {groups.max_untrained_in_a_row})"
+        f"(now {groups.most_untrained_in_a_row})"
     )
+
+
+def _has_finished_any(ledger: LedgerState) -> bool:
+    return any(ledger.num_by_disposition[each] for each in judged_behind_a_response)

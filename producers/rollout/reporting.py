@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import socket
 import time
+from collections import Counter
 from typing import TYPE_CHECKING
 
+from rollog.kernel.errors import RewardError
 from schemas import Status, WorkerState, WorkerStatus
 
 if TYPE_CHECKING:
@@ -16,6 +18,10 @@ if TYPE_CHECKING:
     from producers.rollout.session import WorkerSession
     from rollog.kernel.metrics import Metrics
     from schemas import Sample
+
+_most_failures = 16
+_other_failures = "others"
+_most_characters = 200
 
 
 class ReloadStopwatch:
@@ -89,6 +95,7 @@ class WorkerReport:
         self._num_tokens = 0
         self._num_reloads = 0
         self._reload_seconds = 0.0
+        self._failures: Counter[str] = Counter()
         metrics.rollout_slots_capacity.set(capacity)
 
     def observe(self) -> None:
@@ -112,11 +119,17 @@ class WorkerReport:
         self._num_tokens += num_tokens
         metrics.rollout_samples.labels(sample.kind.value, sample.status.value).inc()
         metrics.rollout_tokens_generated.inc(num_tokens)
+        if sample.status is Status.FAILED:
+            self._count_failure(failure_name(sample))
         if sample.status is Status.FINISHED:
             metrics.rollout_generation_seconds.observe(sample.timings.generation_seconds)
             metrics.rollout_reward_seconds.observe(sample.timings.reward_seconds)
         elif sample.wasted_tokens:
             metrics.rollout_wasted_tokens.labels(sample.status.value).inc(sample.wasted_tokens)
+
+    def _count_failure(self, name: str) -> None:
+        has_room = name in self._failures or len(self._failures) < _most_failures
+        self._failures[name if has_room else _other_failures] += 1
 
     def slot_freed(self) -> None:
         """Note a slot in which no more tokens are made."""
@@ -180,4 +193,15 @@ class WorkerReport:
             error=session.error,
             first_versions=session.first_versions,
             num_scoring=session.num_scoring,
+            failures=dict(self._failures),
         )
+
+
+def failure_name(sample: Sample) -> str:
+    """What a failed sample counts as: its error's class; for a reward's error what the function did, and where.
+
+    A message about a reward begins with that, before its first colon, and names the prompt or the value behind it.
+    """
+    if sample.error_class != RewardError.__name__:
+        return sample.error_class or "unknown"
+    return (sample.error_message or "").partition(":")[0][:_most_characters]

@@ -13,7 +13,7 @@ from rich.text import Text
 from rollog.kernel.lifecycle import Component
 from rollog.kernel.printable import printable, printable_lines
 from rollog.rules.standing_still import Teller, Told
-from rollog.run.view import evaluation_line, picture, standing_line, step_line
+from rollog.run.view import evaluation_line, failure_lines, picture, standing_line, step_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,7 +36,10 @@ class Display(Component):
 
 
 class Lines(Display):
-    """Prints one line per finished step and per evaluation, and what is waited for as it begins and every minute."""
+    """Prints one line per finished step and per evaluation, and what is waited for as it begins and every minute.
+
+    What rollouts fail with is printed when something new comes up.
+    """
 
     def __init__(self, facts: RunFacts, num_prompts: int) -> None:
         self._facts = facts
@@ -44,6 +47,7 @@ class Lines(Display):
         self._num_steps = 0
         self._teller = Teller()
         self._evaluations: set[tuple[str, int]] = set()
+        self._failures: set[str] = set()
 
     def close(self) -> None:
         """There is nothing to restore."""
@@ -59,6 +63,9 @@ class Lines(Display):
             if is_whole and key not in self._evaluations:
                 self._evaluations.add(key)
                 click.echo(printable(evaluation_line(*key, score.mean_reward, score.num_prompts)))
+        if not view.failures.keys() <= self._failures:
+            self._failures |= view.failures.keys()
+            click.echo("\n".join(failure_lines(view)))
         self._show_standing(view, seconds)
 
     def _show_standing(self, view: ProgressView, seconds: float) -> None:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _bars = "▁▂▃▄▅▆▇█"
 _history_length = 40
+_most_failures = 4
 _state_styles = {
     "running": "green",
     "done": "green",
@@ -50,6 +51,8 @@ def picture(
     """Everything, ready to print."""
     title = f"rollog · run {facts.run} · {_clock(seconds)}"
     said = [Text(standing_line(view), style="yellow"), Text("")] if view.standing_still else []
+    if view.failures:
+        said += [Text("\n".join(failure_lines(view)), style="red"), Text("")]
     body = Group(_stages(facts, view), Text(""), *said, _figures(facts, view), Text(""), _roles(view, roles))
     place = f"broker {facts.broker} · {facts.state_directory}"
     return Panel(body, title=title, subtitle=place, border_style="cyan")
@@ -80,6 +83,14 @@ def evaluation_line(name: str, version: int, accuracy: float, num_prompts: int) 
 def standing_line(view: ProgressView) -> str:
     """What is waited for, as a line of text; empty while the run goes on."""
     return printable(view.standing_still)
+
+
+def failure_lines(view: ProgressView) -> list[str]:
+    """What rollouts failed with, and how often, a line each for the most frequent."""
+    return [
+        printable(f"{count} rollouts failed: {name}")
+        for name, count in list(view.failures.items())[:_most_failures]
+    ]
 
 
 def _num_steps(facts: RunFacts, view: ProgressView) -> int:

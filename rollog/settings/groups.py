@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 _Share = Annotated[float, Field(ge=0, le=1)]
 _NumTokens = Annotated[float, Field(ge=0)]
+_untrained_batches = 20
 
 
 class GroupConfig(Section):
@@ -57,9 +58,17 @@ class GroupConfig(Section):
     """Ids of writers, other than the run's workers, whose samples count for groups that were issued. Verdicts and the
     audit show what of them was trained. Every other sample whose task, grant, seed or worker the log does not know is
     dead."""
-    max_untrained_in_a_row: Annotated[int, Field(ge=1), FIXED] = 1000
+    max_untrained_in_a_row: Annotated[Annotated[int, Field(ge=1)] | None, FIXED] = None
     """Groups closed one after the other, none of them trained, after which the run is given up: nothing can be learnt
-    from rewards that never vary, or that cannot be computed."""
+    from rewards that never vary, or that cannot be computed. Left out, those of 20 batches. Where no rollout of a run
+    has come to a reward, it is given up after its first batch."""
+
+    @property
+    def most_untrained_in_a_row(self) -> int:
+        """`max_untrained_in_a_row`, or what it is where it is left out."""
+        if self.max_untrained_in_a_row is not None:
+            return self.max_untrained_in_a_row
+        return _untrained_batches * self.groups_per_batch
 
     @property
     def num_replicas(self) -> int:

@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING
 import pytest
 from support.loop_rewards import poisoned_prompt
 from support.threaded_run import small_settings, whole_run
+from support.waiting import wait_until
 
 from consumers.audit.auditor import audit_run
+from consumers.progress import RunProgress
 from rollog.kernel.errors import DataError, exit_status, exit_status_configuration
 from rollog.kernel.weights import WeightsStore
 from rollog.rules.freshness import lag_bound
 from rollog.run.summary import summarize
+from rollog.run.view import failure_lines
 from schemas import Disposition, LedgerKind, Status, Step
 
 if TYPE_CHECKING:
@@ -243,3 +246,26 @@ def test_a_run_whose_rewards_never_vary_ends_and_says_what_to_change(
     closed = [group.outcome for record in run.ledger() for group in record.closed_groups]
     assert set(closed) == {Disposition.FILTERED}
     assert len(closed) >= 5
+
+
+def test_a_run_whose_every_reward_fails_ends_within_its_first_batch_and_says_where(
+    kafka_broker: KafkaBroker, run_topics: RunTopics, tmp_path: Path
+) -> None:
+    settings = small_settings(
+        tmp_path,
+        run_topics.run,
+        groups={"group_size": 2},
+        reward={"function": "support.loop_rewards:always_raises"},
+    )
+    with whole_run(kafka_broker, tmp_path, settings) as run:
+        run.dispatcher()
+        run.trainer()
+        run.worker()
+        with pytest.raises(DataError, match=r"KeyError at loop_rewards\.py, line \d+") as raised:
+            run.wait_until_closed()
+        with RunProgress(kafka_broker, run_topics) as progress:
+            shown = wait_until(lambda: failure_lines(progress.poll(0.1)), message="a heartbeat with failures")
+    assert exit_status(raised.value) == exit_status_configuration
+    closed = [group.outcome for record in run.ledger() for group in record.closed_groups]
+    assert set(closed) == {Disposition.INCOMPLETE}
+    assert "rollouts failed: the reward function raised KeyError at loop_rewards.py" in shown[0]

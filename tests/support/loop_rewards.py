@@ -34,3 +34,10 @@ def always_right(prompt: str, response: str, **_fields: object) -> float:
     """1, whatever the response."""
     del prompt, response
     return 1.0
+
+
+def always_raises(prompt: str, response: str, **_fields: object) -> float:
+    """A mistake in the user's own code."""
+    del response
+    known: dict[str, float] = {}
+    return known[prompt]

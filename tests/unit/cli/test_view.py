@@ -78,6 +78,20 @@ def drawn(view: ProgressView, roles: list[SupervisedRole]) -> str:
     return console.export_text()
 
 
+def test_what_rollouts_fail_with_is_shown_and_printed_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = "the reward function raised KeyError at my_rewards.py, line 7"
+    view = replace(a_view(), failures={where: 12, "EngineError": 1})
+    assert f"12 rollouts failed: {where}" in drawn(view, [a_role(tmp_path)])
+    lines = Lines(facts, num_prompts=256)
+    lines.show(view, [], 0.0)
+    lines.show(replace(view, failures={where: 14, "EngineError": 1}), [], 1.0)
+    printed = capsys.readouterr().out
+    assert printed.count(where) == 1
+    assert "1 rollouts failed: EngineError" in printed
+
+
 def test_the_picture_names_every_stage_and_its_numbers(tmp_path: Path) -> None:
     text = drawn(a_view(), [a_role(tmp_path)])
 

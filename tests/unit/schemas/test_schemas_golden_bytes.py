@@ -225,6 +225,7 @@ def a_worker_status() -> WorkerStatus:
         uptime_seconds=12.5,
         first_versions={"3-41": 2},
         num_scoring=3,
+        failures={"EngineError": 2},
     )
 
 

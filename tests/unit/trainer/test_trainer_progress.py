@@ -44,6 +44,41 @@ def test_what_an_attempt_failed_with_is_said() -> None:
         check_progress(ledger.state, groups_config(max_untrained_in_a_row=1), "PromptTooLong: 70 tokens")
 
 
+def test_a_run_in_which_every_rollout_fails_ends_after_its_first_batch() -> None:
+    ledger = LedgerBuilder()
+    groups = groups_config(groups_per_batch=3, max_untrained_in_a_row=1000)
+    fail_a_group(ledger, 2)
+    check_progress(ledger.state, groups)
+    fail_a_group(ledger)
+    said = "RewardError: the reward function raised KeyError at my_rewards.py, line 7: 'x'"
+    with pytest.raises(
+        DataError, match=r"first batch.*not one rollout.*3 attempts failed.*KeyError at my_rewards"
+    ):
+        check_progress(ledger.state, groups, said)
+
+
+def test_one_rollout_with_a_reward_keeps_the_run_going() -> None:
+    ledger = LedgerBuilder()
+    groups = groups_config(groups_per_batch=1, max_untrained_in_a_row=1000)
+    close(ledger, Disposition.FILTERED)
+    fail_a_group(ledger, 5)
+    check_progress(ledger.state, groups)
+
+
+def test_left_out_the_limit_is_that_of_twenty_batches() -> None:
+    assert groups_config(groups_per_batch=3).most_untrained_in_a_row == 60
+    assert groups_config(groups_per_batch=3, max_untrained_in_a_row=7).most_untrained_in_a_row == 7
+
+
+def fail_a_group(ledger: LedgerBuilder, times: int = 1) -> None:
+    """Groups whose only attempt failed, and which are closed for that."""
+    for _ in range(times):
+        group = len(ledger.state.closed_groups)
+        header = a_header(group, offset=group)
+        closed = [ClosedGroup(group_id=group, outcome=Disposition.INCOMPLETE)]
+        ledger.verdicts([verdict_of(header, Disposition.FAILED, version=0)], closed)
+
+
 def test_a_trained_group_begins_the_count_anew() -> None:
     ledger = LedgerBuilder()
     groups = groups_config(max_untrained_in_a_row=3)
