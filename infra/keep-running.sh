@@ -6,11 +6,11 @@
 # Statuses 0 (the run is over), 2 (settings or data that cannot be used) and 78 (another dispatcher or trainer has
 # taken over) are final, and so is any end after SIGTERM or SIGINT, which are passed on. After anything else the
 # command starts again: 1 s later, then with doubled pauses up to 15 s, at most 10 times; the count begins again when it
-# had worked for 5 minutes. Status 75 (suspended, or without a broker, for too long) does not count. The exit status is
+# had worked for 5 minutes. Status 3 (the engine could not start) is final the second time in a row. Status 75 (suspended, or without a broker, for too long) does not count. The exit status is
 # the command's last one.
 #
 # Docker's restart policies know only zero and not zero: they bring back a container that was killed, but would also start
-# a superseded dispatcher again and again, each time against its successor. So a final status of 2 or 78 is remembered
+# a superseded dispatcher again and again, each time against its successor. So a final status of 2, 3 or 78 is remembered
 # for 20 s in the file that KEEP_RUNNING_FINAL names; whoever is started in that time ends with it at once, and Docker
 # gives up. A later `docker compose up` tries again.
 
@@ -27,6 +27,7 @@ child=
 stopped=
 restarts=0
 pause=1
+before=
 
 pass_on() {
     stopped=yes
@@ -50,13 +51,14 @@ while :; do
     [ -z "$stopped" ] || kill -TERM "$child" 2>/dev/null
     wait_for_child
     child=
-    case $status in
-        0) exit 0 ;;
-        2 | 78)
+    case $before-$status in
+        *-0) exit 0 ;;
+        *-2 | *-78 | 3-3)
             echo "$status $(date +%s)" > "$final"
             exit "$status"
             ;;
     esac
+    before=$status
     [ -z "$stopped" ] || exit "$status"
     if [ $(($(date +%s) - began)) -ge 300 ]; then
         restarts=0

@@ -17,6 +17,8 @@ causes = {
 }
 
 
+_fewest_groups = 8
+
 judged_behind_a_response = frozenset(
     {
         Disposition.DUPLICATE,
@@ -34,15 +36,16 @@ def check_progress(ledger: LedgerState, groups: GroupConfig, newest_failure: str
     """Raise DataError when too many groups in a row were closed without being trained.
 
     Otherwise a run whose rewards never vary, or can never be computed, would issue groups for ever. Where no attempt
-    of the whole run has come to a reward, one batch of groups is too many. The count is a function of the ledger alone:
-    a trainer that is started again comes to the same conclusion. `newest_failure`, what was read last of an attempt
+    of the whole run has come to a reward, one batch of groups is too many; 8 groups, where a batch has fewer, because
+    one prompt may be the only bad one. The count is a function of the ledger alone: a trainer that is started again
+    comes to the same conclusion. `newest_failure`, what was read last of an attempt
     that failed, is said with it.
     """
     num_groups = ledger.untrained_in_a_row.total()
-    if num_groups >= groups.groups_per_batch and not _has_finished_any(ledger):
+    if num_groups >= max(groups.groups_per_batch, _fewest_groups) and not _has_finished_any(ledger):
         said = "" if newest_failure is None else f", the newest with {newest_failure!r}"
         raise DataError(
-            f"{num_groups} groups, the first batch, are closed and not one rollout has come to a reward: "
+            f"the first {num_groups} groups are closed and not one rollout has come to a reward: "
             f"{ledger.num_by_disposition[Disposition.FAILED]} attempts failed{said}; correct what they failed with, "
             "and begin a new run"
         )

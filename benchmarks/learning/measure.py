@@ -60,7 +60,7 @@ def complete_settings(request: Request, home: Path) -> Settings:
 def what_is_learnt(settings: Settings) -> dict[str, object]:
     """The settings that runs must share to stand in one file; files and the algorithm's type are not among them.
 
-    Nor is who else may write samples: nobody does in a benchmark.
+    Nor is who else may write samples, which nobody does in a benchmark, or when a run is given up.
     """
     return {
         "run.num_steps": settings.run.num_steps,
@@ -68,7 +68,7 @@ def what_is_learnt(settings: Settings) -> dict[str, object]:
             f"{name}.{key}": value
             for name in ("groups", "sampling", "optimizer")
             for key, value in getattr(settings, name).model_dump(mode="json").items()
-            if key != "other_writers"
+            if key not in {"other_writers", "max_untrained_in_a_row"}
         },
         "evaluation.num_prompts": settings.evaluation.num_prompts,
         "trainer.num_minibatches": settings.trainer.num_minibatches,

@@ -125,7 +125,10 @@ class VllmEngine:
         return self._max_context_tokens
 
     async def start(self) -> None:
-        """Start vLLM's process with random weights; takes seconds, without blocking the loop."""
+        """Start vLLM's process with random weights and try it out; takes seconds, without blocking the loop.
+
+        Raises ConfigError, EngineError; EngineDied when vLLM's process ended.
+        """
         _, on_cpu = installed_vllm()
         os.environ.update(vllm_environment(on_cpu=on_cpu, num_threads=self._num_threads))
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
@@ -136,6 +139,7 @@ class VllmEngine:
         await loop.run_in_executor(self._thread, self._build, on_cpu)
         # Asked for once here, so that a request is registered with vLLM before anybody can abort it.
         await self._llm.get_supported_tasks()
+        await self._try_out()
 
     async def generate(self, request: GenerationRequest) -> Generation:
         """Generate one response. Raises EngineError; EngineDied when vLLM's process ended."""
@@ -209,6 +213,13 @@ class VllmEngine:
         self._thread.shutdown()
         if self._sockets is not None:
             self._sockets.close()
+
+    async def _try_out(self) -> None:
+        """Generate one token. Some models start and end vLLM's process with their first request. Raises EngineError."""
+        from vllm.sampling_params import RequestOutputKind, SamplingParams  # noqa: PLC0415
+
+        parameters = SamplingParams(max_tokens=1, detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY)
+        await self._final([0], parameters, "trial")
 
     async def _final(self, token_ids: Sequence[int], parameters: Any, request_id: str) -> Any:
         """What vLLM returns at the end of one request."""

@@ -35,7 +35,7 @@ from producers.rollout.scoring import Response, ResponseScorer
 from producers.rollout.sender import SampleSender
 from producers.rollout.session import WorkerSession
 from rollog.kernel.broker.topics import RunTopics
-from rollog.kernel.errors import WeightsError
+from rollog.kernel.errors import EngineError, EngineNotStarted, WeightsError
 from rollog.kernel.logs import get_logger
 from schemas import Timings
 
@@ -237,10 +237,21 @@ class RolloutWorker:
 
     async def _prepare(self) -> None:
         parts = self._parts
-        await parts.engine.start()
+        await self._start_engine()
         await parts.training_rewards.start()
         _log.info("engine ready", engine=parts.engine.name, version=parts.engine.engine_version)
         self._act(self._session.engine_ready())
+
+    async def _start_engine(self) -> None:
+        engine, path = self._parts.engine, self._settings.model.path
+        try:
+            await engine.start()
+        except EngineError as error:
+            raise EngineNotStarted(
+                f"{engine.name} {engine.engine_version} could not start with model.path = {path!r} on this device: "
+                f"{error}; the lines above say why. Check the model, rollout.kv_cache_bytes and rollout.engine_args, "
+                'or set rollout.engine = "transformers"'
+            ) from error
 
     async def _read(self) -> None:
         committed_at = time.monotonic()

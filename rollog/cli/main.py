@@ -76,7 +76,7 @@ for command in (
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run `rollog` and exit.
 
-    With 0, 1 (failed), 2 (settings, data, usage), 75 (start it again), 78 (superseded) or 128 + signal.
+    With 0, 1 (failed), 2 (settings, data, usage), 3 (no engine), 75 (start it again), 78 (superseded) or 128 + signal.
     """
     _find_modules_here()
     exit_on_sigterm()

@@ -15,7 +15,8 @@
     ├── WeightsError           a weights file is missing, or its bytes do not match their sha256
     ├── LedgerError            the ledger's chain is broken or contradicts itself
     ├── EngineError            the inference or training engine failed
-    │   └── EngineDied         the engine's process ended: its worker leaves and is started again
+    │   ├── EngineDied         the engine's process ended: its worker leaves and is started again
+    │   └── EngineNotStarted   the engine could not start: it is tried once more
     ├── RewardError            one reward could not be computed: its sample fails
     ├── RunExists              a run name is taken
     ├── RunNotFound            no manifest of that name
@@ -36,6 +37,9 @@ exit_status_expired = 75
 
 exit_status_configuration = 2
 """Exit status of a role that cannot work with its settings or data; no supervisor restarts it."""
+
+exit_status_engine = 3
+"""Exit status of a worker whose engine could not start; a second time in a row, no supervisor restarts it."""
 
 
 class RollogError(Exception):
@@ -106,6 +110,10 @@ class EngineDied(EngineError):
     """The engine's process ended; nothing it held can be recovered."""
 
 
+class EngineNotStarted(EngineError):
+    """The inference engine could not start with this model on this device."""
+
+
 class RewardError(RollogError):
     """One reward could not be computed: the function raised, hung, or returned no finite number."""
 
@@ -136,6 +144,8 @@ def exit_status(error: BaseException) -> int:
         return exit_status_fenced
     if isinstance(error, Expired):
         return exit_status_expired
+    if isinstance(error, EngineNotStarted):
+        return exit_status_engine
     if isinstance(error, ConfigError | DataError):
         return exit_status_configuration
     return 1

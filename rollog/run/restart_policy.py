@@ -6,7 +6,12 @@ import signal
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rollog.kernel.errors import exit_status_configuration, exit_status_expired, exit_status_fenced
+from rollog.kernel.errors import (
+    exit_status_configuration,
+    exit_status_engine,
+    exit_status_expired,
+    exit_status_fenced,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -69,6 +74,10 @@ def decide(policy: RestartPolicy, exits: Sequence[Exit]) -> Decision:
         return GiveUp(reason=f"{reason}; another process has taken its place")
     if newest.status == exit_status_configuration:
         return GiveUp(reason=f"{reason}; the same settings and data would fail again")
+    if [each.status for each in exits[-2:]] == [exit_status_engine] * 2:
+        return GiveUp(
+            reason=f"{reason}; its engine could not start twice in a row, and would not a third time"
+        )
     is_expired = newest.status == exit_status_expired
     recent = sum(
         ended.status != 0

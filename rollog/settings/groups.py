@@ -61,7 +61,7 @@ class GroupConfig(Section):
     max_untrained_in_a_row: Annotated[Annotated[int, Field(ge=1)] | None, FIXED] = None
     """Groups closed one after the other, none of them trained, after which the run is given up: nothing can be learnt
     from rewards that never vary, or that cannot be computed. Left out, those of 20 batches. Where no rollout of a run
-    has come to a reward, it is given up after its first batch."""
+    has come to a reward, it is given up after its first batch, or 8 groups if these are more."""
 
     @property
     def most_untrained_in_a_row(self) -> int:

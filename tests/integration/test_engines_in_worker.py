@@ -180,3 +180,42 @@ def test_sigterm_ends_a_worker_whose_engine_would_never_come_up(
         wait_until(lambda: not any(map(is_running, everybody)), 30, f"the end of {everybody}")
     assert process.returncode == 0
     assert stage.values(stage.topics.workers)[-1] is None
+
+
+def test_a_model_that_vllm_starts_with_and_cannot_run_is_found_by_the_trial_request(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    save_tokenizer(model)
+    config = model_config()
+    config.num_attention_heads = config.num_key_value_heads = config.hidden_size // 16
+    config.save_pretrained(model)
+    started = subprocess.run(
+        [sys.executable, "-c", start_vllm, str(model), str(tmp_path / "home")],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=start_seconds,
+        check=False,
+    )
+    assert "refused: vLLM's process ended" in started.stdout, started.stderr[-2000:]
+    assert "head_dim=16" in started.stderr
+
+
+start_vllm = """
+import asyncio, sys
+from pathlib import Path
+from producers.engines.vllm import VllmEngine
+from rollog.kernel.errors import EngineError
+
+async def start():
+    engine = VllmEngine(sys.argv[1], max_context_tokens=64, capacity=4, home=Path(sys.argv[2]))
+    try:
+        await engine.start()
+    except EngineError as error:
+        print(f"refused: {error}")
+    finally:
+        await engine.close()
+
+if __name__ == "__main__":
+    asyncio.run(start())
+"""

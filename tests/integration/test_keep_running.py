@@ -72,6 +72,16 @@ def test_what_failed_starts_again(tmp_path: Path) -> None:
     assert b"status 1, restart 1" in told
 
 
+def test_an_engine_that_could_not_start_is_tried_once_more(tmp_path: Path) -> None:
+    tries = tmp_path / "tries"
+    process = kept(f"echo try >> {tries}; exit 3")
+
+    process.communicate(timeout=30)
+
+    assert process.returncode == 3
+    assert tries.read_text() == "try\n" * 2
+
+
 def test_a_suspension_is_followed_by_a_start_that_counts_for_no_restart(tmp_path: Path) -> None:
     tries = tmp_path / "tries"
     process = kept(f"echo try >> {tries}; [ $(wc -l < {tries}) -ge 2 ] || exit 75")

@@ -69,3 +69,13 @@ def test_the_reason_says_how_it_ended(status: int, words: str) -> None:
     decision = decide(policy, crashes(0, status=status))
 
     assert decision == Restart(after_seconds=1, reason=words)
+
+
+def test_an_engine_that_cannot_start_is_tried_once_more() -> None:
+    assert isinstance(decide(policy, crashes(0, status=3)), Restart)
+    assert isinstance(decide(policy, [*crashes(0, status=3), *crashes(1), *crashes(2, status=3)]), Restart)
+
+    decision = decide(policy, [*crashes(0), *crashes(1, 2, status=3)])
+
+    assert isinstance(decision, GiveUp)
+    assert "could not start twice" in decision.reason

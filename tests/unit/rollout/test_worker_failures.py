@@ -10,7 +10,14 @@ from support.waiting import wait_until
 from support.worker_thread import Stage, long_sampling, running, slow_engine, with_prompt
 
 from producers.engines.simulated import SimulatedEngine
-from rollog.kernel.errors import DecodeError, EngineDied, WeightsError
+from rollog.kernel.errors import (
+    DecodeError,
+    EngineDied,
+    EngineError,
+    EngineNotStarted,
+    WeightsError,
+    exit_status,
+)
 from schemas import (
     SamplingParameters,
     Status,
@@ -204,3 +211,22 @@ def test_an_engine_that_dies_ends_the_worker_without_samples(stage: Stage) -> No
     assert isinstance(stage.error, BaseExceptionGroup)
     assert stage.error.subgroup(EngineDied) is not None
     assert stage.read(stage.topics.samples) == []
+
+
+class UnusableEngine(SimulatedEngine):
+    """One that does not take this model."""
+
+    async def start(self) -> None:
+        raise EngineError("head size 16 is not supported")
+
+
+def test_an_engine_that_cannot_start_ends_its_worker_with_a_status_of_its_own(stage: Stage) -> None:
+    with running(stage, engine=UnusableEngine(), expect_error=True) as worker:
+        wait_until(lambda: not worker.is_alive(), message="the worker's end")
+    assert isinstance(stage.error, BaseExceptionGroup)
+    found = stage.error.subgroup(EngineNotStarted)
+    assert found is not None
+    cause = found.exceptions[0]
+    assert exit_status(cause) == 3
+    assert "head size 16 is not supported" in str(cause)
+    assert 'rollout.engine = "transformers"' in str(cause)

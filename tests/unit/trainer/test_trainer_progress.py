@@ -44,16 +44,20 @@ def test_what_an_attempt_failed_with_is_said() -> None:
         check_progress(ledger.state, groups_config(max_untrained_in_a_row=1), "PromptTooLong: 70 tokens")
 
 
-def test_a_run_in_which_every_rollout_fails_ends_after_its_first_batch() -> None:
+@pytest.mark.parametrize(("groups_per_batch", "num_groups"), [(12, 12), (1, 8)])
+def test_a_run_in_which_every_rollout_fails_ends_after_its_first_batch(
+    groups_per_batch: int, num_groups: int
+) -> None:
     ledger = LedgerBuilder()
-    groups = groups_config(groups_per_batch=3, max_untrained_in_a_row=1000)
-    fail_a_group(ledger, 2)
+    groups = groups_config(groups_per_batch=groups_per_batch)
+    fail_a_group(ledger, num_groups - 1)
     check_progress(ledger.state, groups)
     fail_a_group(ledger)
     said = "RewardError: the reward function raised KeyError at my_rewards.py, line 7: 'x'"
-    with pytest.raises(
-        DataError, match=r"first batch.*not one rollout.*3 attempts failed.*KeyError at my_rewards"
-    ):
+    failed = (
+        rf"first {num_groups} groups.*not one rollout.*{num_groups} attempts failed.*KeyError at my_rewards"
+    )
+    with pytest.raises(DataError, match=failed):
         check_progress(ledger.state, groups, said)
 
 
@@ -61,7 +65,7 @@ def test_one_rollout_with_a_reward_keeps_the_run_going() -> None:
     ledger = LedgerBuilder()
     groups = groups_config(groups_per_batch=1, max_untrained_in_a_row=1000)
     close(ledger, Disposition.FILTERED)
-    fail_a_group(ledger, 5)
+    fail_a_group(ledger, 9)
     check_progress(ledger.state, groups)
 
 
