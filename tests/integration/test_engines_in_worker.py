@@ -198,7 +198,6 @@ def test_a_model_that_vllm_starts_with_and_cannot_run_is_found_by_the_trial_requ
         check=False,
     )
     assert "refused: vLLM's process ended" in started.stdout, started.stderr[-2000:]
-    assert "head_dim=16" in started.stderr
 
 
 start_vllm = """
