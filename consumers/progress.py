@@ -24,6 +24,7 @@ from schemas import (
     Disposition,
     Genesis,
     RoleStatus,
+    RunRole,
     Sample,
     Step,
     StepTimings,
@@ -78,6 +79,8 @@ class ProgressView:
     """Closed groups by outcome."""
     failures: dict[str, int] = field(default_factory=dict)
     """Failed rollouts by what they failed with, the most frequent first; text of records is in it."""
+    roles: tuple[RoleStatus, ...] = ()
+    """Dispatcher and trainer, as far as they are heard; text of records is in it."""
     standing_still: str = ""
     """What is waited for, where the run stands still or a role is not heard any more; text of records is in it."""
 
@@ -250,6 +253,7 @@ class ProgressFold:
             generating_seconds=self.times.generating_seconds,
             groups={outcome.value: num for outcome, num in self.ledger.closed_groups.num_by_outcome.items()},
             failures=self.failures,
+            roles=self.listener.present(now),
             standing_still=""
             if self.ledger.is_closed
             else self.listener.sentence(self.ledger.version, now, has_worker=bool(self.workers)),
@@ -317,6 +321,8 @@ class RunProgress(Component):
         status = None if record.value is None else _heartbeat(record.value)
         if isinstance(status, RoleStatus):
             self._fold.listener.on_role(status, self._clock())
+        elif record.value is None and name in set(RunRole):
+            self._fold.listener.on_leave(RunRole(name))
         elif record.value is None or status is not None:
             if status is not None:
                 self._fold.listener.on_worker(self._clock())

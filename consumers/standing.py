@@ -23,6 +23,9 @@ from schemas import Genesis, RunRole, Step
 if TYPE_CHECKING:
     from schemas import LedgerRecord, RoleStatus
 
+_unheard_seconds = 30.0
+"""A role that was never heard for so long does not only import its libraries any more."""
+
 _unexplained = "neither dispatcher nor trainer says what it waits for yet; look into their logs"
 
 
@@ -39,6 +42,7 @@ class Listener:
     _step_ms: int = 0
     _worker_at: float | None = None
     _heard: dict[RunRole, tuple[RoleStatus, float]] = field(default_factory=dict)
+    _left: set[RunRole] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self._pace = Pace(self.begun_at)
@@ -54,16 +58,32 @@ class Listener:
     def on_role(self, status: RoleStatus, now: float) -> None:
         """Hear dispatcher or trainer."""
         self._heard[status.role] = (status, now)
+        self._left.discard(status.role)
 
     def on_worker(self, now: float) -> None:
         """Hear a rollout worker."""
         self._worker_at = now
+
+    def present(self, now: float) -> tuple[RoleStatus, ...]:
+        """What dispatcher and trainer said last, as far as they are heard."""
+        return tuple(
+            status
+            for role, (status, heard_at) in self._heard.items()
+            if role not in self._left and now - heard_at <= silent_seconds
+        )
+
+    def on_leave(self, role: RunRole) -> None:
+        """Hear that a role has ended by itself."""
+        self._left.add(role)
 
     def sentence(self, version: int, now: float, *, has_worker: bool) -> str:
         """What is to be said of a run that is not closed, and at `version`; empty while it goes on."""
         for role in (RunRole.TRAINER, RunRole.DISPATCHER):
             if role in self._heard and now - self._heard[role][1] > silent_seconds:
                 return absent_role(role, now - self._heard[role][1], was_heard=True).sentence
+            is_awaited = role not in self._heard and not self._pace.has_step
+            if is_awaited and now - self.begun_at > _unheard_seconds:
+                return absent_role(role, now - self.begun_at, was_heard=False).sentence
         if not self._pace.still_seconds(now):
             return ""
         usual = self._pace.usual_seconds
@@ -76,6 +96,9 @@ class Listener:
             if role not in self._heard:
                 return absent_role(role, now - self.begun_at, was_heard=False).sentence
         trainer, dispatcher = (self._heard[role][0] for role in (RunRole.TRAINER, RunRole.DISPATCHER))
+        for status in (trainer, dispatcher):
+            if status.phase:
+                return f"the {status.role} is {status.phase}"
         if acts_itself(trainer, version):
             return words_of(trainer, version)
         said = words_of(dispatcher, version)

@@ -23,7 +23,7 @@ class WorkerStatus:
     `first_versions` names the running training tasks, each with the policy version that was served as it was begun.
     `num_scoring` counts rollouts that are being scored and whose slots are free again: that many tasks the worker may
     hold beyond those of its slots. `failures` counts failed rollouts by error class, those of a reward function by what
-    it raised and where.
+    it raised and where. `phase` is what it does before it serves, for people.
     """
 
     worker_id: str
@@ -50,6 +50,7 @@ class WorkerStatus:
     first_versions: dict[str, int] = field(default_factory=dict)
     num_scoring: int = 0
     failures: dict[str, int] = field(default_factory=dict)
+    phase: str = ""
 
 
 class RunRole(StrEnum):
@@ -64,6 +65,7 @@ class RoleStatus:
     """One heartbeat of dispatcher or trainer, for people: nothing is decided by it.
 
     `waits_on` and `waiting_for` say who has to act, and what is waited for with its remedy, while no step comes.
+    `phase` is what it does before it can work.
     """
 
     role: RunRole
@@ -74,3 +76,4 @@ class RoleStatus:
     waiting_for: str = ""
     host: str = ""
     pid: int = 0
+    phase: str = ""

@@ -12,7 +12,8 @@ import torch
 from rollog.kernel.broker.topics import RunTopics
 from rollog.kernel.errors import ConfigError
 from rollog.kernel.processes import ChildProcess
-from rollog.rules.role_voice import RoleHeartbeats
+from rollog.rules.role_voice import RoleHeartbeats, StartingRole
+from schemas import RunRole
 from trainer.engines.deepspeed import DeepSpeedEngine
 from trainer.engines.multi_rank.leader import Followers, MultiRankEngine
 from trainer.engines.multi_rank.ranks import launched_group, launched_rank, own_group
@@ -47,7 +48,11 @@ def run_trainer(
     DataError, WeightsError, LedgerError or EngineError when the run cannot go on.
     """
     place = launched_rank(os.environ)
+    starting = StartingRole(RunRole.TRAINER)
     with (
+        RoleHeartbeats(
+            broker, RunTopics(settings.prefix, settings.run).workers, lambda: starting.status
+        ) as heartbeats,
         engine_of_ranks(
             settings,
             num_ranks=settings.trainer.num_ranks if place is None else place.world_size,
@@ -55,11 +60,11 @@ def run_trainer(
             logs=settings.home / "runs" / settings.run / "logs",
             on_lost=stop.set,
         ) as (engine, followers),
-        start_trainer(settings, broker, metrics, engine, amendment=amendment) as trainer,
-        RoleHeartbeats(
-            broker, RunTopics(settings.prefix, settings.run).workers, lambda: trainer.voice.status
-        ),
+        start_trainer(
+            settings, broker, metrics, engine, amendment=amendment, enters=starting.enters
+        ) as trainer,
     ):
+        heartbeats.speak_for(lambda: trainer.voice.status)
         trainer.run(stop)
         if followers is not None:
             followers.check()

@@ -73,11 +73,12 @@ def start_trainer(
     *,
     amendment: Mapping[str, object] | None = None,
     clock: Callable[[], float] = time.monotonic,
+    enters: Callable[[str], None] = log.info,
 ) -> Trainer:
     """A trainer that has taken the run over; entering it closes everything at its end, the engine too.
 
     `settings` are those of the manifest; `amendment` changes some, by dotted key, before the next step. A closed run is
-    left as it is. Where this raises, what was opened is closed again.
+    left as it is. `enters` is told each phase of the start. Where this raises, what was opened is closed again.
 
     Raises, with an earlier trainer at work as before: LedgerError, EngineError, WeightsError or TopicMismatch where the
     run cannot go on, ConfigError for an amendment that is not possible. Raises BrokerTimeout where an outcome is
@@ -88,6 +89,7 @@ def start_trainer(
     snapshot = TrainerSnapshot(settings)
     with ExitStack() as opened:
         opened.callback(engine.close)
+        enters("reading the ledger")
         history, known = snapshot.read(broker)
         take_over = TakeOver(
             history=history,
@@ -98,6 +100,7 @@ def start_trainer(
             engine=engine,
             store=WeightsStore(settings.weights_uri),
             checkpoints=EngineCheckpoints(CheckpointStore(settings.checkpoints), engine, reporter, clock),
+            enters=enters,
         )
         prepared = take_over.prepare()
         writer = opened.enter_context(
@@ -162,6 +165,7 @@ class TakeOver:
     engine: TrainingEngine
     store: WeightsStore
     checkpoints: EngineCheckpoints
+    enters: Callable[[str], None] = log.info
 
     def prepare(self) -> Prepared:
         """Do as a reader alone all that can fail: a trainer that is at work goes on if this one is refused."""
@@ -173,10 +177,12 @@ class TakeOver:
             return self._prepared(None)
         in_force, _ = self._amended(ledger)
         if not ledger.has_genesis:
+            self.enters("loading the model")
             self.engine.start(self.manifested.model_path)
             return self._prepared(None)
         self._check_partitions(ledger)
         check_retained(self.broker, self.topics.samples, ledger.low_water_marks)
+        self.enters(f"loading the model and restoring version {ledger.version}")
         restored = restore_engine(
             self.engine,
             self._recording,

@@ -9,7 +9,8 @@ from producers.dispatcher.dataset import load_prompts
 from producers.dispatcher.startup import TakeOver
 from rollog.kernel.broker.topics import RunTopics
 from rollog.kernel.errors import ConfigError
-from rollog.rules.role_voice import RoleHeartbeats
+from rollog.rules.role_voice import RoleHeartbeats, StartingRole
+from schemas import RunRole
 
 if TYPE_CHECKING:
     from threading import Event
@@ -26,21 +27,24 @@ def run_dispatcher(settings: DispatcherSettings, broker: Broker, metrics: Metric
 
     Raises DataError for prompts that cannot be used and Superseded when a newer dispatcher takes over.
     """
-    prompts, held_out = load_data(settings.data)
-    take_over = TakeOver(
-        settings=settings,
-        broker=broker,
-        metrics=metrics,
-        dispatcher_id=f"dispatcher-{secrets.token_hex(4)}",
-        prompts=prompts,
-        held_out=held_out,
-    )
+    dispatcher_id = f"dispatcher-{secrets.token_hex(4)}"
     workers_topic = RunTopics(settings.prefix, settings.run).workers
-    with (
-        take_over.start() as dispatcher,
-        RoleHeartbeats(broker, workers_topic, lambda: dispatcher.voice.status),
-    ):
-        dispatcher.run(stop)
+    starting = StartingRole(RunRole.DISPATCHER, dispatcher_id)
+    with RoleHeartbeats(broker, workers_topic, lambda: starting.status) as heartbeats:
+        starting.enters("reading the prompts")
+        prompts, held_out = load_data(settings.data)
+        take_over = TakeOver(
+            settings=settings,
+            broker=broker,
+            metrics=metrics,
+            dispatcher_id=dispatcher_id,
+            prompts=prompts,
+            held_out=held_out,
+        )
+        starting.enters("reading the log")
+        with take_over.start() as dispatcher:
+            heartbeats.speak_for(lambda: dispatcher.voice.status)
+            dispatcher.run(stop)
 
 
 def load_data(data: DataConfig) -> tuple[list[Prompt], list[Prompt]]:

@@ -97,7 +97,9 @@ class Heartbeats:
         self._changed.set()
         ended = asyncio.wrap_future(self._writing)
         await asyncio.wait([ended])
-        ended.exception()  # seen here; it is `run` that raises it
+        # Cancelled where `run` was before the thread came to it.
+        if not ended.cancelled():
+            ended.exception()  # seen here; it is `run` that raises it
 
     def _write(self) -> None:
         """The thread's work until the end, or a failure, which `run` raises."""

@@ -194,6 +194,7 @@ class WorkerReport:
             first_versions=session.first_versions,
             num_scoring=session.num_scoring,
             failures=dict(self._failures),
+            phase=session.phase,
         )
 
 

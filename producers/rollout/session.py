@@ -114,6 +114,17 @@ class WorkerSession:
         return self._control.refused(record)
 
     @property
+    def phase(self) -> str:
+        """What is done before the first version is in service; empty from then on."""
+        if self.is_leaving or self.served is not None:
+            return ""
+        if not self._is_ready:
+            return "starting its engine"
+        if self.state is WorkerState.RELOADING:
+            return "loading weights"
+        return "waiting for version 0"
+
+    @property
     def served(self) -> WeightVersion | None:
         """The version in service."""
         return self._versions.served

@@ -26,10 +26,11 @@ def broker(home: Path, port: int | None) -> int:
     from rollog.kernel.broker.embedded import EmbeddedKafka  # noqa: PLC0415  # help needs no Kafka
     from rollog.kernel.signals import StopSignals  # noqa: PLC0415
     from rollog.run.connection import cache_directory, data_directory  # noqa: PLC0415
+    from rollog.run.preparation import say  # noqa: PLC0415
 
     configure_logging()
     home = home.expanduser()
-    with EmbeddedKafka(data_directory(home), cache_directory(home), port) as kafka:
+    with EmbeddedKafka(data_directory(home), cache_directory(home), port, tell=say) as kafka:
         click.echo(f"Apache Kafka at {kafka.address}, data in {data_directory(home)} (Ctrl-C stops it)")
         with StopSignals() as signals:
             while not signals.stop.wait(1.0):

@@ -32,14 +32,16 @@ def resume(options: RunRequest, num_workers: int, plain: bool) -> int:
     from rollog.run.conclusion import conclude, version_of  # noqa: PLC0415  # help needs no Kafka
     from rollog.run.connection import embedded_unless_named  # noqa: PLC0415
     from rollog.run.joining import join_run  # noqa: PLC0415
-    from rollog.run.local_run import run_directory, run_here  # noqa: PLC0415
+    from rollog.run.local_run import run_here  # noqa: PLC0415
+    from rollog.run.preparation import say  # noqa: PLC0415
     from rollog.run.resuming import changes_of, resumption  # noqa: PLC0415
     from rollog.settings.changes import shown  # noqa: PLC0415
 
     begin = time.monotonic()
     is_terminal = sys.stdout.isatty() and not plain
     resumed = resumption(options)
-    with embedded_unless_named(resumed.here.local_layers().settings().broker, options.home) as kafka:
+    local = resumed.here.local_layers().settings()
+    with embedded_unless_named(local.broker, options.home, say) as kafka:
         run = join_run(resumed.here, wait_seconds=0.0)
         changes = changes_of(run, resumed)
         if changes:
@@ -57,7 +59,7 @@ def resume(options: RunRequest, num_workers: int, plain: bool) -> int:
     conclude(
         outcome.view,
         run.settings,
-        run_directory(run.settings, options.home),
+        options,
         kafka_version=version,
         up_seconds=time.monotonic() - begin,
     )

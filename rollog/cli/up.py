@@ -32,16 +32,17 @@ def up(options: RunRequest, num_workers: int, plain: bool, preflight: bool) -> i
     from rollog.run.conclusion import conclude, version_of  # noqa: PLC0415  # help needs no Kafka
     from rollog.run.connection import connect, embedded_unless_named  # noqa: PLC0415
     from rollog.run.creation import complete, create_run, refuse_taken_name  # noqa: PLC0415
-    from rollog.run.local_run import run_directory, run_here  # noqa: PLC0415
+    from rollog.run.local_run import run_here  # noqa: PLC0415
     from rollog.run.preflight import refuse_what_cannot_run  # noqa: PLC0415
-    from rollog.run.preparation import report_preparation, warn  # noqa: PLC0415
+    from rollog.run.preparation import report_preparation, say, warn  # noqa: PLC0415
 
     begin = time.monotonic()
     is_terminal = sys.stdout.isatty() and not plain
     settings = options.settings()
     if preflight:
+        say("looking at model, data, reward function and stores")
         refuse_what_cannot_run(settings, options.home, warn)
-    with embedded_unless_named(settings.broker, options.home) as kafka:
+    with embedded_unless_named(settings.broker, options.home, say) as kafka:
         broker = connect(settings.broker, options.home)
         refuse_taken_name(broker, settings)
         settings = complete(settings, options.home, report_preparation())
@@ -51,6 +52,5 @@ def up(options: RunRequest, num_workers: int, plain: bool, preflight: bool) -> i
         )
         version = version_of(broker, kafka)
     up_seconds = time.monotonic() - begin
-    directory = run_directory(settings, options.home)
-    conclude(outcome.view, settings, directory, kafka_version=version, up_seconds=up_seconds)
+    conclude(outcome.view, settings, options, kafka_version=version, up_seconds=up_seconds)
     return outcome.exit_status

@@ -45,5 +45,5 @@ def watch(options: RunRequest, plain: bool, wait_seconds: float) -> int:
     if not view.is_closed:
         click.echo(f"run {settings.run_name} goes on, or can; only watching it has ended", err=True)
         return signals.exit_status
-    conclude(view, settings, directory, kafka_version=version_of(broker))
+    conclude(view, settings, options, kafka_version=version_of(broker))
     return 0

@@ -118,6 +118,19 @@ class RoleVoice:
             self._log.info(told.value, version=self.status.version)
 
 
+class StartingRole:
+    """What a role says before it can work: the phase of its start. Another thread may read `status` at any time."""
+
+    def __init__(self, role: RunRole, role_id: str = "") -> None:
+        self.status = RoleStatus(role=role, role_id=role_id, host=socket.gethostname(), pid=os.getpid())
+        self._log = get_logger(role.value)
+
+    def enters(self, phase: str) -> None:
+        """This is done from now on."""
+        self._log.info(phase)
+        self.status = replace(self.status, phase=phase)
+
+
 class RoleHeartbeats(Component):
     """Writes a role's status under the role's name every 2 s, by a thread of its own; a tombstone at a clean end.
 
@@ -152,6 +165,10 @@ class RoleHeartbeats(Component):
         # Who was overtaken must not write the tombstone of its successor, who has the same key.
         self._leaves = exc_type is None
         self.close()
+
+    def speak_for(self, status: Callable[[], RoleStatus]) -> None:
+        """Write this status from now on."""
+        self._status = status
 
     def close(self) -> None:
         """Write nothing more, and end the thread. Idempotent."""

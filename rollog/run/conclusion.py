@@ -9,37 +9,35 @@ import click
 from rollog.kernel.addresses import public_address
 from rollog.kernel.broker.embedded_jars import kafka_version
 from rollog.kernel.errors import BrokerError
-from rollog.run.summary import summarize, summary_lines, write_summary
+from rollog.kernel.printable import printable
+from rollog.run.local_run import run_directory
+from rollog.run.summary import summarize, write_summary
+from rollog.run.summary_words import next_commands, summary_lines
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from consumers.progress import ProgressView
     from rollog.kernel.broker.embedded import EmbeddedKafka
     from rollog.kernel.broker.ports import Broker
+    from rollog.run.request import RunRequest
     from rollog.settings.settings import Settings
 
 
 def conclude(
     view: ProgressView,
     settings: Settings,
-    directory: Path,
+    options: RunRequest,
     *,
     kafka_version: str,
     up_seconds: float | None = None,
 ) -> None:
-    """Write and print the figures of a run as it is now."""
+    """Write and print the figures of a run as it is now, and what can be done next."""
     summary = summarize(settings, view, kafka_version=kafka_version, up_seconds=up_seconds)
-    path = write_summary(summary, directory)
-    for line in summary_lines(summary):
-        click.echo(line)
-    if not view.is_closed:
-        click.echo("the run is not over: its log and weights are kept", err=True)
-    click.echo(f"summary {path}; weights {public_address(settings.weights.uri or '')}")
-    if view.version >= 0:
-        click.echo(
-            f"model: `rollog export {settings.run_name} --model DIR` writes it for transformers and vLLM"
-        )
+    path = write_summary(summary, run_directory(settings, options.home))
+    click.echo("\n".join(["", *map(printable, summary_lines(summary)), ""]))
+    click.echo(f"all figures: {path}\nweights: {public_address(settings.weights.uri or '')}")
+    commands = next_commands(options, settings, has_model=view.version >= 0, is_over=view.is_closed)
+    if commands:
+        click.echo("\n".join(["next:", *commands]))
 
 
 def version_of(broker: Broker, kafka: EmbeddedKafka | None = None) -> str:

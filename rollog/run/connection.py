@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from rollog.kernel.broker.embedded import EmbeddedKafka
 from rollog.kernel.broker.kafka import KafkaBroker
-from rollog.kernel.errors import ConfigError
+from rollog.kernel.errors import BrokerUnreachable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from rollog.settings.run import BrokerConfig
@@ -19,11 +19,12 @@ if TYPE_CHECKING:
 def connect(config: BrokerConfig, home: Path) -> KafkaBroker:
     """The configured broker, else the embedded one that runs for `home`.
 
-    Raises BrokerUnreachable within `broker.connect_timeout_seconds`, ConfigError when there is none to talk to.
+    Raises BrokerUnreachable where there is none, or none answers within `broker.connect_timeout_seconds`.
     """
     address = config.bootstrap_servers or EmbeddedKafka.running(data_directory(home))
     if address is None:
-        raise ConfigError(
+        # Not a fault of the settings: whoever starts roles starts this one again until there is one.
+        raise BrokerUnreachable(
             f"no broker is named and none runs in {data_directory(home)}; "
             "name one with --broker HOST:PORT or start one with `rollog broker`"
         )
@@ -35,12 +36,17 @@ def connect(config: BrokerConfig, home: Path) -> KafkaBroker:
 
 
 @contextmanager
-def embedded_unless_named(config: BrokerConfig, home: Path) -> Iterator[EmbeddedKafka | None]:
-    """An embedded broker for as long as the block lasts, unless one is named or runs already."""
+def embedded_unless_named(
+    config: BrokerConfig, home: Path, tell: Callable[[str], None] = lambda _: None
+) -> Iterator[EmbeddedKafka | None]:
+    """An embedded broker for as long as the block lasts, unless one is named or runs already.
+
+    `tell` is told what its start does.
+    """
     if config.bootstrap_servers or EmbeddedKafka.running(data_directory(home)):
         yield None
         return
-    with EmbeddedKafka(data_directory(home), cache_directory(home)) as kafka:
+    with EmbeddedKafka(data_directory(home), cache_directory(home), tell=tell) as kafka:
         yield kafka
 
 

@@ -13,7 +13,14 @@ from rich.text import Text
 from rollog.kernel.lifecycle import Component
 from rollog.kernel.printable import printable, printable_lines
 from rollog.rules.standing_still import Teller, Told
-from rollog.run.view import evaluation_line, failure_lines, picture, standing_line, step_line
+from rollog.run.view import (
+    evaluation_line,
+    failure_lines,
+    phase_lines,
+    picture,
+    standing_line,
+    step_line,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,7 +45,7 @@ class Display(Component):
 class Lines(Display):
     """Prints one line per finished step and per evaluation, and what is waited for as it begins and every minute.
 
-    What rollouts fail with is printed when something new comes up.
+    What rollouts fail with is printed when something new comes up, and what roles do before they can work.
     """
 
     def __init__(self, facts: RunFacts, num_prompts: int) -> None:
@@ -48,6 +55,7 @@ class Lines(Display):
         self._teller = Teller()
         self._evaluations: set[tuple[str, int]] = set()
         self._failures: set[str] = set()
+        self._phases: list[str] = []
 
     def close(self) -> None:
         """There is nothing to restore."""
@@ -55,6 +63,11 @@ class Lines(Display):
     def show(self, view: ProgressView, roles: Sequence[SupervisedRole], seconds: float) -> None:
         """Print what is new."""
         del roles
+        phases = phase_lines(view)
+        for line in phases:
+            if line not in self._phases:
+                click.echo(line)
+        self._phases = phases
         for step in range(self._num_steps + 1, len(view.step_timings) + 1):
             click.echo(printable(step_line(self._facts, view, step)))
         self._num_steps = len(view.step_timings)

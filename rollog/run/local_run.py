@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 log = get_logger("up")
 
 _seconds_to_end = 60.0
+_seconds_to_end_a_start = 3.0
 _watching_seconds = 2.0
 
 
@@ -134,7 +135,11 @@ class Supervision:
         finally:
             if self._signals.received:
                 self._watcher.tell("stopping; Ctrl-C again ends everything at once")
-            self._supervisor.stop(hurry=lambda: self._signals.in_a_hurry)
+            self._supervisor.stop(
+                hurry=lambda: self._signals.in_a_hurry,
+                # Before the first version nothing was made that could be finished.
+                at_once_within_seconds=_seconds_to_end_a_start if self._watcher.view.version < 0 else None,
+            )
         view = self._watcher.catch_up()
         return Outcome(view=view, exit_status=0 if view.is_closed else self._signals.exit_status or 1)
 

@@ -25,6 +25,11 @@ def report_preparation() -> Callable[[str, float], None]:
     return report
 
 
+def say(sentence: str) -> None:
+    """Print what is done now on standard error."""
+    click.echo(printable(sentence), err=True)
+
+
 def warn(sentence: str) -> None:
     """Print a warning on standard error."""
     click.secho(f"warning: {printable(sentence)}", fg="yellow", err=True)

@@ -1,4 +1,4 @@
-"""The figures of a finished (or stopped) run, as written to summary.json and printed."""
+"""The figures of a finished (or stopped) run, as written to summary.json."""
 
 from __future__ import annotations
 
@@ -91,26 +91,6 @@ def write_summary(summary: Summary, directory: Path) -> Path:
     return path
 
 
-def summary_lines(summary: Summary) -> list[str]:
-    """The main figures for a terminal."""
-    split = summary["step_seconds"]
-    return [
-        f"run {summary['run']}: {summary['steps']} steps in {summary['wall_seconds']} s{_all_in_all(summary)}",
-        (
-            f"held-out accuracy: {_change(summary, 'held_out_before', 'held_out_after')} greedy, "
-            f"{_change(summary, 'held_out_before_sampled', 'held_out_after_sampled')} sampled"
-        ),
-        f"samples: {summary['samples_produced']} produced, by disposition {summary['samples_by_disposition']}",
-        f"groups closed, by outcome: {summary['groups_by_outcome']}",
-        (
-            f"lag: at most {summary['max_lag']} (alpha {_alphas(summary)}); "
-            f"{summary['tokens_per_second']} tokens/s generated"
-        ),
-        f"seconds per step: {split}",
-        f"ledger head: {summary['ledger_head']}",
-    ]
-
-
 def _by_version(view: ProgressView) -> dict[str, dict[str, float]]:
     found: dict[str, dict[str, float]] = {}
     for (name, version), score in sorted(view.held_out.items(), key=lambda item: (item[0][1], item[0][0])):
@@ -118,25 +98,5 @@ def _by_version(view: ProgressView) -> dict[str, dict[str, float]]:
     return found
 
 
-def _alphas(summary: Summary) -> str:
-    values = summary["alpha_by_step"]
-    if not isinstance(values, list) or len(set(values)) <= 1:
-        return str(summary["alpha"])
-    return f"{min(values)} to {max(values)}"
-
-
-def _all_in_all(summary: Summary) -> str:
-    seconds = summary["up_seconds"]
-    return "" if seconds is None else f", {seconds} s with everything before and after"
-
-
 def _rate(amount: int, seconds: float) -> float:
     return round(amount / seconds, 1) if seconds > 0 else 0.0
-
-
-def _change(summary: Summary, before: str, after: str) -> str:
-    return f"{_figure(summary[before])} -> {_figure(summary[after])}"
-
-
-def _figure(value: object) -> str:
-    return f"{value:.3f}" if isinstance(value, float) else "-"

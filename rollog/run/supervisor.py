@@ -115,13 +115,26 @@ class Supervisor(Component):
             if role.state is RoleState.WAITING and self._clock() >= role.restart_at_seconds:
                 self._start(role)
 
-    def stop(self, *, hurry: Callable[[], bool] = lambda: False, poll_seconds: float = 0.05) -> None:
-        """End all roles kind by kind; those that take too long are killed, and all as soon as `hurry()`."""
-        for stage in self._stages():
+    def stop(
+        self,
+        *,
+        hurry: Callable[[], bool] = lambda: False,
+        at_once_within_seconds: float | None = None,
+        poll_seconds: float = 0.05,
+    ) -> None:
+        """End all roles kind by kind; those that take too long are killed, and all as soon as `hurry()`.
+
+        With `at_once_within_seconds` all are ended together, and have so long: for a run that has nothing to finish.
+        """
+        stages = list(self._stages()) if at_once_within_seconds is None else [self.roles]
+        timeout_seconds = (
+            self._stop_timeout_seconds if at_once_within_seconds is None else at_once_within_seconds
+        )
+        for stage in stages:
             for role in stage:
                 if role.child is not None:
                     role.child.terminate()
-            deadline = self._clock() + self._stop_timeout_seconds
+            deadline = self._clock() + timeout_seconds
             while any(_is_running(role) for role in stage) and self._clock() < deadline and not hurry():
                 time.sleep(poll_seconds)
             for role in stage:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from rich.text import Text
 
 from rollog.kernel.printable import printable
 from rollog.settings.in_force import num_steps_in_force
+from schemas import RunRole
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 _bars = "▁▂▃▄▅▆▇█"
 _history_length = 40
 _most_failures = 4
+_most_heard = 12
+_most_lags = 6
 _state_styles = {
     "running": "green",
     "done": "green",
@@ -75,9 +79,9 @@ def step_line(facts: RunFacts, view: ProgressView, step: int) -> str:
     return "  ".join(parts)
 
 
-def evaluation_line(name: str, version: int, accuracy: float, num_prompts: int) -> str:
+def evaluation_line(name: str, version: int, reward: float, num_prompts: int) -> str:
     """One evaluation as a line of text."""
-    return f"held-out accuracy ({name}) at version {version}: {accuracy:.3f} of {num_prompts} prompts"
+    return f"held-out reward ({name}) at version {version}: {reward:.3f} over {num_prompts} prompts"
 
 
 def standing_line(view: ProgressView) -> str:
@@ -93,6 +97,17 @@ def failure_lines(view: ProgressView) -> list[str]:
     ]
 
 
+def phase_lines(view: ProgressView) -> list[str]:
+    """What roles do before they can work, a line each; workers that do the same share one."""
+    if view.is_closed:
+        return []
+    starting = Counter(worker.phase for worker in view.workers if worker.phase)
+    return [
+        *(printable(f"{status.role}: {status.phase}") for status in view.roles if status.phase),
+        *(printable(f"{count} worker(s): {phase}") for phase, count in starting.items()),
+    ]
+
+
 def _num_steps(facts: RunFacts, view: ProgressView) -> int:
     """Training steps the run is to make, as they are in force."""
     return num_steps_in_force(facts.num_steps, view.changed_settings)
@@ -102,17 +117,13 @@ def _stages(facts: RunFacts, view: ProgressView) -> RenderableType:
     in_flight = (
         f"{sum(w.num_running for w in view.workers)}/{sum(w.capacity for w in view.workers)} in flight"
     )
-    versions = sorted({w.served_version for w in view.workers if w.served_version is not None})
-    served = "serving v" + ", v".join(map(str, versions)) if versions else "starting"
+    alpha = f"alpha {view.alpha:g}" if view.version >= 0 else ""
+    step = f"step {max(view.version, 0)}/{_num_steps(facts, view)}"
     boxes = [
         ("dataset", "prompts", ""),
-        ("dispatcher", f"{view.num_open_tasks} open tasks", f"alpha {view.alpha:g}"),
-        (f"{len(view.workers)} worker(s)", in_flight, served),
-        (
-            "trainer",
-            f"step {max(view.version, 0)}/{_num_steps(facts, view)}",
-            f"{view.samples_produced} samples",
-        ),
+        ("dispatcher", f"{view.num_open_tasks} open tasks", _phase(view, RunRole.DISPATCHER) or alpha),
+        (f"{len(view.workers)} worker(s)", in_flight, _served(view)),
+        ("trainer", step, _phase(view, RunRole.TRAINER) or f"{view.samples_produced} samples"),
         ("weights", f"version {view.version}" if view.version >= 0 else "none yet", ""),
     ]
     parts: list[RenderableType] = []
@@ -121,6 +132,23 @@ def _stages(facts: RunFacts, view: ProgressView) -> RenderableType:
             parts.append(Text("\n\n→"))
         parts.append(Panel(Text(f"{first}\n{second}"), title=name, expand=False, border_style="blue"))
     return Columns(parts, padding=(0, 0))
+
+
+def _served(view: ProgressView) -> str:
+    """Versions in service, or what workers do before one is."""
+    versions = sorted({w.served_version for w in view.workers if w.served_version is not None})
+    if versions:
+        return "serving v" + ", v".join(map(str, versions))
+    phases = dict.fromkeys(worker.phase for worker in view.workers if worker.phase)
+    return printable(", ".join(phases)) if phases else "no version served"
+
+
+def _phase(view: ProgressView, role: RunRole) -> str:
+    """What a role does before it can work, or that it is not heard; empty once it works, or the run is over."""
+    if view.is_closed:
+        return ""
+    phases = [printable(status.phase) for status in view.roles if status.role is role]
+    return phases[0] if phases else "not heard"
 
 
 def _figures(facts: RunFacts, view: ProgressView) -> RenderableType:
@@ -138,7 +166,11 @@ def _figures(facts: RunFacts, view: ProgressView) -> RenderableType:
 
 def _roles(view: ProgressView, roles: Sequence[SupervisedRole]) -> RenderableType:
     doing = {worker.pid: worker_line(worker) for worker in view.workers}
+    doing |= {status.pid: printable(status.phase) for status in view.roles}
     table = Table.grid(padding=(0, 3))
+    if not roles:  # they run elsewhere: those that are heard
+        for name, host, note in _heard(view):
+            table.add_row(name, "", host, Text(note))
     for role in roles:
         state = Text(role.state.value, style=_state_styles.get(role.state.value, ""))
         pid = "" if role.child is None else f"pid {role.child.pid}"
@@ -150,8 +182,19 @@ def _roles(view: ProgressView, roles: Sequence[SupervisedRole]) -> RenderableTyp
     return table
 
 
+def _heard(view: ProgressView) -> list[tuple[str, str, str]]:
+    """Name, machine and doing of everybody who is heard."""
+    found = [(status.role.value, status.host, status.phase or "at work") for status in view.roles]
+    found += [(worker.worker_id, worker.host, worker_line(worker)) for worker in view.workers]
+    shown = [(printable(name), printable(host), printable(note)) for name, host, note in found[:_most_heard]]
+    more = len(found) - len(shown)
+    return [*shown, *([("", "", f"and {more} more")] if more else [])]
+
+
 def worker_line(worker: WorkerStatus) -> str:
     """What a worker is doing."""
+    if worker.phase:
+        return worker.phase
     version = "no weights yet" if worker.served_version is None else f"version {worker.served_version}"
     scored = f", {worker.num_scoring} being scored" if worker.num_scoring else ""
     return (
@@ -178,7 +221,10 @@ def _accuracy(view: ProgressView) -> str:
 
 
 def _lags(view: ProgressView) -> str:
-    counts = ", ".join(f"{lag}: {count}" for lag, count in sorted(view.lags.items()))
+    counted = [(lag, count) for lag, count in sorted(view.lags.items()) if count]
+    counts = ", ".join(f"{lag}: {count}" for lag, count in counted[:_most_lags])
+    if rest := sum(count for _, count in counted[_most_lags:]):
+        counts += f", above: {rest}"
     return f"max {view.lag_max}" + (f" ({counts})" if counts else "")
 
 

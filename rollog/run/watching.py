@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from consumers.progress import RunProgress
 from rollog.kernel.broker.topics import RunTopics
-from rollog.kernel.errors import BrokerError
+from rollog.kernel.errors import BrokerError, BrokerTimeout
 from rollog.kernel.logs import configure_logging, get_logger
 from rollog.run.display import display_for
 from rollog.run.view import RunFacts
@@ -90,8 +90,11 @@ class Watcher:
         """Take in what has arrived and show it."""
         try:
             self.view = self._progress.poll()
+        except BrokerTimeout:
+            # Its words are for who writes: whoever only watches has nothing to recover.
+            log.warning("the broker did not answer in time; watching goes on")
         except BrokerError as error:
-            log.warning("progress unknown", error=error)
+            log.warning("the run's progress could not be read; watching goes on", error=error)
         self._show()
 
     def tell(self, text: str) -> None:

@@ -189,6 +189,22 @@ def test_a_role_that_ignores_sigterm_is_killed_after_the_deadline(
     assert not is_alive(supervisor.roles[0].child.pid)
 
 
+def test_a_start_is_ended_at_once_and_all_roles_together(
+    supervise: Callable[..., Supervisor], tmp_path: Path
+) -> None:
+    names = ["dispatcher", "trainer"]
+    supervisor = supervise(
+        *(a_role(tmp_path, ignore_sigterm, tmp_path / name, name=name, kind=name) for name in names),
+        stop_timeout_seconds=3600,
+    )
+    until(lambda: all((tmp_path / name).exists() for name in names))
+
+    supervisor.stop(at_once_within_seconds=0.05)
+
+    assert {role.state for role in supervisor.roles} == {RoleState.STOPPED}
+    assert {role.reason for role in supervisor.roles} == {"took too long"}
+
+
 def test_a_second_signal_does_not_wait_for_the_deadline(
     supervise: Callable[..., Supervisor], tmp_path: Path
 ) -> None:

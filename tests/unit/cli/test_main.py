@@ -108,7 +108,7 @@ def test_an_unreachable_broker_is_named(tmp_path: Path) -> None:
 def test_a_role_without_any_broker_says_how_to_get_one(tmp_path: Path) -> None:
     ended = rollog("train", "--run", "first", cwd=tmp_path)
 
-    assert ended.returncode == 2
+    assert ended.returncode == 75  # supervisors start it again: there may be one soon
     assert "--broker HOST:PORT" in ended.stderr
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -12,15 +13,15 @@ from rich.console import Console
 from consumers.evaluation import EvaluationScore
 from consumers.progress import ProgressView
 from rollog.run.display import Lines, Picture
-from rollog.run.summary import step_split, summarize, summary_lines, write_summary
+from rollog.run.request import RunRequest
+from rollog.run.summary import step_split, summarize, write_summary
+from rollog.run.summary_words import next_commands, summary_lines
 from rollog.run.supervisor import RoleSpec, RoleState, SupervisedRole
 from rollog.run.view import RunFacts, picture, sparkline, worker_line
 from rollog.settings.settings import Settings
-from schemas import StepTimings, WorkerState, WorkerStatus
+from schemas import RoleStatus, RunRole, StepTimings, WorkerState, WorkerStatus
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import pytest
 
 facts = RunFacts(run="calm-otter", num_steps=60, broker="127.0.0.1:9092", state_directory=".rollog")
@@ -97,8 +98,8 @@ def test_the_picture_names_every_stage_and_its_numbers(tmp_path: Path) -> None:
 
     for words in (
         *("run calm-otter", "1:15", "dataset", "dispatcher", "1 worker(s)", "weights", "version 2"),
-        *("60/64 in flight", "serving v1", "2 open tasks", "step 2/60", "18 samples"),
-        *("0.900 at version 2 (from 0.500)", "max 1 (0: 10, 1: 5, 2: 0)", "15 trained, 3 filtered"),
+        *("60/64 in flight", "serving v1", "2 open tasks", "alpha 1", "step 2/60", "18 samples"),
+        *("0.900 at version 2 (from 0.500)", "max 1 (0: 10, 1: 5)", "15 trained, 3 filtered"),
         *("512", "restarted 1 times, killed by SIGKILL"),
     ):
         assert words in text
@@ -109,10 +110,62 @@ def test_the_picture_can_be_drawn_before_anything_happened(tmp_path: Path) -> No
         a_view(steps=0), version=-1, held_out={}, workers=(), lags={}, dispositions={}, samples_produced=0
     )
 
-    text = drawn(view, [a_role(tmp_path, RoleState.WAITING)])
+    text = drawn(replace(view, is_closed=False), [a_role(tmp_path, RoleState.WAITING)])
 
     assert "none yet" in text
     assert "step 0/60" in text
+    assert "not heard" in text
+    assert "alpha" not in text
+
+
+def starting(role: RunRole, phase: str) -> RoleStatus:
+    return RoleStatus(role=role, role_id="r", phase=phase, host="node-1", pid=18)
+
+
+def test_what_roles_do_before_they_can_work_is_shown_and_printed_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (worker,) = a_view().workers
+    view = replace(
+        a_view(steps=0),
+        version=-1,
+        is_closed=False,
+        held_out={},
+        workers=(replace(worker, served_version=None, phase="starting its engine"),),
+        roles=(starting(RunRole.TRAINER, "loading the model"), starting(RunRole.DISPATCHER, "")),
+    )
+
+    assert drawn(view, [a_role(tmp_path)]).count("loading the model") == 1
+    assert "starting its engine" in drawn(view, [a_role(tmp_path)])
+    lines = Lines(facts, num_prompts=256)
+    for _ in range(3):
+        lines.show(view, [], 0.0)
+    lines.show(replace(view, roles=()), [], 1.0)
+    assert capsys.readouterr().out.splitlines() == [
+        "trainer: loading the model",
+        "1 worker(s): starting its engine",
+    ]
+
+
+def test_roles_that_run_elsewhere_are_listed_as_they_are_heard() -> None:
+    (worker,) = a_view().workers
+    view = replace(
+        a_view(),
+        workers=(worker,) * 20,
+        roles=(starting(RunRole.TRAINER, ""),),
+    )
+
+    text = drawn(view, [])
+
+    assert "node-1" in text
+    assert "at work" in text
+    assert "and 9 more" in text
+
+
+def test_a_long_list_of_lags_is_cut(tmp_path: Path) -> None:
+    view = replace(a_view(), lags=dict.fromkeys(range(30), 2))
+
+    assert "max 29 (0: 2, 1: 2, 2: 2, 3: 2, 4: 2, 5: 2, above: 48)" in drawn(view, [a_role(tmp_path)])
 
 
 def test_the_picture_is_redrawn_in_place(tmp_path: Path) -> None:
@@ -138,7 +191,7 @@ def test_each_step_and_each_evaluation_is_one_line_once(capsys: pytest.CaptureFi
         "step 1/60",
         "step 2/60",
     ]
-    assert lines.count("held-out accuracy (greedy) at version 2: 0.900 of 256 prompts") == 1
+    assert lines.count("held-out reward (greedy) at version 2: 0.900 over 256 prompts") == 1
 
 
 waiting = "no step for 30 s: worker \x1b[2Jw has 3 task(s); look into its log"
@@ -181,8 +234,8 @@ def test_the_summary_tells_the_alphas_of_all_steps() -> None:
     changing = summarize(settings, replace(a_view(), alpha_history=(0.0, 2.0)), kafka_version="4.3.1")
 
     assert changing["alpha_by_step"] == [0.0, 2.0]
-    assert any("lag: at most 1 (alpha 1.0)" in line for line in summary_lines(steady))
-    assert any("lag: at most 1 (alpha 0.0 to 2.0)" in line for line in summary_lines(changing))
+    assert "  largest lag         1 version, alpha 1" in summary_lines(steady)
+    assert "  largest lag         1 version, alpha 0 to 2" in summary_lines(changing)
 
 
 def test_an_evaluation_is_told_when_it_is_whole(capsys: pytest.CaptureFixture[str]) -> None:
@@ -232,10 +285,59 @@ def test_the_summary_has_every_promised_figure(tmp_path: Path) -> None:
     }
     assert expected.items() <= stored.items()
     assert [path.name for path in tmp_path.iterdir()] == ["summary.json"]
-    assert "run calm-otter: 2 steps in 20.0 s, 33.0 s with everything before and after" in summary_lines(
-        summary
+
+
+def test_the_end_of_a_run_is_words_and_a_table() -> None:
+    settings = Settings().changed(run={"name": "calm-otter"})
+    summary = summarize(settings, a_view(), kafka_version="4.3.1", up_seconds=133.0)
+
+    assert summary_lines(summary) == [
+        "run calm-otter is over (all steps done): 2 steps in 20.0 s, 2 min 13 s with start and end of all roles",
+        "  held-out reward     0.500 -> 0.900 greedy, 0.400 -> - sampled (256 prompts)",
+        "  reward of a step    0.000 in the first, 0.250 in the last",
+        "  samples             18 produced: 15 trained, 3 filtered",
+        "  groups              5 trained, 1 filtered",
+        "  largest lag         1 version, alpha 1",
+        "  generated           1,000 tokens, 100 per second",
+        "  a step              0.44 s: 0.25 waiting, 0.12 training, 0.06 log",
+        f"  ledger head         {'ab' * 32}",
+    ]
+
+
+def test_the_end_of_a_run_without_a_step_says_so_and_shows_no_empty_figures() -> None:
+    settings = Settings().changed(run={"name": "calm-otter"})
+    nothing = replace(
+        a_view(steps=0),
+        version=-1,
+        held_out={},
+        dispositions={},
+        groups={},
+        samples_produced=0,
+        tokens_generated=0,
+        is_closed=False,
+        lags={},
     )
-    assert "held-out accuracy: 0.500 -> 0.900 greedy, 0.400 -> - sampled" in summary_lines(summary)
+    lines = summary_lines(summarize(settings, nothing, kafka_version="4.3.1", up_seconds=9.0))
+
+    assert lines == [
+        "run calm-otter is not over: no step was trained",
+        "  samples             0 produced",
+    ]
+
+
+def test_the_commands_that_go_on_from_a_run_find_it(tmp_path: Path) -> None:
+    settings = Settings().changed(run={"name": "calm-otter"})
+    usual = RunRequest(config=None, home=Path(".rollog"), assignments=(), run=None, broker=None)
+    elsewhere = replace(usual, home=tmp_path / "a b", broker="kafka-1:9092")
+
+    assert next_commands(usual, settings, has_model=True, is_over=True) == [
+        "  rollog export calm-otter --model DIR  a model for transformers and vLLM",
+        "  rollog audit calm-otter               check that nothing was lost, or trained twice",
+    ]
+    (resume,) = next_commands(elsewhere, settings, has_model=False, is_over=False)
+    assert resume.startswith(
+        f"  rollog resume calm-otter --home '{tmp_path}/a b' --broker kafka-1:9092  go on"
+    )
 
 
 def test_the_split_of_a_step_adds_up() -> None:

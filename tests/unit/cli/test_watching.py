@@ -12,6 +12,7 @@ from rollog.kernel.broker.memory import MemoryBroker
 from rollog.kernel.broker.topics import RunTopics
 from rollog.kernel.logs import get_logger
 from rollog.run.conclusion import conclude, version_of
+from rollog.run.request import RunRequest
 from rollog.run.watching import logging_beside, watcher_of
 from rollog.settings.settings import Settings
 
@@ -48,12 +49,16 @@ def test_a_run_that_is_over_is_told_and_summed_up_at_once(
     run.close(2, end_offsets=(4, 0))
 
     view = watched(run, tmp_path, threading.Event())
-    conclude(view, settings(), tmp_path, kafka_version=version_of(run.broker))
+    (tmp_path / "runs" / "first").mkdir(parents=True)
+    options = RunRequest(config=None, home=tmp_path, assignments=(), run="first", broker=None)
+    conclude(view, settings(), options, kafka_version=version_of(run.broker))
 
     told = capsys.readouterr().out
     assert "step 1/2  reward 0.250" in told
     assert "step 2/2  reward 0.500" in told
-    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert "run first is over" in told
+    assert f"rollog export first --model DIR --home {tmp_path}" in told
+    summary = json.loads((tmp_path / "runs" / "first" / "summary.json").read_text())
     assert (summary["closed"], summary["steps"], summary["samples_produced"]) == (True, 2, 4)
     assert summary["samples_by_disposition"] == {"trained": 4}
     assert summary["up_seconds"] is None

@@ -83,7 +83,21 @@ def test_no_dispatcher_and_no_worker_are_told_alike() -> None:
 
 def test_a_run_of_which_no_role_was_ever_heard_says_so() -> None:
     watched = Watched()
-    assert "no trainer was heard in 61 s" in watched.after(61).standing_still
+    assert watched.after(30).standing_still == ""
+    assert watched.after(1).standing_still.startswith("no trainer was heard in 31 s; ")
+
+
+def test_a_role_that_starts_says_its_phase_and_one_that_left_is_not_shown() -> None:
+    watched = Watched()
+    view = watched.after(61, trainer(phase="loading the model"), dispatcher())
+    assert view.standing_still == "no step for 61 s: the trainer is loading the model"
+    assert {status.role: status.phase for status in view.roles} == {
+        RunRole.TRAINER: "loading the model",
+        RunRole.DISPATCHER: "",
+    }
+    watched.run.write(topics.workers, None, key=b"trainer")
+    assert [status.role for status in watched.after(1, dispatcher()).roles] == [RunRole.DISPATCHER]
+    assert [status.role for status in watched.after(11, trainer()).roles] == [RunRole.TRAINER]
 
 
 def test_the_dispatchers_words_are_shown_and_the_trainers_where_it_acts_itself() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
@@ -154,3 +155,23 @@ def test_what_was_said_last_stands_before_the_tombstone() -> None:
 
         asyncio.run(work())
         assert values(broker) == [b"leaving", None]
+
+
+def test_a_worker_that_ends_before_its_first_heartbeat_keeps_its_own_error() -> None:
+    broker = a_broker()
+    may_begin = threading.Event()
+
+    async def work() -> None:
+        thread = ThreadPoolExecutor(1)
+        thread.submit(may_begin.wait)
+        producer = broker.producer(client_id="w")
+        heartbeats = Heartbeats(producer, thread, every_seconds=0.005, stuck_seconds=10.0)
+        running = asyncio.ensure_future(heartbeats.run())
+        await asyncio.sleep(0)
+        running.cancel()
+        await asyncio.wait([running])
+        may_begin.set()
+        await heartbeats.close()
+
+    asyncio.run(work())
+    assert values(broker) == []

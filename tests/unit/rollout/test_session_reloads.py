@@ -192,3 +192,20 @@ def test_a_disowned_notice_leaves_the_served_version_in_service() -> None:
     assert driver.session.disown(a_notice(1)) == []
     assert driver.session.state is WorkerState.SERVING
     assert started(driver.task(a_task(0))) == ["1.0"]
+
+
+def test_a_worker_says_what_it_does_before_its_first_version_is_served() -> None:
+    session = WorkerSession(
+        worker_id, capacity=2, load_attempts=3, reward_function="rewards:exact", clock=lambda: 0.0
+    )
+    phases = [session.phase]
+    session.engine_ready()
+    phases.append(session.phase)
+    session.on_weights(a_notice(0))
+    phases.append(session.phase)
+    session.fetched(a_notice(0))
+    session.loaded(a_notice(0))
+    phases.append(session.phase)
+    session.on_weights(a_notice(1))
+    assert phases == ["starting its engine", "waiting for version 0", "loading weights", ""]
+    assert (session.phase, session.state) == ("", WorkerState.RELOADING)

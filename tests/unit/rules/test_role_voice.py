@@ -9,7 +9,7 @@ from support.waiting import wait_until
 from rollog.kernel.broker.memory import MemoryBroker
 from rollog.kernel.broker.ports import TopicSpec
 from rollog.kernel.errors import Superseded
-from rollog.rules.role_voice import RoleHeartbeats, RoleVoice
+from rollog.rules.role_voice import RoleHeartbeats, RoleVoice, StartingRole
 from rollog.rules.standing_still import Cause
 from schemas import RoleStatus, RunRole
 from schemas.codec import decode_as
@@ -74,3 +74,15 @@ def test_what_is_waited_for_is_asked_after_ten_seconds_and_once_a_second() -> No
     assert (voice.status.waits_on, voice.status.waiting_for) == ("worker", "group 3 lacks 1 of 4; look")
     voice.look(4, 12.0, cause)
     assert (voice.status.version, voice.status.waiting_for) == (4, "")
+
+
+def test_a_role_says_its_phase_before_it_has_a_voice() -> None:
+    broker, starting, voice = a_broker(), StartingRole(RunRole.TRAINER), a_voice()
+    with RoleHeartbeats(broker, topic, lambda: starting.status, every_seconds=0.005) as heartbeats:
+        starting.enters("loading the model")
+        wait_until(lambda: any(each.phase for each in statuses(broker)), message="its phase")
+        heartbeats.speak_for(lambda: voice.status)
+        wait_until(lambda: statuses(broker)[-1].version == 3, message="what its voice says")
+    assert {each.phase for each in statuses(broker)} <= {"", "loading the model"}
+    assert statuses(broker)[-1].phase == ""
+    assert values(broker)[-1] is None

@@ -144,7 +144,7 @@ def test_a_heartbeat_of_an_older_release_tells_of_no_rollout_that_is_scored() ->
     assert not any(field["name"] == "num_scoring" for field in older.definition["fields"])
     status = WorkerStatus(worker_id="w", state=WorkerState.SERVING, capacity=4)
     current = encode(status)
-    # Fields are only ever added behind the others: a map without entries, a count of 0, another such map.
-    bytes_of_older = b"\xc3\x01" + older.fingerprint + current[10:-3]
+    # Fields are only ever added behind the others: a map without entries, a count of 0, another such map, no phase.
+    bytes_of_older = b"\xc3\x01" + older.fingerprint + current[10:-4]
     assert decode(bytes_of_older) == status
     assert status.num_scoring == 0
