@@ -271,6 +271,8 @@ class RunProgress(Component):
         self._fold = ProgressFold(listener=Listener(begun_at=clock()))
         self._chain = LedgerChain()
         self._tokens: list[tuple[float, int]] = []
+        self.newest_record_ms = 0
+        """When the newest record that was read was appended, in milliseconds since 1970."""
         partitions = _partitions(broker, topics)
         self._samples = [TopicPartition(topics.samples, partition) for partition in range(partitions)]
         self._consumer = broker.consumer(client_id="progress")
@@ -302,6 +304,7 @@ class RunProgress(Component):
         return self._view()
 
     def _take(self, record: Record) -> None:
+        self.newest_record_ms = max(self.newest_record_ms, record.timestamp_ms)
         if record.topic == self._topics.steps:
             self._take_ledger(record)
         elif record.topic == self._topics.workers:

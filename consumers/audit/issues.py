@@ -39,8 +39,9 @@ class Reissues:
 
     In a partition whose beginning is gone, nothing before the first fence is judged, because the fences that would void
     it may be gone, too. A task whose seed does not follow from run, group, replica and attempt was not issued by a
-    dispatcher of the run. A dispatcher orders an attempt once: where records that differ order the same one, somebody
-    else wrote too, and it cannot be told which of them counts.
+    dispatcher of the run. A dispatcher orders an attempt once, and gives each task an id of its own: where records that
+    differ order the same attempt, or have the same id, somebody else wrote too, and it cannot be told which of them
+    counts.
     """
 
     ledger: LedgerIndex
@@ -49,7 +50,11 @@ class Reissues:
     by_rollout: dict[tuple[int, int], list[Reissue]] = field(default_factory=lambda: defaultdict(list))
     num_foreign: int = 0
     disputed: set[tuple[int, int, int]] = field(default_factory=set)
-    """Attempts that records which differ order."""
+    """Attempts that are ordered by records of which it cannot be told whether they count."""
+    _digests: dict[str, bytes] = field(default_factory=dict)
+    """Of the first record of each task."""
+    _ambiguous: set[str] = field(default_factory=set)
+    """Ids of tasks that records which differ have."""
 
     def finished(self, recorded: RecordedSample, judged: Judged | None) -> None:
         """A finished rollout that can be trained: nobody may have ordered it again before it was judged."""
@@ -74,7 +79,8 @@ class Reissues:
     def _told_apart(self, group_id: int, replica: int) -> Iterator[Reissue]:
         tasks = self.by_rollout.get((group_id, replica), [])
         for task in tasks:
-            if any(other.attempt == task.attempt and other.digest != task.digest for other in tasks):
+            has_rival = any(other.attempt == task.attempt and other.digest != task.digest for other in tasks)
+            if has_rival or task.task_id in self._ambiguous:
                 self.disputed.add((group_id, replica, task.attempt))
             else:
                 yield task
@@ -91,6 +97,8 @@ class Reissues:
             self.num_foreign += 1
             return
         check.num_checked += 1
+        if self._digests.setdefault(task.task_id, digest) != digest:
+            self._ambiguous.add(task.task_id)
         reissue = Reissue(
             place=place,
             task_id=task.task_id,

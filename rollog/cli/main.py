@@ -23,6 +23,7 @@ from rollog.cli.plan import plan
 from rollog.cli.replay import replay
 from rollog.cli.resume import resume
 from rollog.cli.roles import dispatch, rollout, train
+from rollog.cli.runs import runs
 from rollog.cli.topics import topics
 from rollog.cli.up import up
 from rollog.cli.verify import verify
@@ -34,6 +35,10 @@ from rollog.kernel.signals import exit_on_sigterm
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+
+_exit_status_pipe = 141
+"""As of a process that SIGPIPE ended."""
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -55,6 +60,7 @@ def cli(context: click.Context, debug: bool) -> None:
 for command in (
     up,
     resume,
+    runs,
     watch,
     plan,
     audit,
@@ -83,6 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         status = cli.main(args=words, prog_name="rollog", standalone_mode=False)
+        sys.stdout.flush()
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
@@ -93,6 +100,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
             raise
         click.secho(f"error: {printable_lines(str(error))}", fg="red", err=True)
         _leave(exit_status(error))
+    except BrokenPipeError:
+        # Whoever read it, `head` say, has seen enough. What is still in the buffer goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _leave(_exit_status_pipe)
     except OSError as error:
         if not is_full(error):
             raise

@@ -1,7 +1,7 @@
 """The register of runs: one manifest per run on `<prefix>.runs`, compacted by the name of the run.
 
-A name is taken once and for ever. Two that register the same name at once cannot both succeed: registering is
-a transaction under an id made of the name, and the later one fences the earlier.
+A name is taken until its run is deleted (`rollog runs delete`). Two that register the same name at once cannot both
+succeed: registering is a transaction under an id made of the name, and the later one fences the earlier.
 """
 
 from __future__ import annotations
@@ -52,6 +52,15 @@ def register_run(broker: Broker, manifest: RunManifest) -> None:
             raise taken from error
 
 
+def unregister_run(broker: Broker, prefix: str, run: str) -> None:
+    """Take a run's manifest out of the register; one that is not there is fine."""
+    topic = runs_topic(prefix)
+    with broker.transactional_producer(f"{prefix}.{run}.manifest", topics=[topic]) as producer:
+        producer.begin()
+        producer.send(topic, 0, None, key=run.encode())
+        producer.commit(_commit_seconds)
+
+
 def name_taken(broker: Broker, run: str) -> RunExists:
     """The error for a name that is taken, with both ways on."""
     return RunExists(
@@ -74,12 +83,17 @@ def read_runs(broker: Broker, prefix: str) -> dict[str, RunManifest]:
 
 
 def manifests_of(broker: Broker, prefix: str, run: str) -> list[RegisteredManifest]:
-    """Every manifest that stands under that name, oldest first: more than one only until the topic is compacted."""
-    return [
-        RegisteredManifest(manifest=manifest, offset=record.offset)
-        for record, manifest in _manifests(broker, prefix)
-        if manifest is not None and manifest.run == run
-    ]
+    """Every manifest that stands under that name, oldest first: more than one only until the topic is compacted.
+
+    Those before a deletion are of a run that is no more.
+    """
+    found: list[RegisteredManifest] = []
+    for record, manifest in _manifests(broker, prefix):
+        if manifest is None and record.key == run.encode():
+            found.clear()
+        elif manifest is not None and manifest.run == run:
+            found.append(RegisteredManifest(manifest=manifest, offset=record.offset))
+    return found
 
 
 def find_run(

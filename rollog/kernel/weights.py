@@ -135,6 +135,18 @@ class WeightsStore:
         with suppress(FileNotFoundError):
             self._fs.rm_file(self._path(name))
 
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all complete and partial files."""
+        sizes = (self._fs.size(self._path(name)) for name in (*self.names(), *self.partial_names()))
+        return sum(size or 0 for size in sizes)
+
+    def remove_if_empty(self) -> None:
+        """Remove the directory of a store on this disk where nothing is left in it."""
+        if self.is_local:
+            with suppress(OSError):  # it is not empty, or there is none
+                Path(self._root).rmdir()
+
     def _path(self, name: str) -> str:
         return f"{self._root.rstrip('/')}/{name}"
 

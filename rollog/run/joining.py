@@ -14,6 +14,7 @@ from rollog.kernel.errors import ConfigError
 from rollog.kernel.runs import find_run, read_runs
 from rollog.run.connection import connect
 from rollog.run.manifest_check import checked_manifest
+from rollog.run.relocation import at_home
 from rollog.settings.local import settings_of_run
 
 if TYPE_CHECKING:
@@ -57,7 +58,9 @@ def find_run_of(
     here = layers.settings()
     broker = connect(here.broker, request.home)
     manifest = manifest_of_run(broker, here.run, wait_seconds, choose)
-    settings = settings_of_run(manifest.config_json, layers)
+    settings = settings_of_run(
+        manifest.config_json, layers, placed=lambda recorded: at_home(recorded, request.home)
+    )
     # How large records may be is the run's, and known only now.
     broker = broker.with_limits(
         connect_timeout_seconds=settings.broker.connect_timeout_seconds,

@@ -10,7 +10,7 @@ from rollog.settings.settings import Settings
 from rollog.settings.sources import Layers, split_assignment
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from rollog.settings.sources import KeyPath
@@ -39,12 +39,15 @@ def local_layers(config: Path | None, environment: Mapping[str, str], assignment
     return layers
 
 
-def settings_of_run(manifest_json: str, layers: Layers) -> Settings:
+def settings_of_run(
+    manifest_json: str, layers: Layers, *, placed: Callable[[Settings], Settings] = lambda settings: settings
+) -> Settings:
     """The settings of a run's manifest with what `layers` say of this machine on top.
 
-    Raises ConfigError when another version of rollog wrote the manifest.
+    `placed` says where the manifest's files are on this machine. Raises ConfigError when another version of rollog
+    wrote the manifest.
     """
-    return Settings.from_manifest(manifest_json).changed(**layers.only(is_local).values)
+    return placed(Settings.from_manifest(manifest_json)).changed(**layers.only(is_local).values)
 
 
 def _counts_here(path: KeyPath) -> bool:

@@ -247,7 +247,7 @@ def test_a_run_is_watched_to_its_end_and_summed_up(shell: Shell) -> None:
     assert watch.wait(60) == 0, (shell.directory / "log").read_text()
     summary = json.loads(shell.summary.read_text())
     assert (summary["closed"], summary["steps"], summary["samples_produced"]) == (True, 1, 2)
-    assert f"run {shell.run}: 1 steps in" in (shell.directory / "output").read_text()
+    assert f"run {shell.run} is over (done): 1 step in" in (shell.directory / "output").read_text()
 
     shell.summary.unlink()
     again = shell.call("watch")

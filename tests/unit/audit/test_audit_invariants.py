@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from support.audited_run import check, findings, places
 
+from consumers.audit.issues import sampling_seed
 from rollog.kernel.broker.ports import TopicPartition
 from schemas import Disposition, Fence, LedgerKind, RolloutTask, Sample, Status, Step
 from schemas.codec import decode, decode_as, encode
@@ -253,6 +254,19 @@ def test_i5_is_asked_behind_a_fence_of_an_epoch_that_nobody_took(run: AuditedRun
     place = TopicPartition(run.topics.tasks, 2)
     fenced = run.recorded.with_more(place, encode(Fence(epoch=10**9)))
     assert len(findings(run.audit(fenced.with_more(place, task)), "I5")) == 1
+
+
+def test_i5_is_not_asked_of_a_task_whose_id_stands_for_two(run: AuditedRun) -> None:
+    verdict = run.verdict(Disposition.TRAINED)
+    place = TopicPartition(run.topics.tasks, 2)
+    own = a_reissue(run, verdict, samples_positions=(verdict.offset,) * 2)
+    seed = sampling_seed(0, verdict.group_id, verdict.replica, 6)
+    copied = a_reissue(run, verdict, attempt=6, seed=seed)
+
+    assert not run.audit(run.recorded.with_more(place, encode(copied))).is_clean
+    report = run.audit(run.recorded.with_more(place, encode(own)).with_more(place, encode(copied)))
+    assert findings(report, "I5") == []
+    assert any("ordered by several tasks that differ" in note for note in report.notes)
 
 
 def test_i5_is_not_asked_of_void_or_foreign_tasks(run: AuditedRun) -> None:

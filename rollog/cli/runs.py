@@ -1,0 +1,63 @@
+"""`rollog runs`: the runs of a broker, and deleting one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from rollog.cli.options import common_options, recorded_run_options
+from rollog.kernel.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rollog.run.request import RecordedRunRequest, RunRequest
+
+
+@click.group(invoke_without_command=True)
+@common_options
+@click.pass_context
+def runs(context: click.Context, options: RunRequest) -> None:
+    """List the runs of a broker: state, steps, held-out reward, size on this disk, and where their weights are.
+
+    Starts the embedded broker of --home for that time if it does not run. `rollog runs delete RUN` deletes one.
+
+    Consumes the register, and steps, evaluations and workers of each run; produces nothing.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    from rollog.run.connection import connect, embedded_unless_named  # noqa: PLC0415  # help needs no Kafka
+    from rollog.run.run_list import list_runs, run_table  # noqa: PLC0415
+
+    here = options.local_layers().settings()
+    with embedded_unless_named(here.broker, options.home):
+        broker = connect(here.broker, options.home)
+        found = list(list_runs(broker, here.run.prefix, options.home))
+        if not found:
+            click.echo(f"no run is registered in {here.run.prefix}.runs at {broker.address}")
+            return
+        click.echo("\n".join(run_table(found)))
+
+
+@runs.command()
+@recorded_run_options
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def delete(source: RecordedRunRequest, yes: bool) -> None:
+    """Delete RUN for good: its topics, weights, checkpoints and logs on this machine, and its entry in the register.
+
+    Says what belongs to it and asks first. Refused while a role works for it. An archive (`rollog export RUN FILE`)
+    keeps all that is needed to audit and replay it.
+
+    What it keeps on other machines (checkpoints of a trainer there, logs) is theirs.
+    """
+    from rollog.run.deletion import Deletion  # noqa: PLC0415  # help needs no Kafka
+    from rollog.run.recorded_run import open_run  # noqa: PLC0415
+
+    if source.archive is not None:
+        raise ConfigError(f"--archive {source.archive} is never changed: name a run on a broker")
+    with open_run(source) as run:
+        deletion = Deletion.of(run.broker, run.topics, run.settings, source.common.home)
+        click.echo("\n".join([f"run {run.topics.run}:", *(f"  {line}" for line in deletion.lines())]))
+        if not yes:
+            click.confirm("Delete all this for good?", abort=True)
+        for line in deletion.run():
+            click.echo(line)
