@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
+_standard_output = 1
 _exit_status_pipe = 141
 """As of a process that SIGPIPE ended."""
 
@@ -86,6 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     _find_modules_here()
     exit_on_sigterm()
+    output = sys.stdout
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         status = cli.main(args=words, prog_name="rollog", standalone_mode=False)
@@ -101,9 +103,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         click.secho(f"error: {printable_lines(str(error))}", fg="red", err=True)
         _leave(exit_status(error))
     except BrokenPipeError:
-        # Whoever read it, `head` say, has seen enough. What is still in the buffer goes nowhere.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        _leave(_exit_status_pipe)
+        _leave_with_a_cut_pipe()
+    except SystemExit:
+        if (
+            sys.stdout is not output
+        ):  # click met a cut pipe, has replaced what leads there, and makes a 1 of it
+            _leave_with_a_cut_pipe()
+        raise
     except OSError as error:
         if not is_full(error):
             raise
@@ -112,6 +118,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         )
         _leave(1)
     _leave(status if isinstance(status, int) else 0)
+
+
+def _leave_with_a_cut_pipe() -> NoReturn:
+    """Whoever read the output, `head` say, has seen enough. What is still in the buffer goes nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), _standard_output)
+    _leave(_exit_status_pipe)
 
 
 def _leave(status: int) -> NoReturn:
