@@ -51,14 +51,24 @@ class PromptOrder:
 
 
 def load_prompts(
-    source: str, *, split: str, prompt_field: str, id_field: str | None, most_rows: int | None = None
+    source: str,
+    *,
+    split: str,
+    prompt_field: str,
+    id_field: str | None,
+    system_prompt: str | None = None,
+    most_rows: int | None = None,
 ) -> list[Prompt]:
     """The prompts of a JSONL or Parquet file, or of a dataset known to the `datasets` library by name.
 
-    All of them, or those of the first `most_rows` rows. Raises DataError naming file, line and field.
+    All of them, or those of the first `most_rows` rows. With `system_prompt` each is a chat that begins with it, unless
+    it has a system message of its own. Raises DataError naming file, line and field.
     """
     rows = _rows_of_file(Path(source)) if source.endswith(file_suffixes) else _rows_of_name(source, split)
-    prompts = [_prompt(location, row, prompt_field, id_field) for location, row in islice(rows, most_rows)]
+    prompts = [
+        _prompt(location, _with_system(row, prompt_field, system_prompt), prompt_field, id_field)
+        for location, row in islice(rows, most_rows)
+    ]
     if not prompts:
         raise DataError(f"{source}: no prompts in it; give a file with at least one line")
     _check_unique(source, prompts)
@@ -119,6 +129,17 @@ def _rows_of_name(name: str, split: str) -> Iterator[tuple[str, Mapping[str, Any
         ) from error
     for row_number, row in enumerate(rows, start=1):
         yield f"{name}[{split}], row {row_number}", row
+
+
+def _with_system(row: Mapping[str, Any], prompt_field: str, system_prompt: str | None) -> Mapping[str, Any]:
+    """The row with the system message before its prompt; a prompt of another kind is refused by whoever reads it."""
+    prompt = row.get(prompt_field)
+    messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+    if system_prompt is None or not isinstance(messages, list):
+        return row
+    if any(isinstance(message, dict) and message.get("role") == "system" for message in messages):
+        return row
+    return {**row, prompt_field: [{"role": "system", "content": system_prompt}, *messages]}
 
 
 def _prompt(location: str, row: Mapping[str, Any], prompt_field: str, id_field: str | None) -> Prompt:

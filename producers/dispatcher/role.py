@@ -51,12 +51,15 @@ def load_data(data: DataConfig) -> tuple[list[Prompt], list[Prompt]]:
     """Training and held-out prompts; held-out is empty where none is configured."""
     if data.train is None:
         raise ConfigError("data.train is not set; name a JSONL or Parquet file, or a dataset")
-    prompts = load_prompts(
-        data.train, split=data.train_split, prompt_field=data.prompt_field, id_field=data.id_field
+    prompts = _load(data, data.train, data.train_split)
+    return prompts, [] if data.held_out is None else _load(data, data.held_out, data.held_out_split)
+
+
+def _load(data: DataConfig, source: str, split: str) -> list[Prompt]:
+    return load_prompts(
+        source,
+        split=split,
+        prompt_field=data.prompt_field,
+        id_field=data.id_field,
+        system_prompt=data.system_prompt,
     )
-    if data.held_out is None:
-        return prompts, []
-    held_out = load_prompts(
-        data.held_out, split=data.held_out_split, prompt_field=data.prompt_field, id_field=data.id_field
-    )
-    return prompts, held_out

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from producers.engines.kv_cache import head_size
 from producers.engines.model_files import model_file, read_json
 from producers.engines.vllm import installed_vllm
 from rollog.kernel.errors import DataError
@@ -97,11 +98,3 @@ def _check_head_size(path: str, config: dict[str, Any]) -> None:
             f"model.path = {path!r} has attention heads of size {size}; vLLM on a CPU computes "
             f'{", ".join(map(str, _cpu_head_sizes))}: set rollout.engine = "transformers", or give another model'
         )
-
-
-def head_size(config: dict[str, Any]) -> int | None:
-    """Width of one attention head, None where the configuration does not say it in the usual words."""
-    if isinstance(config.get("head_dim"), int):
-        return int(config["head_dim"])
-    width, heads = config.get("hidden_size"), config.get("num_attention_heads")
-    return width // heads if isinstance(width, int) and isinstance(heads, int) and heads else None

@@ -90,7 +90,7 @@ class VllmEngine:
         dtype: str = "float32",
         max_context_tokens: int = 2048,
         capacity: int = 64,
-        kv_cache_bytes: int = 64 << 20,
+        kv_cache_bytes: int | None = 64 << 20,
         num_threads: int = 1,
         seed: int = 0,
         engine_args: Mapping[str, str | int | float | bool] | None = None,
@@ -274,10 +274,11 @@ class VllmEngine:
             "disable_log_stats": True,
             "enable_log_requests": False,
         }
+        if self._kv_cache_bytes is not None:
+            settings["kv_cache_memory_bytes"] = self._kv_cache_bytes
         if on_cpu:
             settings |= {
                 "enforce_eager": True,
-                "kv_cache_memory_bytes": self._kv_cache_bytes,
                 # After reading a part of a seeded request's prompt, vLLM sets the request's generator back. A CPU's
                 # cannot be set back ("CPU Generator does not use offset"): vLLM's process would end. So prompts are
                 # read whole, and one pass has room for the longest beside a token of every other request.

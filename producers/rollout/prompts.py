@@ -16,7 +16,7 @@ from producers.engines.model_files import model_file
 from rollog.kernel.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from schemas import Prompt, RolloutTask
 
@@ -61,10 +61,10 @@ class ByteTokenizer:
         return bytes(token_id % 256 for token_id in token_ids).decode(errors="replace")
 
     def apply_chat_template(
-        self, messages: list[dict[str, Any]], *, tokenize: bool, add_generation_prompt: bool
+        self, messages: list[dict[str, Any]], *, tokenize: bool, add_generation_prompt: bool, **others: Any
     ) -> str:
         """Roles and contents, one per line."""
-        del tokenize, add_generation_prompt
+        del tokenize, add_generation_prompt, others
         return "".join(f"{message['role']}: {message['content']}\n" for message in messages)
 
 
@@ -74,8 +74,16 @@ class PromptRenderer:
     Replicas of a prompt arrive close together, so the newest renderings are kept.
     """
 
-    def __init__(self, tokenizer: Any, *, max_context_tokens: int, cache_size: int = 512) -> None:
+    def __init__(
+        self,
+        tokenizer: Any,
+        *,
+        max_context_tokens: int,
+        chat_template_kwargs: Mapping[str, str | int | float | bool] | None = None,
+        cache_size: int = 512,
+    ) -> None:
         self._tokenizer = tokenizer
+        self._chat_template_kwargs = dict(chat_template_kwargs or {})
         self._max_context_tokens = max_context_tokens
         self._cache: OrderedDict[str, tuple[Prompt, tuple[int, ...]]] = OrderedDict()
         self._cache_size = cache_size
@@ -121,7 +129,9 @@ class PromptRenderer:
 
         messages = reward_prompt(prompt)
         try:
-            text = self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+            text = self._tokenizer.apply_chat_template(
+                messages, tokenize=False, add_generation_prompt=True, **self._chat_template_kwargs
+            )
         except (TemplateError, ValueError, TypeError, KeyError) as error:
             raise DataError(
                 f"prompt {prompt.prompt_id}: the chat template refuses its messages: {error}; give messages with "

@@ -64,7 +64,11 @@ def _renderer(settings: RolloutSettings) -> PromptRenderer:
     model = settings.model
     name = model.tokenizer or model.path
     tokenizer = ByteTokenizer() if name is None else load_tokenizer(name)
-    return PromptRenderer(tokenizer, max_context_tokens=model.max_context_tokens)
+    return PromptRenderer(
+        tokenizer,
+        max_context_tokens=model.max_context_tokens,
+        chat_template_kwargs=model.chat_template_kwargs,
+    )
 
 
 def _first_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from rollog import __version__
 from rollog.kernel.broker.topics import RunTopics, check_topics, ensure_topics, topic_specs
 from rollog.kernel.errors import ConfigError, RunExists
+from rollog.kernel.machine import num_processors
 from rollog.kernel.private_directory import make_private
 from rollog.kernel.runs import find_run, name_taken, read_runs, register_run
 from rollog.run.names import made_up_name
@@ -41,6 +42,8 @@ def complete(settings: Settings, home: Path, on_progress: Callable[[str, float],
     if settings.weights.uri is None:
         directory = (home / "weights" / settings.run_name).resolve()
         settings = settings.changed(weights={"uri": directory.as_uri()})
+    if settings.trainer.num_threads is None:
+        settings = settings.changed(trainer={"num_threads": max(1, num_processors() // 2)})
     return with_absolute_paths(settings)
 
 

@@ -13,6 +13,7 @@ from rollog.kernel.broker.kafka import KafkaBroker
 from rollog.kernel.disk_room import naming_full_disk, no_room
 from rollog.kernel.errors import BrokerError, ChildFailed
 from rollog.kernel.logs import get_logger
+from rollog.kernel.machine import num_processors
 from rollog.kernel.processes import exists
 from rollog.kernel.signals import StopSignals
 from rollog.run.restart_policy import Exit, Restart, RestartPolicy, decide
@@ -52,6 +53,7 @@ def role_specs(
     flags: RoleFlags = RoleFlags(),
 ) -> list[RoleSpec]:
     """Dispatcher, rollout workers and trainer of a run, in the order in which they are stopped."""
+    shared = _shared_threads(settings, num_workers)
     workers = [(f"rollout-{number}", "rollout", 2 + number) for number in range(num_workers)]
     return [
         RoleSpec(
@@ -62,7 +64,7 @@ def role_specs(
                 *("--run", settings.run_name, "--broker", address, "--home", str(home)),
                 *("--set", f"run.prefix={settings.run.prefix}"),
                 *flags.common,
-                *(("--name", name) if kind == "rollout" else ()),
+                *(("--name", name, *shared) if kind == "rollout" else ()),
                 *(flags.trainer if kind == "train" else ()),
                 *_metrics_port(settings.metrics.port, index),
             ),
@@ -204,6 +206,13 @@ class BrokerKeeper:
         except BrokerError as error:
             # It cannot come back while that is so, however often it is started.
             raise ChildFailed(f"the embedded broker does not start again: {error}") from error
+
+
+def _shared_threads(settings: Settings, num_workers: int) -> tuple[str, ...]:
+    """What tells workers that they share half of the processors; nothing where a setting says how many each has."""
+    if num_workers == 1 or settings.rollout.num_threads is not None:
+        return ()
+    return ("--set", f"rollout.num_threads={max(1, num_processors() // 2 // num_workers)}")
 
 
 def _metrics_port(first: int | None, index: int) -> tuple[str, ...]:

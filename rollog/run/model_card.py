@@ -37,8 +37,14 @@ class ModelFacts:
         return asdict(self)
 
 
-def model_card(facts: ModelFacts) -> str:
-    """README.md of the model's directory."""
+_served_without_text = (
+    "`AutoTokenizer` must not be used: it rebuilds the tokenizer of this architecture and splits text otherwise than "
+    "the run did. vLLM loads tokenizers in this way, too: give it token ids (`prompt_token_ids`)."
+)
+
+
+def model_card(facts: ModelFacts, *, is_tokenizer_misread: bool = False) -> str:
+    """README.md of the model's directory; `is_tokenizer_misread` where AutoTokenizer does not load what the run had."""
     rows = [
         ("run", facts.run),
         ("version", f"{facts.version} of {facts.newest_version}"),
@@ -69,14 +75,9 @@ def model_card(facts: ModelFacts) -> str:
         "",
         "## Use",
         "",
-        "```python",
-        "from transformers import AutoModelForCausalLM, AutoTokenizer",
+        *_use("PreTrainedTokenizerFast" if is_tokenizer_misread else "AutoTokenizer"),
         "",
-        'model = AutoModelForCausalLM.from_pretrained("DIRECTORY")',
-        'tokenizer = AutoTokenizer.from_pretrained("DIRECTORY")',
-        "```",
-        "",
-        "`vllm serve DIRECTORY` serves it.",
+        _served_without_text if is_tokenizer_misread else "`vllm serve DIRECTORY` serves it.",
         "",
         "## Check",
         "",
@@ -87,6 +88,17 @@ def model_card(facts: ModelFacts) -> str:
         *(_difference() if not facts.is_closed else ()),
     ]
     return "\n".join(lines)
+
+
+def _use(tokenizer: str) -> tuple[str, ...]:
+    return (
+        "```python",
+        f"from transformers import AutoModelForCausalLM, {tokenizer}",
+        "",
+        'model = AutoModelForCausalLM.from_pretrained("DIRECTORY")',
+        f'tokenizer = {tokenizer}.from_pretrained("DIRECTORY")',
+        "```",
+    )
 
 
 def _difference() -> tuple[str, ...]:

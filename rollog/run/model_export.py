@@ -77,11 +77,13 @@ def export_model(
             num_tensors = write_weights(partial, weights)
         copy_tokenizer(partial, tokenizer)
         write_generation_defaults(partial, model, settings.sampling_temperature)
-        (partial / "README.md").write_text(model_card(facts), encoding="utf-8")
+        prompts = _some_prompts(run.broker, run.topics.tasks)
+        is_misread = bool(tokenizer_differences(partial, tokenizer, prompts))
+        card = model_card(facts, is_tokenizer_misread=is_misread)
+        (partial / "README.md").write_text(card, encoding="utf-8")
         write_json(partial / "rollog.json", facts.as_json())
-        differences = tokenizer_differences(partial, tokenizer, _some_prompts(run.broker, run.topics.tasks))
     return ExportedModel(
-        directory=directory, facts=facts, num_tensors=num_tensors, is_tokenizer_misread=bool(differences)
+        directory=directory, facts=facts, num_tensors=num_tensors, is_tokenizer_misread=is_misread
     )
 
 

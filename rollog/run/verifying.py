@@ -179,5 +179,5 @@ def _policy(settings: TrainerSettings) -> Iterator[Scorer]:
         dtype=settings.model.dtype,
         temperature=settings.sampling_temperature,
         micro_batch_tokens=settings.trainer.micro_batch_tokens,
-        num_threads=settings.trainer.num_threads,
+        num_threads=settings.trainer.num_threads or 1,
     )

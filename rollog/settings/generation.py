@@ -24,6 +24,9 @@ class DataConfig(Section):
     """Split, when `held_out` is a name."""
     prompt_field: Annotated[str, FIXED] = "prompt"
     """Field with plain text, or with a list of chat messages ({"role", "content"})."""
+    system_prompt: Annotated[Annotated[str, Field(min_length=1)] | None, FIXED] = None
+    """System message put before the messages of each prompt that has none. A prompt of plain text becomes the user's
+    message behind it, and the reward function gets the messages."""
     id_field: Annotated[str | None, FIXED] = None
     """Field that identifies a prompt; left out, its line number does."""
     shuffle: Annotated[bool, FIXED] = True
@@ -138,10 +141,13 @@ class RolloutConfig(Section):
     """How often one rollout is aborted and resumed (`reload = "abort"`); from then on it is kept, as by `keep`."""
     heartbeat_seconds: Annotated[float, Field(gt=0), PER_MACHINE] = 0.5
     """Time between two heartbeats; where rewards take long, more are written as scoring frees slots."""
-    kv_cache_bytes: Annotated[int, Field(ge=1 << 20), PER_MACHINE] = 64 << 20
-    """Memory for attention state (vLLM)."""
-    num_threads: Annotated[int, Field(ge=1), PER_MACHINE] = 1
-    """CPU threads of the engine."""
+    kv_cache_bytes: Annotated[Annotated[int, Field(ge=1 << 20)] | None, PER_MACHINE] = None
+    """Memory for attention state (vLLM). Left out: on a CPU room for `capacity` sequences of
+    `model.max_context_tokens`, at most a quarter of the free memory; on a GPU what `gpu_memory_utilization` leaves.
+    The worker logs how many sequences fit."""
+    num_threads: Annotated[Annotated[int, Field(ge=1)] | None, PER_MACHINE] = None
+    """CPU threads of the engine; left out, half of the machine's processors, which the workers of a `rollog up`
+    share."""
     max_in_flight_bytes: Annotated[int, Field(ge=1 << 20), PER_MACHINE] = 64 << 20
     """Sample bytes sent and not yet acknowledged."""
     load_attempts: Annotated[int, Field(ge=1), PER_MACHINE] = 3

@@ -69,6 +69,8 @@ class ModelConfig(Section):
     """Directory or name of the tokenizer, when it is not beside the model."""
     dtype: Annotated[Literal["float32", "bfloat16"], FIXED] = "float32"
     """Type of weights and activations in generation and training."""
+    chat_template_kwargs: Annotated[dict[str, str | int | float | bool], FIXED] = Field(default_factory=dict)
+    """Arguments for the chat template, as `tokenizer.apply_chat_template` takes them: `{enable_thinking = false}`."""
     max_context_tokens: Annotated[int, Field(ge=2), FIXED] = 2048
     """Longest prompt plus response."""
 

@@ -202,7 +202,7 @@ class AlgorithmConfig(Section):
 class OptimizerConfig(Section):
     """AdamW and its learning-rate schedule, counted in optimizer steps."""
 
-    learning_rate: Annotated[float, Field(gt=0), AMENDABLE, WEIGHTS] = 3e-4
+    learning_rate: Annotated[float, Field(gt=0), AMENDABLE, WEIGHTS] = 1e-6
     """Highest learning rate."""
     final_fraction: Annotated[float, Field(ge=0, le=1), AMENDABLE, WEIGHTS] = 0.1
     """The learning rate falls linearly to this fraction of the highest at the run's last step."""
@@ -242,8 +242,9 @@ class TrainerConfig(Section):
     """Whether several samples share a row of a forward pass, each attending to itself alone, instead of being padded to
     the longest. Faster where lengths differ; for models whose attention heeds restarting positions, which is
     tested when training begins. A run keeps what it began with."""
-    num_threads: Annotated[int, Field(ge=1), PER_MACHINE] = 1
-    """CPU threads of the trainer."""
+    num_threads: Annotated[Annotated[int, Field(ge=1)] | None, PER_MACHINE] = None
+    """CPU threads of the trainer. Left out, half of the processors of the machine that creates the run: the number
+    stands in the manifest, because the last bits of the weights depend on it."""
     reproducible: Annotated[Reproducible, FIXED, WEIGHTS | ENGINE] = "machine"
     """On which processors training on a CPU gives the same weights, bit for bit. `machine`: those of one vendor and
     family, with the fastest code of each library. `avx2`, `baseline`: all that have AVX2 and FMA, or all of x86-64;

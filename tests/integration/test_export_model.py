@@ -87,6 +87,9 @@ def test_a_tokenizer_that_auto_classes_misread_is_said(tmp_path: Path) -> None:
     # The recorded run's model is of type qwen2, whose tokenizer AutoTokenizer rebuilds.
     result = exported(tmp_path, "--model", str(tmp_path / "model"))
     assert "AutoTokenizer splits the prompts of this run otherwise" in result.output
+    card = (tmp_path / "model" / "README.md").read_text()
+    assert 'PreTrainedTokenizerFast.from_pretrained("DIRECTORY")' in card
+    assert "vllm serve" not in card
     assert "vllm serve" not in result.output
 
 

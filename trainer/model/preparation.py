@@ -58,7 +58,7 @@ def prepare_policy(
         ConfigError: layers that are to have adapters are not there.
         EngineError: instructions cannot be pinned as `trainer.reproducible` says.
     """
-    compute_deterministically(trainer.num_threads, trainer.reproducible)
+    compute_deterministically(trainer.num_threads or 1, trainer.reproducible)
     model = load_model(model_path, weights_path, dtype)
     policy = Policy(model, temperature, with_value_head=with_value_head)
     if trainer.activation_checkpointing:

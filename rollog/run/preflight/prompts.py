@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from producers.dispatcher.dataset import load_prompts
+from producers.engines.choice import kv_cache_of
 from producers.engines.model_fit import check_model, fetch_config
 from producers.rollout.prompts import ByteTokenizer, PromptRenderer, load_tokenizer
 from rollog.kernel.addresses import public_address
@@ -27,7 +28,20 @@ def model(settings: Settings) -> list[Finding]:
         return [Finding(what="model", found="the demo's, made here")]
     if settings.rollout.engine == "simulated":
         return [Finding(what="model", found=f"{settings.model.path}, for training alone")]
-    return [Finding(what="model", found=check_model(settings.model, settings.rollout))]
+    found = [Finding(what="model", found=check_model(settings.model, settings.rollout))]
+    return found + (_kv_cache(settings) if settings.rollout.engine == "vllm" else [])
+
+
+def _kv_cache(settings: Settings) -> list[Finding]:
+    cache = kv_cache_of(settings.model, settings.rollout)
+    if cache is None:
+        return []
+    remedy = (
+        "the others wait for room: raise rollout.kv_cache_bytes, or lower rollout.capacity or model.max_context_tokens"
+        if cache.is_short
+        else None
+    )
+    return [Finding(what="generation", found=str(cache), remedy=remedy, is_needed=False)]
 
 
 def prompts(settings: Settings) -> list[Finding]:
@@ -55,6 +69,7 @@ def _rows(settings: Settings, source: str, split: str, most_rows: int) -> list[P
         split=split,
         prompt_field=settings.data.prompt_field,
         id_field=settings.data.id_field,
+        system_prompt=settings.data.system_prompt,
         most_rows=most_rows,
     )
 
@@ -67,7 +82,11 @@ def _renderer(settings: Settings) -> PromptRenderer | None:
     if settings.rollout.engine == "simulated" and settings.model.path is None:
         return PromptRenderer(ByteTokenizer(), max_context_tokens=settings.model.max_context_tokens)
     fetch_config(name)
-    return PromptRenderer(load_tokenizer(name), max_context_tokens=settings.model.max_context_tokens)
+    return PromptRenderer(
+        load_tokenizer(name),
+        max_context_tokens=settings.model.max_context_tokens,
+        chat_template_kwargs=settings.model.chat_template_kwargs,
+    )
 
 
 def _dataset(

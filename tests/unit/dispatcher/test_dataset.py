@@ -99,3 +99,25 @@ def test_each_epoch_visits_every_prompt_once_in_an_order_of_its_own() -> None:
 def test_without_shuffling_the_file_gives_the_order() -> None:
     order = PromptOrder(num_prompts=3, seed=0, shuffle=False)
     assert [order.prompt_index(group) for group in range(5)] == [0, 1, 2, 0, 1]
+
+
+def test_a_system_prompt_comes_before_the_messages_of_prompts_that_have_none(tmp_path: Path) -> None:
+    own = [{"role": "system", "content": "own"}, {"role": "user", "content": "b"}]
+    lines = ({"prompt": "a"}, {"prompt": [{"role": "user", "content": "b"}]}, {"prompt": own})
+    path = written(tmp_path, *map(json.dumps, lines))
+    prompts = load_prompts(
+        str(path), split="train", prompt_field="prompt", id_field=None, system_prompt="be brief"
+    )
+
+    assert [json.loads(prompt.messages_json or "") for prompt in prompts] == [
+        [{"role": "system", "content": "be brief"}, {"role": "user", "content": "a"}],
+        [{"role": "system", "content": "be brief"}, {"role": "user", "content": "b"}],
+        own,
+    ]
+    assert all(prompt.text is None for prompt in prompts)
+
+
+def test_a_system_prompt_does_not_hide_what_is_wrong_with_a_prompt(tmp_path: Path) -> None:
+    path = written(tmp_path, '{"prompt": 3}')
+    with pytest.raises(DataError, match="line 1: field 'prompt' is neither"):
+        load_prompts(str(path), split="train", prompt_field="prompt", id_field=None, system_prompt="be brief")

@@ -60,6 +60,19 @@ def test_messages_go_through_the_chat_template(tmp_path: Path) -> None:
     assert [words[token] for token in renderer.token_ids(task)] == ["user", "1", "+", "2", "assistant"]
 
 
+def test_arguments_for_the_chat_template_reach_it(tmp_path: Path) -> None:
+    with_end = template.replace("assistant", "{{ 'minus' if thinking else 'assistant' }}")
+    tokenizer = load_tokenizer(str(save_word_tokenizer(tmp_path, chat_template=with_end)))
+    prompt = Prompt(prompt_id="0", messages_json=json.dumps([{"role": "user", "content": "1"}]))
+
+    def rendered(**arguments: bool) -> str:
+        renderer = PromptRenderer(tokenizer, max_context_tokens=64, chat_template_kwargs=arguments)
+        return str(tokenizer.decode(renderer.prompt_token_ids(prompt, 8)))
+
+    assert rendered(thinking=False).endswith("assistant")
+    assert not rendered(thinking=True).endswith("assistant")
+
+
 def test_messages_without_a_chat_template_are_refused(tmp_path: Path) -> None:
     renderer = PromptRenderer(load_tokenizer(str(save_word_tokenizer(tmp_path))), max_context_tokens=64)
     messages = json.dumps([{"role": "user", "content": "1"}])

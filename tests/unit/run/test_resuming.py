@@ -30,16 +30,16 @@ def changes(ledger: LedgerBuilder, **wanted: object) -> dict[str, object]:
 
 def test_only_what_differs_from_what_is_in_force_is_a_change() -> None:
     ledger = LedgerBuilder()
-    assert changes(ledger, optimizer__learning_rate=3e-4, groups__group_size=8) == {}
+    assert changes(ledger, optimizer__learning_rate=1e-6, groups__group_size=8) == {}
     assert changes(ledger, optimizer__learning_rate=1e-4) == {"optimizer.learning_rate": 1e-4}
     ledger.amend('{"optimizer.learning_rate": 0.0001}')
     assert changes(ledger, optimizer__learning_rate=1e-4) == {}
-    assert changes(ledger, optimizer__learning_rate=3e-4) == {"optimizer.learning_rate": 3e-4}
+    assert changes(ledger, optimizer__learning_rate=1e-6) == {"optimizer.learning_rate": 1e-6}
 
 
 def test_beside_another_algorithm_everything_that_is_said_of_it_counts() -> None:
     ledger = LedgerBuilder()
-    told = changes(ledger, algorithm__type="gspo", algorithm__clip_low=0.2, optimizer__learning_rate=3e-4)
+    told = changes(ledger, algorithm__type="gspo", algorithm__clip_low=0.2, optimizer__learning_rate=1e-6)
     assert told == {"algorithm.type": "gspo", "algorithm.clip_low": 0.2}
     assert changes(ledger, algorithm__type="grpo", algorithm__clip_low=0.2) == {}
 
@@ -63,7 +63,7 @@ def test_settings_that_contradict_others_of_the_run_are_refused() -> None:
 def test_nothing_of_a_run_that_is_over_changes() -> None:
     ledger = LedgerBuilder()
     ledger.close()
-    assert changes(ledger, optimizer__learning_rate=3e-4) == {}
+    assert changes(ledger, optimizer__learning_rate=1e-6) == {}
     with pytest.raises(ConfigError, match="run first is over"):
         changes(ledger, optimizer__learning_rate=1e-4)
 

@@ -42,7 +42,7 @@ def test_each_revision_adds_to_those_before(ledger: LedgerBuilder) -> None:
         settings = settings_in_force(Settings(), ledger.state.changed_settings(revision))
         rates.append(settings.optimizer.learning_rate)
         steps.append(settings.run.num_steps)
-    assert rates == [3e-4, 1e-4, 2e-4]
+    assert rates == [1e-6, 1e-4, 2e-4]
     assert steps == [60, 60, 80]
 
 
