@@ -15,7 +15,11 @@ if TYPE_CHECKING:
 @click.command()
 @common_options
 def doctor(options: RunRequest) -> int:
-    """Check Python, packages, Java, ports, disk and the broker; exit status 1 if something needed is missing."""
+    """Check Python, packages, Java, ports, disk, memory, GPUs and the broker; exit status 1 if something is missing.
+
+    With --config also what `rollog up` looks at before a run: model, data, prompts, reward function, stores, and
+    whether memory and disk have room for that model.
+    """
     from rollog.run.machine_check import look  # noqa: PLC0415  # help needs no Kafka
 
     failed = False

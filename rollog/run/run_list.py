@@ -13,6 +13,7 @@ from rollog.kernel.broker.topics import RunTopics
 from rollog.kernel.errors import BrokerTimeout, LedgerError, RollogError, TopicMismatch
 from rollog.kernel.printable import printable
 from rollog.kernel.runs import read_runs
+from rollog.kernel.sizes import readable_bytes
 from rollog.run.disk_use import bytes_of_run
 from rollog.run.relocation import at_home
 from rollog.settings.in_force import num_steps_in_force
@@ -63,7 +64,7 @@ def run_table(runs: Sequence[ListedRun]) -> list[str]:
             run.state,
             f"{run.steps}/{run.num_steps}",
             _change(run.held_out_before, run.held_out_after),
-            _bytes(run.bytes_here),
+            readable_bytes(run.bytes_here),
             run.begun.strftime("%Y-%m-%d %H:%M"),
             run.weights_uri,
         )
@@ -131,12 +132,3 @@ def _change(before: float | None, after: float | None) -> str:
 
 def _figure(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
-
-
-def _bytes(count: int) -> str:
-    size = float(count)
-    for unit in ("B", "KB", "MB"):
-        if size < 1000:  # noqa: PLR2004 - the next unit
-            return f"{size:.0f} {unit}"
-        size /= 1000
-    return f"{size:.1f} GB"

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from rollog.kernel.errors import ConfigError, RollogError
 from rollog.run.finding import Finding
 from rollog.run.preflight import places, prompts, rewards
+from rollog.run.preflight.room import room
 from rollog.settings.settings import check_files
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ def look_at(settings: Settings, home: Path, *, limit_seconds: float = most_secon
     checks = [
         _Check({"state directory": lambda: places.state_directory(home)}),
         _Check({"weights store": lambda: places.weights_store(settings, home)}),
+        _Check({"room": lambda: room(settings, home)}),
         # One after the other: transformers, which both need, cannot be imported by two threads at once.
         _Check({"model": lambda: prompts.model(settings), "prompts": lambda: prompts.prompts(settings)}),
         _Check({"reward function": lambda: rewards.one_call(settings)}),
