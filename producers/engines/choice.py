@@ -53,6 +53,7 @@ def make_engine(model: ModelConfig, rollout: RolloutConfig, seed: int, home: Pat
         max_context_tokens=model.max_context_tokens,
         capacity=rollout.capacity,
         kv_cache_bytes=_kv_cache_bytes(model, rollout),
+        gpu_memory_share=rollout.gpu_memory_share,
         num_threads=engine_threads(rollout),
         seed=seed,
         engine_args=rollout.engine_args,

@@ -91,6 +91,7 @@ class VllmEngine:
         max_context_tokens: int = 2048,
         capacity: int = 64,
         kv_cache_bytes: int | None = 64 << 20,
+        gpu_memory_share: float | None = None,
         num_threads: int = 1,
         seed: int = 0,
         engine_args: Mapping[str, str | int | float | bool] | None = None,
@@ -101,6 +102,7 @@ class VllmEngine:
         self._max_context_tokens = max_context_tokens
         self._capacity = capacity
         self._kv_cache_bytes = kv_cache_bytes
+        self._gpu_memory_share = gpu_memory_share
         self._num_threads = num_threads
         self._seed = seed
         self._engine_args = dict(engine_args or {})
@@ -276,6 +278,8 @@ class VllmEngine:
         }
         if self._kv_cache_bytes is not None:
             settings["kv_cache_memory_bytes"] = self._kv_cache_bytes
+        if self._gpu_memory_share is not None and not on_cpu:
+            settings["gpu_memory_utilization"] = self._gpu_memory_share
         if on_cpu:
             settings |= {
                 "enforce_eager": True,

@@ -33,6 +33,7 @@ def up(options: RunRequest, num_workers: int, plain: bool, preflight: bool) -> i
     from rollog.run.connection import connect, embedded_unless_named  # noqa: PLC0415
     from rollog.run.creation import complete, create_run, refuse_taken_name  # noqa: PLC0415
     from rollog.run.local_run import run_here  # noqa: PLC0415
+    from rollog.run.placement import placed_here  # noqa: PLC0415
     from rollog.run.preflight import refuse_what_cannot_run  # noqa: PLC0415
     from rollog.run.preparation import report_preparation, say, warn  # noqa: PLC0415
 
@@ -40,6 +41,7 @@ def up(options: RunRequest, num_workers: int, plain: bool, preflight: bool) -> i
     is_terminal = sys.stdout.isatty() and not plain
     settings = options.settings()
     if preflight:
+        placed_here(settings, num_workers)
         say("looking at model, data, reward function and stores")
         refuse_what_cannot_run(settings, options.home, warn)
     with embedded_unless_named(settings.broker, options.home, say) as kafka:

@@ -16,17 +16,22 @@ from rollog.kernel.logs import get_logger
 from rollog.kernel.machine import num_processors
 from rollog.kernel.processes import exists
 from rollog.kernel.signals import StopSignals
+from rollog.run.placement import placed_here
 from rollog.run.restart_policy import Exit, Restart, RestartPolicy, decide
 from rollog.run.supervisor import RoleSpec, Supervisor
 from rollog.run.supervisor_lock import sole_supervisor
 from rollog.run.watching import Outcome, logging_beside, tick_seconds, watcher_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from rollog.kernel.broker.ports import Broker
+    from rollog.run.placement import Placement
     from rollog.run.watching import Watcher
     from rollog.settings.settings import Settings
+
+    Placed = tuple[Placement, Sequence[str]]
 
 log = get_logger("up")
 
@@ -52,8 +57,12 @@ def role_specs(
     *,
     flags: RoleFlags = RoleFlags(),
 ) -> list[RoleSpec]:
-    """Dispatcher, rollout workers and trainer of a run, in the order in which they are stopped."""
-    shared = _shared_threads(settings, num_workers)
+    """Dispatcher, rollout workers and trainer of a run, in the order in which they are stopped.
+
+    Raises ConfigError where this machine has GPUs, and too few for them.
+    """
+    threads = _shared_threads(settings, num_workers)
+    placed = placed_here(settings, num_workers)
     workers = [(f"rollout-{number}", "rollout", 2 + number) for number in range(num_workers)]
     return [
         RoleSpec(
@@ -64,11 +73,13 @@ def role_specs(
                 *("--run", settings.run_name, "--broker", address, "--home", str(home)),
                 *("--set", f"run.prefix={settings.run.prefix}"),
                 *flags.common,
-                *(("--name", name, *shared) if kind == "rollout" else ()),
+                *(("--name", name, *threads) if kind == "rollout" else ()),
+                *_memory_share(settings, placed, kind, index),
                 *(flags.trainer if kind == "train" else ()),
                 *_metrics_port(settings.metrics.port, index),
             ),
             log_path=logs / f"{name}.log",
+            environment=_devices(placed, kind, index),
         )
         for name, kind, index in (("dispatcher", "dispatch", 0), *workers, ("trainer", "train", 1))
     ]
@@ -206,6 +217,23 @@ class BrokerKeeper:
         except BrokerError as error:
             # It cannot come back while that is so, however often it is started.
             raise ChildFailed(f"the embedded broker does not start again: {error}") from error
+
+
+def _devices(placed: Placed | None, kind: str, index: int) -> dict[str, str]:
+    """What shows a role the devices that it has, and the dispatcher none."""
+    if placed is None:
+        return {}
+    placement, names = placed
+    devices = {"train": placement.trainer, "rollout": placement.workers[max(0, index - 2)]}.get(kind, ())
+    return {"CUDA_VISIBLE_DEVICES": ",".join(names[device] for device in devices)}
+
+
+def _memory_share(settings: Settings, placed: Placed | None, kind: str, index: int) -> tuple[str, ...]:
+    is_chosen = settings.rollout.gpu_memory_share or "gpu_memory_utilization" in settings.rollout.engine_args
+    if placed is None or kind != "rollout" or is_chosen:
+        return ()
+    share = placed[0].memory_shares[index - 2]
+    return () if share is None else ("--set", f"rollout.gpu_memory_share={share}")
 
 
 def _shared_threads(settings: Settings, num_workers: int) -> tuple[str, ...]:

@@ -145,6 +145,9 @@ class RolloutConfig(Section):
     """Memory for attention state (vLLM). Left out: on a CPU room for `capacity` sequences of
     `model.max_context_tokens`, at most a quarter of the free memory; on a GPU what `gpu_memory_utilization` leaves.
     The worker logs how many sequences fit."""
+    gpu_memory_share: Annotated[Annotated[float, Field(gt=0, le=1)] | None, PER_MACHINE] = None
+    """Share of a GPU's memory that vLLM takes; left out, what `rollog up` finds to fit ([placement]), else vLLM's own
+    choice."""
     num_threads: Annotated[Annotated[int, Field(ge=1)] | None, PER_MACHINE] = None
     """CPU threads of the engine; left out, half of the machine's processors, which the workers of a `rollog up`
     share."""

@@ -102,3 +102,17 @@ class SupervisionConfig(Section):
     """Pause before the first restart; each one within the window doubles it."""
     longest_delay_seconds: Annotated[float, Field(ge=0), PER_MACHINE] = 15.0
     """Longest pause before a restart."""
+
+
+class PlacementConfig(Section):
+    """Which GPUs of this machine `rollog up` gives to trainer and workers; counts only where there is one."""
+
+    trainer: Annotated[tuple[int, ...], PER_MACHINE] = ()
+    """Devices of the trainer's ranks, counted from 0 among those that CUDA shows; left out, the first ones."""
+    workers: Annotated[tuple[tuple[int, ...], ...], PER_MACHINE] = ()
+    """Devices of each worker; left out, those behind the trainer's, as many for each as
+    `rollout.engine_args.tensor_parallel_size` says."""
+    share: Annotated[bool, PER_MACHINE] = False
+    """Whether trainer and workers may share devices where there are too few; with a single device they always do."""
+    trainer_memory_share: Annotated[float, Field(gt=0, lt=0.9), PER_MACHINE] = 0.5
+    """Share of a device's memory that is left to the trainer where workers share the device with it."""

@@ -28,6 +28,7 @@ from rollog.settings.run import (
     BrokerConfig,
     MetricsConfig,
     ModelConfig,
+    PlacementConfig,
     RunConfig,
     SupervisionConfig,
     WeightsConfig,
@@ -61,6 +62,7 @@ class Settings(Section):
     optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
     trainer: TrainerConfig = Field(default_factory=TrainerConfig)
     supervision: SupervisionConfig = Field(default_factory=SupervisionConfig)
+    placement: PlacementConfig = Field(default_factory=PlacementConfig)
 
     @model_validator(mode="after")
     def _sections_agree(self) -> Self:

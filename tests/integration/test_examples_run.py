@@ -46,11 +46,19 @@ def home(tmp_path: Path, cache_directory: Path) -> Path:
     return tmp_path / "home"
 
 
-@pytest.mark.parametrize("name", ["huggingface_model", "chat_dataset", "one_gpu"])
+fewer = {
+    "gpu_80gb": ("groups.groups_per_batch=4",),
+    # Two ranks that are gloo's on a CPU; ZeRO 3 is tried in tests/integration/test_several_ranks.py.
+    "eight_gpus": ("groups.groups_per_batch=4", "trainer.num_ranks=2"),
+}
+
+
+@pytest.mark.parametrize("name", ["huggingface_model", "chat_dataset", "one_gpu", "gpu_80gb", "eight_gpus"])
 def test_an_example_runs(name: str, home: Path, tmp_path: Path) -> None:
     pytest.importorskip("vllm", reason="vLLM is not installed")
     model = save_stand_in(tmp_path / "model")
-    summary = run_up(root, root / "examples" / f"{name}.toml", home, f"model.path={model}")
+    path = root / "examples" / f"{name}.toml"
+    summary = run_up(root, path, home, f"model.path={model}", *fewer.get(name, ()))
     assert (summary["steps"], summary["closed"]) == (2, True)
 
 

@@ -28,7 +28,7 @@ def save_stand_in(directory: Path) -> Path:
     bytes_alone = Tokenizer(BPE(vocab=numbered, merges=[]))
     bytes_alone.pre_tokenizer = ByteLevel(add_prefix_space=False)
     bytes_alone.decoder = ByteLevelDecoder()
-    tokenizer = PreTrainedTokenizerFast(
+    tokenizer = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=bytes_alone,
         eos_token="<|endoftext|>",
         pad_token="<|endoftext|>",

@@ -136,7 +136,8 @@ def test_doctor_looks_at_this_machine(tmp_path: Path) -> None:
     ended = rollog("doctor", cwd=tmp_path)
 
     assert "Python: 3." in ended.stdout
-    assert "disk under" in ended.stdout
+    assert "disk of " in ended.stdout
+    assert "processors, " in ended.stdout
     assert "broker: none named or running" in ended.stdout
 
 

@@ -65,9 +65,10 @@ def test_the_roles_of_a_run_may_differ_in_these_keys_and_no_others() -> None:
         | keys("model", "path tokenizer")
         | keys(
             "rollout",
-            "capacity engine engine_args heartbeat_seconds kv_cache_bytes load_attempts max_in_flight_bytes "
-            "max_resumes num_threads reload",
+            "capacity engine engine_args gpu_memory_share heartbeat_seconds kv_cache_bytes load_attempts "
+            "max_in_flight_bytes max_resumes num_threads reload",
         )
+        | keys("placement", "share trainer trainer_memory_share workers")
         | keys("supervision", "first_delay_seconds longest_delay_seconds max_restarts window_seconds")
         | keys("trainer", "activation_checkpointing num_threads rank_timeout_seconds")
         | {"weights.uri"}

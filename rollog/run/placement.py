@@ -1,0 +1,144 @@
+"""Which GPUs of this machine trainer and workers get.
+
+Each gets devices of its own where there are enough: the trainer the first ones, one per rank, then each worker as many
+as vLLM's tensor parallel size says. Sharing a device is done only where `placement.share` says so, or there is only
+one; then workers get shares of its memory that fit beside the trainer's.
+
+    devices   ranks   workers   each   trainer   workers      share of the memory for vLLM
+    0         1       1         1      -         -            (no GPU: nothing is placed)
+    1         1       1         1      0         0            0.9 - 0.5 = 0.4
+    2         1       1         1      0         1            vLLM's own choice
+    8         2       3         2      0 1       2 3  4 5  6 7
+    2         1       2         1      refused, or with placement.share: 0 | 0, 1 | 0.4, 0.9
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rollog.kernel.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from rollog.settings.run import PlacementConfig
+    from rollog.settings.settings import Settings
+
+_usable = 0.9
+"""Of a device's memory; vLLM's own choice for a device that it has alone."""
+_device_files = ("/dev/nvidia0", "/dev/dxg")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Devices by their place in the list of those that this process sees.
+
+    `memory_shares` has a share for each worker, None where vLLM's own choice is right.
+    """
+
+    trainer: tuple[int, ...]
+    workers: tuple[tuple[int, ...], ...]
+    memory_shares: tuple[float | None, ...]
+
+
+def placed_here(settings: Settings, num_workers: int) -> tuple[Placement, Sequence[str]] | None:
+    """Where `rollog up` starts its roles, and the names of the devices; None without a GPU. Raises ConfigError."""
+    names = visible_devices(os.environ)
+    if not names:
+        return None
+    placement = place(
+        len(names),
+        num_ranks=settings.trainer.num_ranks,
+        num_workers=num_workers,
+        devices_per_worker=int(settings.rollout.engine_args.get("tensor_parallel_size", 1)),
+        config=settings.placement,
+    )
+    return placement, names
+
+
+def visible_devices(environment: Mapping[str, str]) -> list[str]:
+    """Names of the devices that CUDA shows this process, as CUDA_VISIBLE_DEVICES takes them."""
+    if "CUDA_VISIBLE_DEVICES" in environment:
+        return [name.strip() for name in environment["CUDA_VISIBLE_DEVICES"].split(",") if name.strip()]
+    if not any(Path(path).exists() for path in _device_files):
+        return []
+    import torch  # noqa: PLC0415  # seconds, which only a machine with a GPU has to spend
+
+    return [str(number) for number in range(torch.cuda.device_count())]
+
+
+def place(
+    num_devices: int, *, num_ranks: int, num_workers: int, devices_per_worker: int, config: PlacementConfig
+) -> Placement:
+    """Devices for everybody. Raises ConfigError where there are too few, or the settings name others."""
+    trainer = config.trainer or tuple(range(min(num_ranks, num_devices)))
+    if len(set(trainer)) < num_ranks:
+        raise ConfigError(
+            f"trainer.num_ranks = {num_ranks} needs as many devices, there are {len(set(trainer))}: lower it, or name "
+            "devices in placement.trainer"
+        )
+    workers = config.workers or _devices_of_workers(
+        num_devices, len(trainer), num_workers, devices_per_worker, may_share=config.share or num_devices == 1
+    )
+    _check_named(num_devices, num_workers, devices_per_worker, trainer, workers)
+    return Placement(
+        trainer=trainer, workers=workers, memory_shares=_shares(trainer, workers, config.trainer_memory_share)
+    )
+
+
+def _devices_of_workers(
+    num_devices: int, num_taken: int, num_workers: int, each: int, *, may_share: bool
+) -> tuple[tuple[int, ...], ...]:
+    needed = num_taken + num_workers * each
+    if needed <= num_devices:
+        begins = range(num_taken, needed, each)
+        return tuple(tuple(range(begin, begin + each)) for begin in begins)
+    if not may_share or each > num_devices:
+        raise ConfigError(
+            f"{num_devices} GPUs are too few: {num_taken} for the trainer and {each} for each of {num_workers} workers "
+            f"make {needed}; start fewer with --workers, set placement.share = true, or lower "
+            "rollout.engine_args.tensor_parallel_size"
+        )
+    # From the last device on: the trainer has the first ones.
+    return tuple(
+        tuple((num_devices - 1 - worker * each - part) % num_devices for part in range(each))
+        for worker in range(num_workers)
+    )
+
+
+def _check_named(
+    num_devices: int,
+    num_workers: int,
+    each: int,
+    trainer: tuple[int, ...],
+    workers: tuple[tuple[int, ...], ...],
+) -> None:
+    named = {*trainer, *(device for devices in workers for device in devices)}
+    if unknown := sorted(device for device in named if not 0 <= device < num_devices):
+        raise ConfigError(
+            f"[placement] names device {unknown[0]}; this process sees devices 0 to {num_devices - 1}"
+        )
+    if len(workers) != num_workers:
+        raise ConfigError(
+            f"placement.workers has devices for {len(workers)} workers, but {num_workers} are started: see --workers"
+        )
+    if wrong := [devices for devices in workers if len(set(devices)) != each]:
+        raise ConfigError(
+            f"placement.workers gives {list(wrong[0])} to one worker, which takes {each} (tensor_parallel_size)"
+        )
+
+
+def _shares(
+    trainer: tuple[int, ...], workers: tuple[tuple[int, ...], ...], for_trainer: float
+) -> tuple[float | None, ...]:
+    crowd = Counter(device for devices in workers for device in devices)
+
+    def share(device: int) -> float:
+        return (_usable - for_trainer * (device in trainer)) / crowd[device]
+
+    least = [min(map(share, devices)) for devices in workers]
+    return tuple(None if found == _usable else round(found, 3) for found in least)
