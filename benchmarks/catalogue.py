@@ -53,6 +53,7 @@ experiments: Mapping[str, Experiment] = {
         question="how long `rollog verify` takes, and whether it raises false alarms", minutes=7
     ),
     "data_plane": Experiment(question="what samples cost on their way through the log", minutes=1),
+    "picture": Experiment(question="a run whose trainer, worker and broker are killed, drawn", minutes=2),
     "demo": Experiment(question="what the demo learns, and how long a step takes", minutes=5),
 }
 

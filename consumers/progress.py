@@ -256,7 +256,12 @@ class ProgressFold:
             roles=self.listener.present(now),
             standing_still=""
             if self.ledger.is_closed
-            else self.listener.sentence(self.ledger.version, now, has_worker=bool(self.workers)),
+            else self.listener.sentence(
+                self.ledger.version,
+                now,
+                has_worker=bool(self.workers),
+                starting=next((worker.phase for worker in self.workers.values() if worker.phase), ""),
+            ),
         )
 
 

@@ -76,8 +76,11 @@ class Listener:
         """Hear that a role has ended by itself."""
         self._left.add(role)
 
-    def sentence(self, version: int, now: float, *, has_worker: bool) -> str:
-        """What is to be said of a run that is not closed, and at `version`; empty while it goes on."""
+    def sentence(self, version: int, now: float, *, has_worker: bool, starting: str = "") -> str:
+        """What is to be said of a run that is not closed, and at `version`; empty while it goes on.
+
+        `starting` is what a worker does before it serves.
+        """
         for role in (RunRole.TRAINER, RunRole.DISPATCHER):
             if role in self._heard and now - self._heard[role][1] > silent_seconds:
                 return absent_role(role, now - self._heard[role][1], was_heard=True).sentence
@@ -89,6 +92,8 @@ class Listener:
         usual = self._pace.usual_seconds
         compared = "" if usual is None else f" (usual {usual:.1f} s)"
         cause = self._cause(version, now, has_worker=has_worker)
+        if cause == _unexplained and starting:
+            cause = f"a worker is {starting}"
         return f"no step for {self._pace.waited(now):.0f} s{compared}: {cause}"
 
     def _cause(self, version: int, now: float, *, has_worker: bool) -> str:

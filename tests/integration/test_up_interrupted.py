@@ -104,7 +104,7 @@ def test_in_the_middle_of_training(terminal: Terminal, small_run: list[str], cac
 
     assert terminal.status() == 130
     check_nothing_is_left(terminal)
-    assert "the run is not over" in terminal.told()
+    assert "run interrupted is not over" in terminal.told()
     assert check_log_can_be_read(terminal, cache_directory) >= 2
 
 

@@ -119,6 +119,18 @@ def test_words_of_an_earlier_version_are_not_shown() -> None:
     assert "look into their logs" in said
 
 
+def test_a_worker_that_starts_is_named_where_nobody_says_more() -> None:
+    watched = Watched()
+    watched.run.genesis()
+    watched.after(30, trainer(version=0), dispatcher(version=0))
+    starting = WorkerStatus(
+        worker_id="v", state=WorkerState.STARTING, capacity=4, phase="starting its engine"
+    )
+    watched.run.write(topics.workers, starting, key=b"v")
+    said = watched.after(32, trainer(version=0), dispatcher(version=0)).standing_still
+    assert said == "no step for 61 s: a worker is starting its engine"
+
+
 def test_the_usual_distance_is_that_of_the_brokers_append_times() -> None:
     listener = Listener(begun_at=0.0)
     ledger = LedgerBuilder()
