@@ -160,3 +160,26 @@ def sources() -> dict[Path, str]:
 def is_setting(section: str, key: str) -> bool:
     declared = Settings.model_fields.get(section)
     return declared is not None and key in getattr(declared.annotation, "model_fields", {})
+
+
+def test_messages_quoted_in_troubleshooting_are_those_of_the_code() -> None:
+    text = (root / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+    quoted = [
+        message
+        for cell in re.findall(r"^\| ([^|]*) \|", text, flags=re.MULTILINE)
+        for message in re.findall(r"`([^`]+)`", cell)
+        if " " in message
+    ]
+    assert len(quoted) > 40
+    said = everything_said()
+    for message in quoted:
+        for part in re.split(r"\.\.\.|'|\d+|\b[A-Z]{3,}\b", message):
+            assert part.strip(" ,;:") in said, (message, part)
+
+
+@cache
+def everything_said() -> str:
+    """The code's text, with literals that stand one after the other joined, and that of the Makefile."""
+    code = "\n".join(sources().values())
+    joined = re.sub(r'"\s*\n\s*f?"', "", code)
+    return joined + (root / "Makefile").read_text(encoding="utf-8")
