@@ -32,8 +32,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
             if (path := _outside(folder, target, docs))
         }
     for path in sorted(wanted):
-        uri = f"{_folder}/{path.relative_to(docs.parent).as_posix()}"
-        files.append(File.generated(config, uri, abs_src_path=str(path)))
+        files.append(File.generated(config, _uri(path, docs), abs_src_path=str(path)))
     return files
 
 
@@ -46,11 +45,7 @@ def on_page_markdown(markdown: str, /, *, page: Page, config: MkDocsConfig, file
 
     def rewritten(match: re.Match[str]) -> str:
         path = _outside(folder, match[2], docs)
-        return (
-            match[0]
-            if path is None
-            else f"{match[1]}{up}{_folder}/{path.relative_to(docs.parent).as_posix()}"
-        )
+        return match[0] if path is None else f"{match[1]}{up}{_uri(path, docs)}"
 
     return _link.sub(rewritten, markdown)
 
@@ -60,3 +55,9 @@ def _outside(folder: Path, target: str, docs: Path) -> Path | None:
     path = (folder / target).resolve()
     is_ours = path.is_file() and path.is_relative_to(docs.parent) and not path.is_relative_to(docs)
     return path if is_ours else None
+
+
+def _uri(path: Path, docs: Path) -> str:
+    """Its place in the site. Markdown is shown as text there: as a page it would lack its own surroundings."""
+    ending = ".txt" if path.suffix == ".md" else ""
+    return f"{_folder}/{path.relative_to(docs.parent).as_posix()}{ending}"

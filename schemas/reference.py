@@ -70,7 +70,14 @@ with zipfile.ZipFile("tests/data/recorded/run.zip") as archive:
                 sample = decode(record["value"])
                 token_ids = struct.unpack(f"<{len(sample['token_ids']) // 4}i", sample["token_ids"])
                 versions = [segment["version"] for segment in sample["segments"]]
-                print(record["offset"], sample["sample_id"], sample["reward"], versions, len(token_ids), "tokens")
+                print(
+                    record["offset"],
+                    sample["sample_id"],
+                    sample["reward"],
+                    versions,
+                    len(token_ids),
+                    "tokens",
+                )
 ```
 
 Run in the root of the repository it prints a line for each sample, 40 in all. The first is
