@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -96,6 +97,20 @@ def test_commands_named_in_the_text_exist(page: Path) -> None:
             assert name in cli.commands, text
             command = cli.commands[name]
             assert not isinstance(command, click.Group) or following in {None, *command.commands}, text
+
+
+@every_page
+def test_options_in_shell_blocks_exist(page: Path) -> None:
+    blocks = re.findall(r"```sh\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    lines = "".join(blocks).replace("\\\n", " ").splitlines()
+    for line in lines:
+        words = shlex.split(line, comments=True)
+        if not words or words.pop(0).removeprefix(".venv/bin/") != "rollog":
+            continue
+        command: click.Command = cli
+        while isinstance(command, click.Group) and words and words[0] in command.commands:
+            command = command.commands[words.pop(0)]
+        command.make_parser(click.Context(command)).parse_args(words)  # raises NoSuchOption
 
 
 @every_page
