@@ -22,6 +22,8 @@ CANDIDATES := $(PYTHON) python3.12 python3.11 python3 python /usr/bin/python3.12
 CPU := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1 \
 	HF_HUB_DISABLE_TELEMETRY=1 VLLM_NO_USAGE_STATS=1 DO_NOT_TRACK=1
 PYTEST := $(CPU) $(BIN)/python -m pytest
+# The theme names its successor at every build; this leaves it out.
+MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
 ORDINARY := -m "not docker and not gpu and not slow"
 # A file's tests stay in one process: they share an engine or a broker that takes long to start.
 # One more than the two cores, because many tests wait for processes of their own.
@@ -30,7 +32,7 @@ TEST_PROCESSES ?= 3
 PARALLEL := -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check test coverage test-slow test-docker bench lock clean
+.PHONY: help setup demo check docs test coverage test-slow test-docker bench lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do \
@@ -41,13 +43,18 @@ setup: $(STAMP) ## install everything into .venv (once)
 demo: setup ## train the demo's model on this machine with real parts
 	$(BIN)/rollog up
 
-check: setup ## lint, format, types, layers, schemas
+check: setup docs ## lint, format, types, layers, schemas, documentation
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/mypy tests
+	$(BIN)/mypy infra/site_hooks.py
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python -m schemas.compatibility
+
+# Without --quiet, which keeps warnings from --strict, too.
+docs: setup ## build the documentation into build/site; a link or anchor that leads nowhere is an error
+	$(MKDOCS) build --strict
 
 test: setup ## run the fast tests, which need no container engine and no accelerator
 	$(PYTEST) $(ORDINARY) $(PARALLEL) --durations=15

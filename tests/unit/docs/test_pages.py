@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,15 +23,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 root = Path(__file__).parents[3]
-pages = [root / "README.md", *sorted((root / "docs").glob("*.md"))]
-every_page = pytest.mark.parametrize("page", pages, ids=lambda page: page.name)
+pages = [root / "README.md", *sorted((root / "docs").rglob("*.md"))]
+every_page = pytest.mark.parametrize("page", pages, ids=lambda page: page.relative_to(root).as_posix())
 packages = ("schemas", "rollog", "producers", "consumers", "trainer", "benchmarks")
 file_suffixes = ("json", "lock", "log", "md", "py", "toml")
 
 
 def prose(page: Path) -> str:
-    """A page without its code blocks."""
-    return re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    """A page without its code blocks, and without the first column of tables that begin with other people's words."""
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    return re.sub(r"^\| [^|]*\|", "|", text, flags=re.MULTILINE) if page.name == "coming-from.md" else text
 
 
 def code_words(page: Path) -> Iterator[str]:
@@ -98,6 +100,20 @@ def test_commands_named_in_the_text_exist(page: Path) -> None:
 
 
 @every_page
+def test_options_in_shell_blocks_exist(page: Path) -> None:
+    blocks = re.findall(r"```sh\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    lines = "".join(blocks).replace("\\\n", " ").splitlines()
+    for line in lines:
+        words = shlex.split(line, comments=True)
+        if not words or words.pop(0).removeprefix(".venv/bin/") != "rollog":
+            continue
+        command: click.Command = cli
+        while isinstance(command, click.Group) and words and words[0] in command.commands:
+            command = command.commands[words.pop(0)]
+        command.make_parser(click.Context(command)).parse_args(words)  # raises NoSuchOption
+
+
+@every_page
 def test_experiments_named_in_the_text_exist(page: Path) -> None:
     named = re.findall(r"python -m benchmarks\.(\w+)", page.read_text(encoding="utf-8"))
     assert set(named) - {"NAME"} <= set(experiments)
@@ -159,3 +175,26 @@ def sources() -> dict[Path, str]:
 def is_setting(section: str, key: str) -> bool:
     declared = Settings.model_fields.get(section)
     return declared is not None and key in getattr(declared.annotation, "model_fields", {})
+
+
+def test_messages_quoted_in_troubleshooting_are_those_of_the_code() -> None:
+    text = (root / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+    quoted = [
+        message
+        for cell in re.findall(r"^\| ([^|]*) \|", text, flags=re.MULTILINE)
+        for message in re.findall(r"`([^`]+)`", cell)
+        if " " in message
+    ]
+    assert len(quoted) > 40
+    said = everything_said()
+    for message in quoted:
+        for part in re.split(r"\.\.\.|'|\d+|\b[A-Z]{3,}\b", message):
+            assert part.strip(" ,;:") in said, (message, part)
+
+
+@cache
+def everything_said() -> str:
+    """The code's text, with literals that stand one after the other joined, and that of the Makefile."""
+    code = "\n".join(sources().values())
+    joined = re.sub(r'"\s*\n\s*f?"', "", code)
+    return joined + (root / "Makefile").read_text(encoding="utf-8")
