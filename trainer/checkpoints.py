@@ -49,6 +49,11 @@ class Checkpoint:
         """Name of its directory."""
         return self.directory.name
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether all its files are there."""
+        return all((self.directory / name).is_file() for name in self.files)
+
     def damage(self) -> str | None:
         """What is wrong with its files, if anything."""
         for name, sha256 in self.files.items():

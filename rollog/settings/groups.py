@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 _Share = Annotated[float, Field(ge=0, le=1)]
 _NumTokens = Annotated[float, Field(ge=0)]
 _untrained_batches = 20
+_least_untrained = 256
+"""A good policy answers most prompts rightly in every replica: of small batches many in a row may teach nothing."""
 
 
 class GroupConfig(Section):
@@ -60,15 +62,15 @@ class GroupConfig(Section):
     dead."""
     max_untrained_in_a_row: Annotated[Annotated[int, Field(ge=1)] | None, FIXED] = None
     """Groups closed one after the other, none of them trained, after which the run is given up: nothing can be learnt
-    from rewards that never vary, or that cannot be computed. Left out, those of 20 batches. Where no rollout of a run
-    has come to a reward, it is given up after its first batch, or 8 groups if these are more."""
+    from rewards that never vary, or that cannot be computed. Left out, those of 20 batches, at least 256. Where no
+    rollout of a run has come to a reward, it is given up after its first batch, or 8 groups if these are more."""
 
     @property
     def most_untrained_in_a_row(self) -> int:
         """`max_untrained_in_a_row`, or what it is where it is left out."""
         if self.max_untrained_in_a_row is not None:
             return self.max_untrained_in_a_row
-        return _untrained_batches * self.groups_per_batch
+        return max(_least_untrained, _untrained_batches * self.groups_per_batch)
 
     @property
     def num_replicas(self) -> int:

@@ -19,7 +19,7 @@ from support.small_training import (
 
 from rollog.kernel.broker.memory import MemoryBroker
 from rollog.kernel.broker.topics import RunTopics
-from rollog.kernel.errors import EngineError, LedgerError, WeightsError
+from rollog.kernel.errors import EngineError, Expired, LedgerError, WeightsError
 from rollog.kernel.metrics import Metrics
 from rollog.kernel.weights import WeightsStore
 from rollog.settings.training import TrainerConfig
@@ -187,6 +187,34 @@ def test_killed_around_the_commit_the_step_happened_once_or_not_at_all(
         turn_until_version(trainer, 2)
         train(run, trainer, 3)
     assert published(run) == weights_without_interruption(tmp_path, settings)
+
+
+class LateEngine(NaiveEngine):
+    """Loads a checkpoint that another trainer thins out at that moment, or that cannot be loaded at all."""
+
+    deletes = True
+
+    def load_checkpoint(self, directory: Path) -> None:
+        if self.deletes:
+            shutil.rmtree(directory)
+        raise FileNotFoundError(directory)
+
+
+def test_a_checkpoint_that_another_trainer_deletes_means_that_it_is_started_again(
+    run: FakeRun, settings: TrainerSettings
+) -> None:
+    with a_trainer(settings, run.broker) as trainer:
+        train(run, trainer, 1, 2)
+    late = LateEngine(optimizer=settings.optimizer, num_optimizer_steps=6)
+    late.deletes = False
+    with pytest.raises(FileNotFoundError):
+        a_trainer(settings, run.broker, late)
+    late = LateEngine(optimizer=settings.optimizer, num_optimizer_steps=6)
+    with pytest.raises(Expired, match="was deleted while it was loaded"):
+        a_trainer(settings, run.broker, late)
+    with a_trainer(settings, run.broker) as trainer:
+        train(run, trainer, 3)
+    assert len(published(run)) == 3
 
 
 def test_a_damaged_checkpoint_is_passed_over(run: FakeRun, settings: TrainerSettings) -> None:

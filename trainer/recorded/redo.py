@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from rollog.kernel.crash_points import CrashPoint, reach
-from rollog.kernel.errors import EngineError, LedgerError
+from rollog.kernel.errors import EngineError, Expired, LedgerError
 from rollog.settings.scopes import planning_keys
 from schemas import Step
 from trainer.checkpoints import usable_checkpoint
@@ -101,6 +101,7 @@ def restore(
     Raises:
         LedgerError: a checkpoint is of another history; the ledger or the notice of version 0 is missing.
         EngineError: the checkpoint does not hold the published weights, or the engine has other ranks than the run.
+        Expired: another trainer deleted the checkpoint meanwhile.
     """
     genesis = recording.genesis
     history = recording.history
@@ -119,11 +120,24 @@ def restore(
             )
         checkpoint = None
     if checkpoint is not None:
-        engine.load_checkpoint(checkpoint.directory)
+        _load(engine, checkpoint)
         sha256 = hashlib.sha256(engine.export_weights()).hexdigest()
         if sha256 != checkpoint.weights_sha256:
             raise EngineError(not_reproduced(recording, here, checkpoint.version, sha256, checkpoint.name))
     return checkpoint
+
+
+def _load(engine: TrainingEngine, checkpoint: Checkpoint) -> None:
+    try:
+        engine.load_checkpoint(checkpoint.directory)
+    except Exception as error:
+        # A trainer that still works keeps the newest few, and may have deleted this one while the engine started.
+        if checkpoint.is_whole:
+            raise
+        raise Expired(
+            f"checkpoint {checkpoint.directory} was deleted while it was loaded, as a trainer does that is at work: "
+            "start this one again, it begins from a newer one"
+        ) from error
 
 
 def redo_steps(

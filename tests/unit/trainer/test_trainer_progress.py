@@ -70,7 +70,8 @@ def test_one_rollout_with_a_reward_keeps_the_run_going() -> None:
 
 
 def test_left_out_the_limit_is_that_of_twenty_batches() -> None:
-    assert groups_config(groups_per_batch=3).most_untrained_in_a_row == 60
+    assert groups_config(groups_per_batch=30).most_untrained_in_a_row == 600
+    assert groups_config(groups_per_batch=3).most_untrained_in_a_row == 256
     assert groups_config(groups_per_batch=3, max_untrained_in_a_row=7).most_untrained_in_a_row == 7
 
 
