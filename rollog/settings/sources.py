@@ -56,6 +56,16 @@ class Layers:
         """Put the keys of a TOML file over what is there. Raises ConfigError where it cannot be read."""
         self.add_file(_read(config), str(config))
 
+    def add_mapping(self, sections: Mapping[str, Mapping[str, object]], name: str) -> None:
+        """Put `{"section": {"key": value}}` over what is there. Raises ConfigError for unknown keys."""
+        for section, keys in sections.items():
+            if not hasattr(keys, "items"):
+                raise ConfigError(
+                    f"{name}: {section} is no mapping of keys to values; give {{section: {{key: value}}}}"
+                )
+            for key, value in keys.items():
+                self.put((section, key), value, name)
+
     def add_environment(self, environment: Mapping[str, str]) -> None:
         """Put ROLLOG_<SECTION>__<KEY> variables over what is there."""
         for name in sorted(environment):
@@ -142,10 +152,16 @@ def load_settings(
     environment: Mapping[str, str] | None = None,
     assignments: Sequence[str] = (),
     with_demo: bool = True,
+    sections: Mapping[str, Mapping[str, object]] | None = None,
 ) -> Settings:
-    """Settings from all sources; without a file those of the demo are the base (unless not `with_demo`)."""
+    """Settings from all sources; without a file those of the demo are the base (unless not `with_demo`).
+
+    `sections` stand in place of a file.
+    """
     layers = Layers()
-    if config is not None:
+    if sections is not None:
+        layers.add_mapping(sections, "the settings given")
+    elif config is not None:
         layers.add_config(config)
     elif with_demo:
         layers.add_file(_demo_text(), "the demo's settings")
