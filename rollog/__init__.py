@@ -45,12 +45,13 @@ __all__ = [
     "up",
 ]
 
+if not TYPE_CHECKING:  # a type checker sees the names above, and no others
 
-def __getattr__(name: str) -> object:
-    """A public name. Raises AttributeError for any other."""
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module("rollog.api"), name)
+    def __getattr__(name: str) -> object:
+        """A public name. Raises AttributeError for any other."""
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(importlib.import_module("rollog.api"), name)
 
 
 def __dir__() -> list[str]:
