@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from support.threaded_run import make_model, make_prompts
+from support.terminal import sigint_heeded
+from support.threaded_run import make_model, make_prompts, small_settings
 
 if TYPE_CHECKING:
     from rollog.kernel.broker.embedded import EmbeddedKafka
@@ -125,3 +126,57 @@ def test_the_notebook_runs_from_its_first_cell_to_its_last(
     assert re.search(r"^trained +32$", said, flags=re.MULTILINE)
     assert "the audit finds nothing off" in said
     assert len(list(tmp_path.glob("*-model/*.safetensors"))) > 0
+
+
+endings = """
+import json, os, pathlib, signal, sys
+import rollog
+from support.loop_rewards import even_words
+
+def interrupt(step):
+    os.kill(os.getpid(), signal.SIGINT)
+
+def fail(step):
+    raise ValueError("enough")
+
+def children():
+    mine = []
+    for place in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            if (place / "stat").read_text().rpartition(")")[2].split()[1] == str(os.getpid()):
+                mine.append(place.name)
+        except OSError:
+            pass  # it has ended
+    return mine
+
+settings = json.loads(pathlib.Path("settings.json").read_text())
+stopped = rollog.up(settings, reward=even_words, on_step=interrupt)
+print("stopped", stopped.is_over, stopped.num_steps > 0, children())
+with stopped.open() as run:
+    print("kept", len(list(run.steps())) >= stopped.num_steps)
+try:
+    rollog.up(settings, reward=even_words, on_step=fail)
+except ValueError as error:
+    print("raised", error, children(), signal.getsignal(signal.SIGINT) is signal.default_int_handler)
+"""
+
+
+@pytest.mark.slow
+def test_an_interrupt_and_an_error_of_the_listener_end_every_process(
+    embedded_kafka: EmbeddedKafka, tmp_path: Path, cache_directory: Path
+) -> None:
+    settings = small_settings(tmp_path, "unnamed", run={"num_steps": 2000})
+    sections = settings.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
+    del sections["run"]["name"], sections["weights"], sections["reward"]["function"]
+    sections["broker"]["bootstrap_servers"] = embedded_kafka.address
+    (tmp_path / "settings.json").write_text(json.dumps(sections))
+    with sigint_heeded():
+        said = told(
+            "-c",
+            endings,
+            cwd=tmp_path,
+            home=tmp_path / "home",
+            cache_directory=cache_directory,
+            environment={"PYTHONPATH": f"{root}{os.pathsep}{root / 'tests'}"},
+        )
+    assert said.splitlines()[-3:] == ["stopped False True []", "kept True", "raised enough [] True"]
