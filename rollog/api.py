@@ -40,7 +40,7 @@ from rollog.run.summary import summarize, write_summary
 from rollog.run.whole_run import Audience, whole_run
 from rollog.settings.changes import as_text
 from rollog.settings.settings import Settings
-from rollog.settings.sources import load_settings
+from rollog.settings.sources import key_paths, load_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -72,6 +72,7 @@ __all__ = [
 log = get_logger("api")
 
 _poll_seconds = 0.25
+_origin = "the settings given"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,7 +171,7 @@ class Run:
 
 
 def up(
-    settings: Mapping[str, Mapping[str, object]] | str | Path | None = None,
+    settings: Mapping[str, object] | str | Path | None = None,
     *,
     name: str | None = None,
     reward: Callable[..., object] | str | None = None,
@@ -233,7 +234,7 @@ def open_run(
     home: str | Path | None = None,
     broker: str | None = None,
     archive: str | Path | None = None,
-    settings: Mapping[str, Mapping[str, object]] | None = None,
+    settings: Mapping[str, object] | None = None,
 ) -> Iterator[Run]:
     """Open a recorded run, live or over, for as long as the block lasts.
 
@@ -244,11 +245,8 @@ def open_run(
     Raises RunNotFound, ConfigError, BrokerUnreachable, and ArchiveError for a file that is no archive or is damaged.
     """
     place = _home(home)
-    assignments = tuple(
-        f"{section}.{key}={as_text(value)}"
-        for section, keys in (settings or {}).items()
-        for key, value in keys.items()
-    )
+    given = key_paths(settings or {}, _origin)
+    assignments = tuple(f"{'.'.join(path)}={_as_text(value)}" for path, value in given.items())
     common = RunRequest(config=None, home=place, assignments=assignments, run=name, broker=broker)
     request = RecordedRunRequest(
         run=name, archive=None if archive is None else Path(archive).expanduser(), common=common
@@ -258,7 +256,7 @@ def open_run(
 
 
 def _settings(
-    settings: Mapping[str, Mapping[str, object]] | str | Path | None,
+    settings: Mapping[str, object] | str | Path | None,
     *,
     name: str | None,
     reward: Callable[..., object] | str | None,
@@ -275,6 +273,10 @@ def _settings(
         config = None if settings is None else Path(settings).expanduser()
         return load_settings(config, environment=os.environ, assignments=assignments)
     return load_settings(environment=os.environ, assignments=assignments, sections=settings)
+
+
+def _as_text(value: object) -> str:
+    return str(value) if isinstance(value, Path) else as_text(value)
 
 
 def _home(home: str | Path | None) -> Path:

@@ -88,15 +88,25 @@ def test_settings_are_checked_before_anything_is_made(tmp_path: Path) -> None:
     for settings, said in (
         ({"groups": {"group_sise": 4}}, "did you mean 'group_size'"),
         ({"groups": {"group_size": "four"}}, "groups.group_size = 'four'"),
-        ({"groups": 4}, "groups is no mapping"),
+        ({"groups": 4}, "groups is no section"),
     ):
         with pytest.raises(rollog.ConfigError, match=said):
-            rollog.up(settings, home=home)  # type: ignore[arg-type]
+            rollog.up(settings, home=home)
     with pytest.raises(rollog.ConfigError, match="is a lambda"):
         rollog.up({}, home=home, reward=lambda *_: 1.0)
     with pytest.raises(rollog.ConfigError, match="run name 'A B' is malformed"):
         rollog.up({}, home=home, name="A B")
     assert not home.exists()
+
+
+def test_an_archived_run_takes_only_where_its_model_lies_here(tmp_path: Path) -> None:
+    with rollog.open_run(archive=archive, settings={"model": {"path": tmp_path}}) as run:
+        assert run.settings.model.path == str(tmp_path)
+    with (
+        pytest.raises(rollog.ConfigError, match="an archive holds everything but the model's directory"),
+        rollog.open_run(archive=archive, settings={"groups": {"group_size": 3}}),
+    ):
+        pass
 
 
 def test_a_run_is_started_in_the_main_thread_alone() -> None:
