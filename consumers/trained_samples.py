@@ -13,6 +13,7 @@ from typing import IO, TYPE_CHECKING, Any
 from consumers.ledger import StoredLedger, folded
 from consumers.readable import read_readable
 from consumers.references import read_referenced
+from consumers.tables import arrow_schema, column_types, in_batches
 from rollog.kernel.atomic_write import atomic_write
 from rollog.kernel.errors import ConfigError
 from schemas import Disposition, RolloutTask, Step
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from consumers.ledger import LedgerEntry
+    from consumers.tables import Row
     from rollog.kernel.broker.ports import Broker, Consumer
     from rollog.kernel.broker.topics import RunTopics
     from schemas import Prompt, Sample, Verdict
@@ -29,9 +31,15 @@ if TYPE_CHECKING:
     Groups = Sequence[Sequence[Sample]]
     Advantages = Callable[[Groups, Mapping[str, object]], Sequence[Sequence[float | None]]]
 
-Row = dict[str, Any]
-
-_rows_at_once = 1000
+sample_columns = column_types(
+    whole="step version lag group_id replica attempt partition offset seed",
+    real="advantage reward temperature",
+    text="sample_id prompt_id worker_id reward_components finish_reason prompt_text prompt_messages response_text",
+    wholes32="prompt_token_ids token_ids loss_mask",
+    reals32="behaviour_logprobs",
+    reals="turn_rewards",
+    wholes="segment_versions segment_ends",
+)
 
 
 def trained_samples(broker: Broker, topics: RunTopics, *, advantages: Advantages) -> Iterator[Row]:
@@ -61,7 +69,7 @@ def write_samples(rows: Iterable[Row], path: Path) -> int:
     if path.suffix not in writers:
         raise ConfigError(f"--samples {path}: the name must end in .jsonl or .parquet")
     if path.suffix == ".parquet":
-        _parquet()
+        _parquet()  # before anything is read
     with atomic_write(path) as file:
         return writers[path.suffix](rows, file)
 
@@ -144,10 +152,10 @@ def _write_jsonl(rows: Iterable[Row], file: IO[bytes]) -> int:
 
 def _write_parquet(rows: Iterable[Row], file: IO[bytes]) -> int:
     pyarrow, parquet = _parquet()
-    schema = _parquet_schema(pyarrow)
+    schema = arrow_schema(sample_columns)
     num_rows = 0
     with parquet.ParquetWriter(file, schema) as writer:
-        for batch in _batches(rows):
+        for batch in in_batches(rows):
             writer.write_table(pyarrow.Table.from_pylist(batch, schema=schema))
             num_rows += len(batch)
     return num_rows
@@ -163,29 +171,3 @@ def _parquet() -> tuple[Any, Any]:
             "writing Parquet needs pyarrow; install rollog[data], or name a .jsonl file"
         ) from error
     return pyarrow, parquet
-
-
-def _parquet_schema(pyarrow: Any) -> Any:
-    """The columns with their types, so that a column that is null in one batch has the same type in all."""
-    whole, real, text = pyarrow.int64(), pyarrow.float64(), pyarrow.string()
-    columns = {
-        whole: "step version lag group_id replica attempt partition offset seed",
-        real: "advantage reward temperature",
-        text: "sample_id prompt_id worker_id reward_components finish_reason prompt_text prompt_messages response_text",
-        pyarrow.list_(pyarrow.int32()): "prompt_token_ids token_ids loss_mask",
-        pyarrow.list_(pyarrow.float32()): "behaviour_logprobs",
-        pyarrow.list_(real): "turn_rewards",
-        pyarrow.list_(whole): "segment_versions segment_ends",
-    }
-    return pyarrow.schema([(name, kind) for kind, names in columns.items() for name in names.split()])
-
-
-def _batches(rows: Iterable[Row]) -> Iterator[list[Row]]:
-    batch: list[Row] = []
-    for row in rows:
-        batch.append(row)
-        if len(batch) == _rows_at_once:
-            yield batch
-            batch = []
-    if batch:
-        yield batch

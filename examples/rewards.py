@@ -15,3 +15,9 @@ def last_number(prompt: object, response: str, *, answer: int, **fields: object)
     numbers = re.findall(r"-?\d+", response)
     right = bool(numbers) and numbers[-1] == str(answer)
     return {"reward": float(right), "gave_number": float(bool(numbers))}
+
+
+def brevity(prompt: object, response: str, **fields: object) -> float:
+    """1 for an empty response, less for each word: a reward that any model can learn in a few steps."""
+    del prompt, fields
+    return 1.0 / (1 + len(response.split()))

@@ -42,20 +42,13 @@ def audit(
     Consumes steps, samples, tasks, control, weights, evaluations, workers and dead-letters; produces nothing on the
     log.
     """
-    from consumers.audit.auditor import audit_run  # noqa: PLC0415  # help needs no Kafka
+    from rollog.run.auditing import audit_opened  # noqa: PLC0415  # help needs no Kafka
     from rollog.run.manifest_check import manifest_to_audit  # noqa: PLC0415
     from rollog.run.recorded_run import open_run  # noqa: PLC0415
 
     kept = None if head is None else checked_head(head)
     with open_run(source, manifest_to_audit) as run:
-        report = audit_run(
-            run.broker,
-            run.topics,
-            None if no_weights_files else run.store,
-            head=kept,
-            ends_with=run.ledger_head,
-            has_all_files=run.has_all_weights,
-        )
+        report = audit_opened(run, head=kept, has_weights_files=not no_weights_files)
     return tell(report, json_path)
 
 

@@ -15,13 +15,14 @@ import os
 import sys
 import time
 import traceback
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
 from rollog.kernel.errors import ConfigError
 from rollog.kernel.printable import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 _levels = {
     "debug": logging.DEBUG,
@@ -112,6 +113,19 @@ def configure_logging(
     logger.handlers[:] = [handler]
     logger.setLevel(_level(chosen_level))
     logger.propagate = False
+
+
+@contextmanager
+def logging_restored() -> Iterator[None]:
+    """Leave logging as it was before the block, for a program that rollog is a part of."""
+    logger = logging.getLogger(_root)
+    handlers, level, propagate = list(logger.handlers), logger.level, logger.propagate
+    try:
+        yield
+    finally:
+        logger.handlers[:] = handlers
+        logger.setLevel(level)
+        logger.propagate = propagate
 
 
 def _formatter(name: str) -> logging.Formatter:

@@ -6,9 +6,11 @@ joining.py          a run that exists: its manifest, its settings here, its brok
 manifest_check.py   which of a run's manifests counts: the one that stands in genesis
 role_process.py     one role in this process
 local_run.py        all roles of a run on this machine; supervisor.py, restart_policy.py
+whole_run.py        a new run from its settings to its end; reward_reference.py: a reward function of a script
 resuming.py         going on under changed settings
 watching.py         following a run; display.py and view.py show it, conclusion.py and summary.py end it
 recorded_run.py     a recorded run or an archive, to be read; replaying.py, replay_report.py, recorded_advantages.py
+auditing.py         an opened run, audited
 verifying.py        recorded log-probabilities computed again
 pruning.py          deleting samples that nothing needs; retention.py: which these are
 machine_check.py    what is missing on this machine

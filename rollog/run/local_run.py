@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
-
-import click
 
 from rollog.kernel.broker.kafka import KafkaBroker
 from rollog.kernel.disk_room import naming_full_disk, no_room
@@ -23,11 +21,13 @@ from rollog.run.supervisor_lock import sole_supervisor
 from rollog.run.watching import Outcome, logging_beside, tick_seconds, watcher_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from rollog.kernel.broker.ports import Broker
+    from rollog.run.display import Display
     from rollog.run.placement import Placement
+    from rollog.run.view import RunFacts
     from rollog.run.watching import Watcher
     from rollog.settings.settings import Settings
 
@@ -42,10 +42,11 @@ _watching_seconds = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleFlags:
-    """What the roles are told besides their run: all of them, and the trainer alone."""
+    """What the roles are told besides their run: all of them, and the trainer alone. `environment` is all roles'."""
 
     common: tuple[str, ...] = ()
     trainer: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 def role_specs(
@@ -79,7 +80,7 @@ def role_specs(
                 *_metrics_port(settings.metrics.port, index),
             ),
             log_path=logs / f"{name}.log",
-            environment=_devices(placed, kind, index),
+            environment={**flags.environment, **_devices(placed, kind, index)},
         )
         for name, kind, index in (("dispatcher", "dispatch", 0), *workers, ("trainer", "train", 1))
     ]
@@ -94,30 +95,37 @@ def run_here(
     num_workers: int,
     is_terminal: bool,
     flags: RoleFlags = RoleFlags(),
+    display: Callable[[RunFacts], Display] | None = None,
 ) -> Outcome:
     """Run every role of a run on this machine to its end.
 
+    `display` makes what is shown in place of picture or lines; logs go to the file beside it then.
     Raises ChildFailed when one that is needed was given up, ConfigError where another process does so already, DiskFull
     where there is no room for what it writes.
     """
     directory = run_directory(settings, home)
     with naming_full_disk(directory), sole_supervisor(directory, settings.run_name):
-        click.echo(
-            f"run {settings.run_name} on Apache Kafka at {broker.address}; logs in {directory / 'logs'}"
-        )
         specs = role_specs(settings, broker.address, home, directory / "logs", num_workers, flags=flags)
         policy = RestartPolicy(**settings.supervision.model_dump())
         # Whoever waits for a broker that is away does not see meanwhile that it has to be started again.
         watched = KafkaBroker(broker.address, offsets_timeout_seconds=_watching_seconds)
         supervisor = Supervisor(specs, policy=policy)
         with (
-            logging_beside(directory / "up.log", is_terminal=is_terminal),
+            logging_beside(directory / "up.log", is_terminal=is_terminal or display is not None),
             StopSignals(num_graceful=3) as signals,
             supervisor,
             watcher_of(
-                settings, watched, home=home, is_terminal=is_terminal, roles=supervisor.roles
+                settings,
+                watched,
+                home=home,
+                is_terminal=is_terminal,
+                roles=supervisor.roles,
+                display=display,
             ) as watcher,
         ):
+            watcher.tell(
+                f"run {settings.run_name} on Apache Kafka at {broker.address}; logs in {directory / 'logs'}"
+            )
             return Supervision(supervisor, watcher, signals, BrokerKeeper(kafka, policy)).run()
 
 

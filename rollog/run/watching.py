@@ -16,7 +16,7 @@ from rollog.run.display import display_for
 from rollog.run.view import RunFacts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
     from threading import Event
 
@@ -42,9 +42,15 @@ class Outcome:
 
 @contextmanager
 def watcher_of(
-    settings: Settings, broker: Broker, *, home: Path, is_terminal: bool, roles: Sequence[SupervisedRole] = ()
+    settings: Settings,
+    broker: Broker,
+    *,
+    home: Path,
+    is_terminal: bool,
+    roles: Sequence[SupervisedRole] = (),
+    display: Callable[[RunFacts], Display] | None = None,
 ) -> Iterator[Watcher]:
-    """A watcher of a run, which shows `roles` too where this process runs them."""
+    """A watcher of a run, which shows `roles` too where this process runs them, on a `display` of its own if named."""
     facts = RunFacts(
         run=settings.run_name,
         num_steps=settings.run.num_steps,
@@ -55,10 +61,12 @@ def watcher_of(
         progress = open_parts.enter_context(
             RunProgress(broker, RunTopics(settings.run.prefix, settings.run_name))
         )
-        display = open_parts.enter_context(
+        shown = open_parts.enter_context(
             display_for(facts, settings.evaluation.num_prompts, is_terminal=is_terminal)
+            if display is None
+            else display(facts)
         )
-        yield Watcher(progress, display, roles)
+        yield Watcher(progress, shown, roles)
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import json
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,7 @@ from rollog.settings.section import Scope, SecretPart, scope_of, secret_part_of
 from rollog.settings.settings import Settings, section_class
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
     from pydantic.fields import FieldInfo
@@ -55,6 +56,11 @@ class Layers:
     def add_config(self, config: Path) -> None:
         """Put the keys of a TOML file over what is there. Raises ConfigError where it cannot be read."""
         self.add_file(_read(config), str(config))
+
+    def add_mapping(self, sections: Mapping[str, object], name: str) -> None:
+        """Put `{"section": {"key": value}}` over what is there. Raises ConfigError for unknown keys."""
+        for path, value in key_paths(sections, name).items():
+            self.put(path, value, name)
 
     def add_environment(self, environment: Mapping[str, str]) -> None:
         """Put ROLLOG_<SECTION>__<KEY> variables over what is there."""
@@ -142,16 +148,32 @@ def load_settings(
     environment: Mapping[str, str] | None = None,
     assignments: Sequence[str] = (),
     with_demo: bool = True,
+    sections: Mapping[str, object] | None = None,
 ) -> Settings:
-    """Settings from all sources; without a file those of the demo are the base (unless not `with_demo`)."""
+    """Settings from all sources; without a file those of the demo are the base (unless not `with_demo`).
+
+    `sections` stand in place of a file.
+    """
     layers = Layers()
-    if config is not None:
+    if sections is not None:
+        layers.add_mapping(sections, "the settings given")
+    elif config is not None:
         layers.add_config(config)
     elif with_demo:
         layers.add_file(_demo_text(), "the demo's settings")
     layers.add_environment(environment or {})
     layers.add_flags(assignments)
     return layers.settings()
+
+
+def key_paths(sections: Mapping[str, object], name: str) -> dict[KeyPath, object]:
+    """Values of `{"section": {"key": value}}` by key path. Raises ConfigError where a section is none."""
+    found: dict[KeyPath, object] = {}
+    for section, keys in sections.items():
+        if not isinstance(keys, Mapping):
+            raise ConfigError(f"{name}: {section} is no section; give {{{section!r}: {{key: value}}}}")
+        found |= {(section, str(key)): value for key, value in keys.items()}
+    return found
 
 
 def split_assignment(assignment: str) -> tuple[KeyPath, str]:

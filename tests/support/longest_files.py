@@ -11,6 +11,7 @@ longest_files = (
     "contract/test_learning_engine_contract.py",
     "integration/test_whole_run.py",
     "integration/test_cli_roles.py",
+    "integration/test_from_python.py",
     "integration/test_several_ranks.py",
     "property/test_simulated_runs.py",
     "integration/test_replay.py",
