@@ -1,4 +1,4 @@
-"""Which versions the ledger made: a notice of another one is nobody's.
+"""What the ledger says: which versions it made, for a notice of another one is nobody's, and whether it is closed.
 
 Consumes `steps`, by one consumer on a thread of its own: only what came since the last question, and at first only the
 end of a long ledger.
@@ -15,6 +15,7 @@ from rollog.kernel.broker.reading import read_until
 from rollog.kernel.errors import BrokerError, LedgerError
 from rollog.kernel.logs import get_logger
 from rollog.rules.ledger_chain import LedgerChain, chain_within
+from schemas import LedgerKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -44,6 +45,7 @@ class CommittedVersions:
         self._chain: LedgerChain | None = None
         self._position = 0
         self._versions: dict[int, str] = {}
+        self._is_closed = False
 
     async def is_foreign(self, notice: WeightVersion) -> bool:
         """Whether the ledger has begun and, looked at for two seconds, has no such version of these weights.
@@ -63,6 +65,18 @@ class CommittedVersions:
             log.warning("the ledger cannot be asked for a version", version=notice.version, error=str(error))
             return False
         return self._versions.get(notice.version) != notice.sha256
+
+    async def is_closed(self) -> bool:
+        """Whether the ledger's newest record closes the run, however many strangers stand behind it.
+
+        False where the ledger is broken, which its readers say. Raises BrokerError.
+        """
+        try:
+            await self._call(self._read_on)
+        except LedgerError as error:
+            log.warning("the ledger cannot be asked whether it is closed", error=str(error))
+            return False
+        return self._is_closed
 
     async def close(self) -> None:
         """Close the consumer, if there is one, and end its thread."""
@@ -99,6 +113,8 @@ class CommittedVersions:
         assert self._chain is not None
         for record in records:
             found = self._chain.take(record)
+            if found is not None:
+                self._is_closed = found[0].kind is LedgerKind.CLOSE
             weights = None if found is None else getattr(found[0].body, "weights_sha256", None)
             if found is not None and weights is not None:
                 self._versions[found[0].version] = weights

@@ -8,9 +8,6 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from producers.rollout.threads import opened_on
 from rollog.kernel.broker.ports import TopicPartition
-from rollog.kernel.broker.reading import read_until
-from schemas import LedgerKind, LedgerRecord
-from schemas.codec import SchemaError, decode_as
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,8 +18,6 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 _poll_seconds = 0.2
-_most_behind_close = 8
-"""Offsets behind the ledger's close record: its commit marker, and those of fenced trainers."""
 
 
 class LogReader:
@@ -60,10 +55,6 @@ class LogReader:
             lambda: all(self._consumer.position(partition) >= end for partition, end in ends.items())
         )
 
-    async def is_ledger_closed(self) -> bool:
-        """Whether the newest record of the ledger closes the run."""
-        return await self._call(_ends_closed, self._broker, self._topics.steps)
-
     async def read_tasks(self, partition: int, start_offset: int) -> None:
         """Read this tasks partition from this offset on, and no other."""
         self._tasks = TopicPartition(self._topics.tasks, partition)
@@ -91,21 +82,6 @@ class LogReader:
 
     async def _call(self, function: Callable[..., Result], *arguments: Any) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
-
-
-def _ends_closed(broker: Broker, steps_topic: str) -> bool:
-    place = TopicPartition(steps_topic, 0)
-    with broker.consumer(client_id="ledger-end") as consumer:
-        ends = consumer.end_offsets([place])
-        begin = max(consumer.beginning_offsets([place])[place], ends[place] - _most_behind_close)
-        return any(_is_close(record) for record in read_until(consumer, {place: begin}, ends))
-
-
-def _is_close(record: Record) -> bool:
-    try:
-        return decode_as(LedgerRecord, record.value or b"").kind is LedgerKind.CLOSE
-    except SchemaError:
-        return False
 
 
 def _open_consumer(broker: Broker, topics: RunTopics, worker_id: str) -> Consumer:

@@ -32,7 +32,7 @@ from support.waiting import wait_until
 from trainer.role import run_trainer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from rollog.kernel.broker.ports import Broker, Record
@@ -141,7 +141,7 @@ class WholeRun:
             ),
         )
 
-    def trainer(self) -> Role:
+    def trainer(self, amendment: Mapping[str, object] | None = None) -> Role:
         return self._start(
             "trainer",
             lambda stop: run_trainer(
@@ -149,6 +149,7 @@ class WholeRun:
                 self.broker,
                 self.trainer_metrics,
                 stop,
+                amendment=amendment,
             ),
         )
 

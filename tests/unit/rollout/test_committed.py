@@ -101,3 +101,25 @@ def test_a_notice_that_is_visible_before_its_step_is_waited_for(
     monkeypatch.setattr("producers.rollout.committed.asyncio.sleep", a_moment)
     assert not ledger.is_foreign(1)
     assert len(looks) == 3
+
+
+@pytest.mark.parametrize("num_strangers", [0, 20, 400])
+def test_a_closed_ledger_is_closed_whatever_stands_behind_its_end(ledger: Ledger, num_strangers: int) -> None:
+    ledger.write(*ledger.builder.records, *(ledger.builder.step() for _ in range(3)))
+    assert not asyncio.run(ledger.committed.is_closed())
+    close = ledger.builder.close()
+    ledger.write(replace(close, sequence=17), close, *(b"stranger" for _ in range(num_strangers)))
+    assert asyncio.run(ledger.committed.is_closed())
+
+
+@pytest.mark.parametrize("num_strangers", [20, 400])
+def test_one_who_looks_first_then_finds_it_closed(ledger: Ledger, num_strangers: int) -> None:
+    ledger.write(*ledger.builder.records, *(ledger.builder.step() for _ in range(3)), ledger.builder.close())
+    ledger.write(*(b"stranger" for _ in range(num_strangers)))
+    assert asyncio.run(ledger.committed.is_closed())
+
+
+def test_a_forged_close_closes_nothing(ledger: Ledger) -> None:
+    ledger.write(*ledger.builder.records, ledger.builder.step())
+    ledger.write(replace(ledger.builder.close(), previous_hash=b"\x01" * 32))
+    assert not asyncio.run(ledger.committed.is_closed())
