@@ -80,11 +80,9 @@ def start_trainer(
     `settings` are those of the manifest; `amendment` changes some, by dotted key, before the next step. A closed run is
     left as it is. `enters` is told each phase of the start. Where this raises, what was opened is closed again.
 
-    Raises, with an earlier trainer at work as before: LedgerError, EngineError, WeightsError or TopicMismatch where the
-    run cannot go on, ConfigError for an amendment that is not possible. Raises BrokerTimeout where an outcome is
-    unknown, Superseded or Expired where another trainer takes over meanwhile.
+    Raises LedgerError, EngineError, WeightsError, TopicMismatch or ConfigError, for an amendment, with an earlier trainer
+    at work as before; BrokerTimeout, Superseded or Expired where an outcome is unknown or another one takes over.
     """
-    topics = RunTopics(settings.prefix, settings.run)
     reporter = Reporter(metrics, settings.groups)
     snapshot = TrainerSnapshot(settings)
     with ExitStack() as opened:
@@ -96,27 +94,19 @@ def start_trainer(
             manifested=settings,
             amendment=amendment or {},
             broker=broker,
-            topics=topics,
+            topics=RunTopics(settings.prefix, settings.run),
             engine=engine,
             store=WeightsStore(settings.weights_uri),
             checkpoints=EngineCheckpoints(CheckpointStore(settings.checkpoints), engine, reporter, clock),
             enters=enters,
         )
         prepared = take_over.prepare()
-        writer = opened.enter_context(
-            LedgerWriter(
-                broker,
-                topics,
-                transaction_timeout_seconds=settings.trainer.transaction_timeout_seconds,
-                max_record_bytes=settings.broker.max_record_bytes,
-            )
-        )
+        writer = opened.enter_context(_ledger_writer(settings, broker, take_over.topics))
         ledger, in_force = take_over.complete(prepared, writer)
-        readers = LogReaders(settings=in_force, broker=broker, topics=topics, ledger=ledger)
+        readers = LogReaders(settings=in_force, broker=broker, topics=take_over.topics, ledger=ledger)
         control = opened.enter_context(readers.control(writer.epoch, known))
         stream = opened.enter_context(readers.samples(engine, control))
-        reporter.ready(ledger.version, ledger.alpha)
-        _log_ready(settings.run, ledger, writer.epoch)
+        _tell_ready(reporter, settings.run, ledger, writer.epoch)
         parts = TrainerParts(
             settings=in_force,
             history=history,
@@ -135,6 +125,15 @@ def start_trainer(
             resources=opened.pop_all(),
         )
     return Trainer(parts)
+
+
+def _ledger_writer(settings: TrainerSettings, broker: Broker, topics: RunTopics) -> LedgerWriter:
+    return LedgerWriter(
+        broker,
+        topics,
+        transaction_timeout_seconds=settings.trainer.transaction_timeout_seconds,
+        max_record_bytes=settings.broker.max_record_bytes,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -334,7 +333,8 @@ def _commit(
     history.add(writer.commit(record, weights=weights))
 
 
-def _log_ready(run: str, ledger: LedgerState, epoch: TrainerEpoch) -> None:
+def _tell_ready(reporter: Reporter, run: str, ledger: LedgerState, epoch: TrainerEpoch) -> None:
+    reporter.ready(ledger.version, ledger.alpha)
     log.info(
         "trainer ready",
         run=run,

@@ -149,12 +149,10 @@ class RolloutWorker:
         topics = RunTopics(settings.prefix, settings.run)
         self._settings = settings
         self._parts = parts
-        self._topics = topics
         self._stop = stop
-        self._reader = connections.reader
-        self._sender = connections.sender
+        self._reader, self._sender = connections.reader, connections.sender
         self._heartbeats = connections.heartbeats
-        self._committed = connections.committed
+        self._is_ledger_closed = connections.committed.is_closed
         self._session = _session(settings, worker_id)
         self._report = WorkerReport(
             self._session, parts.engine, parts.metrics, capacity=config.capacity, reload=config.reload
@@ -301,7 +299,7 @@ class RolloutWorker:
         said, self._intake.said_closed = self._intake.said_closed, None
         if said is None or self._session.is_leaving:
             return
-        if await self._committed.is_closed():
+        if await self._is_ledger_closed():
             self._act(self._session.on_control(said))
         else:
             _log.warning("RunClosed ignored: the ledger is open", epoch=said.epoch)
