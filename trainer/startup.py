@@ -80,7 +80,7 @@ def start_trainer(
     `settings` are those of the manifest; `amendment` changes some, by dotted key, before the next step. A closed run is
     left as it is. `enters` is told each phase of the start. Where this raises, what was opened is closed again.
 
-    Raises LedgerError, EngineError, WeightsError, TopicMismatch or ConfigError, for an amendment, with an earlier trainer
+    Raises LedgerError, EngineError, WeightsError, TopicMismatch or ConfigError (of an amendment), an earlier trainer being
     at work as before; BrokerTimeout, Superseded or Expired where an outcome is unknown or another one takes over.
     """
     reporter = Reporter(metrics, settings.groups)

@@ -107,7 +107,7 @@ class Checks:
             name="I1", what="one final disposition for each record of samples", unit="records of samples"
         )
         self.digests = Check(
-            name="digests", what="records are byte for byte those that were judged", unit="records of samples"
+            name="digests", what="bytes are those that were judged", unit="records of samples"
         )
         self.trained = Check(
             name="I2", what="no sample and no (group, replica) trained twice", unit="trained samples"
