@@ -80,8 +80,8 @@ def start_trainer(
     `settings` are those of the manifest; `amendment` changes some, by dotted key, before the next step. A closed run is
     left as it is. `enters` is told each phase of the start. Where this raises, what was opened is closed again.
 
-    Raises LedgerError, EngineError, WeightsError, TopicMismatch or ConfigError (of an amendment), an earlier trainer being
-    at work as before; BrokerTimeout, Superseded or Expired where an outcome is unknown or another one takes over.
+    Raises LedgerError, EngineError, WeightsError, TopicMismatch or ConfigError, while an earlier trainer works on;
+    BrokerTimeout, Superseded or Expired where an outcome is unknown or another one takes over meanwhile.
     """
     reporter = Reporter(metrics, settings.groups)
     snapshot = TrainerSnapshot(settings)

@@ -106,9 +106,7 @@ class Checks:
         self.dispositions = Check(
             name="I1", what="one final disposition for each record of samples", unit="records of samples"
         )
-        self.digests = Check(
-            name="digests", what="bytes are those that were judged", unit="records of samples"
-        )
+        self.digests = Check(name="digests", what="bytes are those judged", unit="records of samples")
         self.trained = Check(
             name="I2", what="no sample and no (group, replica) trained twice", unit="trained samples"
         )
