@@ -35,7 +35,10 @@ class CancelReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParameters:
-    """How tokens are drawn. Temperature 0 means greedy; `top_k` 0 and `top_p` 1 mean off."""
+    """How tokens are drawn. Temperature 0 means greedy; `top_k` 0 and `top_p` 1 mean off.
+
+    A response also ends with the token that completes one of the texts in `stop`.
+    """
 
     temperature: float
     max_tokens: int
@@ -44,6 +47,7 @@ class SamplingParameters:
     min_p: float = 0.0
     repetition_penalty: float = 1.0
     stop_token_ids: tuple[int, ...] = ()
+    stop: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

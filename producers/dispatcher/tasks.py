@@ -109,7 +109,8 @@ class TaskWriter:
         )
 
     def _sampling(self, temperature: float) -> SamplingParameters:
-        return SamplingParameters(temperature=temperature, max_tokens=self._settings.sampling.max_tokens)
+        chosen = self._settings.sampling
+        return SamplingParameters(temperature=temperature, max_tokens=chosen.max_tokens, stop=chosen.stop)
 
     def _next_id(self) -> str:
         self._sequence += 1

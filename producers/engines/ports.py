@@ -13,17 +13,19 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from producers.engines.stop_texts import StopTexts
     from schemas import FinishReason, Float32Array, Int32Array, SamplingParameters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationRequest:
-    """One response to generate. `request_id` is unique in the engine's life."""
+    """One response to generate. `request_id` is unique in the engine's life; `stop` ends it by its text."""
 
     request_id: str
     prompt_token_ids: Sequence[int]
     sampling: SamplingParameters
     seed: int
+    stop: StopTexts | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +73,10 @@ class Engine(Protocol):
         ...
 
     async def generate(self, request: GenerationRequest) -> Generation:
-        """Generate one response; many calls run concurrently. Raises EngineError."""
+        """Generate one response; many calls run concurrently. Raises EngineError.
+
+        With `request.stop` the token that completes one of its texts is the last one, with finish_reason STOP.
+        """
         ...
 
     async def abort(self, request_id: str) -> None:

@@ -186,10 +186,14 @@ class SimulatedEngine:
         if self._length_of is not None:
             num_tokens = min(self._length_of(request), longest)
         token_ids = random.integers(self._end_token_id + 1, self._vocabulary_size, size=num_tokens)
-        if num_tokens == longest:
-            return _Response(int32_array(token_ids), FinishReason.LENGTH)
-        token_ids[-1] = self._end_token_id
-        return _Response(int32_array(token_ids), FinishReason.STOP)
+        finish_reason = FinishReason.LENGTH
+        if num_tokens < longest:
+            token_ids[-1] = self._end_token_id
+            finish_reason = FinishReason.STOP
+        stop = request.stop.num_tokens(token_ids.tolist()) if request.stop is not None else None
+        if stop is not None:
+            token_ids, finish_reason = token_ids[:stop], FinishReason.STOP
+        return _Response(int32_array(token_ids), finish_reason)
 
     async def _flow(self, response: _Response) -> None:
         """Let tokens flow to the end of the response, or until `pause` or `abort` settles it."""

@@ -62,7 +62,8 @@ class _Running:
         self.token_ids.append(token_id)
         self.logprobs.append(logprob)
         self.versions.append(version)
-        if token_id in self.stop_token_ids:
+        stop = self.request.stop
+        if token_id in self.stop_token_ids or (stop is not None and stop.is_complete(self.token_ids)):
             self.finish_reason = FinishReason.STOP
         elif len(self.token_ids) >= self.request.sampling.max_tokens:
             self.finish_reason = FinishReason.LENGTH

@@ -22,15 +22,17 @@ from producers.engines.model_files import end_token_ids
 from producers.engines.ports import Generation, GenerationRequest, VersionSpan
 from producers.engines.socket_directory import socket_directory
 from producers.engines.starting import Start
+from producers.engines.stop_texts import cut_off
 from producers.engines.weights_file import ModelTensors, check_weights_file, model_tensors
 from rollog.kernel.addresses import without_secret_values
 from rollog.kernel.errors import ConfigError, EngineDied, EngineError, WeightsError
 from schemas import FinishReason, float32_array, int32_array
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from producers.engines.stop_texts import StopTexts
     from rollog.kernel.process_directory import ProcessDirectory
     from schemas import Float32Array
 
@@ -153,7 +155,10 @@ class VllmEngine:
                 f"request {request.request_id} has {num_tokens} prompt tokens; the engine takes 1 to "
                 f"{self._max_context_tokens - 1}, so that a response fits"
             )
-        final = await self._final(request.prompt_token_ids, self._parameters(request), request.request_id)
+        parameters = self._parameters(request)
+        if request.stop is not None:
+            return await self._generate_to_stop(request, request.stop, parameters)
+        final = await self._final(request.prompt_token_ids, parameters, request.request_id)
         return _generation(final.outputs[0])
 
     async def prompt_logprobs(self, token_ids: Sequence[int], request_id: str) -> Float32Array:
@@ -223,23 +228,44 @@ class VllmEngine:
         parameters = SamplingParams(max_tokens=1, detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY)
         await self._final([0], parameters, "trial")
 
+    async def _generate_to_stop(
+        self, request: GenerationRequest, stop: StopTexts, parameters: Any
+    ) -> Generation:
+        """Look at each token as it comes; what vLLM makes until it hears of the end is cut off."""
+        output: Any = None
+        num_seen, num_tokens = 0, None
+        async for each in self._outputs(request.prompt_token_ids, parameters, request.request_id):
+            output = each.outputs[0]
+            if num_tokens is None:
+                num_tokens = stop.num_tokens(output.token_ids, num_seen)
+                num_seen = len(output.token_ids)
+                if num_tokens is not None:
+                    await self._llm.abort(request.request_id)
+        generation = _generation(output)
+        return generation if num_tokens is None else cut_off(generation, num_tokens)
+
     async def _final(self, token_ids: Sequence[int], parameters: Any, request_id: str) -> Any:
         """What vLLM returns at the end of one request."""
+        return [output async for output in self._outputs(token_ids, parameters, request_id)][-1]
+
+    async def _outputs(
+        self, token_ids: Sequence[int], parameters: Any, request_id: str
+    ) -> AsyncIterator[Any]:
+        """What vLLM returns of one request; the last one ends it. Raises EngineError, EngineDied."""
         from vllm.exceptions import VLLMClientError  # noqa: PLC0415
         from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError  # noqa: PLC0415
 
         prompt = {"type": "token", "prompt_token_ids": list(token_ids)}
-        final = None
+        output = None
         try:
             async for output in self._llm.generate(prompt, parameters, request_id):
-                final = output
+                yield output
         except EngineDeadError as error:
             raise EngineDied(f"vLLM's process ended: {error}") from error
         except (EngineGenerateError, VLLMClientError, ValueError, TypeError) as error:
             raise EngineError(f"vLLM refused request {request_id}: {error}") from error
-        if final is None:
+        if output is None:
             raise EngineError(f"vLLM returned nothing for request {request_id}")
-        return final
 
     async def _load(self, path: Path, version: int) -> None:
         check_weights_file(path, self._tensors)
@@ -317,7 +343,8 @@ class VllmEngine:
             logprobs=0,
             flat_logprobs=True,
             detokenize=False,
-            output_kind=RequestOutputKind.FINAL_ONLY,
+            # Cumulative outputs share their lists: a stop text costs an object for each token, not a copy.
+            output_kind=RequestOutputKind.CUMULATIVE if request.stop else RequestOutputKind.FINAL_ONLY,
             skip_clone=True,
         )
 

@@ -59,6 +59,7 @@ class ResumableResponse:
             prompt_token_ids=[*first.prompt_token_ids, *earlier],
             sampling=replace(first.sampling, max_tokens=first.sampling.max_tokens - len(earlier)),
             seed=resumed_seed(first.seed, num_earlier),
+            stop=None if first.stop is None else first.stop.after(earlier),
         )
 
     @property

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from producers.engines.ports import GenerationRequest
+from producers.engines.stop_texts import StopTexts
 from producers.rollout.actions import Ending, failed
 from producers.rollout.outcomes import Replica, unfinished_sample
 from producers.rollout.resumption import ResumableResponse
@@ -103,11 +104,13 @@ class RolloutMaker:
             in_flight.may_go_on.set()
 
     def _response(self, replica: Replica, prompt_token_ids: Sequence[int]) -> ResumableResponse:
+        sampling = replica.task.sampling
         request = GenerationRequest(
             request_id=replica.request_id,
             prompt_token_ids=prompt_token_ids,
-            sampling=replica.task.sampling,
+            sampling=sampling,
             seed=replica.seed,
+            stop=StopTexts(sampling.stop, self._renderer.text) if sampling.stop else None,
         )
         return ResumableResponse(request, max_context_tokens=self._engine.max_context_tokens)
 

@@ -117,6 +117,7 @@ def _export_samples(source: RecordedRunRequest, file: Path) -> None:
 
 
 def _export_model(source: RecordedRunRequest, directory: Path, version: int | None) -> None:
+    from rollog.run.model_card import serving_command  # noqa: PLC0415
     from rollog.run.model_export import export_model  # noqa: PLC0415
     from rollog.run.recorded_run import open_run  # noqa: PLC0415
 
@@ -127,11 +128,4 @@ def _export_model(source: RecordedRunRequest, directory: Path, version: int | No
         f"run {facts.run}: version {facts.version} in {directory}: {exported.num_tensors} tensors, "
         f"sha256 {facts.weights_sha256} as the ledger has it"
     )
-    if exported.is_tokenizer_misread:
-        click.echo(
-            "AutoTokenizer splits the prompts of this run otherwise than the run did, because it rebuilds the "
-            "tokenizer that belongs to the architecture: use PreTrainedTokenizerFast, and give vLLM token ids",
-            err=True,
-        )
-    else:
-        click.echo(f"serve it: vllm serve {directory}")
+    click.echo(f"serve it: {serving_command(str(directory), exported.tokenizer_folder)}")

@@ -12,7 +12,7 @@ from rollog.kernel.machine import num_processors
 from rollog.kernel.private_directory import make_private
 from rollog.kernel.runs import find_run, name_taken, read_runs, register_run
 from rollog.run.names import made_up_name
-from rollog.settings.settings import by_key, check_files, config_sha256, with_absolute_paths
+from rollog.settings.settings import Settings, by_key, check_files, config_sha256, with_absolute_paths
 from schemas import RunManifest
 
 if TYPE_CHECKING:
@@ -20,9 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rollog.kernel.broker.ports import Broker
-    from rollog.settings.settings import Settings
 
-_absent = "absent"
 demo_reward = "rollog.demo.countdown:reward"
 
 
@@ -105,12 +103,14 @@ def manifest_of(settings: Settings) -> RunManifest:
 def _refuse_differences(existing: RunManifest, wanted: RunManifest, address: str) -> None:
     if existing.config_sha256 == wanted.config_sha256:
         return
-    there, here = by_key(existing.config_json), by_key(wanted.config_json)
+    # Read as every role reads it, so that a key younger than the run has its default there.
+    there = by_key(Settings.from_manifest(existing.config_json).to_manifest())
+    here = by_key(wanted.config_json)
     differences = [
-        f"{key} = {there.get(key, _absent)!r} there, {here.get(key, _absent)!r} here"
-        for key in sorted(there.keys() | here.keys())
-        if there.get(key, _absent) != here.get(key, _absent)
+        f"{key} = {there[key]!r} there, {here[key]!r} here" for key in here if there[key] != here[key]
     ]
+    if not differences:
+        return
     raise ConfigError(
         f"run {wanted.run!r} exists at {address} with another configuration: {'; '.join(differences)}. "
         "A run keeps the configuration it began with: give these keys their old values, or name a new run with --run"

@@ -37,14 +37,20 @@ class ModelFacts:
         return asdict(self)
 
 
-_served_without_text = (
-    "`AutoTokenizer` must not be used: it rebuilds the tokenizer of this architecture and splits text otherwise than "
-    "the run did. vLLM loads tokenizers in this way, too: give it token ids (`prompt_token_ids`)."
+_tokenizer_apart = (
+    "The tokenizer has a folder of its own, without a config.json: beside one, `AutoTokenizer` rebuilds the tokenizer "
+    "of this architecture and splits text otherwise than the run did."
 )
 
 
-def model_card(facts: ModelFacts, *, is_tokenizer_misread: bool = False) -> str:
-    """README.md of the model's directory; `is_tokenizer_misread` where AutoTokenizer does not load what the run had."""
+def serving_command(directory: str, tokenizer_folder: str | None) -> str:
+    """How vLLM serves it."""
+    place = "" if tokenizer_folder is None else f" --tokenizer {directory}/{tokenizer_folder}"
+    return f"vllm serve {directory}{place}"
+
+
+def model_card(facts: ModelFacts, *, tokenizer_folder: str | None = None) -> str:
+    """README.md of the model's directory; `tokenizer_folder` where the tokenizer is to be loaded from one inside it."""
     rows = [
         ("run", facts.run),
         ("version", f"{facts.version} of {facts.newest_version}"),
@@ -75,10 +81,11 @@ def model_card(facts: ModelFacts, *, is_tokenizer_misread: bool = False) -> str:
         "",
         "## Use",
         "",
-        *_use("PreTrainedTokenizerFast" if is_tokenizer_misread else "AutoTokenizer"),
+        *_use(tokenizer_folder),
         "",
-        _served_without_text if is_tokenizer_misread else "`vllm serve DIRECTORY` serves it.",
+        f"`{serving_command('DIRECTORY', tokenizer_folder)}` serves it.",
         "",
+        *((_tokenizer_apart, "") if tokenizer_folder is not None else ()),
         "## Check",
         "",
         f"`rollog audit {facts.run} --head HEAD` checks the whole run, and that it still has a head that was written",
@@ -90,13 +97,14 @@ def model_card(facts: ModelFacts, *, is_tokenizer_misread: bool = False) -> str:
     return "\n".join(lines)
 
 
-def _use(tokenizer: str) -> tuple[str, ...]:
+def _use(tokenizer_folder: str | None) -> tuple[str, ...]:
+    tokenizer = "DIRECTORY" if tokenizer_folder is None else f"DIRECTORY/{tokenizer_folder}"
     return (
         "```python",
-        f"from transformers import AutoModelForCausalLM, {tokenizer}",
+        "from transformers import AutoModelForCausalLM, AutoTokenizer",
         "",
         'model = AutoModelForCausalLM.from_pretrained("DIRECTORY")',
-        f'tokenizer = {tokenizer}.from_pretrained("DIRECTORY")',
+        f'tokenizer = AutoTokenizer.from_pretrained("{tokenizer}")',
         "```",
     )
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 most_shard_bytes = 4_000_000_000
+own_tokenizer_folder = "tokenizer"
 _tokenizer_files = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -99,15 +100,32 @@ def require_loadable(directory: Path, weights: Path) -> None:
         )
 
 
-def tokenizer_differences(directory: Path, tokenizer: str, texts: Sequence[str]) -> list[str]:
-    """Those of `texts` that AutoTokenizer splits otherwise than the run did.
+def place_tokenizer(directory: Path, tokenizer: str, texts: Sequence[str]) -> str | None:
+    """Copy the tokenizer's files to where AutoTokenizer, and so vLLM, splits `texts` as the run did.
 
-    AutoTokenizer rebuilds the tokenizer of some architectures from their own class, whatever the files say.
+    Returns the name of their own folder inside `directory`; None where the directory itself does. AutoTokenizer
+    rebuilds the tokenizer of some architectures from their own class, whatever the files say, but only where a
+    config.json names the architecture. Raises DataError where there are no files, or both places split otherwise.
     """
+    copy_tokenizer(directory, tokenizer)
+    if not _is_misread(directory, tokenizer, texts):
+        return None
+    own = directory / own_tokenizer_folder
+    own.mkdir()
+    copy_tokenizer(own, tokenizer)
+    if _is_misread(own, tokenizer, texts):
+        raise DataError(
+            f"transformers' AutoTokenizer splits prompts of the run otherwise than the tokenizer of {tokenizer!r} did; "
+            "set `tokenizer_class` in its tokenizer_config.json to the class that made it"
+        )
+    return own.name
+
+
+def _is_misread(directory: Path, tokenizer: str, texts: Sequence[str]) -> bool:
     from transformers import AutoTokenizer  # noqa: PLC0415
 
     of_run, of_export = load_tokenizer(tokenizer), AutoTokenizer.from_pretrained(directory)
-    return [text for text in texts if of_run.encode(text) != of_export.encode(text)]
+    return any(of_run.encode(text) != of_export.encode(text) for text in texts)
 
 
 def write_json(path: Path, content: Mapping[str, object]) -> None:

@@ -22,9 +22,8 @@ from rollog.kernel.errors import ConfigError, LedgerError
 from rollog.run.ledger_weights import LedgerWeights
 from rollog.run.model_card import ModelFacts, model_card
 from rollog.run.model_directory import (
-    copy_tokenizer,
+    place_tokenizer,
     require_loadable,
-    tokenizer_differences,
     write_configuration,
     write_generation_defaults,
     write_json,
@@ -46,12 +45,12 @@ _num_compared_texts = 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportedModel:
-    """What was written. `is_tokenizer_misread` where AutoTokenizer splits the run's prompts otherwise than the run."""
+    """What was written. `tokenizer_folder` is the folder inside it to load the tokenizer from, None for itself."""
 
     directory: Path
     facts: ModelFacts
     num_tensors: int
-    is_tokenizer_misread: bool
+    tokenizer_folder: str | None
 
 
 def export_model(
@@ -75,15 +74,14 @@ def export_model(
             write_configuration(partial, genesis.model_config_json, genesis.dtype)
             require_loadable(partial, weights)
             num_tensors = write_weights(partial, weights)
-        copy_tokenizer(partial, tokenizer)
-        write_generation_defaults(partial, model, settings.sampling_temperature)
         prompts = _some_prompts(run.broker, run.topics.tasks)
-        is_misread = bool(tokenizer_differences(partial, tokenizer, prompts))
-        card = model_card(facts, is_tokenizer_misread=is_misread)
+        tokenizer_folder = place_tokenizer(partial, tokenizer, prompts)
+        write_generation_defaults(partial, model, settings.sampling_temperature)
+        card = model_card(facts, tokenizer_folder=tokenizer_folder)
         (partial / "README.md").write_text(card, encoding="utf-8")
         write_json(partial / "rollog.json", facts.as_json())
     return ExportedModel(
-        directory=directory, facts=facts, num_tensors=num_tensors, is_tokenizer_misread=is_misread
+        directory=directory, facts=facts, num_tensors=num_tensors, tokenizer_folder=tokenizer_folder
     )
 
 

@@ -42,6 +42,9 @@ class SamplingConfig(Section):
     """Divides the logits, in generation and in the trainer."""
     max_tokens: Annotated[int, Field(ge=1), FIXED] = 256
     """Longest response."""
+    stop: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], FIXED] = ()
+    """Texts that end a response, besides the model's end of sequence. The token that completes one of them is the last
+    one and is trained; the reward function sees the response with it."""
     top_p: Annotated[float, FIXED] = 1.0
     """Must stay 1 for training."""
     top_k: Annotated[int, FIXED] = 0

@@ -6,6 +6,7 @@ import asyncio
 import os
 import stat
 import threading
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,6 +29,7 @@ from support.tiny_engine import (
 from support.worker_thread import a_stage, a_worker
 
 from producers.engines.ports import Generation, GenerationRequest, VersionSpan
+from producers.engines.stop_texts import StopTexts
 from producers.rollout.resumption import ResumableResponse
 from rollog.kernel.broker.memory import MemoryBroker
 from rollog.kernel.errors import EngineError, WeightsError
@@ -156,6 +158,33 @@ def test_the_same_seed_gives_the_same_tokens_whatever_else_runs(bench: Bench) ->
     alone, together = bench.run(scenario())
     assert together[0].token_ids.tolist() == alone.token_ids.tolist() == together[3].token_ids.tolist()
     assert together[1].token_ids.tolist() != alone.token_ids.tolist()
+
+
+def test_a_response_ends_with_the_token_that_completes_a_stop_text(bench: Bench) -> None:
+    texts_of = "{:03d}".format
+
+    async def scenario() -> tuple[list[Generation], list[tuple[GenerationRequest, Generation]]]:
+        await bench.swap(1)
+        requests = [bench.request(seed=seed, max_tokens=60) for seed in range(16)]
+        whole = await asyncio.gather(*map(bench.engine.generate, requests))
+        # Half a token of text, so that it is completed in the middle of one.
+        stop = StopTexts(("07", "21"), lambda token_ids: "".join(map(texts_of, token_ids)))
+        return whole, await bench.generated(
+            [replace(request, request_id=f"{request.request_id}-stop", stop=stop) for request in requests]
+        )
+
+    whole, ended = bench.run(scenario())
+    stopped = 0
+    for free, (request, generation) in zip(whole, ended, strict=True):
+        tokens = free.token_ids.tolist()
+        texts = ["".join(map(texts_of, tokens[: count + 1])) for count in range(len(tokens))]
+        at = next((count + 1 for count, text in enumerate(texts) if "07" in text or "21" in text), None)
+        stopped += at is not None
+        assert generation.token_ids.tolist() == tokens[:at]
+        assert generation.finish_reason is (free.finish_reason if at is None else FinishReason.STOP)
+        assert sum(span.end - span.start for span in generation.spans) == len(generation.token_ids)
+        close_to(bench, request, generation)
+    assert stopped > 2
 
 
 def test_an_aborted_request_returns_what_it_has(bench: Bench) -> None:

@@ -17,15 +17,15 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Llama
 
 from producers.engines.vllm import vllm_environment
 from rollog.cli.main import cli
-from rollog.demo.model import encode_words, load_tokenizer, model_config, save_tokenizer
+from rollog.demo.model import encode_words, model_config, new_model, save_tokenizer
 from rollog.kernel.archived_weights import archived_weights
 from rollog.kernel.broker.archive import ArchiveBroker
 from rollog.kernel.errors import DataError
 from rollog.run.model_card import ModelFacts, model_card
 from rollog.run.model_directory import (
     copy_tokenizer,
+    place_tokenizer,
     require_loadable,
-    tokenizer_differences,
     write_configuration,
     write_generation_defaults,
     write_weights,
@@ -83,14 +83,16 @@ def test_a_version_becomes_a_directory_that_transformers_loads(
     assert [path.name for path in target.parent.iterdir()] == ["model"]
 
 
-def test_a_tokenizer_that_auto_classes_misread_is_said(tmp_path: Path) -> None:
-    # The recorded run's model is of type qwen2, whose tokenizer AutoTokenizer rebuilds.
-    result = exported(tmp_path, "--model", str(tmp_path / "model"))
-    assert "AutoTokenizer splits the prompts of this run otherwise" in result.output
-    card = (tmp_path / "model" / "README.md").read_text()
-    assert 'PreTrainedTokenizerFast.from_pretrained("DIRECTORY")' in card
-    assert "vllm serve" not in card
-    assert "vllm serve" not in result.output
+def test_a_tokenizer_that_auto_classes_rebuild_is_written_where_they_leave_it_alone(tmp_path: Path) -> None:
+    # The recorded run's model is of type qwen2, whose tokenizer AutoTokenizer rebuilds beside a config.json.
+    target = tmp_path / "model"
+    result = exported(tmp_path, "--model", str(target))
+    assert f"serve it: vllm serve {target} --tokenizer {target}/tokenizer" in result.output
+    card = (target / "README.md").read_text()
+    assert 'AutoTokenizer.from_pretrained("DIRECTORY/tokenizer")' in card
+    assert "vllm serve DIRECTORY --tokenizer DIRECTORY/tokenizer" in card
+    assert AutoTokenizer.from_pretrained(target).encode("12 + 3 =") != encode_words("12 + 3 =")
+    assert AutoTokenizer.from_pretrained(target / "tokenizer").encode("12 + 3 =") == encode_words("12 + 3 =")
 
 
 @pytest.mark.parametrize(
@@ -166,8 +168,11 @@ def test_large_weights_are_cut_into_shards_with_an_index(word_model: Path, tmp_p
 def test_a_tokenizer_that_auto_classes_leave_alone_is_read_as_by_the_run(
     word_model: Path, tmp_path: Path
 ) -> None:
-    target = assembled(word_model, tmp_path / "model", most_bytes=10**9)
-    assert tokenizer_differences(target, str(word_model), ["1 2 3 : 6 =", "12 + 30 ="]) == []
+    target = tmp_path / "model"
+    target.mkdir()
+    write_configuration(target, json.dumps(a_config().to_dict(), default=str), "float32")
+    assert place_tokenizer(target, str(word_model), ["1 2 3 : 6 =", "12 + 30 ="]) is None
+    assert not (target / "tokenizer").exists()
     assert AutoTokenizer.from_pretrained(target).encode("12 + 3 =") == encode_words("12 + 3 =")
 
 
@@ -217,28 +222,46 @@ def test_nothing_of_a_run_breaks_out_of_the_table_of_the_card() -> None:
 
 vllm_answers = """
 import json, sys, vllm
-engine = vllm.LLM(sys.argv[1], max_model_len=64, enforce_eager=True, kv_cache_memory_bytes=1 << 26)
-(answer,) = engine.generate([sys.argv[2]], vllm.SamplingParams(temperature=0, max_tokens=8))
+model, tokenizer, prompt = sys.argv[1:]
+engine = vllm.LLM(model, tokenizer=tokenizer, max_model_len=64, enforce_eager=True, kv_cache_memory_bytes=1 << 26)
+(answer,) = engine.generate([prompt], vllm.SamplingParams(temperature=0, max_tokens=8))
 print(json.dumps({"prompt": answer.prompt_token_ids, "answer": list(answer.outputs[0].token_ids)}))
 """
 
 
-@pytest.mark.slow
-def test_vllm_and_transformers_answer_alike(word_model: Path, tmp_path: Path) -> None:
-    pytest.importorskip("vllm", reason="vLLM is not installed")
-    target = assembled(word_model, tmp_path / "model", most_bytes=10**9)
-    prompt = "1 2 3 : 6 ="
-    tokenizer = AutoTokenizer.from_pretrained(target)
+def vllm_and_transformers_answer_alike(target: Path, tokenizer_place: Path, prompt: str) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(tokenizer_place)
     inputs = tokenizer(prompt, return_tensors="pt")
     model: Any = AutoModelForCausalLM.from_pretrained(target)
+    inputs.pop("token_type_ids", None)
     tokens = model.generate(**inputs, max_new_tokens=8, do_sample=False)[0, inputs["input_ids"].shape[1] :]
     ended = subprocess.run(
-        [sys.executable, "-c", vllm_answers, str(target), prompt],
+        [sys.executable, "-c", vllm_answers, str(target), str(tokenizer_place), prompt],
         env={**os.environ, **vllm_environment(on_cpu=True, num_threads=1)},
         check=True,
         capture_output=True,
         text=True,
     )
     said = json.loads(ended.stdout.splitlines()[-1])
-    assert said["prompt"] == load_tokenizer(word_model).encode(prompt)
+    assert said["prompt"] == encode_words(prompt)
     assert said["answer"] == tokens.tolist()
+
+
+@pytest.mark.slow
+def test_vllm_and_transformers_answer_alike(word_model: Path, tmp_path: Path) -> None:
+    pytest.importorskip("vllm", reason="vLLM is not installed")
+    target = assembled(word_model, tmp_path / "model", most_bytes=10**9)
+    vllm_and_transformers_answer_alike(target, target, "1 2 3 : 6 =")
+
+
+@pytest.mark.slow
+def test_vllm_and_transformers_answer_alike_with_a_tokenizer_in_a_folder_of_its_own(tmp_path: Path) -> None:
+    pytest.importorskip("vllm", reason="vLLM is not installed")
+    words, target = tmp_path / "words", tmp_path / "model"
+    new_model(0).save_pretrained(words)
+    save_tokenizer(words)
+    target.mkdir()
+    write_configuration(target, (words / "config.json").read_text(), "float32")
+    write_weights(target, words / "model.safetensors")
+    assert place_tokenizer(target, str(words), ["12 + 30 ="]) == "tokenizer"
+    vllm_and_transformers_answer_alike(target, target / "tokenizer", "9 8 3 : 14 =")

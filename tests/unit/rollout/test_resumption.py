@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from producers.engines.ports import Generation, GenerationRequest, VersionSpan
+from producers.engines.stop_texts import StopTexts
 from producers.rollout.resumption import ResumableResponse, resumed_seed
 from schemas import FinishReason, SamplingParameters, float32_array, int32_array
 
@@ -39,6 +42,16 @@ def test_a_resumed_request_has_the_earlier_tokens_in_its_prompt_and_only_the_res
     assert list(request.prompt_token_ids) == [10, 11, 12, 1, 2, 3, 4]
     assert request.sampling == SamplingParameters(temperature=0.7, max_tokens=4, stop_token_ids=(5, 6))
     assert (request.request_id, request.seed) == ("1.7/0~2", resumed_seed(7, 2))
+
+
+def test_a_stop_text_may_begin_before_a_resumption_and_end_behind_it() -> None:
+    stop = StopTexts(("34",), lambda token_ids: "".join(map(str, token_ids)))
+    response = ResumableResponse(replace(a_request(), stop=stop), max_context_tokens=100)
+    response.add(a_part([1, 2, 3], 0))
+    resumed = response.next_request().stop
+    assert resumed is not None
+    assert resumed.num_tokens([5, 4]) is None
+    assert resumed.num_tokens([4, 5]) == 1
 
 
 def test_seeds_of_resumptions_are_fixed_by_seed_and_number_and_differ() -> None:

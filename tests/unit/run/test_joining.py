@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from rollog.kernel.broker.kafka import KafkaBroker
 from rollog.kernel.broker.memory import MemoryBroker
+from rollog.kernel.broker.topics import RunTopics, ensure_topics, topic_specs
 from rollog.kernel.errors import ConfigError, RunExists, RunNotFound, TopicMismatch
-from rollog.run.creation import create_run, create_run_if_missing
+from rollog.kernel.runs import register_run
+from rollog.run.creation import create_run, create_run_if_missing, manifest_of
 from rollog.run.joining import manifest_of_run
 from rollog.run.role_settings import dispatcher_settings, rollout_settings, trainer_settings
 from rollog.settings.local import local_layers, settings_of_run
-from rollog.settings.settings import Settings
+from rollog.settings.settings import Settings, config_sha256
 
 
 def settings_named(name: str) -> Settings:
@@ -221,3 +225,18 @@ def test_a_value_of_the_file_that_the_manifest_overrules_must_still_fit_its_key(
 
     with pytest.raises(ConfigError, match=r"groups\.group_size = -3 \(.*run\.toml\)"):
         local_layers(config, {}, ())
+
+
+def test_a_run_from_before_a_setting_existed_has_its_default() -> None:
+    broker = MemoryBroker()
+    manifest = manifest_of(settings_named("first"))
+    older = json.loads(manifest.config_json)
+    del older["sampling"]["stop"]
+    text = json.dumps(older)
+    with broker.admin() as admin:
+        ensure_topics(admin, topic_specs(RunTopics("rollog", "first"), settings_named("first").broker))
+    register_run(broker, replace(manifest, config_json=text, config_sha256=config_sha256(text)))
+
+    assert create_run_if_missing(broker, settings_named("first"))[1] is False
+    with pytest.raises(ConfigError, match=r"sampling\.stop = \[\] there, \['END'\] here"):
+        create_run_if_missing(broker, settings_named("first").changed(sampling={"stop": ("END",)}))
