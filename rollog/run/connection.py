@@ -16,10 +16,14 @@ if TYPE_CHECKING:
     from rollog.settings.run import BrokerConfig
 
 
-def connect(config: BrokerConfig, home: Path) -> KafkaBroker:
+_refusals_seconds = 2.0
+
+
+def connect(config: BrokerConfig, home: Path, *, wait_seconds: float = 0.0) -> KafkaBroker:
     """The configured broker, else the embedded one that runs for `home`.
 
-    Raises BrokerUnreachable where there is none, or none answers within `broker.connect_timeout_seconds`.
+    Raises BrokerUnreachable where there is none, or none answers within `broker.connect_timeout_seconds`. Where the
+    connection is refused, whoever waits `wait_seconds` for a run waits as long for its broker, at least 2 s.
     """
     address = config.bootstrap_servers or EmbeddedKafka.running(data_directory(home))
     if address is None:
@@ -32,6 +36,7 @@ def connect(config: BrokerConfig, home: Path) -> KafkaBroker:
         address,
         connect_timeout_seconds=config.connect_timeout_seconds,
         max_record_bytes=config.max_record_bytes,
+        first_refusals_seconds=max(_refusals_seconds, wait_seconds),
     )
 
 

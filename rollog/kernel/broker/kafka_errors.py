@@ -57,6 +57,9 @@ _meanings: tuple[tuple[tuple[type[BaseException], ...], type[BrokerError], str],
 """What each kind of error is to rollog, and what to do about it; the first match wins."""
 
 
+_dump = " failed with response "
+
+
 def translated(error: BaseException, place: str) -> BrokerError:
     """What `error`, met while doing `place`, means to rollog."""
     if isinstance(error, BrokerError):
@@ -83,6 +86,8 @@ def _is_any(error: BaseException, kinds: tuple[type[BaseException], ...]) -> boo
 
 
 def _described(error: BaseException) -> str:
-    text = str(error)
-    name = type(error).__name__
+    name, text = type(error).__name__, str(error)
+    if _dump in text:
+        # What follows is request and response with all their fields: hundreds of characters, which name nothing else.
+        text = f"{name}: {getattr(error, 'description', '')}"
     return text if name in text else f"{name}: {text}" if text else name

@@ -17,6 +17,8 @@ class ConnectionSettings:
     bootstrap_servers: str
     connect_timeout_seconds: float = 10.0
     """How long a new client waits for the first answer."""
+    first_refusals_seconds: float | None = None
+    """How long a refused connection is asked again before a broker has answered; None: as long as a silent one."""
     delivery_timeout_seconds: float = 120.0
     """How long a record may stay unacknowledged; longer than any restart of the broker."""
     offsets_timeout_seconds: float = 30.0

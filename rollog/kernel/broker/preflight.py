@@ -37,7 +37,11 @@ class Address:
 
 
 class _Refused(Exception):
-    """Why one address is of no use."""
+    """Why one address is of no use. `is_answer` where somebody has answered, and asking again is of little use."""
+
+    def __init__(self, reason: str, *, is_answer: bool = False) -> None:
+        super().__init__(reason)
+        self.is_answer = is_answer
 
 
 def parse_addresses(bootstrap_servers: str) -> list[Address]:
@@ -56,27 +60,41 @@ def _parse_address(part: str, whole: str) -> Address:
     return Address(host, int(port))
 
 
-def wait_for_broker(bootstrap_servers: str, timeout_seconds: float) -> None:
+def wait_for_broker(
+    bootstrap_servers: str, timeout_seconds: float, *, refusals_seconds: float | None = None
+) -> None:
     """Return as soon as one of the addresses answers as a Kafka broker does.
 
-    Raises BrokerUnreachable, naming every address and what is wrong there, when none did in time.
+    Raises BrokerUnreachable, naming every address and what is wrong there, when none did in time. Where every address
+    was refused, by a port nobody listens on, a name that does not resolve or somebody who speaks another protocol, the
+    time is `refusals_seconds`, if it is given.
     """
     addresses = parse_addresses(bootstrap_servers)
-    deadline = time.monotonic() + timeout_seconds
+    began = time.monotonic()
     while True:
-        reasons = []
-        for address in addresses:
-            remaining = max(0.2, min(5.0, deadline - time.monotonic()))
-            try:
-                _check(address, remaining)
-            except _Refused as refused:
-                reasons.append(f"{address}: {refused}")
-            else:
-                return
-        if time.monotonic() + _retry_seconds >= deadline:
+        refusals = _refusals(addresses, began + timeout_seconds)
+        if refusals is None:
+            return
+        is_known = refusals_seconds is not None and all(each.is_answer for each in refusals.values())
+        allowed = min(timeout_seconds, refusals_seconds) if is_known and refusals_seconds else timeout_seconds
+        if time.monotonic() + _retry_seconds >= began + allowed:
             break
         time.sleep(_retry_seconds)
-    raise BrokerUnreachable(f"no Kafka broker within {timeout_seconds:g} s at " + "; ".join(reasons))
+    reasons = "; ".join(f"{address}: {refused}" for address, refused in refusals.items())
+    raise BrokerUnreachable(f"no Kafka broker within {allowed:g} s at {reasons}")
+
+
+def _refusals(addresses: list[Address], deadline: float) -> dict[Address, _Refused] | None:
+    """Why each address is of no use; None as soon as one of them is."""
+    found = {}
+    for address in addresses:
+        try:
+            _check(address, max(0.2, min(5.0, deadline - time.monotonic())))
+        except _Refused as refused:
+            found[address] = refused
+        else:
+            return None
+    return found
 
 
 def answers(address: Address, timeout_seconds: float) -> bool:
@@ -110,10 +128,13 @@ def _connect(address: Address, timeout_seconds: float) -> socket.socket:
     try:
         return socket.create_connection((address.host, address.port), timeout_seconds)
     except socket.gaierror as error:
-        raise _Refused(f"the name {address.host} does not resolve: check the spelling and DNS") from error
+        raise _Refused(
+            f"the name {address.host} does not resolve: check the spelling and DNS", is_answer=True
+        ) from error
     except ConnectionRefusedError as error:
         raise _Refused(
-            "connection refused, nothing listens there: start the broker or correct the address"
+            "connection refused, nothing listens there: start the broker or correct the address",
+            is_answer=True,
         ) from error
     except TimeoutError as error:
         raise _Refused("no connection in time: check the host, the network and firewalls") from error
@@ -139,10 +160,11 @@ def _advertised(address: Address, timeout_seconds: float) -> list[Address]:
         except (OSError, EOFError) as error:
             raise _Refused(
                 "the connection was closed without an answer: this is no Kafka listener for plain text, it may"
-                f" expect TLS or SASL; {_only_plain}"
+                f" expect TLS or SASL; {_only_plain}",
+                is_answer=True,
             ) from error
         except (struct.error, UnicodeDecodeError, IndexError) as error:
-            raise _Refused("the answer is not Kafka's: check the port") from error
+            raise _Refused("the answer is not Kafka's: check the port", is_answer=True) from error
 
 
 def _metadata_request() -> bytes:
@@ -167,14 +189,14 @@ def _receive(connection: socket.socket, length: int) -> bytes:
 
 def _require_kafka(start: bytes) -> None:
     if start[0] in {_tls_alert, _tls_handshake} and start[1:2] == b"\x03":
-        raise _Refused(f"this listener speaks TLS; {_only_plain}")
+        raise _Refused(f"this listener speaks TLS; {_only_plain}", is_answer=True)
     if start.startswith(b"HTTP"):
-        raise _Refused("an HTTP server answers, not a Kafka broker: check the port")
+        raise _Refused("an HTTP server answers, not a Kafka broker: check the port", is_answer=True)
     if len(start) < 8:  # noqa: PLR2004 - length and correlation id
-        raise _Refused("the answer is not Kafka's: check the port")
+        raise _Refused("the answer is not Kafka's: check the port", is_answer=True)
     length, correlation_id = struct.unpack(">ii", start[:8])
     if correlation_id != _correlation_id or not 8 <= length <= _largest_answer_bytes:  # noqa: PLR2004
-        raise _Refused("the answer is not Kafka's: check the port")
+        raise _Refused("the answer is not Kafka's: check the port", is_answer=True)
 
 
 def _brokers(body: bytes) -> list[Address]:

