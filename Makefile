@@ -73,9 +73,10 @@ bench: setup ## list the experiments, with how long each takes and how to run on
 	@$(BIN)/python -m benchmarks
 
 COMPILE := $(UV) pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate
-PRODUCT := --extra embedded --extra data --extra train
+PRODUCT := --extra embedded --extra data --extra train --extra rewards --extra sandbox --extra agents \
+	--extra environments
 # Roles in containers meet a broker in another one. What vLLM on a CPU does without: a compiler of GPU kernels, and pictures.
-IMAGE := --extra data --extra train
+IMAGE := --extra data --extra train --extra rewards --extra sandbox --extra agents --extra environments
 UNUSED_ON_CPU := --no-emit-package triton --no-emit-package opencv-python-headless
 CPU_LOCK := requirements/linux-x86_64-cpu
 CUDA_LOCK := requirements/linux-x86_64-cuda
