@@ -47,13 +47,16 @@ def home(tmp_path: Path, cache_directory: Path) -> Path:
 
 
 fewer = {
+    "gpu_24gb": ("groups.groups_per_batch=4",),
     "gpu_80gb": ("groups.groups_per_batch=4",),
     # Two ranks that are gloo's on a CPU; ZeRO 3 is tried in tests/integration/test_several_ranks.py.
     "eight_gpus": ("groups.groups_per_batch=4", "trainer.num_ranks=2"),
 }
 
 
-@pytest.mark.parametrize("name", ["huggingface_model", "chat_dataset", "one_gpu", "gpu_80gb", "eight_gpus"])
+@pytest.mark.parametrize(
+    "name", ["huggingface_model", "chat_dataset", "one_gpu", "gpu_24gb", "gpu_80gb", "eight_gpus"]
+)
 def test_an_example_runs(name: str, home: Path, tmp_path: Path) -> None:
     pytest.importorskip("vllm", reason="vLLM is not installed")
     model = save_stand_in(tmp_path / "model")
