@@ -14,6 +14,7 @@ from producers.rewards.functions import RewardResult
 from producers.rollout.actions import Ending
 from producers.rollout.outcomes import Replica, finished_sample, unfinished_sample
 from producers.rollout.publishing import RecordWriter
+from producers.rollout.scoring import Response
 from rollog.kernel.lifecycle import Component
 from rollog.rules.headers import SampleLimits, header_of, record_digest
 from schemas import FinishReason, Status, Timings, WorkerState, WorkerStatus, float32_array, int32_array
@@ -110,9 +111,8 @@ class Answers(Component):
     def _finished(self, task: RolloutTask, version: int, reward: float) -> Sample:
         generation, text = self._noise.choice(self._responses)
         spans = (VersionSpan(version=version, start=0, end=len(generation.token_ids)),)
-        return finished_sample(
+        response = Response.of_one_turn(
             Replica(task),
-            self._grants[task.grant_id].worker_id,
             Generation(
                 token_ids=generation.token_ids,
                 behaviour_logprobs=generation.behaviour_logprobs,
@@ -120,7 +120,11 @@ class Answers(Component):
                 finish_reason=FinishReason.STOP,
             ),
             prompt_token_ids=_prompt_tokens,
-            response_text=text,
+            text=text,
+        )
+        return finished_sample(
+            response,
+            self._grants[task.grant_id].worker_id,
             reward=RewardResult(reward=reward),
             digest_of=self._digests.__getitem__,
             timings=self._timings(),

@@ -15,6 +15,7 @@ from producers.engines.ports import Generation, VersionSpan
 from producers.rewards.functions import RewardResult
 from producers.rollout.outcomes import Replica, finished_sample
 from producers.rollout.publishing import RecordWriter
+from producers.rollout.scoring import Response
 from rollog.kernel.broker.ports import TopicPartition
 from schemas import (
     FinishReason,
@@ -130,11 +131,8 @@ class AnsweringWorkers:
 
     def _answer(self, task: RolloutTask, producer: Producer) -> None:
         sample = finished_sample(
-            Replica(task),
+            Response.of_one_turn(Replica(task), self._generation, prompt_token_ids=(1,), text=""),
             self._worker_of[task.grant_id],
-            self._generation,
-            prompt_token_ids=(1,),
-            response_text="",
             reward=RewardResult(reward=1.0),
             digest_of=lambda _: self._digest,
             timings=Timings(),

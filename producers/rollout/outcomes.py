@@ -14,9 +14,10 @@ from schemas import Kind, Sample, Segment, Status, sample_id
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from producers.engines.ports import Generation, VersionSpan
+    from producers.engines.ports import VersionSpan
     from producers.rewards.functions import RewardResult
     from producers.rollout.actions import Ending
+    from producers.rollout.scoring import Response
     from rollog.kernel.broker.ports import Record
     from schemas import RolloutTask, Timings
 
@@ -50,25 +51,23 @@ def replicas_of(task: RolloutTask) -> list[Replica]:
 
 
 def finished_sample(
-    replica: Replica,
+    response: Response,
     worker_id: str,
-    generation: Generation,
     *,
-    prompt_token_ids: Sequence[int],
-    response_text: str,
     reward: RewardResult,
     digest_of: Callable[[int], str],
     timings: Timings,
 ) -> Sample:
     """A scored, trainable sample."""
+    generation = response.generation
     return replace(
-        _sample(replica, worker_id, Status.FINISHED),
-        prompt_token_ids=np.asarray(prompt_token_ids, dtype="<i4"),
+        _sample(response.replica, worker_id, Status.FINISHED),
+        prompt_token_ids=np.asarray(response.prompt_token_ids, dtype="<i4"),
         token_ids=generation.token_ids,
         behaviour_logprobs=generation.behaviour_logprobs,
-        loss_mask=np.ones(len(generation.token_ids), dtype="u1"),
+        loss_mask=response.loss_mask,
         segments=_segments(generation.spans, digest_of),
-        response_text=response_text,
+        response_text=response.text,
         reward=reward.reward,
         reward_components=reward.components,
         turn_rewards=reward.turn_rewards,

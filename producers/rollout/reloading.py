@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from producers.engines.ports import Engine
     from producers.rollout.actions import Action, Swap
     from producers.rollout.downloads import Downloads
+    from producers.rollout.engine_calls import EngineCalls
     from producers.rollout.reporting import WorkerReport
-    from producers.rollout.rollouts import RolloutMaker
     from producers.rollout.session import ReloadMode, WorkerSession
     from schemas import WeightVersion
 
@@ -44,7 +44,7 @@ class Reloader:
     engine: Engine
     session: WorkerSession
     report: WorkerReport
-    maker: RolloutMaker
+    calls: EngineCalls
     downloads: Downloads
     reload: ReloadMode
     retry_seconds: float
@@ -97,14 +97,14 @@ class Reloader:
             return
         self.downloads.discard()
         self.report.reloaded(notice.version)
-        self.maker.go_on()
+        self.calls.go_on()
         self.act(self.session.loaded(notice))
         self.beat()
 
     async def _suspend(self, task_ids: Sequence[str]) -> None:
         """Take the rollouts of these tasks out of the engine; one that it does not have yet is kept by the pause."""
         request_ids = [name for task_id in task_ids for name in self.session.request_ids_of(task_id)]
-        await asyncio.gather(*(self.maker.suspend(request_id) for request_id in request_ids))
+        await asyncio.gather(*(self.calls.suspend(request_id) for request_id in request_ids))
 
     async def _pause(self) -> None:
         # Weights that may be half overwritten must not make another token.

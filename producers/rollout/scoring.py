@@ -7,11 +7,13 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from producers.rollout.actions import failed
 from producers.rollout.outcomes import finished_sample, unfinished_sample
 from producers.rollout.prompts import reward_fields, reward_prompt
 from rollog.kernel.errors import DataError, RewardError
-from schemas import Kind, Timings
+from schemas import Kind, Timings, num_turns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,23 +23,48 @@ if TYPE_CHECKING:
     from producers.rewards.ports import Rewards
     from producers.rollout.outcomes import Replica
     from producers.rollout.session import WorkerSession
-    from schemas import Sample
+    from schemas import Sample, UInt8Array
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Response:
-    """A response with all its tokens, not scored yet."""
+    """A response with all its tokens, not scored yet, unless an environment has given its `reward`.
+
+    `loss_mask` is 1 for tokens that the engine made and 0 for those of an environment.
+    """
 
     replica: Replica
     generation: Generation
+    loss_mask: UInt8Array
     prompt_token_ids: Sequence[int]
     text: str
     generation_seconds: float
+    reward: RewardResult | None = None
+
+    @classmethod
+    def of_one_turn(
+        cls,
+        replica: Replica,
+        generation: Generation,
+        *,
+        prompt_token_ids: Sequence[int],
+        text: str,
+        generation_seconds: float = 0.0,
+    ) -> Response:
+        """What the engine made of a prompt, all of which is trained."""
+        return cls(
+            replica=replica,
+            generation=generation,
+            loss_mask=np.ones(len(generation.token_ids), dtype="u1"),
+            prompt_token_ids=prompt_token_ids,
+            text=text,
+            generation_seconds=generation_seconds,
+        )
 
     @property
     def num_tokens(self) -> int:
         """Tokens that the engine made."""
-        return len(self.generation.token_ids)
+        return int(self.loss_mask.sum())
 
 
 class ResponseScorer:
@@ -66,11 +93,8 @@ class ResponseScorer:
                 wasted_tokens=response.num_tokens,
             )
         return finished_sample(
-            replica,
+            response,
             self._session.worker_id,
-            response.generation,
-            prompt_token_ids=response.prompt_token_ids,
-            response_text=response.text,
             reward=reward,
             digest_of=self._session.digest_of,
             timings=Timings(
@@ -85,13 +109,15 @@ class ResponseScorer:
             scoring.cancel()
 
     async def _reward(self, response: Response) -> RewardResult:
+        if response.reward is not None:
+            return _checked(response.reward, num_turns(response.loss_mask))
         replica = response.replica
         task = replica.task
         prompt, fields = reward_prompt(task.prompt), reward_fields(task.prompt)
         scoring = asyncio.ensure_future(self._rewards[task.kind].score(prompt, response.text, fields))
         self._scoring[replica.request_id] = scoring
         try:
-            return _checked(await scoring, num_turns=1 if response.num_tokens else 0)
+            return _checked(await scoring, num_turns(response.loss_mask))
         except asyncio.CancelledError:
             if self._session.ending_of(task.task_id) is None or not scoring.cancelled():
                 raise
@@ -100,11 +126,11 @@ class ResponseScorer:
             del self._scoring[replica.request_id]
 
 
-def _checked(reward: RewardResult, num_turns: int) -> RewardResult:
+def _checked(reward: RewardResult, expected: int) -> RewardResult:
     """The reward, whose turns are those of the response. Raises RewardError."""
-    if reward.turn_rewards and len(reward.turn_rewards) != num_turns:
+    if reward.turn_rewards and len(reward.turn_rewards) != expected:
         raise RewardError(
-            f"the reward function returned {len(reward.turn_rewards)} turn_rewards for a response of {num_turns} "
+            f"the reward function returned {len(reward.turn_rewards)} turn_rewards for a response of {expected} "
             "turn(s); give one for each, or none"
         )
     return reward

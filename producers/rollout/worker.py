@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from producers.rollout import actions
 from producers.rollout.committed import CommittedVersions
 from producers.rollout.downloads import Downloads
+from producers.rollout.engine_calls import EngineCalls
 from producers.rollout.heartbeats import Heartbeats
 from producers.rollout.intake import RecordIntake
 from producers.rollout.outcomes import Replica, replicas_of, unfinished_sample
@@ -30,7 +31,7 @@ from producers.rollout.publishing import RecordWriter
 from producers.rollout.reader import LogReader
 from producers.rollout.reloading import Reloader
 from producers.rollout.reporting import WorkerReport
-from producers.rollout.rollouts import RolloutMaker
+from producers.rollout.rollouts import ResponseMaker
 from producers.rollout.scoring import Response, ResponseScorer
 from producers.rollout.sender import SampleSender
 from producers.rollout.session import WorkerSession
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from producers.engines.ports import Engine
     from producers.rewards.ports import Rewards
     from producers.rollout.prompts import PromptRenderer
+    from producers.rollout.rollouts import RolloutMaker
     from producers.rollout.settings import RolloutSettings
     from rollog.kernel.broker.ports import Broker
     from rollog.kernel.metrics import Metrics
@@ -157,9 +159,8 @@ class RolloutWorker:
         self._report = WorkerReport(
             self._session, parts.engine, parts.metrics, capacity=config.capacity, reload=config.reload
         )
-        self._maker = RolloutMaker(
-            self._session, parts.engine, parts.renderer, on_resumed=self._report.resumed
-        )
+        self._calls = EngineCalls(self._session, parts.engine, on_resumed=self._report.resumed)
+        self._maker: RolloutMaker = ResponseMaker(worker_id, self._calls, parts.renderer)
         self._scorer = ResponseScorer(
             self._session,
             training_rewards=parts.training_rewards,
@@ -169,7 +170,7 @@ class RolloutWorker:
             engine=parts.engine,
             session=self._session,
             report=self._report,
-            maker=self._maker,
+            calls=self._calls,
             downloads=downloads,
             reload=config.reload,
             retry_seconds=config.heartbeat_seconds,

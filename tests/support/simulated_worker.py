@@ -11,6 +11,7 @@ from producers.engines.ports import Generation, VersionSpan
 from producers.rewards.functions import RewardResult
 from producers.rollout import actions
 from producers.rollout.outcomes import Replica, finished_sample, replicas_of, unfinished_sample
+from producers.rollout.scoring import Response
 from producers.rollout.session import WorkerSession
 from rollog.kernel.broker.ports import TopicPartition
 from rollog.rules.reading import control_record
@@ -261,20 +262,18 @@ class SimulatedWorker:
         max_tokens = min(max(1, replica.task.sampling.max_tokens), 1000)
         length = max(len(versions), int(draw.integers(1, max_tokens + 1)))
         versions = versions + versions[-1:] * (length - len(versions))
-        return finished_sample(
-            replica,
-            self.worker_id,
-            Generation(
-                token_ids=int32_array(draw.integers(0, 20, length)),
-                behaviour_logprobs=float32_array(-draw.random(length)),
-                spans=tuple(
-                    VersionSpan(version=version, start=place, end=place + 1)
-                    for place, version in enumerate(versions)
-                ),
-                finish_reason=FinishReason.STOP if length < max_tokens else FinishReason.LENGTH,
+        generation = Generation(
+            token_ids=int32_array(draw.integers(0, 20, length)),
+            behaviour_logprobs=float32_array(-draw.random(length)),
+            spans=tuple(
+                VersionSpan(version=version, start=place, end=place + 1)
+                for place, version in enumerate(versions)
             ),
-            prompt_token_ids=[1, 2],
-            response_text="",
+            finish_reason=FinishReason.STOP if length < max_tokens else FinishReason.LENGTH,
+        )
+        return finished_sample(
+            Response.of_one_turn(replica, generation, prompt_token_ids=[1, 2], text=""),
+            self.worker_id,
             reward=RewardResult(reward=reward),
             digest_of=self.session.digest_of,
             timings=Timings(),

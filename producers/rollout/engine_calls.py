@@ -1,0 +1,103 @@
+"""Responses of the engine for running rollouts: each may be suspended, resumed and interrupted from outside.
+
+A rollout has one call in the engine at a time; a rollout of several turns makes one after another. A suspended call
+returns what it has, and is asked for the rest when the engine serves again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from producers.rollout.actions import failed
+from producers.rollout.resumption import ResumableResponse
+from schemas import FinishReason
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from producers.engines.ports import Engine, Generation, GenerationRequest
+    from producers.rollout.actions import Ending
+    from producers.rollout.outcomes import Replica
+    from producers.rollout.session import WorkerSession
+
+
+@dataclass(eq=False)
+class _InFlight:
+    """A response in the making: in the engine as `request_id`, or suspended until `may_go_on`."""
+
+    request_id: str
+    is_suspended: bool = False
+    may_go_on: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class EngineCalls:
+    """Generates with one engine. `on_resumed` is called for every call that is handed to the engine again."""
+
+    def __init__(self, session: WorkerSession, engine: Engine, *, on_resumed: Callable[[], None]) -> None:
+        self._session = session
+        self._engine = engine
+        self._in_flight: dict[str, _InFlight] = {}
+        self._on_resumed = on_resumed
+
+    @property
+    def max_context_tokens(self) -> int:
+        """Longest prompt plus response that the engine takes."""
+        return self._engine.max_context_tokens
+
+    def response_to(self, request: GenerationRequest) -> ResumableResponse:
+        """A response of which nothing is generated yet."""
+        return ResumableResponse(request, max_context_tokens=self._engine.max_context_tokens)
+
+    async def generate(self, replica: Replica, response: ResumableResponse) -> None:
+        """Generate `response` to its end, or to the end that the session has set. Raises EngineError, EngineDied."""
+        in_flight = self._in_flight[replica.request_id] = _InFlight(replica.request_id)
+        try:
+            while await self._generate_part(in_flight, response):
+                while not in_flight.may_go_on.is_set():
+                    await in_flight.may_go_on.wait()
+                if self.ending_of(replica) is not None:
+                    return
+                in_flight.is_suspended = False
+                self._on_resumed()
+        finally:
+            del self._in_flight[replica.request_id]
+
+    def ending_of(self, replica: Replica) -> Ending | None:
+        """Why a rollout shall not finish, or None."""
+        return self._session.ending_of(replica.task.task_id)
+
+    def ending_after(self, replica: Replica, generation: Generation) -> Ending | None:
+        """The same, of one whose response may also have been cut off by the engine itself."""
+        ending = self.ending_of(replica)
+        if ending is None and generation.finish_reason is FinishReason.ABORT:
+            return failed("EngineError", "the engine aborted the request on its own")
+        return ending
+
+    async def interrupt(self, request_id: str) -> None:
+        """Make the call of a rollout end early, as the session says; one that has none in the engine is left alone."""
+        in_flight = self._in_flight.get(request_id)
+        if in_flight is not None:
+            in_flight.may_go_on.set()
+            await self._engine.abort(in_flight.request_id)
+
+    async def suspend(self, request_id: str) -> None:
+        """Take the call of a rollout out of the engine, with the tokens it has, until `go_on`."""
+        in_flight = self._in_flight.get(request_id)
+        if in_flight is not None:
+            in_flight.is_suspended = True
+            in_flight.may_go_on.clear()
+            await self._engine.abort(in_flight.request_id)
+
+    def go_on(self) -> None:
+        """Hand every suspended call to the engine again, which serves a version."""
+        for in_flight in self._in_flight.values():
+            in_flight.may_go_on.set()
+
+    async def _generate_part(self, in_flight: _InFlight, response: ResumableResponse) -> bool:
+        """Whether the part was cut off by a suspension, and more is to come."""
+        request = response.next_request()
+        in_flight.request_id = request.request_id
+        response.add(await self._engine.generate(request))
+        return in_flight.is_suspended and not response.is_complete
