@@ -12,32 +12,19 @@ from typing import TYPE_CHECKING
 import torch
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
-from rollog.demo.countdown import again, largest_value, marks, operators
-from rollog.demo.word_models import (
-    eos_token_id,
-    pad_token_id,
-    save_word_tokenizer,
-    special_tokens,
-)
+from rollog.demo.word_models import eos_token_id, pad_token_id, save_word_tokenizer
+from rollog.demo.word_task import WordTask, countdown_task
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-vocabulary = (
-    *special_tokens,
-    *operators,
-    ":",
-    "=",
-    again,
-    *marks,
-    *(str(value) for value in range(largest_value + 1)),
-)
-max_context_tokens = 64
+vocabulary = countdown_task.words
+max_context_tokens = countdown_task.max_context_tokens
 
 
-def save_tokenizer(directory: Path) -> None:
+def save_tokenizer(directory: Path, task: WordTask = countdown_task) -> None:
     """Write the tokenizer's two files."""
-    save_word_tokenizer(directory, vocabulary, max_context_tokens)
+    save_word_tokenizer(directory, task.words, task.max_context_tokens)
 
 
 def load_tokenizer(directory: Path) -> PreTrainedTokenizerFast:
@@ -48,20 +35,20 @@ def load_tokenizer(directory: Path) -> PreTrainedTokenizerFast:
 
 
 def encode_words(text: str) -> list[int]:
-    """Token ids of a text of known words, without any tokenizer object."""
-    return [_index[word] for word in text.split()]
+    """Token ids of a text of countdown's words, without any tokenizer object."""
+    return countdown_task.encode(text)
 
 
-def model_config() -> Qwen2Config:
+def model_config(task: WordTask = countdown_task) -> Qwen2Config:
     """Two layers of width 128, tied embeddings."""
     return Qwen2Config(
-        vocab_size=len(vocabulary),
+        vocab_size=len(task.words),
         hidden_size=128,
         intermediate_size=384,
         num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=2,
-        max_position_embeddings=max_context_tokens,
+        max_position_embeddings=task.max_context_tokens,
         initializer_range=0.04,
         tie_word_embeddings=True,
         use_sliding_window=False,
@@ -72,11 +59,8 @@ def model_config() -> Qwen2Config:
     )
 
 
-def new_model(seed: int) -> Qwen2ForCausalLM:
+def new_model(seed: int, task: WordTask = countdown_task) -> Qwen2ForCausalLM:
     """The model with random weights that depend on the seed alone; the global random state is left as it was."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return Qwen2ForCausalLM(model_config())  # type: ignore[no-untyped-call]
-
-
-_index = {word: index for index, word in enumerate(vocabulary)}
+        return Qwen2ForCausalLM(model_config(task))  # type: ignore[no-untyped-call]

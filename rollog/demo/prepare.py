@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 warm_start_seed = 0
 """Seed of the demo's start; runs differ by `run.seed` and share it."""
 
-_sources = ("countdown.py", "model.py", "warm_start.py", "prepare.py", "word_models.py")
+_shared_sources = ("model.py", "warm_start.py", "prepare.py", "word_models.py", "word_task.py")
 _libraries = ("torch", "transformers", "tokenizers", "safetensors")
 
 
@@ -57,28 +57,61 @@ def prepare(
     Raises DataError where the cache directory cannot be written.
     """
     chosen = settings or WarmStartSettings()
-    place = cache_dir / f"countdown-{_key(seed, chosen)}"
+    place = cache_dir / f"countdown-{_key('countdown.py', seed, chosen)}"
+
+    def fill(building: Path) -> None:
+        files = _files(building)
+        _write_rows(files.train, held_out=False)
+        _write_rows(files.held_out, held_out=True)
+        _write_model(files.model, "countdown", seed, chosen, on_progress)
+
+    _make_once(place, fill)
+    return _files(place)
+
+
+def prepare_game(
+    cache_dir: Path, seed: int = warm_start_seed, on_progress: Callable[[float], None] | None = None
+) -> Path:
+    """The model directory that plays `rollog.demo.guessing`, made if it is not in the cache. Raises DataError."""
+    chosen = WarmStartSettings()
+    place = cache_dir / f"guessing-{_key('guessing.py', seed, chosen)}"
+    _make_once(
+        place, lambda building: _write_model(building / "model", "guessing", seed, chosen, on_progress)
+    )
+    return place / "model"
+
+
+def _make_once(place: Path, fill: Callable[[Path], None]) -> None:
+    """Fill a temporary directory and rename it, unless another process has done so."""
+    cache_dir = place.parent
     try:
         cache_dir.mkdir(parents=True, exist_ok=True)
         with locked(cache_dir / f"{place.name}.lock"):
-            if not place.is_dir():
-                _build(place, seed, chosen, on_progress)
+            if place.is_dir():
+                return
+            building = Path(tempfile.mkdtemp(prefix=f"{place.name}.", dir=cache_dir))
+            try:
+                fill(building)
+                building.chmod(0o755)
+                building.rename(place)
+            finally:
+                shutil.rmtree(building, ignore_errors=True)
     except OSError as error:
         raise DataError(
             f"the demo's model cannot be written to {cache_dir}: {error}; choose another place with --home"
         ) from error
-    return _files(place)
 
 
 def _files(place: Path) -> DemoFiles:
     return DemoFiles(model=place / "model", train=place / "train.jsonl", held_out=place / "held_out.jsonl")
 
 
-def _key(seed: int, settings: WarmStartSettings) -> str:
+def _key(task_source: str, seed: int, settings: WarmStartSettings) -> str:
+    sources = (task_source, *_shared_sources)
     determining = {
         "seed": seed,
         "settings": asdict(settings),
-        "sources": {name: (Path(__file__).parent / name).read_text(encoding="utf-8") for name in _sources},
+        "sources": {name: (Path(__file__).parent / name).read_text(encoding="utf-8") for name in sources},
         "libraries": {name: metadata.version(name) for name in _libraries},
         "python": sys.version_info[:2],
         "machine": platform.machine(),
@@ -86,26 +119,22 @@ def _key(seed: int, settings: WarmStartSettings) -> str:
     return hashlib.sha256(json.dumps(determining, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _build(
-    place: Path, seed: int, settings: WarmStartSettings, on_progress: Callable[[float], None] | None
+def _write_model(
+    directory: Path,
+    task_name: str,
+    seed: int,
+    settings: WarmStartSettings,
+    on_progress: Callable[[float], None] | None,
 ) -> None:
-    """Fill a temporary directory and rename it."""
     from rollog.demo.model import save_tokenizer  # noqa: PLC0415  torch is needed only here
     from rollog.demo.warm_start import train  # noqa: PLC0415  the same
     from rollog.demo.word_models import save_model  # noqa: PLC0415  the same
+    from rollog.demo.word_task import countdown_task, guessing_task  # noqa: PLC0415  the same
 
-    building = Path(tempfile.mkdtemp(prefix=f"{place.name}.", dir=place.parent))
-    try:
-        files = _files(building)
-        _write_rows(files.train, held_out=False)
-        _write_rows(files.held_out, held_out=True)
-        files.model.mkdir()
-        save_model(train(seed, settings, on_progress), files.model)
-        save_tokenizer(files.model)
-        building.chmod(0o755)
-        building.rename(place)
-    finally:
-        shutil.rmtree(building, ignore_errors=True)
+    task = countdown_task if task_name == "countdown" else guessing_task
+    directory.mkdir()
+    save_model(train(seed, settings, on_progress, task), directory)
+    save_tokenizer(directory, task)
 
 
 def _write_rows(path: Path, *, held_out: bool) -> None:

@@ -14,17 +14,17 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from rollog.demo.countdown import demonstration, problems
-from rollog.demo.model import encode_words, new_model
-from rollog.demo.word_models import eos_token_id, pad_token_id
+from rollog.demo.model import new_model
+from rollog.demo.word_models import pad_token_id
+from rollog.demo.word_task import WordTask, countdown_task
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from transformers import Qwen2ForCausalLM
 
-    from rollog.demo.countdown import Problem
     from rollog.demo.settings import WarmStartSettings
+    from rollog.demo.word_task import Example
 
 ignored_label = -100
 
@@ -32,11 +32,14 @@ Tensors = tuple[Tensor, Tensor]
 
 
 def train(
-    seed: int, settings: WarmStartSettings, on_progress: Callable[[float], None] | None = None
+    seed: int,
+    settings: WarmStartSettings,
+    on_progress: Callable[[float], None] | None = None,
+    task: WordTask = countdown_task,
 ) -> Qwen2ForCausalLM:
     """Train a new model; `on_progress` is told the finished fraction after every step."""
     with single_threaded():
-        model = new_model(seed)
+        model = new_model(seed, task)
         optimizer = torch.optim.AdamW(
             model.parameters(),
             lr=settings.learning_rate,
@@ -46,7 +49,7 @@ def train(
         )
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate_at(step, settings))
         rng = random.Random(seed)  # noqa: S311  reproducible on purpose
-        for step, micro_batches in enumerate(_batches(rng, settings), start=1):
+        for step, micro_batches in enumerate(_batches(task, rng, settings), start=1):
             num_learnt = sum(int((labels_BT != ignored_label).sum()) for _, labels_BT in micro_batches)
             for input_ids_BT, labels_BT in micro_batches:
                 torch.autograd.backward(_summed_loss(model, input_ids_BT, labels_BT) / num_learnt)
@@ -90,43 +93,26 @@ def _summed_loss(model: Qwen2ForCausalLM, input_ids_BT: Tensor, labels_BT: Tenso
     )
 
 
-def _batches(rng: random.Random, settings: WarmStartSettings) -> Iterator[list[Tensors]]:
+def _batches(task: WordTask, rng: random.Random, settings: WarmStartSettings) -> Iterator[list[Tensors]]:
     """Per step the micro-batches that make it up, cut from examples in order of length to save padding."""
-    pool = problems(held_out=False)
     for step in range(settings.num_steps):
-        practising = step < settings.practice_fraction * settings.num_steps
-        drawn = rng.choices(pool, k=settings.batch_size)
-        examples = sorted(
-            (_example(problem, rng, settings, practising=practising) for problem in drawn), key=_length
-        )
+        practises = step < settings.practice_fraction * settings.num_steps
+        examples = sorted(task.examples(rng, settings, practises), key=_length)
         size = -(-settings.batch_size // settings.num_micro_batches)
         yield [_padded(examples[start : start + size]) for start in range(0, len(examples), size)]
 
 
-def _example(
-    problem: Problem, rng: random.Random, settings: WarmStartSettings, *, practising: bool
-) -> tuple[list[int], list[int]]:
-    response = demonstration(
-        problem,
-        rng,
-        stop_after_hit=0.0 if practising else settings.stop_after_hit,
-        stop_after_miss=0.0 if practising else settings.stop_after_miss,
-    )
-    return encode_words(problem.prompt), [*encode_words(response), eos_token_id]
+def _length(example: Example) -> int:
+    return len(example[0])
 
 
-def _length(example: tuple[list[int], list[int]]) -> int:
-    prompt, response = example
-    return len(prompt) + len(response)
-
-
-def _padded(examples: list[tuple[list[int], list[int]]]) -> Tensors:
-    """Right-padded input ids and labels; only responses are learnt."""
+def _padded(examples: list[Example]) -> Tensors:
+    """Right-padded input ids and labels; only the policy's own words are learnt."""
     width = max(map(_length, examples))
     input_ids_BT = torch.full((len(examples), width), pad_token_id)
     labels_BT = torch.full((len(examples), width), ignored_label)
-    for index, (prompt, response) in enumerate(examples):
-        end = len(prompt) + len(response)
-        input_ids_BT[index, :end] = torch.tensor(prompt + response)
-        labels_BT[index, len(prompt) : end] = torch.tensor(response)
+    for index, (token_ids, is_learnt) in enumerate(examples):
+        tokens, learnt = torch.tensor(token_ids), torch.tensor(is_learnt)
+        input_ids_BT[index, : len(token_ids)] = tokens
+        labels_BT[index, : len(token_ids)] = tokens.where(learnt, ignored_label)
     return input_ids_BT, labels_BT
