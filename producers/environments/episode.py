@@ -5,7 +5,6 @@ Runs in the environment's process, so only the standard library is imported here
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import json
 from dataclasses import dataclass, replace
@@ -13,11 +12,12 @@ from math import isfinite
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
+from producers.environments.background_loop import BackgroundLoop
 from producers.environments.messages import declaration_as_json, declaration_of
 from producers.environments.ports import Observation, SnapshotEnvironment, StepResult
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
     from producers.environments.ports import Action, Environment
 
@@ -57,7 +57,7 @@ class Episode:
             )
         self._environment = environment
         self._bounds = bounds
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop: BackgroundLoop | None = None
         self._to_act: tuple[int, ...] = ()
         self._state = "new"
         self._num_turns = 0
@@ -78,7 +78,7 @@ class Episode:
             self._environment.step(actions if self.declaration.num_seats > 1 else actions[0])
         )
         if not isinstance(value, StepResult):
-            raise ValueError(f"step returned no StepResult, but {type(value).__name__}")  # noqa: TRY004  # as above
+            raise ValueError(f"step returned no StepResult, but {type(value).__name__}")
         self._num_turns += 1
         result = self._ended(self._checked_result(value))
         self._to_act = result.observation.to_act
@@ -94,7 +94,7 @@ class Episode:
             raise ValueError(f"there is nothing to go on from: the episode is {self._state}")
         text = self._result_of(environment.snapshot())
         if not isinstance(text, str):
-            raise ValueError(f"snapshot returned no str, but {type(text).__name__}")  # noqa: TRY004  # as above
+            raise ValueError(f"snapshot returned no str, but {type(text).__name__}")
         _bound("the snapshot", [text], self._bounds.max_snapshot_bytes, "max_snapshot_bytes")
         return {"text": text, "num_turns": self._num_turns}
 
@@ -139,8 +139,8 @@ class Episode:
         if not inspect.isawaitable(value):
             return value
         if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-        return self._loop.run_until_complete(_awaited(value))
+            self._loop = BackgroundLoop()
+        return self._loop.result_of(value)
 
     def _checked_result(self, result: StepResult) -> StepResult:
         done_seats = frozenset(self._seat(seat) for seat in result.done_seats)
@@ -152,11 +152,11 @@ class Episode:
 
     def _checked(self, observation: Any) -> Observation:
         if not isinstance(observation, Observation):
-            raise ValueError(f"no Observation was returned, but {type(observation).__name__}")  # noqa: TRY004
+            raise ValueError(f"no Observation was returned, but {type(observation).__name__}")
         texts = {self._seat(seat): text for seat, text in observation.texts.items()}
         for seat, text in texts.items():
             if not isinstance(text, str):
-                raise ValueError(f"seat {seat} was shown no str, but {type(text).__name__}")  # noqa: TRY004
+                raise ValueError(f"seat {seat} was shown no str, but {type(text).__name__}")
         _bound("an observation", texts.values(), self._bounds.max_observation_bytes, "max_observation_bytes")
         to_act = tuple(self._seat(seat) for seat in observation.to_act)
         if unseen := [seat for seat in to_act if seat not in texts]:
@@ -180,10 +180,6 @@ class Episode:
             raise ValueError("the episode is closed; open another")
 
 
-async def _awaited(value: Awaitable[Any]) -> Any:
-    return await value
-
-
 def _actions(action: Action, to_act: tuple[int, ...]) -> dict[int, str]:
     """What each seat says, of exactly the seats that are to act."""
     if isinstance(action, str):
@@ -191,7 +187,9 @@ def _actions(action: Action, to_act: tuple[int, ...]) -> dict[int, str]:
             raise ValueError(f"seats {to_act} are to act: give a mapping of seat to str, not one str")
         return {to_act[0]: action}
     if set(action) != set(to_act):
-        raise ValueError(f"actions came for seats {sorted(action)}, and those that are to act are {sorted(to_act)}")
+        raise ValueError(
+            f"actions came for seats {sorted(action)}, and those that are to act are {sorted(to_act)}"
+        )
     return dict(action)
 
 
@@ -207,7 +205,9 @@ def _bound(what: str, texts: Iterable[str], most: int, name: str) -> None:
     try:
         size = sum(len(text.encode()) for text in texts)
     except UnicodeEncodeError as error:
-        raise ValueError(f"{what} holds half a surrogate pair at {error.start}, which UTF-8 cannot hold") from None
+        raise ValueError(
+            f"{what} holds half a surrogate pair at {error.start}, which UTF-8 cannot hold"
+        ) from None
     if size > most:
         raise ValueError(f"{what} takes {size} bytes, above {name} = {most}; shorten it or raise the bound")
 
@@ -218,6 +218,8 @@ def _small(info: Mapping[str, Any]) -> dict[str, Any]:
     except (TypeError, ValueError) as error:
         raise ValueError(f"info is no JSON object: {error}") from None
     if len(text) > most_info_bytes:
-        raise ValueError(f"info takes {len(text)} bytes as JSON, above {most_info_bytes}; keep what a reader needs")
+        raise ValueError(
+            f"info takes {len(text)} bytes as JSON, above {most_info_bytes}; keep what a reader needs"
+        )
     value: dict[str, Any] = json.loads(text)
     return value

@@ -128,9 +128,15 @@ def _described(error: BaseException) -> str:
         message = str(error)
     except Exception as second:  # noqa: BLE001  # an error's own text may raise
         message = f"(its message raised {type(second).__name__})"
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_foreign(Path(frame.filename))]
+    frames = [
+        frame for frame in traceback.extract_tb(error.__traceback__) if _is_foreign(Path(frame.filename))
+    ]
     place = f" at {Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else ""
-    text = message if isinstance(error, ValueError) and not frames else f"{type(error).__name__}{place}: {message}"
+    text = (
+        message
+        if isinstance(error, ValueError) and not frames
+        else f"{type(error).__name__}{place}: {message}"
+    )
     return text.encode(errors="replace").decode()[:_most_error_characters]
 
 

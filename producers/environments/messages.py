@@ -13,6 +13,7 @@ from producers.environments.ports import Declaration, Observation, StepResult
 
 _restores = ("replay", "snapshot", "none")
 _most_seats = 1024
+_most_seat_digits = 4
 
 
 def declaration_as_json(declaration: Declaration) -> dict[str, Any]:
@@ -49,9 +50,7 @@ def observation_as_json(observation: Observation) -> dict[str, Any]:
 def observation_of(value: object, num_seats: int) -> Observation:
     """The observation in a JSON object. Raises ValueError."""
     fields = _mapping("observation", value)
-    texts = {
-        _seat(seat, num_seats): text for seat, text in _mapping("texts", fields.get("texts")).items()
-    }
+    texts = {_seat(seat, num_seats): text for seat, text in _mapping("texts", fields.get("texts")).items()}
     if not all(isinstance(text, str) for text in texts.values()):
         raise ValueError("a text of an observation is no str")
     to_act = _seats("to_act", fields.get("to_act"), num_seats)
@@ -98,7 +97,7 @@ def snapshot_of(value: object) -> dict[str, Any]:
 
 def _mapping(name: str, value: object) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise ValueError(f"{name} is no JSON object: {str(value)[:100]!r}")  # noqa: TRY004  # one error for bad input
+        raise ValueError(f"{name} is no JSON object: {str(value)[:100]!r}")
     return value
 
 
@@ -110,7 +109,11 @@ def _seats(name: str, value: object, num_seats: int) -> tuple[int, ...]:
 
 def _seat(value: object, num_seats: int) -> int:
     """A seat's number; keys of JSON objects are texts."""
-    seat = int(value) if isinstance(value, str) and value.isdecimal() and len(value) < 5 else value
+    seat = (
+        int(value)
+        if isinstance(value, str) and value.isdecimal() and len(value) <= _most_seat_digits
+        else value
+    )
     if type(seat) is not int or not 0 <= seat < num_seats:
         raise ValueError(f"there is no seat {str(value)[:100]!r}: seats are 0 to {num_seats - 1}")
     return seat

@@ -50,7 +50,8 @@ def make_environment(name: str, parameters: Mapping[str, Any]) -> Environment:
     missing = [part for part in ("declaration", "reset", "step", "close") if not hasattr(environment, part)]
     if missing:
         raise ValueError(
-            f"environment = {name!r} gave an object of type {type(environment).__name__} that lacks {', '.join(missing)}"
+            f"environment = {name!r} gave an object of type {type(environment).__name__}, "
+            f"which lacks {', '.join(missing)}"
         )
     return environment
 
@@ -73,5 +74,5 @@ def _factory(name: str) -> Callable[..., Any]:
             "name an interpreter that has it with `python`"
         ) from error
     if not callable(factory):
-        raise ValueError(f"environment = {name!r} is not callable, but {type(factory).__name__}")  # noqa: TRY004
+        raise ValueError(f"environment = {name!r} is not callable, but {type(factory).__name__}")
     return factory  # type: ignore[no-any-return]  # getattr knows no type

@@ -1,8 +1,9 @@
 """Environments in a few processes, so that nothing one of them does can stop the run.
 
 Many episodes are played at once and none waits for another: each has a thread of its own in one of the processes.
-Whatever goes wrong with one call raises EnvironmentFailed for its episode. A call that hangs costs its process, and with
-it the other episodes there; processes are made as they are needed, and one that ended is replaced by the next `open`.
+Whatever goes wrong with one call raises EnvironmentFailed for its episode. A call that hangs costs its process, and
+with it the other episodes there; processes are made as they are needed, and one that ended is replaced by the next
+`open`.
 """
 
 from __future__ import annotations
@@ -283,10 +284,14 @@ class EpisodeHandle:
         if self._is_closed or self._failure is not None:
             return ""
         if not self._to_act:
-            raise ValueError("step after the end, or before reset: nobody is to act; reset it, or open another")
+            raise ValueError(
+                "step after the end, or before reset: nobody is to act; reset it, or open another"
+            )
         actions = {self._to_act[0]: action} if isinstance(action, str) else dict(action)
         if set(actions) != set(self._to_act):
-            raise ValueError(f"actions came for seats {sorted(actions)}; those to act are {sorted(self._to_act)}")
+            raise ValueError(
+                f"actions came for seats {sorted(actions)}; those to act are {sorted(self._to_act)}"
+            )
         if sum(len(text.encode(errors="replace")) for text in actions.values()) > _most_action_bytes:
             raise ValueError(f"an action takes more than {_most_action_bytes} bytes")
         return {str(seat): text for seat, text in actions.items()}

@@ -1,8 +1,8 @@
 """One process of the pool, seen from the worker: starting it, calling its episodes, timing them, ending it.
 
 Each process leads a session of its own, and what it leaves behind in its process group is killed with it. Its standard
-output and error go nowhere, so that an environment that floods them fills no log and disturbs no line: calls and answers
-go over a socket of their own. It is never started again: the pool makes another.
+output and error go nowhere, so that an environment that floods them fills no log and disturbs no line: calls and
+answers go over a socket of their own. It is never started again: the pool makes another.
 """
 
 from __future__ import annotations
@@ -211,7 +211,11 @@ class EnvironmentProcess(asyncio.Protocol):
         try:
             await asyncio.wait_for(asyncio.shield(self._ready), _start_timeout_seconds)
         except TimeoutError:
-            self.end(EnvironmentFailed(f"the environment's process was not ready within {_start_timeout_seconds:.0f} s"))
+            self.end(
+                EnvironmentFailed(
+                    f"the environment's process was not ready within {_start_timeout_seconds:.0f} s"
+                )
+            )
         if self._end is not None:
             # It was ended while it started.
             kill_group(self._process)
@@ -259,17 +263,22 @@ class EnvironmentProcess(asyncio.Protocol):
         try:
             for line in lines:
                 self._take(line)
-            if len(self._rest) > self._limits.most_line_bytes:
-                raise ValueError(f"a line of more than {self._limits.most_line_bytes} bytes")
+            self._check_length()
         except ValueError as error:
-            self.end(EnvironmentFailed(f"something else than an answer came from the environment's process: {error}"))
+            self.end(
+                EnvironmentFailed(
+                    f"something else than an answer came from the environment's process: {error}"
+                )
+            )
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The process has closed its end, most likely by ending; how it ended is asked for shortly."""
         del exc
         self._transport = None
         if self._end is None and self._process is not None:
-            self._losing = asyncio.get_running_loop().create_task(self._lost(self._process), name="environment end")
+            self._losing = asyncio.get_running_loop().create_task(
+                self._lost(self._process), name="environment end"
+            )
 
     async def _lost(self, process: asyncio.subprocess.Process) -> None:
         try:
@@ -278,11 +287,16 @@ class EnvironmentProcess(asyncio.Protocol):
             status = None
         self.end(_ended(status, self._python))
 
+    def _check_length(self) -> None:
+        """Raises ValueError when the part of a line that is there is too long already."""
+        if len(self._rest) > self._limits.most_line_bytes:
+            raise ValueError(f"a line of more than {self._limits.most_line_bytes} bytes")
+
     def _take(self, line: bytes) -> None:
         """Take one line. Raises ValueError when it is none that the process writes."""
         answer = json.loads(line)
         if not isinstance(answer, dict):
-            raise ValueError(f"a line that is no answer: {line[:80]!r}")  # noqa: TRY004  # one error for bad input
+            raise ValueError(f"a line that is no answer: {line[:80]!r}")
         if not self._ready.done():
             self._ready.set_result(None)
             return
@@ -322,5 +336,7 @@ def _ended(status: int | None, python: str | None) -> EnvironmentFailed:
     if status is None:
         return EnvironmentFailed("the environment's process closed its socket")
     how = f"by signal {-status}" if status < 0 else f"with status {status}"
-    hint = "" if python is None else f"; it ran under python = {python!r}, which has to be Python 3.10 or later"
+    hint = (
+        "" if python is None else f"; it ran under python = {python!r}, which has to be Python 3.10 or later"
+    )
     return EnvironmentFailed(f"the environment's process ended {how}{hint}")

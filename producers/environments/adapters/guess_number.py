@@ -18,7 +18,9 @@ class GuessNumber:
 
     def __init__(self, *, largest: int = 100, max_turns: int = 10) -> None:
         if largest < 1:
-            raise ValueError(f"largest = {largest} is below 1; give the largest number that may have to be guessed")
+            raise ValueError(
+                f"largest = {largest} is below 1; give the largest number that may have to be guessed"
+            )
         self.declaration = Declaration("replay", max_turns=max_turns)
         self._largest = largest
         self._secret = 0

@@ -23,7 +23,9 @@ class Nim:
 
     def __init__(self, *, num_heaps: int = 3, largest_heap: int = 7) -> None:
         if num_heaps < 1 or largest_heap < 1:
-            raise ValueError(f"num_heaps = {num_heaps} and largest_heap = {largest_heap} have to be 1 or more")
+            raise ValueError(
+                f"num_heaps = {num_heaps} and largest_heap = {largest_heap} have to be 1 or more"
+            )
         self.declaration = Declaration("replay", num_seats=2, max_turns=num_heaps * largest_heap)
         self._num_heaps = num_heaps
         self._largest_heap = largest_heap
