@@ -3,6 +3,7 @@
 dispatcher/   prompts in, tasks out: which rollout is made, by whom, and when it is cancelled
 rollout/      tasks in, samples out; what happens when weights arrive
 engines/      what generates: vLLM, transformers, simulated      rewards/   what scores: the user's function
+environments/  what a session acts in, turn by turn, run apart from the worker
 """
 
 from __future__ import annotations

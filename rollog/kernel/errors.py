@@ -18,6 +18,8 @@
     │   ├── EngineDied         the engine's process ended: its worker leaves and is started again
     │   └── EngineNotStarted   the engine could not start: it is tried once more
     ├── RewardError            one reward could not be computed: its sample fails
+    ├── EnvironmentFailed      an environment raised, broke its port, or lost its process: its episode fails
+    │   └── EnvironmentTimedOut    one of its calls took too long; its process was killed
     ├── RunExists              a run name is taken
     ├── RunNotFound            no manifest of that name
     ├── Superseded             a newer dispatcher or trainer owns the run: never restart
@@ -116,6 +118,14 @@ class EngineNotStarted(EngineError):
 
 class RewardError(RollogError):
     """One reward could not be computed: the function raised, hung, or returned no finite number."""
+
+
+class EnvironmentFailed(RollogError):
+    """An environment raised, gave what its port does not allow, or lost its process: its episode has failed."""
+
+
+class EnvironmentTimedOut(EnvironmentFailed):
+    """A call of an environment took longer than its time-out, and its process was killed."""
 
 
 class RunExists(RollogError):

@@ -1,0 +1,9 @@
+"""Environments: text in, text out, each run apart from the worker so that nothing it does can stop the run.
+
+ports.py     what an environment is                    names.py            which have a name, how others are found
+pool.py      processes and the episodes in them        process.py          one of them, seen from the worker
+host.py      what runs in it                           start_elsewhere.py  the same under another interpreter
+episode.py   the rules every environment is held to    messages.py         observations and results as JSON
+background_loop.py   where environments that are `async def` run
+adapters/    environments of other packages, and two of our own
+"""

@@ -1,0 +1,164 @@
+"""One process that holds environments: reads calls from a socket, writes answers, JSON lines both ways.
+
+Run as `python -m producers.environments.host FD MEMORY_BYTES OBSERVATION_BYTES SNAPSHOT_BYTES`; needs Python 3.10 and
+imports only the standard library and what its environments import. It ends when the other side closes the socket.
+
+Each episode has a thread of its own, so that one which waits (for a server, a program, a clock) holds up no other.
+What an environment starts does not get the socket: a program, because the socket closes on exec; a fork, because it
+closes its copy at once. What it prints goes nowhere: the other side gave it no output.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import queue
+import socket
+import sys
+import threading
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from producers.environments.episode import Bounds, Episode
+from producers.environments.messages import declaration_as_json, observation_as_json, result_as_json
+from producers.environments.names import make_environment
+from producers.rewards.walls import limit_this_process
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_chunk_bytes = 1 << 18
+_most_error_characters = 2_000
+_own_folder = Path(__file__).resolve().parent
+_standard_library = Path(os.__file__).resolve().parent
+
+
+class AnswerWriter:
+    """Writes answers of all threads, one whole line at a time."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._lock = threading.Lock()
+
+    def write(self, answer: Mapping[str, Any]) -> None:
+        """Write one line."""
+        line = json.dumps(answer, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+        with self._lock:
+            self._connection.sendall(line)
+
+
+class EpisodeThread:
+    """Makes one environment and serves its calls in the order in which they came."""
+
+    def __init__(self, writer: AnswerWriter, bounds: Bounds) -> None:
+        self._writer = writer
+        self._bounds = bounds
+        self._calls: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self._episode: Episode | None = None
+        threading.Thread(target=self._run, name="episode", daemon=True).start()
+
+    def take(self, call: dict[str, Any]) -> None:
+        """Serve a call after those that came before it."""
+        self._calls.put(call)
+
+    def _run(self) -> None:
+        while True:
+            call = self._calls.get()
+            try:
+                answer = self._answer(call)
+            except BaseException as error:  # noqa: BLE001  # an environment may raise anything, SystemExit too
+                answer = {"error": _described(error)}
+            try:
+                self._writer.write({"call": call["call"], **answer})
+            except OSError:
+                return  # the other side is gone, and the process ends
+            if call["operation"] == "close":
+                return
+
+    def _answer(self, call: Mapping[str, Any]) -> dict[str, Any]:
+        operation = call["operation"]
+        if operation == "open":
+            environment = make_environment(call["environment"], call["parameters"])
+            self._episode = Episode(environment, self._bounds)
+            return {"declaration": declaration_as_json(self._episode.declaration)}
+        episode = self._episode
+        if operation == "close":
+            if episode is not None:
+                episode.close()
+            return {}
+        if episode is None:
+            raise ValueError("the environment was not made")
+        if operation == "reset":
+            return {"observation": observation_as_json(episode.reset(call["seed"]))}
+        if operation == "step":
+            action = call["action"]
+            if not isinstance(action, str):
+                action = {int(seat): text for seat, text in action.items()}
+            return {"result": result_as_json(episode.step(action))}
+        if operation == "snapshot":
+            return {"snapshot": episode.snapshot()}
+        if operation == "restore":
+            return {"observation": observation_as_json(episode.restore(call["snapshot"]))}
+        raise ValueError(f"there is no operation {operation!r}")
+
+
+def serve(connection: socket.socket, bounds: Bounds) -> None:
+    """Hand calls to the threads of their episodes until the socket is closed."""
+    writer = AnswerWriter(connection)
+    writer.write({"ready": platform.python_version()})
+    episodes: dict[str, EpisodeThread] = {}
+    rest = b""
+    while chunk := connection.recv(_chunk_bytes):
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            call = json.loads(line)
+            name = call["episode"]
+            if call["operation"] == "open":
+                episodes[name] = EpisodeThread(writer, bounds)
+            episodes[name].take(call)
+            if call["operation"] == "close":
+                del episodes[name]
+
+
+def _described(error: BaseException) -> str:
+    """What went wrong, and where in the environment's own code."""
+    try:
+        message = str(error)
+    except Exception as second:  # noqa: BLE001  # an error's own text may raise
+        message = f"(its message raised {type(second).__name__})"
+    frames = [
+        frame for frame in traceback.extract_tb(error.__traceback__) if _is_foreign(Path(frame.filename))
+    ]
+    place = f" at {Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else ""
+    text = (
+        message
+        if isinstance(error, ValueError) and not frames
+        else f"{type(error).__name__}{place}: {message}"
+    )
+    return text.encode(errors="replace").decode()[:_most_error_characters]
+
+
+def _is_foreign(file: Path) -> bool:
+    """Whether a file is neither ours nor the standard library's."""
+    path = file.resolve()
+    if path.is_relative_to(_standard_library):
+        return "site-packages" in path.parts
+    return not path.is_relative_to(_own_folder)
+
+
+def main() -> None:
+    """Serve one connection, then end whatever the threads are at."""
+    descriptor, max_memory_bytes, max_observation_bytes, max_snapshot_bytes = map(int, sys.argv[1:])
+    limit_this_process(max_memory_bytes)
+    with socket.socket(fileno=descriptor) as connection:
+        connection.set_inheritable(False)
+        os.register_at_fork(after_in_child=connection.close)
+        serve(connection, Bounds(max_observation_bytes, max_snapshot_bytes))
+    # Threads that hang would keep the interpreter from ending.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
