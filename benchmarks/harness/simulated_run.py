@@ -185,6 +185,7 @@ class SimulatedRun:
             model=sections.model,
             sampling=sections.sampling,
             reward=sections.reward,
+            environment=sections.environment,
             rollout=sections.rollout,
             weights_uri=self._store.uri,
             num_replicas=sections.groups.num_replicas,
@@ -234,6 +235,7 @@ class SimulatedRun:
             sampling=sections.sampling,
             evaluation=EvaluationConfig(every_steps=0, sampled=False),
             reward=sections.reward,
+            environment=sections.environment,
             dispatch=sections.dispatch,
         )
         take_over = TakeOver(

@@ -6,6 +6,7 @@ import secrets
 from typing import TYPE_CHECKING
 
 from producers.dispatcher.dataset import load_prompts
+from producers.dispatcher.episode_seeds import episode_prompts
 from producers.dispatcher.startup import TakeOver
 from rollog.kernel.broker.topics import RunTopics
 from rollog.kernel.errors import ConfigError
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from producers.dispatcher.settings import DispatcherSettings
     from rollog.kernel.broker.ports import Broker
     from rollog.kernel.metrics import Metrics
+    from rollog.settings.environment import EnvironmentConfig
     from rollog.settings.generation import DataConfig
     from schemas import Prompt
 
@@ -32,7 +34,7 @@ def run_dispatcher(settings: DispatcherSettings, broker: Broker, metrics: Metric
     starting = StartingRole(RunRole.DISPATCHER, dispatcher_id)
     with RoleHeartbeats(broker, workers_topic, lambda: starting.status) as heartbeats:
         starting.enters("reading the prompts")
-        prompts, held_out = load_data(settings.data)
+        prompts, held_out = load_data(settings.data, settings.environment)
         take_over = TakeOver(
             settings=settings,
             broker=broker,
@@ -47,8 +49,10 @@ def run_dispatcher(settings: DispatcherSettings, broker: Broker, metrics: Metric
             dispatcher.run(stop)
 
 
-def load_data(data: DataConfig) -> tuple[list[Prompt], list[Prompt]]:
-    """Training and held-out prompts; held-out is empty where none is configured."""
+def load_data(data: DataConfig, environment: EnvironmentConfig) -> tuple[list[Prompt], list[Prompt]]:
+    """Training and held-out prompts, or episodes; held-out is empty where none is configured."""
+    if environment.name is not None:
+        return episode_prompts(environment)
     if data.train is None:
         raise ConfigError("data.train is not set; name a JSONL or Parquet file, or a dataset")
     prompts = _load(data, data.train, data.train_split)

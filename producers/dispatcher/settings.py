@@ -10,6 +10,7 @@ from rollog.kernel.snapshot_file import snapshot_seconds
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from rollog.settings.environment import EnvironmentConfig
     from rollog.settings.generation import (
         DataConfig,
         DispatchConfig,
@@ -35,6 +36,7 @@ class DispatcherSettings:
     sampling: SamplingConfig
     evaluation: EvaluationConfig
     reward: RewardConfig
+    environment: EnvironmentConfig
     dispatch: DispatchConfig
     snapshot: Path | None = None
     """Where this dispatcher keeps its state on disk; None keeps none."""

@@ -50,9 +50,9 @@ def _no_tokenizer(tokenizer: str, reason: str) -> DataError:
 class ByteTokenizer:
     """Text as the numbers of its bytes: enough for an engine without a model."""
 
-    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+    def encode(self, text: str, **options: bool) -> list[int]:
         """One number per byte."""
-        del add_special_tokens
+        del options
         return list(text.encode())
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
@@ -105,6 +105,21 @@ class PromptRenderer:
                 "shorten the prompt, lower the first or raise the second"
             )
         return token_ids
+
+    def environment_ids(self, text: str, *, begins: bool) -> list[int]:
+        """What an environment says, tokenised alone: text that looks like a special token is text.
+
+        Where it begins an episode, the tokenizer's own first tokens stand before it.
+        """
+        tokenizer = self._tokenizer
+        plain = list(tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True))
+        # A tokenizer of whole words has its special tokens among its words, and finds them all the same.
+        forbidden = {*getattr(tokenizer, "all_special_ids", ())} - {getattr(tokenizer, "unk_token_id", None)}
+        allowed = [token_id for token_id in plain if token_id not in forbidden]
+        if not begins:
+            return allowed
+        marked = list(tokenizer.encode(text, add_special_tokens=True, split_special_tokens=True))
+        return [*marked[: len(marked) - len(plain)], *allowed]
 
     def text(self, token_ids: Sequence[int]) -> str:
         """A response as text, without special tokens."""

@@ -7,8 +7,12 @@ import secrets
 from typing import TYPE_CHECKING
 
 from producers.engines.choice import make_engine
+from producers.environments.choice import environment_limits, environment_spec
+from producers.environments.pool import EnvironmentPool
 from producers.rewards.choice import make_rewards
+from producers.rewards.episodes import EpisodeRewards
 from producers.rewards.shuffled import ShuffledRewards
+from producers.rollout.episodes import Episodes, EpisodeSettings
 from producers.rollout.prompts import ByteTokenizer, PromptRenderer, load_tokenizer
 from producers.rollout.worker import WorkerParts, open_worker
 from rollog.kernel.errors import ConfigError
@@ -18,6 +22,7 @@ from rollog.kernel.weights import WeightsStore
 if TYPE_CHECKING:
     import threading
 
+    from producers.rewards.ports import Rewards
     from producers.rollout.settings import RolloutSettings
     from rollog.kernel.broker.ports import Broker
     from rollog.kernel.metrics import Metrics
@@ -38,9 +43,7 @@ def run_rollout(settings: RolloutSettings, broker: Broker, metrics: Metrics, sto
 
 def make_parts(settings: RolloutSettings, broker: Broker, metrics: Metrics, worker_id: str) -> WorkerParts:
     """Engine, tokenizer, rewards and weights store as configured; nothing is started."""
-    if settings.reward.function is None:
-        raise ConfigError("reward.function is missing; name it as module:function")
-    rewards = make_rewards(settings.reward.function, settings.reward)
+    rewards = _rewards(settings)
     shuffled = settings.reward.control == "shuffled"
     return WorkerParts(
         broker=broker,
@@ -50,8 +53,31 @@ def make_parts(settings: RolloutSettings, broker: Broker, metrics: Metrics, work
         if shuffled
         else rewards,
         evaluation_rewards=rewards,
+        episodes=_episodes(settings),
         store=WeightsStore(settings.weights_uri),
         metrics=metrics,
+    )
+
+
+def _rewards(settings: RolloutSettings) -> Rewards:
+    if settings.environment.name is not None:
+        return EpisodeRewards()
+    if settings.reward.function is None:
+        raise ConfigError("reward.function is missing; name it as module:function")
+    return make_rewards(settings.reward.function, settings.reward)
+
+
+def _episodes(settings: RolloutSettings) -> Episodes | None:
+    config = settings.environment
+    if config.name is None:
+        return None
+    return Episodes(
+        pool=EnvironmentPool(environment_limits(config)),
+        settings=EpisodeSettings(
+            environment=environment_spec(config),
+            max_turns=config.max_turns,
+            with_turn_rewards=config.turn_rewards,
+        ),
     )
 
 

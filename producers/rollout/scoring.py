@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from producers.rewards.episodes import own_reward
 from producers.rollout.actions import failed
 from producers.rollout.outcomes import finished_sample, unfinished_sample
 from producers.rollout.prompts import reward_fields, reward_prompt
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Response:
-    """A response with all its tokens, not scored yet, unless an environment has given its `reward`.
+    """A response with all its tokens, not scored yet; `reward` is what an environment gave.
 
     `loss_mask` is 1 for tokens that the engine made and 0 for those of an environment.
     """
@@ -109,11 +110,11 @@ class ResponseScorer:
             scoring.cancel()
 
     async def _reward(self, response: Response) -> RewardResult:
-        if response.reward is not None:
-            return _checked(response.reward, num_turns(response.loss_mask))
         replica = response.replica
         task = replica.task
         prompt, fields = reward_prompt(task.prompt), reward_fields(task.prompt)
+        if response.reward is not None:
+            fields[own_reward] = response.reward
         scoring = asyncio.ensure_future(self._rewards[task.kind].score(prompt, response.text, fields))
         self._scoring[replica.request_id] = scoring
         try:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from rollog.settings.environment import EnvironmentConfig
     from rollog.settings.generation import RewardConfig, RolloutConfig, SamplingConfig
     from rollog.settings.run import BrokerConfig, ModelConfig
 
@@ -29,6 +30,7 @@ class RolloutSettings:
     model: ModelConfig
     sampling: SamplingConfig
     reward: RewardConfig
+    environment: EnvironmentConfig
     rollout: RolloutConfig
     weights_uri: str
     num_replicas: int

@@ -23,6 +23,7 @@ from producers.rollout import actions
 from producers.rollout.committed import CommittedVersions
 from producers.rollout.downloads import Downloads
 from producers.rollout.engine_calls import EngineCalls
+from producers.rollout.episodes import EpisodeMaker
 from producers.rollout.heartbeats import Heartbeats
 from producers.rollout.intake import RecordIntake
 from producers.rollout.outcomes import Replica, replicas_of, unfinished_sample
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 
     from producers.engines.ports import Engine
     from producers.rewards.ports import Rewards
+    from producers.rollout.episodes import Episodes
     from producers.rollout.prompts import PromptRenderer
     from producers.rollout.rollouts import RolloutMaker
     from producers.rollout.settings import RolloutSettings
@@ -78,6 +80,8 @@ class WorkerParts:
     evaluation_rewards: Rewards
     store: WeightsStore
     metrics: Metrics
+    episodes: Episodes | None = None
+    """What is played in place of single responses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,8 +100,8 @@ async def open_worker(
 ) -> AsyncIterator[RolloutWorker]:
     """A worker that is connected to the broker. At the end everything it is made of is closed.
 
-    Closed are, in this order, rewards, engine, downloads, what asks the ledger for versions, heartbeats, sender and
-    reader, each whatever becomes of the others.
+    Closed are, in this order, environments, rewards, engine, downloads, what asks the ledger for versions, heartbeats,
+    sender and reader, each whatever becomes of the others.
     """
     topics = RunTopics(settings.prefix, settings.run)
     downloads = Downloads(parts.store, settings.home / "downloads" / worker_id)
@@ -105,6 +109,8 @@ async def open_worker(
     async with AsyncExitStack() as connections, AsyncExitStack() as closing:
         for close in (downloads.close, parts.engine.close, parts.training_rewards.close):
             closing.push_async_callback(close)
+        if parts.episodes is not None:
+            closing.push_async_callback(parts.episodes.pool.close)
         reader = await LogReader.open(parts.broker, topics, worker_id)
         connections.push_async_callback(reader.close)
         sender = await SampleSender.open(parts.broker, worker_id, max_in_flight_bytes=max_bytes)
@@ -160,7 +166,7 @@ class RolloutWorker:
             self._session, parts.engine, parts.metrics, capacity=config.capacity, reload=config.reload
         )
         self._calls = EngineCalls(self._session, parts.engine, on_resumed=self._report.resumed)
-        self._maker: RolloutMaker = ResponseMaker(worker_id, self._calls, parts.renderer)
+        self._maker = _maker(worker_id, self._calls, parts)
         self._scorer = ResponseScorer(
             self._session,
             training_rewards=parts.training_rewards,
@@ -239,6 +245,8 @@ class RolloutWorker:
         parts = self._parts
         await self._start_engine()
         await parts.training_rewards.start()
+        if parts.episodes is not None:
+            await parts.episodes.pool.check(parts.episodes.settings.environment)
         _log.info("engine ready", engine=parts.engine.name, version=parts.engine.engine_version)
         self._act(self._session.engine_ready())
 
@@ -387,6 +395,12 @@ class RolloutWorker:
         self._spawned.add(task)
         task.add_done_callback(self._spawned.discard)
         return task
+
+
+def _maker(worker_id: str, calls: EngineCalls, parts: WorkerParts) -> RolloutMaker:
+    if parts.episodes is None:
+        return ResponseMaker(worker_id, calls, parts.renderer)
+    return EpisodeMaker(worker_id, calls, parts.renderer, parts.episodes)
 
 
 def _session(settings: RolloutSettings, worker_id: str) -> WorkerSession:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rollog.kernel.broker.ports import Broker
 
 demo_reward = "rollog.demo.countdown:reward"
+demo_game = "rollog.demo.guessing:Guessing"
 
 
 def complete(settings: Settings, home: Path, on_progress: Callable[[str, float], None]) -> Settings:
@@ -33,9 +34,11 @@ def complete(settings: Settings, home: Path, on_progress: Callable[[str, float],
     make_private(home)
     if settings.run.name is None:
         settings = settings.changed(run={"name": made_up_name()})
-    if settings.model.path is None or settings.data.train is None:
+    if settings.environment.name is not None:
+        settings = _with_game_model(settings, home / "cache" / "demo", on_progress)
+    elif settings.model.path is None or settings.data.train is None:
         settings = _with_demo_files(settings, home / "cache" / "demo", on_progress)
-    if settings.reward.function is None:
+    if settings.reward.function is None and settings.environment.name is None:
         settings = settings.changed(reward={"function": demo_reward})
     if settings.weights.uri is None:
         directory = (home / "weights" / settings.run_name).resolve()
@@ -115,6 +118,20 @@ def _refuse_differences(existing: RunManifest, wanted: RunManifest, address: str
         f"run {wanted.run!r} exists at {address} with another configuration: {'; '.join(differences)}. "
         "A run keeps the configuration it began with: give these keys their old values, or name a new run with --run"
     )
+
+
+def _with_game_model(settings: Settings, cache: Path, on_progress: Callable[[str, float], None]) -> Settings:
+    if settings.model.path is not None:
+        return settings
+    if settings.environment.name != demo_game:
+        raise ConfigError(
+            f"environment.name = {settings.environment.name!r} needs a model: name a directory or a Hugging Face model "
+            f"with model.path. Only {demo_game!r} has one that is made here"
+        )
+    from rollog.demo.prepare import prepare_game  # noqa: PLC0415  # imports torch when it has to train
+
+    directory = prepare_game(cache, on_progress=lambda fraction: on_progress("the game's model", fraction))
+    return settings.changed(model={"path": str(directory)})
 
 
 def _with_demo_files(settings: Settings, cache: Path, on_progress: Callable[[str, float], None]) -> Settings:

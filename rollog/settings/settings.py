@@ -15,6 +15,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from rollog.kernel.addresses import public_address, public_value
 from rollog.kernel.errors import ConfigError
+from rollog.settings.environment import EnvironmentConfig
 from rollog.settings.generation import (
     DataConfig,
     DispatchConfig,
@@ -56,6 +57,7 @@ class Settings(Section):
     sampling: SamplingConfig = Field(default_factory=SamplingConfig)
     evaluation: EvaluationConfig = Field(default_factory=EvaluationConfig)
     reward: RewardConfig = Field(default_factory=RewardConfig)
+    environment: EnvironmentConfig = Field(default_factory=EnvironmentConfig)
     dispatch: DispatchConfig = Field(default_factory=DispatchConfig)
     rollout: RolloutConfig = Field(default_factory=RolloutConfig)
     algorithm: AlgorithmConfig = Field(default_factory=AlgorithmConfig)
@@ -178,6 +180,7 @@ def _disagreements(settings: Settings) -> list[str]:
             "groups.group_size = 1 with groups.filter_zero_signal = true filters every group (all rewards of "
             "a group are equal); raise the first or set the second to false"
         )
+    found += _disagreements_with_environment(settings)
     lengths = settings.groups.response_tokens_mean_bounds
     if lengths is not None and lengths[0] > settings.sampling.max_tokens:
         found.append(
@@ -185,6 +188,23 @@ def _disagreements(settings: Settings) -> list[str]:
             f"sampling.max_tokens = {settings.sampling.max_tokens}; lower the first bound or raise max_tokens"
         )
     return found
+
+
+def _disagreements_with_environment(settings: Settings) -> list[str]:
+    name = settings.environment.name
+    if name is None:
+        return []
+    own = {
+        "data.train": settings.data.train,
+        "data.held_out": settings.data.held_out,
+        "reward.function": settings.reward.function,
+    }
+    return [
+        f"environment.name = {name!r} brings its own texts and rewards, but {key} = {value!r} is set, too; leave one "
+        "of them out"
+        for key, value in own.items()
+        if value is not None
+    ]
 
 
 def _looks_like_path(value: str) -> bool:

@@ -14,6 +14,7 @@ from producers.rollout.role import run_rollout
 from producers.rollout.settings import RolloutSettings
 from rollog.kernel.broker.kafka import KafkaBroker
 from rollog.kernel.metrics import Metrics
+from rollog.settings.environment import EnvironmentConfig
 from rollog.settings.generation import RewardConfig, RolloutConfig, SamplingConfig
 from rollog.settings.run import BrokerConfig, ModelConfig
 
@@ -32,6 +33,7 @@ def process_settings(run: str, home: Path, model: Path, engine: str, *extension:
         model=ModelConfig(path=str(model), max_context_tokens=64),
         sampling=SamplingConfig(max_tokens=16),
         reward=RewardConfig(function=reward_function),
+        environment=EnvironmentConfig(),
         rollout=RolloutConfig.model_validate(
             {
                 "engine": engine,

@@ -23,6 +23,7 @@ from rollog.kernel.errors import BrokerTimeout, Expired, Superseded
 from rollog.kernel.lifecycle import Component
 from rollog.kernel.metrics import Metrics
 from rollog.kernel.weights import WeightsStore
+from rollog.settings.environment import EnvironmentConfig
 from rollog.settings.generation import (
     DataConfig,
     DispatchConfig,
@@ -479,6 +480,7 @@ class SimulatedRun(Component):
             sampling=SamplingConfig(max_tokens=max_tokens),
             evaluation=EvaluationConfig(every_steps=0, sampled=False),
             reward=RewardConfig(function=reward_function, max_in_flight=max_scoring),
+            environment=EnvironmentConfig(),
             dispatch=DispatchConfig(prefetch_tasks=prefetch_tasks, replicate=self.plan.replicate),
             snapshot=None if self.plan.snapshot_every_seconds is None else self.home / "dispatcher.json",
             snapshot_every_seconds=self.plan.snapshot_every_seconds or 0.0,

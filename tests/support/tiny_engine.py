@@ -192,6 +192,6 @@ class LentEngine:
 class SmallTokenizer(ByteTokenizer):
     """Bytes as words of the small models."""
 
-    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        numbers = super().encode(text, add_special_tokens=add_special_tokens)
+    def encode(self, text: str, **options: bool) -> list[int]:
+        numbers = super().encode(text, **options)
         return [2 + number % (vocabulary_size - 2) for number in numbers]

@@ -22,6 +22,7 @@ from rollog.kernel.broker.topics import topic_specs
 from rollog.kernel.errors import RewardError
 from rollog.kernel.metrics import Metrics
 from rollog.kernel.weights import WeightsStore
+from rollog.settings.environment import EnvironmentConfig
 from rollog.settings.generation import RewardConfig, RolloutConfig, SamplingConfig
 from rollog.settings.run import BrokerConfig, ModelConfig
 from schemas import (
@@ -106,6 +107,7 @@ class Stage:
             model=ModelConfig(max_context_tokens=256),
             sampling=SamplingConfig(),
             reward=RewardConfig(function=reward_function, num_processes=0),
+            environment=EnvironmentConfig(),
             rollout=RolloutConfig(**config),
             weights_uri=self.store.uri,
             num_replicas=8,

@@ -46,6 +46,8 @@ def _kv_cache(settings: Settings) -> list[Finding]:
 
 def prompts(settings: Settings) -> list[Finding]:
     """The first rows of both datasets, and their prompts through tokenizer and chat template. Raises DataError."""
+    if settings.environment.name is not None:
+        return [Finding(what="prompts", found="the environment's")]
     if settings.data.train is None:
         return [Finding(what="prompts", found="the demo's, made here")]
     renderer = _renderer(settings)
