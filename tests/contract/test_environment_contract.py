@@ -73,13 +73,18 @@ def take_all_of_the_first_heap(seen: str, _turn: int) -> str:
     return f"I take {heaps[0][0]} {heaps[0][1]}"
 
 
+def added_up(question: str) -> str:
+    terms = re.findall(r"(?:^|[+-]) ?\d+", question.rpartition(": ")[2])
+    return str(sum(int(term.replace(" ", "")) for term in terms))
+
+
 cases = {
     "guess_number": Case(environment="guess_number", agent=lambda _, turn: f"is it {turn}?"),
     "nim": Case(environment="nim", agent=take_all_of_the_first_heap),
     "reasoning_gym": Case(
         environment="reasoning_gym",
         parameters={"dataset": "chain_sum", "level": 1},
-        agent=lambda seen, _: str(eval(re.search(r"[\d +-]{5,}", seen)[0])),  # type: ignore[index]  # our own sums
+        agent=lambda seen, _: added_up(seen),
         package="reasoning_gym",
     ),
     "gymnasium, shown": Case(
@@ -154,11 +159,11 @@ def played(request: pytest.FixtureRequest) -> Played:
 
 async def play_case(case: Case) -> Played:
     async with AsyncExitStack() as stack:
-        pool = EnvironmentPool(EnvironmentLimits(num_processes=2))
-        stack.push_async_callback(pool.close)
         parameters = dict(case.parameters)
         if case.environment == "openenv":
             parameters["url"] = await stack.enter_async_context(openenv_server())
+        pool = EnvironmentPool(EnvironmentLimits(num_processes=2))
+        stack.push_async_callback(pool.close)
         spec = EnvironmentSpec(environment=case.environment, parameters=parameters, python=case.python)
         # The second is opened while the first is there, and so gets a process of its own.
         first, elsewhere = await pool.open(spec, 7), await pool.open(spec, 7)
@@ -241,6 +246,11 @@ def test_the_end_is_reached_once_and_by_all_seats(played: Played) -> None:
 def test_a_seat_that_is_done_acts_no_more(played: Played) -> None:
     for result in results(played):
         assert not result.done_seats & set(result.observation.to_act)
+
+
+def test_a_right_answer_is_rewarded_by_the_datasets_own_scorer(played: Played) -> None:
+    if "dataset" in observations(played.first)[0].info:
+        assert [result.reward for result in results(played)] == [1.0]
 
 
 def test_nothing_failed(played: Played) -> None:
