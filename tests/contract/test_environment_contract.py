@@ -16,6 +16,7 @@ from support.openenv_server import openenv_server
 
 from producers.environments.names import EnvironmentSpec, environments
 from producers.environments.pool import EnvironmentPool
+from producers.environments.ports import StepResult
 from producers.environments.process import EnvironmentLimits
 from rollog.kernel.errors import EnvironmentFailed
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from producers.environments.pool import EpisodeHandle
-    from producers.environments.ports import Declaration, Observation, StepResult
+    from producers.environments.ports import Declaration, Observation
 
 games_python = os.environ.get("ROLLOG_GAMES_PYTHON")
 """An interpreter that has textarena and textworld; without it, this one is used where it has them."""
@@ -201,11 +202,11 @@ async def play(episode: EpisodeHandle, case: Case) -> list[Observation | StepRes
 
 
 def observations(transcript: list[Observation | StepResult]) -> list[Observation]:
-    return [getattr(each, "observation", each) for each in transcript]  # type: ignore[misc]  # one of the two
+    return [each.observation if isinstance(each, StepResult) else each for each in transcript]
 
 
 def results(played: Played) -> list[StepResult]:
-    return played.first[1:]  # type: ignore[return-value]  # only the first is an observation
+    return [each for each in played.first if isinstance(each, StepResult)]
 
 
 def test_every_name_has_a_case() -> None:

@@ -7,13 +7,14 @@ import json
 import os
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from producers.environments.ports import Declaration, Observation, StepResult
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 
 class Misbehaving:
@@ -44,55 +45,66 @@ class Misbehaving:
 
 
 def behave(what: str) -> str:
+    """Do what the first word says with the rest, if it says anything; a text that comes of it is what is seen."""
     word, _, rest = what.partition(" ")
-    if word == "hang":
-        while True:
-            pass
-    if word == "sleep":
-        wait_for_file(Path(rest))
-    if word == "raise":
-        raise KeyError(rest)
-    if word == "exit":
-        sys.exit(3)
-    if word == "crash":
-        os._exit(7)
-    if word == "huge":
-        return "é" * int(rest)
-    if word == "surrogate":
-        return "\ud800"
-    if word == "print":
-        for _ in range(int(rest)):
-            print('{"call": "x", "result": {}}' * 40)
-            print("noise" * 40, file=sys.stderr)
-    if word == "pid":
-        return str(os.getpid())
-    if word == "seed of hashes":
-        return os.environ["PYTHONHASHSEED"]
-    if word == "garbage":
-        write_to_the_sockets(b"no json\n" if rest == "line" else b"x" * (16 << 20))
-    if word == "orphan":
-        child = os.fork()
-        if child == 0:
-            while True:
-                time.sleep(60)
-        return str(child)
+    return behaviours.get(word, nothing)(rest)
+
+
+def nothing(_: str) -> str:
     return ""
 
 
-def wait_for_file(path: Path) -> None:
+def hang(_: str) -> str:
+    while True:
+        pass
+
+
+def raise_error(text: str) -> str:
+    raise KeyError(text)
+
+
+def print_much(times: str) -> str:
+    for _ in range(int(times)):
+        sys.stdout.write('{"call": "x", "result": {}}\n' * 40)
+        sys.stderr.write("noise\n" * 40)
+    return ""
+
+
+def start_orphan(_: str) -> str:
+    child = os.fork()
+    while child == 0:
+        time.sleep(60)
+    return str(child)
+
+
+def wait_for_file(path: str) -> str:
     """Go on when somebody has made the file; the test's own time-out bounds it."""
-    while not path.exists():
+    while not Path(path).exists():
         time.sleep(0.005)
+    return ""
 
 
-def write_to_the_sockets(data: bytes) -> None:
+def write_to_the_sockets(what: str) -> str:
     """What a library does that takes a descriptor for its own."""
-    for name in os.listdir("/proc/self/fd"):
-        try:
-            if os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
-                os.write(int(name), data)
-        except OSError:
-            continue
+    for link in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            if str(link.readlink()).startswith("socket:"):
+                os.write(int(link.name), b"no json\n" if what == "line" else b"x" * (16 << 20))
+    return ""
+
+
+behaviours: dict[str, Callable[[str], str]] = {
+    "hang": hang,
+    "sleep": wait_for_file,
+    "raise": raise_error,
+    "exit": lambda _: sys.exit(3),
+    "crash": lambda _: os._exit(7),
+    "huge": lambda size: "é" * int(size),
+    "surrogate": lambda _: "\ud800",
+    "print": print_much,
+    "garbage": write_to_the_sockets,
+    "orphan": start_orphan,
+}
 
 
 class AsyncEcho:
@@ -100,28 +112,25 @@ class AsyncEcho:
 
     declaration = Declaration("none", max_turns=1000)
 
-    def __init__(self, *, waiting_for: str = "") -> None:
-        self._waiting_for = waiting_for
-        self._turns = 0
+    def __init__(self, *, touches: str) -> None:
+        self._touches = touches
+        self._has_run = asyncio.Event()
 
     async def reset(self, seed: int) -> Observation:
-        self._task = asyncio.get_running_loop().create_task(self._count())
+        self._task = asyncio.get_running_loop().create_task(self._run())
         return Observation.of(f"seed {seed}")
 
     async def step(self, action: str) -> StepResult:
-        while action == "wait" and not Path(self._waiting_for).exists():
-            await asyncio.sleep(0.005)
-        return StepResult.of(f"{self._turns > 0}", done=action == "end")
+        await self._has_run.wait()
+        return StepResult.of(f"you said {action}", done=action == "end")
 
     async def close(self) -> None:
         self._task.cancel()
 
-    async def _count(self) -> None:
-        while True:
-            self._turns += 1
-            if self._waiting_for:
-                Path(self._waiting_for).touch()
-            await asyncio.sleep(0.005)
+    async def _run(self) -> None:
+        await asyncio.sleep(0.05)
+        self._has_run.set()
+        Path(self._touches).touch()  # noqa: ASYNC240  # a test's file
 
 
 class Counter:
@@ -178,5 +187,5 @@ class Lacking:
 
 def no_snapshots() -> Misbehaving:
     environment = Misbehaving()
-    environment.declaration = Declaration("snapshot")  # type: ignore[misc]  # an instance's own, on purpose
+    environment.declaration = Declaration("snapshot")
     return environment

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from producers.environments.messages import (
@@ -35,6 +35,7 @@ def results(draw: st.DrawFn) -> StepResult:
     return StepResult(observation, rewards, draw(st.frozensets(seats)), draw(st.booleans()))
 
 
+@settings(max_examples=50)
 @given(results())
 def test_whatever_is_written_is_read_back(result: StepResult) -> None:
     assert result_of(json.loads(json.dumps(result_as_json(result))), num_seats) == result
@@ -63,6 +64,7 @@ names = st.sampled_from(
 )
 
 
+@settings(max_examples=50)
 @given(st.dictionaries(names, json_values | st.dictionaries(names, json_values)))
 def test_whatever_else_is_read_raises_one_error_only(value: dict[str, Any]) -> None:
     for read in (lambda v: result_of(v, 2), lambda v: observation_of(v, 2), declaration_of, snapshot_of):

@@ -21,6 +21,8 @@ from rollog.kernel.processes import exists
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
+    from producers.environments.pool import EpisodeHandle
+
 module = "support.environments_for_tests"
 long_seconds = 60.0
 
@@ -59,8 +61,13 @@ def with_pool(
 
 async def until(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(20):
-        while not condition():
+        while not condition():  # noqa: ASYNC110  # what is waited for happens in another process
             await asyncio.sleep(0.005)
+
+
+async def play_and_hang(episode: EpisodeHandle) -> None:
+    await episode.reset()
+    await episode.step("hang")
 
 
 async def plays_on(pool: EnvironmentPool) -> bool:
@@ -140,8 +147,7 @@ def test_one_that_hangs_is_killed_with_its_process_and_replaced(place: str) -> N
         episode = await pool.open(misbehaving(at_reset="hang" if place == "reset" else ""), 1)
         pids = pool.pids
         with pytest.raises(EnvironmentTimedOut, match=f"a call of {place} took longer than 3 s"):
-            await episode.reset()
-            await episode.step("hang")
+            await play_and_hang(episode)
         with pytest.raises(EnvironmentFailed, match=f"a call of {place} took longer"):
             await bystander.step("a")
         counts = pool.counts
@@ -170,7 +176,7 @@ def test_a_crash_while_the_environment_is_made_or_reset_is_its_own() -> None:
     async def scenario(pool: EnvironmentPool) -> None:
         episode = await pool.open(misbehaving(at_reset="crash"), 1)
         with pytest.raises(
-            EnvironmentFailed, match="'support.*', turn 0: the environment's process ended with status 7"
+            EnvironmentFailed, match=r"'support.*', turn 0: the environment's process ended with status 7"
         ):
             await episode.reset()
         assert await plays_on(pool)
@@ -318,18 +324,16 @@ def test_closing_while_a_process_starts_ends_it() -> None:
     with_pool(scenario)
 
 
-def test_methods_that_are_async_go_on_between_calls_and_beside_each_other(tmp_path: Path) -> None:
-    def waiting_for(name: str) -> EnvironmentSpec:
-        return EnvironmentSpec(
-            environment=f"{module}:AsyncEcho", parameters={"waiting_for": str(tmp_path / name)}
-        )
+def test_what_async_methods_have_begun_goes_on_between_calls(tmp_path: Path) -> None:
+    file = tmp_path / "touched"
 
     async def scenario(pool: EnvironmentPool) -> None:
-        episode = await pool.open(waiting_for("a"), 1)
+        spec = EnvironmentSpec(environment=f"{module}:AsyncEcho", parameters={"touches": str(file)})
+        episode = await pool.open(spec, 1)
         await episode.reset()
-        # Its task makes the file while no call is under way.
-        await until((tmp_path / "a").exists)
-        assert (await episode.step("wait")).observation.text == "True"
+        # No call is under way while its task makes the file.
+        await until(file.exists)
+        assert (await episode.step("a")).observation.text == "you said a"
         await episode.close()
 
     with_pool(scenario)
