@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from pathlib import Path
-from typing import Any, TYPE_CHECKING
-
+from typing import TYPE_CHECKING, Any
 
 from producers.environments.episode import Bounds, Episode
 from producers.environments.names import EnvironmentSpec, environments, make_environment
@@ -48,4 +47,4 @@ def test_the_other_examples_name_environments_that_exist() -> None:
 def test_every_name_and_every_limit_is_on_the_page() -> None:
     first_words = set(re.findall(r"^\| `(\w+)`", page, flags=re.MULTILINE))
     assert set(environments) <= first_words
-    assert set(EnvironmentLimits.__slots__) <= first_words  # type: ignore[attr-defined]  # made by the dataclass
+    assert set(EnvironmentLimits.__slots__) <= first_words

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from producers.environments.pool import EpisodeHandle
 
 module = "support.environments_for_tests"
+root = Path(__file__).parents[3]
 long_seconds = 60.0
 
 
@@ -324,6 +326,34 @@ def test_closing_while_a_process_starts_ends_it() -> None:
     with_pool(scenario)
 
 
+def test_a_worker_that_is_killed_leaves_no_process_behind() -> None:
+    command = [sys.executable, "-c", source_of_a_worker]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": f"{root}/tests:{root}"}
+    ) as worker:
+        assert worker.stdout is not None
+        pid = int(worker.stdout.readline())
+        assert exists(pid)
+        worker.kill()
+    wait_until(lambda: not exists(pid), message="the environment's process is gone")
+
+
+source_of_a_worker = """
+import asyncio
+from producers.environments.names import EnvironmentSpec
+from producers.environments.pool import EnvironmentPool
+
+async def work():
+    pool = EnvironmentPool()
+    episode = await pool.open(EnvironmentSpec(environment="support.environments_for_tests:Misbehaving"), 1)
+    await episode.reset()
+    print(*pool.pids, flush=True)
+    await episode.step("hang")
+
+asyncio.run(work())
+"""
+
+
 def test_what_async_methods_have_begun_goes_on_between_calls(tmp_path: Path) -> None:
     file = tmp_path / "touched"
 
@@ -379,7 +409,7 @@ def test_seats_act_together_and_leave_one_by_one() -> None:
     [
         ("gess_number", {}, "is no name of an environment .guess_number, nim"),
         ("nowhere:made", {}, "cannot be imported by .*python.*No module named 'nowhere'"),
-        (f"{module}:nothing", {}, "cannot be imported"),
+        (f"{module}:no_such_name", {}, "cannot be imported"),
         (f"{module}:module", {}, "cannot be imported"),
         (f"{module}:Lacking", {}, "of type Lacking, which lacks declaration, reset, step, close"),
         (f"{module}:no_snapshots", {}, "lacks snapshot"),
