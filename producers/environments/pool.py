@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _most_action_bytes = 1 << 20
 _most_error_characters = 2_000
 _most_seed = 2**63 - 1
+_closed = "the environments are closed: the worker is leaving"
 
 
 @dataclass(slots=True)
@@ -53,7 +54,7 @@ class Room:
     async def take(self) -> None:
         """Wait for a place. Raises EnvironmentFailed once closed."""
         if self._is_closed:
-            raise EnvironmentFailed("the environments are closed: the worker is leaving")
+            raise EnvironmentFailed(_closed)
         if self._num_free > 0:
             self._num_free -= 1
             return
@@ -81,7 +82,7 @@ class Room:
         self._is_closed = True
         for place in self._waiting:
             if not place.done():
-                place.set_exception(EnvironmentFailed("the environments are closed: the worker is leaving"))
+                place.set_exception(EnvironmentFailed(_closed))
         self._waiting.clear()
 
 
@@ -158,6 +159,8 @@ class EnvironmentPool:
         parameters = _as_json(spec.parameters)
         group = self._group(spec.python)
         await group.room.take()
+        if self._is_closed:  # in the very turn of the loop in which the place was given
+            raise EnvironmentFailed(_closed)
         self.counts.opened += 1
         episode = EpisodeHandle(self, group, group.least_busy(), spec, seed)
         await episode.make(parameters)
@@ -170,7 +173,7 @@ class EnvironmentPool:
 
     def _group(self, python: str | None) -> ProcessGroup:
         if self._is_closed:
-            raise EnvironmentFailed("the environments are closed: the worker is leaving")
+            raise EnvironmentFailed(_closed)
         if python not in self._groups:
             self._groups[python] = ProcessGroup(self.limits, python, self.counts)
         return self._groups[python]

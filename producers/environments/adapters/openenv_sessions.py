@@ -22,6 +22,7 @@ from producers.environments.ports import Declaration, Observation, StepResult
 
 _most_seed = 2**31
 _most_message_bytes = 16 << 20
+_close_seconds = 2.0
 
 
 class OpenEnvSession:
@@ -87,7 +88,11 @@ class OpenEnvSession:
 
     async def _connect(self) -> None:
         self._session = aiohttp.ClientSession()
-        self._socket = await self._session.ws_connect(self._url, max_msg_size=_most_message_bytes)
+        self._socket = await self._session.ws_connect(
+            self._url,
+            max_msg_size=_most_message_bytes,
+            timeout=aiohttp.ClientWSTimeout(ws_close=_close_seconds),
+        )
         # Reading goes on between two calls: else nobody would answer the server's pings while the agent thinks.
         self._reading = asyncio.get_running_loop().create_task(
             self._read(self._socket), name="openenv answers"
