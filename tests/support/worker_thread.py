@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
     from producers.engines.ports import Engine
     from producers.rewards.ports import Rewards
+    from producers.rollout.episodes import Episodes
     from producers.rollout.worker import RolloutWorker
     from rollog.kernel.broker.ports import Broker, Producer
     from rollog.kernel.broker.topics import RunTopics
@@ -239,6 +240,7 @@ def a_worker(
     settings: RolloutSettings | None = None,
     metrics: Metrics | None = None,
     tokenizer: ByteTokenizer | None = None,
+    episodes: Episodes | None = None,
 ) -> AbstractAsyncContextManager[RolloutWorker]:
     """A worker of the stage's run, to be entered on the loop that it runs on."""
     scores = rewards or LengthRewards()
@@ -250,6 +252,7 @@ def a_worker(
         evaluation_rewards=scores,
         store=stage.store,
         metrics=metrics or Metrics(),
+        episodes=episodes,
     )
     return open_worker(settings or stage.settings(), parts, worker_id=stage.worker_id, stop=stage.stop)
 
@@ -262,13 +265,14 @@ def running(
     rewards: Rewards | None = None,
     settings: RolloutSettings | None = None,
     metrics: Metrics | None = None,
+    episodes: Episodes | None = None,
     expect_error: bool = False,
 ) -> Iterator[threading.Thread]:
     """A worker on a thread while the body runs; it is stopped at the end, and must end without an error."""
 
     async def work() -> None:
         async with a_worker(
-            stage, engine=engine, rewards=rewards, settings=settings, metrics=metrics
+            stage, engine=engine, rewards=rewards, settings=settings, metrics=metrics, episodes=episodes
         ) as worker:
             await worker.run()
 
