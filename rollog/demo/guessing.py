@@ -1,9 +1,9 @@
 """A game of several turns that the demo's kind of model learns: find a number by guesses.
 
-    9 .. 30 :  20  higher  26  lower  23  right
+    9 .. 30 :  20  higher 21 .. 30 :  26  lower 21 .. 25 :  23  right
 
-The first line is the environment's, as are the answers; the numbers are the policy's, a turn each. A guess that leaves
-fewer numbers to choose from finds the secret sooner, and the reward falls with each turn.
+The ranges and answers are the environment's; the single numbers are the policy's, a turn each. A guess outside of the
+newest range is in vain, one in its middle leaves fewest numbers to choose from, and the reward falls with each turn.
 """
 
 from __future__ import annotations
@@ -38,20 +38,39 @@ class Game:
     secret: int
 
     @property
-    def opening(self) -> str:
-        """What the policy sees first."""
-        return f"{self.low} .. {self.high} :"
-
-    @property
     def is_held_out(self) -> bool:
         """Whether no training sees it: by range and secret, so that none is in both."""
         return zlib.crc32(f"{self.low},{self.high},{self.secret}".encode()) % _num_folds == 0
 
+
+@dataclass(slots=True)
+class Played:
+    """A game and the range that is left of it."""
+
+    game: Game
+    low: int
+    high: int
+
+    @classmethod
+    def new(cls, game: Game) -> Played:
+        """Nothing is guessed yet."""
+        return cls(game, game.low, game.high)
+
+    @property
+    def range(self) -> str:
+        """What is left, as the policy sees it."""
+        return f"{self.low} .. {self.high} :"
+
     def answer(self, guess: int) -> str:
-        """What the environment says to a guess."""
-        if guess == self.secret:
+        """What the environment says to a guess, with what is left after it."""
+        secret = self.game.secret
+        if guess == secret:
             return right
-        return higher if guess < self.secret else lower
+        if guess < secret:
+            self.low = max(self.low, guess + 1)
+            return f"{higher} {self.range}"
+        self.high = min(self.high, guess - 1)
+        return f"{lower} {self.range}"
 
 
 @cache
@@ -80,23 +99,23 @@ class Guessing:
     declaration = Declaration("replay", max_turns=max_turns)
 
     def __init__(self) -> None:
-        self._game = games(held_out=False)[0]
+        self._played = Played.new(games(held_out=False)[0])
         self._num_turns = 0
 
     def reset(self, seed: int) -> Observation:
         """Choose the game of this seed."""
         chosen = games(held_out=seed >= held_out_seeds)
-        self._game = chosen[seed % held_out_seeds % len(chosen)]
+        self._played = Played.new(chosen[seed % held_out_seeds % len(chosen)])
         self._num_turns = 0
-        return Observation.of(self._game.opening)
+        return Observation.of(self._played.range)
 
     def step(self, action: str) -> StepResult:
         """Answer a guess, which is the only word of the action."""
         self._num_turns += 1
         guess = action.strip()
         if not guess.isascii() or not guess.isdecimal():
-            return StepResult.of(unreadable)
-        answer = self._game.answer(int(guess))
+            return StepResult.of(f"{unreadable} {self._played.range}")
+        answer = self._played.answer(int(guess))
         found = answer == right
         return StepResult.of(answer, reward=reward_after(self._num_turns) if found else 0.0, done=found)
 
@@ -106,15 +125,11 @@ class Guessing:
 
 def demonstration(game: Game, rng: random.Random, *, heed_answers: float) -> Iterator[tuple[int, str]]:
     """Guesses and their answers: each guess heeds the answers before it with that chance, and is a blind one else."""
-    low, high = game.low, game.high
+    played = Played.new(game)
     for _ in range(max_turns):
         heeds = rng.random() < heed_answers
-        guess = rng.randint(low, high) if heeds else rng.randint(game.low, game.high)
-        answer = game.answer(guess)
+        guess = rng.randint(played.low, played.high) if heeds else rng.randint(game.low, game.high)
+        answer = played.answer(guess)
         yield guess, answer
         if answer == right:
             return
-        if answer == higher:
-            low = max(low, guess + 1)
-        else:
-            high = min(high, guess - 1)

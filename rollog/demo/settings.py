@@ -19,8 +19,9 @@ class WarmStartSettings:
     """... and at one that misses. Both are well above one half, so the greedy policy stops at once and noise alone
     does not change that. They differ because a model that never sees the mark matter forgets it where it decides to
     stop, and reinforcement learning then takes anything from 5 to 25 steps to find it again."""
-    heed_answers: float = 0.5
-    """Chance that a guess of a demonstrated game heeds the answers before it; the others are blind."""
+    heed_answers: float = 0.3
+    """Chance, after that, that a guess of a demonstrated game heeds the answers before it; the others are blind. What
+    the model has learnt in the first part is still there, but it hardly acts on it."""
     num_micro_batches: int = 2
     """Parts of a batch, by length, so that little is padded; their gradients add up."""
     learning_rate: float = 2.5e-3

@@ -62,16 +62,15 @@ def _countdown_examples(rng: random.Random, settings: WarmStartSettings, practis
     return found
 
 
-def _guessing_examples(rng: random.Random, settings: WarmStartSettings, _: bool) -> list[Example]:
+def _guessing_examples(rng: random.Random, settings: WarmStartSettings, practises: bool) -> list[Example]:
+    heed_answers = 1.0 if practises else settings.heed_answers
     drawn = rng.choices(guessing.games(held_out=False), k=settings.batch_size)
-    return [_example(guessing_task, list(_turns(game, rng, settings))) for game in drawn]
+    return [_example(guessing_task, list(_turns(game, rng, heed_answers))) for game in drawn]
 
 
-def _turns(
-    game: guessing.Game, rng: random.Random, settings: WarmStartSettings
-) -> Iterator[tuple[str, bool]]:
-    yield game.opening, False
-    for guess, answer in guessing.demonstration(game, rng, heed_answers=settings.heed_answers):
+def _turns(game: guessing.Game, rng: random.Random, heed_answers: float) -> Iterator[tuple[str, bool]]:
+    yield guessing.Played.new(game).range, False
+    for guess, answer in guessing.demonstration(game, rng, heed_answers=heed_answers):
         yield f"{guess} {eos_token}", True
         yield answer, False
 
@@ -85,4 +84,4 @@ def _example(task: WordTask, parts: Sequence[tuple[str, bool]]) -> Example:
 
 
 countdown_task = WordTask(words=countdown_words, max_context_tokens=64, examples=_countdown_examples)
-guessing_task = WordTask(words=guessing_words, max_context_tokens=32, examples=_guessing_examples)
+guessing_task = WordTask(words=guessing_words, max_context_tokens=64, examples=_guessing_examples)
