@@ -14,6 +14,7 @@ from rollog.kernel.broker.reading import read_to_end
 from rollog.kernel.broker.topics import runs_topic
 from rollog.kernel.errors import ProducerFenced, RunExists, RunNotFound
 from rollog.kernel.logs import get_logger
+from rollog.kernel.printable import printable
 from schemas import RunManifest
 from schemas.codec import SchemaError, decode_as, encode
 from schemas.headers import headers_of
@@ -72,11 +73,21 @@ def name_taken(broker: Broker, run: str) -> RunExists:
 
 
 def read_runs(broker: Broker, prefix: str) -> dict[str, RunManifest]:
-    """All runs under `prefix` by name; empty while there is no register. Unreadable records are logged."""
+    """All runs under `prefix` by name; empty while there is no register.
+
+    Records that are unreadable or of another prefix are logged and passed over.
+    """
     found: dict[str, RunManifest] = {}
     for record, manifest in _manifests(broker, prefix):
         if manifest is None:
             found.pop((record.key or b"").decode(errors="replace"), None)
+        elif manifest.prefix != prefix:
+            log.warning(
+                "manifest of another prefix",
+                topic=record.topic,
+                offset=record.offset,
+                prefix=printable(manifest.prefix),
+            )
         else:
             found[manifest.run] = manifest
     return found
