@@ -61,6 +61,7 @@ def delete(source: RecordedRunRequest, yes: bool) -> None:
         click.echo("\n".join([f"run {run.topics.run}:", *(f"  {line}" for line in deletion.lines())]))
         if not yes:
             click.confirm("Delete all this for good?", abort=True)
+        click.echo(f"looking for {deletion.quiet_seconds:g} s whether a role works for it")
         for line in deletion.run():
             click.echo(line)
 

@@ -136,6 +136,11 @@ class WeightsStore:
             self._fs.rm_file(self._path(name))
 
     @property
+    def directory(self) -> Path | None:
+        """Where the files are on this disk; None for a store elsewhere."""
+        return Path(self._root) if self.is_local else None
+
+    @property
     def num_bytes(self) -> int:
         """Bytes of all complete and partial files."""
         sizes = (self._fs.size(self._path(name)) for name in (*self.names(), *self.partial_names()))

@@ -164,7 +164,9 @@ def test_a_manifest_with_the_configuration_of_another_run_is_refused(
     if has_begun:
         begin(broker, manifest)
 
-    with pytest.raises(ConfigError, match=rf"run 'first' .* of run '{named['name']}' .* a copy or was forged"):
+    with pytest.raises(
+        ConfigError, match=rf"run 'first' .* of run '{named['name']}' .* a copy or was forged"
+    ):
         found(broker)
 
 
