@@ -142,9 +142,12 @@ class WeightsStore:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all complete and partial files."""
-        sizes = (self._fs.size(self._path(name)) for name in (*self.names(), *self.partial_names()))
-        return sum(size or 0 for size in sizes)
+        """Bytes of all complete and partial files. What goes away meanwhile does not count."""
+        total = 0
+        for name in (*self.names(), *self.partial_names()):
+            with suppress(FileNotFoundError):
+                total += self._fs.size(self._path(name)) or 0
+        return total
 
     def remove_if_empty(self) -> None:
         """Remove the directory of a store on this disk where nothing is left in it."""
