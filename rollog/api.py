@@ -134,9 +134,8 @@ class Run:
         recorded = self._recorded
         with StepFollower(recorded.broker, recorded.topics) as follower:
             while not follower.is_over:
-                steps = follower.poll(_poll_seconds)
-                yield from steps
-                if recorded.is_archive and not steps:
+                yield from follower.poll(_poll_seconds)
+                if recorded.is_archive and follower.is_at_end:
                     return
 
     def samples(self) -> Table:

@@ -10,9 +10,15 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
+from support.registered_run import registered, settings_of
+from support.written_run import a_verdict
 
 import rollog
 import rollog.api
+from consumers.archive import WeightsChoice, export_archive
+from rollog.kernel.broker.memory import MemoryBroker
+from rollog.kernel.weights import WeightsStore
+from schemas import Disposition, LedgerKind
 
 root = Path(__file__).parents[2]
 archive = root / "tests" / "data" / "recorded" / "run.zip"
@@ -66,6 +72,21 @@ def test_an_archived_run_is_read_through_its_tables() -> None:
         verdicts = run.verdicts().to_pandas()
         assert verdicts["disposition"].value_counts().to_dict() == {"trained": 32, "filtered": 8}
         assert len(run.samples().to_dataset()) == 32
+
+
+def test_an_archived_run_is_followed_over_a_long_stretch_of_verdicts_alone(tmp_path: Path) -> None:
+    uri = (tmp_path / "weights").as_uri()
+    run = registered(MemoryBroker(), settings_of(tmp_path, uri=uri))
+    run.genesis()
+    run.step(1, reward=0.25, lags={"0": 2})
+    for offset in range(2, 4500):  # more than two batches that the archive gives at once
+        run.ledger(LedgerKind.VERDICTS, 1, None, (a_verdict(offset, Disposition.FILTERED),))
+    run.step(2, reward=0.5, lags={"0": 2})
+    path = tmp_path / "run.zip"
+    export_archive(run.broker, run.topics, WeightsStore(uri), path, weights=WeightsChoice.NONE)
+
+    with rollog.open_run(archive=path) as opened:
+        assert [step.reward for step in opened.follow()] == [0.25, 0.5]
 
 
 def test_its_audit_is_that_of_the_command() -> None:
