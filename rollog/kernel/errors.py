@@ -119,7 +119,7 @@ class RewardError(RollogError):
 
 
 class RunExists(RollogError):
-    """A run name is taken; names are never reused."""
+    """A run name is taken until `rollog runs delete` deletes its run."""
 
 
 class RunNotFound(RollogError):

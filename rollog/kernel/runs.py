@@ -63,12 +63,13 @@ def unregister_run(broker: Broker, prefix: str, run: str) -> None:
 
 
 def name_taken(broker: Broker, run: str) -> RunExists:
-    """The error for a name that is taken, with both ways on."""
+    """The error for a name that is taken, with the ways on."""
     return RunExists(
-        f"run {run!r} exists already at {broker.address}; names are never reused: choose another with --run, or go on "
+        f"run {run!r} exists already at {broker.address}: choose another name with --run, or go on "
         f"with it: `rollog resume {run}` does what is left of it on this machine, with changed settings, too; "
         f"`rollog dispatch`, `rollog rollout` and `rollog train` with --run {run} do so one by one, "
-        f"`rollog watch --run {run}` shows it and writes its summary (the embedded broker is `rollog broker`)"
+        f"`rollog watch --run {run}` shows it and writes its summary (the embedded broker is `rollog broker`); "
+        f"or delete it for good with `rollog runs delete {run}`, which frees the name"
     )
 
 

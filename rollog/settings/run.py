@@ -23,7 +23,7 @@ class RunConfig(Section):
     """The run as a whole."""
 
     name: Annotated[Annotated[str, Field(pattern=run_name_pattern)] | None, FIXED, WHICH_RUN] = None
-    """Name of the run, `[a-z0-9-]{1,48}`, never reused; a new one is made up when left out."""
+    """Name of the run, `[a-z0-9-]{1,48}`, taken until `rollog runs delete` deletes it; made up when left out."""
     prefix: Annotated[str, Field(pattern=r"^[a-z0-9-]{1,48}$"), FIXED, WHICH_RUN] = "rollog"
     """First part of every topic name."""
     seed: Annotated[int, Field(ge=0, lt=2**31), FIXED] = 0

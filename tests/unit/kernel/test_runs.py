@@ -41,11 +41,11 @@ def test_a_registered_run_is_found() -> None:
     assert list(read_runs(broker, "rollog")) == ["first"]
 
 
-def test_a_name_is_never_reused() -> None:
+def test_a_name_is_taken_while_its_run_is_registered() -> None:
     broker = a_broker()
     register_run(broker, a_manifest(seed=1))
 
-    with pytest.raises(RunExists, match=r"'first' exists already.*--run"):
+    with pytest.raises(RunExists, match=r"'first' exists already.*--run.*`rollog runs delete first`"):
         register_run(broker, a_manifest(seed=2))
 
     assert find_run(broker, "rollog", "first").seed == 1

@@ -125,7 +125,9 @@ def test_a_run_that_does_not_exist_is_not_waited_for_for_ever() -> None:
 
 
 def test_a_run_cannot_be_created_twice() -> None:
-    with pytest.raises(RunExists, match=r"'first' exists already.*go on with it.*rollog watch --run first"):
+    with pytest.raises(
+        RunExists, match=r"'first' exists already.*go on with it.*rollog watch --run first.*runs delete first"
+    ):
         create_run(a_broker_with("first"), settings_named("first"))
 
 
