@@ -1,14 +1,15 @@
 """Which GPUs of this machine trainer and workers get.
 
 Each gets devices of its own where there are enough: the trainer the first ones, one per rank, then each worker as many
-as vLLM's tensor parallel size says. Sharing a device is done only where `placement.share` says so, or there is only
-one; then workers get shares of its memory that fit beside the trainer's.
+as vLLM's parallel sizes make, or the first ones that `placement.trainer` leaves. Sharing a device is done only where
+`placement.share` says so, or there is only one; then workers get shares of its memory that fit beside the trainer's.
 
     devices   ranks   workers   each   trainer   workers      share of the memory for vLLM
     0         1       1         1      -         -            (no GPU: nothing is placed)
     1         1       1         1      0         0            0.9 - 0.5 = 0.4
     2         1       1         1      0         1            vLLM's own choice
     8         2       3         2      0 1       2 3  4 5  6 7
+    4         1       3         1      3         0 1 2        with placement.trainer = [3]
     2         1       2         1      refused, or with placement.share: 0 | 0, 1 | 0.4, 0.9
 """
 
@@ -82,7 +83,7 @@ def place(
             "devices in placement.trainer"
         )
     workers = config.workers or _devices_of_workers(
-        num_devices, len(trainer), num_workers, devices_per_worker, may_share=config.share or num_devices == 1
+        num_devices, trainer, num_workers, devices_per_worker, may_share=config.share or num_devices == 1
     )
     _check_named(num_devices, num_workers, devices_per_worker, trainer, workers)
     return Placement(
@@ -91,21 +92,23 @@ def place(
 
 
 def _devices_of_workers(
-    num_devices: int, num_taken: int, num_workers: int, each: int, *, may_share: bool
+    num_devices: int, trainer: tuple[int, ...], num_workers: int, each: int, *, may_share: bool
 ) -> tuple[tuple[int, ...], ...]:
-    needed = num_taken + num_workers * each
-    if needed <= num_devices:
-        begins = range(num_taken, needed, each)
-        return tuple(tuple(range(begin, begin + each)) for begin in begins)
+    free = [device for device in range(num_devices) if device not in trainer]
+    needed = num_workers * each
+    if needed <= len(free):
+        return tuple(tuple(free[begin : begin + each]) for begin in range(0, needed, each))
     if not may_share or each > num_devices:
+        taken = num_devices - len(free)
         raise ConfigError(
-            f"{num_devices} GPUs are too few: {num_taken} for the trainer and {each} for each of {num_workers} workers "
-            f"make {needed}; start fewer with --workers, set placement.share = true, or lower "
+            f"{num_devices} GPUs are too few: {taken} for the trainer and {each} for each of {num_workers} workers "
+            f"make {taken + needed}; start fewer with --workers, set placement.share = true, or lower "
             "rollout.engine_args.tensor_parallel_size"
         )
-    # From the last device on: the trainer has the first ones.
+    # The trainer's devices come last: they are shared only when all others are taken.
+    in_turn = [*reversed(free), *(device for device in reversed(range(num_devices)) if device in trainer)]
     return tuple(
-        tuple((num_devices - 1 - worker * each - part) % num_devices for part in range(each))
+        tuple(in_turn[(worker * each + part) % num_devices] for part in range(each))
         for worker in range(num_workers)
     )
 

@@ -110,7 +110,7 @@ class PlacementConfig(Section):
     trainer: Annotated[tuple[int, ...], PER_MACHINE] = ()
     """Devices of the trainer's ranks, counted from 0 among those that CUDA shows; left out, the first ones."""
     workers: Annotated[tuple[tuple[int, ...], ...], PER_MACHINE] = ()
-    """Devices of each worker; left out, those behind the trainer's, as many for each as
+    """Devices of each worker; left out, those that the trainer leaves, as many for each as
     `rollout.engine_args.tensor_parallel_size` says."""
     share: Annotated[bool, PER_MACHINE] = False
     """Whether trainer and workers may share devices where there are too few; with a single device they always do."""

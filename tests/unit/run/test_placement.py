@@ -50,6 +50,22 @@ def test_several_are_shared_only_when_told() -> None:
     assert (shared.trainer, shared.workers, shared.memory_shares) == ((0,), ((1,), (0,)), (None, 0.4))
 
 
+def test_workers_have_the_devices_that_a_named_trainer_leaves() -> None:
+    two = placed(2, trainer=(1,))
+    assert (two.trainer, two.workers, two.memory_shares) == ((1,), ((0,),), (None,))
+    four = placed(4, num_workers=3, trainer=(3,))
+    assert (four.workers, four.memory_shares) == (((0,), (1,), (2,)), (None, None, None))
+    between = placed(5, num_workers=2, each=2, trainer=(1,))
+    assert between.workers == ((0, 2), (3, 4))
+
+
+def test_a_named_trainer_shares_its_device_last() -> None:
+    with pytest.raises(ConfigError, match=r"2 GPUs are too few: 1 for the trainer and 1 for each of 2"):
+        placed(2, num_workers=2, trainer=(1,))
+    shared = placed(2, num_workers=2, trainer=(1,), share=True)
+    assert (shared.workers, shared.memory_shares) == (((0,), (1,)), (None, 0.4))
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
