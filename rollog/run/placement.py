@@ -18,6 +18,8 @@ from __future__ import annotations
 import os
 from collections import Counter
 from dataclasses import dataclass
+from itertools import takewhile
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,11 +28,14 @@ from rollog.kernel.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from rollog.settings.generation import RolloutConfig
     from rollog.settings.run import PlacementConfig
     from rollog.settings.settings import Settings
 
 _usable = 0.9
 """Of a device's memory; vLLM's own choice for a device that it has alone."""
+_parallel_sizes = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
+"""Arguments of vLLM; one engine takes as many devices as their product."""
 _device_files = ("/dev/nvidia0", "/dev/dxg")
 
 
@@ -55,16 +60,27 @@ def placed_here(settings: Settings, num_workers: int) -> tuple[Placement, Sequen
         len(names),
         num_ranks=settings.trainer.num_ranks,
         num_workers=num_workers,
-        devices_per_worker=int(settings.rollout.engine_args.get("tensor_parallel_size", 1)),
+        devices_per_worker=devices_per_worker(settings.rollout),
         config=settings.placement,
     )
     return placement, names
 
 
+def devices_per_worker(rollout: RolloutConfig) -> int:
+    """How many devices one worker's engine computes on. Raises ConfigError for a size that is none."""
+    if rollout.engine == "simulated":
+        return 0
+    if rollout.engine != "vllm":
+        return 1
+    return prod(_parallel_size(rollout.engine_args, name) for name in _parallel_sizes)
+
+
 def visible_devices(environment: Mapping[str, str]) -> list[str]:
     """Names of the devices that CUDA shows this process, as CUDA_VISIBLE_DEVICES takes them."""
     if "CUDA_VISIBLE_DEVICES" in environment:
-        return [name.strip() for name in environment["CUDA_VISIBLE_DEVICES"].split(",") if name.strip()]
+        # CUDA reads the list up to the first name that is none: -1 alone hides every device.
+        names = (name.strip() for name in environment["CUDA_VISIBLE_DEVICES"].split(","))
+        return list(takewhile(lambda name: name and not name.startswith("-"), names))
     if not any(Path(path).exists() for path in _device_files):
         return []
     import torch  # noqa: PLC0415  # seconds, which only a machine with a GPU has to spend
@@ -72,17 +88,30 @@ def visible_devices(environment: Mapping[str, str]) -> list[str]:
     return [str(number) for number in range(torch.cuda.device_count())]
 
 
+def _parallel_size(engine_args: Mapping[str, object], name: str) -> int:
+    value = str(engine_args.get(name, 1))
+    if not value.isdecimal() or int(value) < 1:
+        raise ConfigError(
+            f"rollout.engine_args.{name} = {value} is no number of GPUs: give an integer from 1 on"
+        )
+    return int(value)
+
+
 def place(
     num_devices: int, *, num_ranks: int, num_workers: int, devices_per_worker: int, config: PlacementConfig
 ) -> Placement:
-    """Devices for everybody. Raises ConfigError where there are too few, or the settings name others."""
+    """Devices for everybody, none for workers that take 0 each.
+
+    Raises ConfigError where there are too few, or the settings name others.
+    """
     trainer = config.trainer or tuple(range(min(num_ranks, num_devices)))
     if len(set(trainer)) < num_ranks:
         raise ConfigError(
             f"trainer.num_ranks = {num_ranks} needs as many devices, there are {len(set(trainer))}: lower it, or name "
             "devices in placement.trainer"
         )
-    workers = config.workers or _devices_of_workers(
+    workers = config.workers if devices_per_worker else ((),) * num_workers
+    workers = workers or _devices_of_workers(
         num_devices, trainer, num_workers, devices_per_worker, may_share=config.share or num_devices == 1
     )
     _check_named(num_devices, num_workers, devices_per_worker, trainer, workers)
@@ -103,7 +132,7 @@ def _devices_of_workers(
         raise ConfigError(
             f"{num_devices} GPUs are too few: {taken} for the trainer and {each} for each of {num_workers} workers "
             f"make {taken + needed}; start fewer with --workers, set placement.share = true, or lower "
-            "rollout.engine_args.tensor_parallel_size"
+            "the parallel sizes in rollout.engine_args"
         )
     # The trainer's devices come last: they are shared only when all others are taken.
     in_turn = [*reversed(free), *(device for device in reversed(range(num_devices)) if device in trainer)]
@@ -131,7 +160,8 @@ def _check_named(
         )
     if wrong := [devices for devices in workers if len(set(devices)) != each]:
         raise ConfigError(
-            f"placement.workers gives {list(wrong[0])} to one worker, which takes {each} (tensor_parallel_size)"
+            f"placement.workers gives {list(wrong[0])} to one worker, which takes {each} (the parallel "
+            "sizes in rollout.engine_args)"
         )
 
 
@@ -143,5 +173,5 @@ def _shares(
     def share(device: int) -> float:
         return (_usable - for_trainer * (device in trainer)) / crowd[device]
 
-    least = [min(map(share, devices)) for devices in workers]
+    least = [min(map(share, devices), default=_usable) for devices in workers]
     return tuple(None if found == _usable else round(found, 3) for found in least)
