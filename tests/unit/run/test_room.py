@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import save_file
 
 from rollog.run.machine_check import gpus_found, look
+from rollog.run.preflight import look_at
 from rollog.run.preflight.room import room
 from rollog.run.request import RunRequest
 from rollog.settings.settings import Settings
@@ -95,6 +96,19 @@ def test_without_torch_memory_is_not_looked_at(tmp_path: Path, monkeypatch: pyte
     settings = settings_of(tmp_path)
     monkeypatch.setitem(sys.modules, "torch", None)
     assert [finding.what for finding in room(settings, tmp_path)] == ["disk for weights"]
+
+
+def test_a_look_that_needs_a_missing_package_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = settings_of(tmp_path)
+    monkeypatch.setitem(sys.modules, "transformers.models.auto.modeling_auto", None)
+    found = {finding.what: finding for finding in look_at(settings, tmp_path / "home")}
+    assert found["model"].refuses
+    assert found["model"].remedy == (
+        "transformers is not installed on this machine: pip install rollog[train]"
+    )
+    assert "disk for weights" in found
 
 
 def test_a_model_that_is_not_here_is_not_measured(tmp_path: Path) -> None:
