@@ -123,6 +123,18 @@ def test_the_doctor_looks_at_memory_and_devices(tmp_path: Path) -> None:
     assert f"disk of {tmp_path}" in found
 
 
+def test_the_doctor_says_what_a_broken_driver_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(device: int) -> None:
+        raise RuntimeError(f"the driver is too old for device {device}\nand more lines")
+
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", broken)
+    request = RunRequest(config=None, home=tmp_path, assignments=(), run=None, broker=None)
+    (found,) = (finding for finding in look(request) if finding.what == "GPU")
+    assert found.found == "cannot be used: the driver is too old for device 0"
+    assert "driver" in (found.remedy or "")
+
+
 def test_a_build_of_vllm_for_gpus_is_missing_one() -> None:
     assert gpus_found("", needs_gpu=False).remedy is None
     assert gpus_found("H100 with 80 GB", needs_gpu=True).remedy is None
