@@ -68,10 +68,9 @@ def kv_cache(
     num_blocks = -(-max_context_tokens // _block_tokens)
     per_sequence = per_token * _block_tokens * num_blocks
     spare = per_token * _block_tokens * _spare_blocks
-    num_bytes = wanted_bytes
-    if num_bytes is None:
-        wanted_here = max(_least_bytes, per_sequence * capacity + spare)
-        num_bytes = _bounded(wanted_here, free_bytes, least_bytes=per_sequence + spare)
+    num_bytes = wanted_bytes or _bounded(
+        max(_least_bytes, per_sequence * capacity + spare), free_bytes, least_bytes=per_sequence + spare
+    )
     num_sequences = max(0, num_bytes - spare) // per_sequence
     return KvCache(num_bytes=num_bytes, capacity=capacity, num_sequences=num_sequences)
 

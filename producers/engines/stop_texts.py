@@ -23,8 +23,8 @@ _margin_tokens = 4
 class StopTexts:
     """The stop texts of one response, of which `earlier` are the tokens made by requests before.
 
-    `text_of` decodes token ids, special ones included. Asked after each token, a text that is found was completed by the
-    newest one.
+    `text_of` decodes token ids, special ones included. Asked after each token, a text that is found was completed by
+    the newest one.
     """
 
     texts: tuple[str, ...]
