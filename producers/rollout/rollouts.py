@@ -110,7 +110,7 @@ class RolloutMaker:
             prompt_token_ids=prompt_token_ids,
             sampling=sampling,
             seed=replica.seed,
-            stop=StopTexts(sampling.stop, self._renderer.text) if sampling.stop else None,
+            stop=StopTexts(sampling.stop, self._renderer.raw_text) if sampling.stop else None,
         )
         return ResumableResponse(request, max_context_tokens=self._engine.max_context_tokens)
 

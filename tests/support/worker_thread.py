@@ -236,7 +236,7 @@ def a_worker(
     rewards: Rewards | None = None,
     settings: RolloutSettings | None = None,
     metrics: Metrics | None = None,
-    tokenizer: ByteTokenizer | None = None,
+    tokenizer: Any = None,
 ) -> AbstractAsyncContextManager[RolloutWorker]:
     """A worker of the stage's run, to be entered on the loop that it runs on."""
     scores = rewards or LengthRewards()
@@ -260,13 +260,14 @@ def running(
     rewards: Rewards | None = None,
     settings: RolloutSettings | None = None,
     metrics: Metrics | None = None,
+    tokenizer: Any = None,
     expect_error: bool = False,
 ) -> Iterator[threading.Thread]:
     """A worker on a thread while the body runs; it is stopped at the end, and must end without an error."""
 
     async def work() -> None:
         async with a_worker(
-            stage, engine=engine, rewards=rewards, settings=settings, metrics=metrics
+            stage, engine=engine, rewards=rewards, settings=settings, metrics=metrics, tokenizer=tokenizer
         ) as worker:
             await worker.run()
 

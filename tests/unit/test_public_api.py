@@ -120,6 +120,14 @@ def test_settings_are_checked_before_anything_is_made(tmp_path: Path) -> None:
     assert not home.exists()
 
 
+@pytest.mark.parametrize("num_workers", [0, -1])
+def test_a_run_without_workers_is_refused_before_anything_is_made(tmp_path: Path, num_workers: int) -> None:
+    home = tmp_path / "home"
+    with pytest.raises(rollog.ConfigError, match=f"with {num_workers} rollout workers would wait for ever"):
+        rollog.up({}, home=home, broker="127.0.0.1:9", num_workers=num_workers, preflight=False)
+    assert not home.exists()
+
+
 def test_an_archived_run_takes_only_where_its_model_lies_here(tmp_path: Path) -> None:
     with rollog.open_run(archive=archive, settings={"model": {"path": tmp_path}}) as run:
         assert run.settings.model.path == str(tmp_path)

@@ -151,6 +151,26 @@ def test_another_configuration_under_a_taken_name_is_told_key_by_key() -> None:
     assert "groups.group_size = 4 there, 8 here; run.seed = 0 there, 3 here. A run" in str(caught.value)
 
 
+def test_a_run_made_on_another_machine_is_the_same_run() -> None:
+    broker = MemoryBroker()
+    create_run(broker, settings_named("first").changed(trainer={"num_threads": 8}))
+    here = settings_named("first").changed(
+        trainer={"num_threads": 2},
+        weights={"uri": "file:///elsewhere"},
+        rollout={"capacity": 4},
+        broker={"bootstrap_servers": "inside:2"},
+    )
+
+    existing, is_new = create_run_if_missing(broker, here)
+    assert not is_new
+    assert Settings.from_manifest(existing.config_json).trainer.num_threads == 8
+
+    with pytest.raises(ConfigError, match="another configuration") as caught:
+        create_run_if_missing(broker, here.changed(run={"seed": 3}))
+    assert "run.seed = 0 there, 3 here. A run" in str(caught.value)
+    assert "num_threads" not in str(caught.value)
+
+
 def test_a_run_whose_topics_are_gone_is_not_made_again() -> None:
     broker = a_broker_with("first")
     with broker.admin() as admin:
