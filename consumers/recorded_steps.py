@@ -125,13 +125,18 @@ class StepFollower(Component):
     def __init__(self, broker: Broker, topics: RunTopics) -> None:
         self._chain = LedgerChain()
         self.is_over = False
-        place = TopicPartition(topics.steps, 0)
+        self._place = TopicPartition(topics.steps, 0)
         self._consumer = broker.consumer(client_id="step-follower")
-        self._consumer.assign(self._consumer.beginning_offsets([place]))
+        self._consumer.assign(self._consumer.beginning_offsets([self._place]))
 
     def close(self) -> None:
         """Close the consumer. Idempotent."""
         self._consumer.close()
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether everything was read that the ledger holds now, which a poll without a step does not show."""
+        return self._consumer.position(self._place) >= self._consumer.end_offsets([self._place])[self._place]
 
     def poll(self, timeout_seconds: float = 0.0) -> list[TrainedStep]:
         """The steps that have come since. Raises LedgerError for a broken chain, BrokerError for a silent broker."""

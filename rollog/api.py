@@ -134,9 +134,8 @@ class Run:
         recorded = self._recorded
         with StepFollower(recorded.broker, recorded.topics) as follower:
             while not follower.is_over:
-                steps = follower.poll(_poll_seconds)
-                yield from steps
-                if recorded.is_archive and not steps:
+                yield from follower.poll(_poll_seconds)
+                if recorded.is_archive and follower.is_at_end:
                     return
 
     def samples(self) -> Table:
@@ -186,8 +185,8 @@ def up(
     `settings` are sections of keys as in a TOML file, or the path of one; without any, the demo's. Variables
     ROLLOG_SECTION__KEY win over them, and the arguments over these. `name` is new; left out, one is made up. `reward`
     is `"module:function"`, or a function of a module. `home` is the state directory, ROLLOG_HOME or `.rollog` without
-    it. `broker` is `"host:port"`; without it an embedded Apache Kafka is started. `on_step` is called with each
-    finished step; what it raises stops the roles, and `up` raises it.
+    it. `broker` is `"host:port"`; without it an embedded Apache Kafka is started. `num_workers` is 1 at least.
+    `on_step` is called with each finished step; what it raises stops the roles, and `up` raises it.
 
     Call it in the main thread: Ctrl-C stops the run gracefully. Nothing is printed; warnings are Python's, and what is
     logged goes to `HOME/runs/NAME/up.log`.

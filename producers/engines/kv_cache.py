@@ -20,7 +20,9 @@ _bytes_of_type = {"float32": 4, "bfloat16": 2}
 _block_tokens = 128
 """vLLM gives memory out in blocks of so many tokens on a CPU (16 on a GPU)."""
 _spare_blocks = 2
+"""Which hold no sequence."""
 _least_bytes = 16 << 20
+_unknown_shape_bytes = 1 << 30
 _share_of_memory = 0.25
 
 
@@ -56,20 +58,28 @@ def kv_cache(
     """The attention state of an engine on a CPU.
 
     `config` is the model's config.json, `wanted_bytes` is what the settings say. Left out, it is room for `capacity`
-    sequences of the full context, but at most a quarter of `free_bytes`, the memory that is free on this machine.
+    sequences of the full context (for a model of unknown shape a GiB), but at most a quarter of `free_bytes`, the
+    memory that is free on this machine, and room for one sequence (16 MiB) in any case.
     """
     per_token = bytes_per_token(config, dtype)
     if per_token is None:
-        return KvCache(num_bytes=wanted_bytes or 1 << 30, capacity=capacity, num_sequences=None)
+        num_bytes = wanted_bytes or _bounded(_unknown_shape_bytes, free_bytes, least_bytes=_least_bytes)
+        return KvCache(num_bytes=num_bytes, capacity=capacity, num_sequences=None)
     num_blocks = -(-max_context_tokens // _block_tokens)
     per_sequence = per_token * _block_tokens * num_blocks
     spare = per_token * _block_tokens * _spare_blocks
-    num_bytes = wanted_bytes
-    if num_bytes is None:
-        num_bytes = max(_least_bytes, per_sequence * capacity + spare)
-        if free_bytes is not None:
-            num_bytes = min(num_bytes, max(int(free_bytes * _share_of_memory), per_sequence + spare))
-    return KvCache(num_bytes=num_bytes, capacity=capacity, num_sequences=num_bytes // per_sequence)
+    num_bytes = wanted_bytes or _bounded(
+        max(_least_bytes, per_sequence * capacity + spare), free_bytes, least_bytes=per_sequence + spare
+    )
+    num_sequences = max(0, num_bytes - spare) // per_sequence
+    return KvCache(num_bytes=num_bytes, capacity=capacity, num_sequences=num_sequences)
+
+
+def _bounded(num_bytes: int, free_bytes: int | None, *, least_bytes: int) -> int:
+    """At most a share of the memory that is free, where that is known, but `least_bytes` in any case."""
+    if free_bytes is None:
+        return num_bytes
+    return min(num_bytes, max(int(free_bytes * _share_of_memory), least_bytes))
 
 
 def bytes_per_token(config: Mapping[str, Any], dtype: str) -> int | None:

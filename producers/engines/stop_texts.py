@@ -23,7 +23,8 @@ _margin_tokens = 4
 class StopTexts:
     """The stop texts of one response, of which `earlier` are the tokens made by requests before.
 
-    `text_of` decodes token ids. Asked after each token, a text that is found was completed by the newest one.
+    `text_of` decodes token ids, special ones included. Asked after each token, a text that is found was completed by
+    the newest one.
     """
 
     texts: tuple[str, ...]
@@ -36,7 +37,7 @@ class StopTexts:
 
     def is_complete(self, token_ids: Sequence[int]) -> bool:
         """Whether the last of a request's tokens completes a text."""
-        # A token that is not special is at least one byte, so the newest of them hold a text of so many bytes.
+        # A token is at least one byte, so the newest of them hold a text of so many bytes.
         num_tokens = max(len(text.encode()) for text in self.texts) + _margin_tokens
         newest = [*self.earlier, *token_ids[-num_tokens:]][-num_tokens:]
         found = self.text_of(newest)

@@ -54,7 +54,7 @@ def check_weights_file(path: Path, tensors: ModelTensors | None) -> None:
 
     Without `tensors` it only has to be a safetensors file.
     """
-    shapes = _shapes_in(path)
+    shapes = shapes_in(path)
     if tensors is None:
         return
     missing = sorted(tensors.required.keys() - shapes.keys())
@@ -72,7 +72,8 @@ def check_weights_file(path: Path, tensors: ModelTensors | None) -> None:
             )
 
 
-def _shapes_in(path: Path) -> dict[str, Shape]:
+def shapes_in(path: Path) -> dict[str, Shape]:
+    """The shape of each tensor in a safetensors file, from its header. Raises WeightsError where it is none."""
     try:
         with safe_open(path, framework="numpy") as file:
             return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118

@@ -197,7 +197,7 @@ class EpisodeMaker:
             prompt_token_ids=played.input_ids,
             sampling=replace(sampling, max_tokens=max_tokens),
             seed=derived_seed(replica.seed, number),
-            stop=StopTexts(sampling.stop, self._renderer.text) if sampling.stop else None,
+            stop=StopTexts(sampling.stop, self._renderer.raw_text) if sampling.stop else None,
         )
 
     def _answer(self, played: _Played, observation: Observation) -> None:

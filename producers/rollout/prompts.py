@@ -126,6 +126,11 @@ class PromptRenderer:
         decoded: str = self._tokenizer.decode(token_ids, skip_special_tokens=True)
         return decoded
 
+    def raw_text(self, token_ids: Sequence[int]) -> str:
+        """The same with special tokens, as stop texts may name one."""
+        decoded: str = self._tokenizer.decode(token_ids, skip_special_tokens=False)
+        return decoded
+
     def _cached(self, prompt: Prompt) -> tuple[int, ...]:
         cached = self._cache.get(prompt.prompt_id)
         if cached is not None and cached[0] == prompt:

@@ -83,7 +83,7 @@ class ResponseMaker:
             prompt_token_ids=prompt_token_ids,
             sampling=sampling,
             seed=replica.seed,
-            stop=StopTexts(sampling.stop, self._renderer.text) if sampling.stop else None,
+            stop=StopTexts(sampling.stop, self._renderer.raw_text) if sampling.stop else None,
         )
 
     def _scorable(

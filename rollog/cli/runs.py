@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from rollog.cli.options import common_options, recorded_run_options
 from rollog.kernel.errors import ConfigError
@@ -24,6 +25,7 @@ def runs(context: click.Context, options: RunRequest) -> None:
     Consumes the register, and steps, evaluations and workers of each run; produces nothing.
     """
     if context.invoked_subcommand is not None:
+        _refuse_misplaced_options(context)
         return
     from rollog.run.connection import connect, embedded_unless_named  # noqa: PLC0415  # help needs no Kafka
     from rollog.run.run_list import list_runs, run_table  # noqa: PLC0415
@@ -59,5 +61,22 @@ def delete(source: RecordedRunRequest, yes: bool) -> None:
         click.echo("\n".join([f"run {run.topics.run}:", *(f"  {line}" for line in deletion.lines())]))
         if not yes:
             click.confirm("Delete all this for good?", abort=True)
+        click.echo(f"looking for {deletion.quiet_seconds:g} s whether a role works for it")
         for line in deletion.run():
             click.echo(line)
+
+
+def _refuse_misplaced_options(context: click.Context) -> None:
+    """Raise UsageError for options before the name of a subcommand, which has its own: it would not heed them."""
+    given = [
+        option.opts[0]
+        for option in context.command.params
+        if option.name and context.get_parameter_source(option.name) is ParameterSource.COMMANDLINE
+    ]
+    if given:
+        name = context.invoked_subcommand
+        raise click.UsageError(
+            f"{', '.join(given)} before {name}: options of {name} stand behind it, as in `rollog runs {name} RUN "
+            f"{given[0]} ...`",
+            context,
+        )

@@ -129,7 +129,7 @@ class EnvironmentTimedOut(EnvironmentFailed):
 
 
 class RunExists(RollogError):
-    """A run name is taken; names are never reused."""
+    """A run name is taken until `rollog runs delete` deletes its run."""
 
 
 class RunNotFound(RollogError):

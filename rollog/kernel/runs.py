@@ -14,6 +14,7 @@ from rollog.kernel.broker.reading import read_to_end
 from rollog.kernel.broker.topics import runs_topic
 from rollog.kernel.errors import ProducerFenced, RunExists, RunNotFound
 from rollog.kernel.logs import get_logger
+from rollog.kernel.printable import printable
 from schemas import RunManifest
 from schemas.codec import SchemaError, decode_as, encode
 from schemas.headers import headers_of
@@ -62,21 +63,32 @@ def unregister_run(broker: Broker, prefix: str, run: str) -> None:
 
 
 def name_taken(broker: Broker, run: str) -> RunExists:
-    """The error for a name that is taken, with both ways on."""
+    """The error for a name that is taken, with the ways on."""
     return RunExists(
-        f"run {run!r} exists already at {broker.address}; names are never reused: choose another with --run, or go on "
+        f"run {run!r} exists already at {broker.address}: choose another name with --run, or go on "
         f"with it: `rollog resume {run}` does what is left of it on this machine, with changed settings, too; "
         f"`rollog dispatch`, `rollog rollout` and `rollog train` with --run {run} do so one by one, "
-        f"`rollog watch --run {run}` shows it and writes its summary (the embedded broker is `rollog broker`)"
+        f"`rollog watch --run {run}` shows it and writes its summary (the embedded broker is `rollog broker`); "
+        f"or delete it for good with `rollog runs delete {run}`, which frees the name"
     )
 
 
 def read_runs(broker: Broker, prefix: str) -> dict[str, RunManifest]:
-    """All runs under `prefix` by name; empty while there is no register. Unreadable records are logged."""
+    """All runs under `prefix` by name; empty while there is no register.
+
+    Records that are unreadable or of another prefix are logged and passed over.
+    """
     found: dict[str, RunManifest] = {}
     for record, manifest in _manifests(broker, prefix):
         if manifest is None:
             found.pop((record.key or b"").decode(errors="replace"), None)
+        elif manifest.prefix != prefix:
+            log.warning(
+                "manifest of another prefix",
+                topic=record.topic,
+                offset=record.offset,
+                prefix=printable(manifest.prefix),
+            )
         else:
             found[manifest.run] = manifest
     return found

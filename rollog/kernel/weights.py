@@ -136,10 +136,18 @@ class WeightsStore:
             self._fs.rm_file(self._path(name))
 
     @property
+    def directory(self) -> Path | None:
+        """Where the files are on this disk; None for a store elsewhere."""
+        return Path(self._root) if self.is_local else None
+
+    @property
     def num_bytes(self) -> int:
-        """Bytes of all complete and partial files."""
-        sizes = (self._fs.size(self._path(name)) for name in (*self.names(), *self.partial_names()))
-        return sum(size or 0 for size in sizes)
+        """Bytes of all complete and partial files. What goes away meanwhile does not count."""
+        total = 0
+        for name in (*self.names(), *self.partial_names()):
+            with suppress(FileNotFoundError):
+                total += self._fs.size(self._path(name)) or 0
+        return total
 
     def remove_if_empty(self) -> None:
         """Remove the directory of a store on this disk where nothing is left in it."""

@@ -12,6 +12,7 @@ watching.py         following a run; display.py and view.py show it, conclusion.
 recorded_run.py     a recorded run or an archive, to be read; replaying.py, replay_report.py, recorded_advantages.py
 auditing.py         an opened run, audited
 verifying.py        recorded log-probabilities computed again
+run_list.py         the runs of a broker; disk_use.py; deletion.py: deleting one, own_weights.py: its files of a store
 pruning.py          deleting samples that nothing needs; retention.py: which these are
 machine_check.py    what is missing on this machine
 """

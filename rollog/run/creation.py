@@ -12,6 +12,7 @@ from rollog.kernel.machine import num_processors
 from rollog.kernel.private_directory import make_private
 from rollog.kernel.runs import find_run, name_taken, read_runs, register_run
 from rollog.run.names import made_up_name
+from rollog.settings.scopes import local_keys
 from rollog.settings.settings import Settings, by_key, check_files, config_sha256, with_absolute_paths
 from schemas import RunManifest
 
@@ -61,8 +62,8 @@ def create_run(broker: Broker, settings: Settings) -> RunManifest:
 def create_run_if_missing(broker: Broker, settings: Settings) -> tuple[RunManifest, bool]:
     """The run that these completed settings describe, and whether it was created now.
 
-    Raises ConfigError, naming every key that differs, when a run of that name has another configuration, and
-    TopicMismatch when its topics are not as it needs them.
+    Keys that may differ between machines are not compared. Raises ConfigError, naming every other key that differs,
+    when a run of that name has another configuration, and TopicMismatch when its topics are not as it needs them.
     """
     try:
         return create_run(broker, settings), True
@@ -109,8 +110,11 @@ def _refuse_differences(existing: RunManifest, wanted: RunManifest, address: str
     # Read as every role reads it, so that a key younger than the run has its default there.
     there = by_key(Settings.from_manifest(existing.config_json).to_manifest())
     here = by_key(wanted.config_json)
+    # What machines may differ in makes no other run: threads, say, are filled in from this one's processors.
     differences = [
-        f"{key} = {there[key]!r} there, {here[key]!r} here" for key in here if there[key] != here[key]
+        f"{key} = {there[key]!r} there, {here[key]!r} here"
+        for key in here
+        if key not in local_keys and there[key] != here[key]
     ]
     if not differences:
         return

@@ -1,7 +1,7 @@
-"""Deleting a run: its topics, its weights, its directory on this machine, and last its entry in the register.
+"""Deleting a run: its weights, its topics, its directory on this machine, and last its entry in the register.
 
-The entry goes last, so that a deletion that is interrupted can be asked for again. Of the weights store, which a record
-names, only files with the names of weights are deleted, and the directory only if nothing else is in it.
+The entry goes last, so that a deletion that is interrupted can be asked for again, and weights go before the topics
+that tell which of a store's files are the run's (`own_weights`).
 
 Whoever still works for the run would make topics or files again, so it must be quiet: no `rollog up` holds its
 directory, and nobody writes a heartbeat for a few seconds.
@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 from rollog.kernel.broker.ports import TopicPartition
 from rollog.kernel.errors import ConfigError
 from rollog.kernel.runs import unregister_run
-from rollog.kernel.weights import WeightsStore
 from rollog.run.local_run import run_directory
+from rollog.run.own_weights import OwnWeights
 from rollog.run.supervisor_lock import sole_supervisor
 
 if TYPE_CHECKING:
@@ -29,25 +29,28 @@ if TYPE_CHECKING:
     from rollog.kernel.broker.topics import RunTopics
     from rollog.settings.settings import Settings
 
-quiet_seconds = 6.0
-"""Three heartbeats of dispatcher or trainer, twelve of a worker with the usual settings."""
+_least_quiet_seconds = 6.0
+"""Three heartbeats of dispatcher or trainer."""
+_num_heartbeats = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deletion:
-    """What belongs to one run: `files` are those of its weights store, `directory` is what it keeps on this machine."""
+    """What belongs to one run. `directory` is what it keeps on this machine.
+
+    Nobody works for it who is not heard for `quiet_seconds`, three heartbeats of any role.
+    """
 
     broker: Broker
     topics: RunTopics
     topic_names: tuple[str, ...]
-    store: WeightsStore
-    files: tuple[str, ...]
+    weights: OwnWeights
     directory: Path
+    quiet_seconds: float
 
     @classmethod
     def of(cls, broker: Broker, topics: RunTopics, settings: Settings, home: Path) -> Deletion:
         """Look at what there is; nothing is changed."""
-        store = WeightsStore(settings.weights.uri or "")
         with broker.admin() as admin:
             start = f"{topics.prefix}.{topics.run}."
             names = tuple(sorted(name for name in admin.list_topics() if name.startswith(start)))
@@ -55,16 +58,16 @@ class Deletion:
             broker=broker,
             topics=topics,
             topic_names=names,
-            store=store,
-            files=(*store.names(), *store.partial_names()),
+            weights=OwnWeights.of(broker, topics, settings, home),
             directory=run_directory(settings, home),
+            quiet_seconds=max(_least_quiet_seconds, _num_heartbeats * settings.rollout.heartbeat_seconds),
         )
 
     def lines(self) -> list[str]:
         """What would be deleted, for a person."""
         return [
             f"{len(self.topic_names)} topics {self.topics.prefix}.{self.topics.run}.* at {self.broker.address}",
-            f"{len(self.files)} weights files in {self.store.public_uri}",
+            self.weights.line(),
             f"checkpoints, logs and summary in {self.directory}"
             if self.directory.exists()
             else f"nothing in {self.directory}",
@@ -78,16 +81,16 @@ class Deletion:
         """
         with sole_supervisor(self.directory, self.topics.run):
             self._refuse_living(sleep)
+            self.weights.delete()
+            yield f"deleted {len(self.weights.names)} weights files"
             with self.broker.admin() as admin:
                 admin.delete_topics(self.topic_names)
             yield f"deleted {len(self.topic_names)} topics"
-            for name in self.files:
-                self.store.delete(name)
-            self.store.remove_if_empty()
-            yield f"deleted {len(self.files)} weights files"
             shutil.rmtree(self.directory)
             yield f"deleted {self.directory}"
             unregister_run(self.broker, self.topics.prefix, self.topics.run)
+            # A copied state directory is known by this folder: without it, the store would be the original's.
+            self.weights.remove_folder()
             yield f"run {self.topics.run} is deleted"
 
     def _refuse_living(self, sleep: Callable[[float], None]) -> None:
@@ -96,11 +99,11 @@ class Deletion:
         place = TopicPartition(self.topics.workers, 0)
         with self.broker.consumer(client_id="deletion") as consumer:
             before = consumer.end_offsets([place])[place]
-            sleep(quiet_seconds)
+            sleep(self.quiet_seconds)
             after = consumer.end_offsets([place])[place]
         if after != before:
             raise ConfigError(
                 f"run {self.topics.run} is not deleted: {after - before} heartbeats came to {self.topics.workers} "
-                f"within {quiet_seconds:g} s, so a role works for it; end its roles first "
+                f"within {self.quiet_seconds:g} s, so a role works for it; end its roles first "
                 f"(`rollog watch --run {self.topics.run}` names them)"
             )

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
+from glob import iglob
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rollog.kernel.errors import ConfigError
@@ -11,39 +14,39 @@ from rollog.run.connection import data_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from rollog.kernel.broker.topics import RunTopics
-    from rollog.settings.settings import Settings
 
 
-def bytes_of_run(topics: RunTopics, settings: Settings, home: Path) -> int:
+def bytes_of_run(topics: RunTopics, weights_uri: str, home: Path) -> int:
     """Bytes of a run's topics in the embedded broker, its directory and its weights, on this disk."""
     places = [home / "runs" / topics.run, *_topic_directories(topics, home)]
-    return sum(map(directory_bytes, places)) + _weights_bytes(settings)
+    return sum(map(directory_bytes, places)) + _weights_bytes(weights_uri)
 
 
 def directory_bytes(directory: Path) -> int:
     """Bytes that the files below a directory hold; 0 where there is none. What goes away meanwhile does not count."""
     total = 0
-    for path in directory.rglob("*"):
-        with suppress(OSError):
-            if path.is_file() and not path.is_symlink():
-                status = path.stat()
-                # Indexes of Kafka are written sparsely: their length says nothing.
-                total += min(status.st_size, status.st_blocks * 512)
+    for parent, _, names in os.walk(directory):
+        for path in (Path(parent, name) for name in names):
+            with suppress(OSError):
+                if path.is_file() and not path.is_symlink():
+                    status = path.stat()
+                    # Indexes of Kafka are written sparsely: their length says nothing.
+                    total += min(status.st_size, status.st_blocks * 512)
     return total
 
 
 def _topic_directories(topics: RunTopics, home: Path) -> Iterator[Path]:
-    return data_directory(home).glob(f"*/{topics.prefix}.{topics.run}.*-*")
+    data, pattern = data_directory(home), f"*/{topics.prefix}.{topics.run}.*-*"
+    return (data / found for found in iglob(pattern, root_dir=data))  # noqa: PTH207 - that raises for what goes away
 
 
-def _weights_bytes(settings: Settings) -> int:
-    if settings.weights.uri is None:
+def _weights_bytes(uri: str) -> int:
+    if not uri:
         return 0
-    try:
-        store = WeightsStore(settings.weights.uri)
-    except ConfigError:
-        return 0
-    return store.num_bytes if store.is_local else 0
+    with suppress(ConfigError, OSError):
+        store = WeightsStore(uri)
+        if store.is_local:
+            return store.num_bytes
+    return 0

@@ -116,9 +116,20 @@ def _devices() -> Finding:
         return Finding(what="GPU", found="not looked for without torch")
     import torch  # noqa: PLC0415  # seconds, and perhaps not installed
 
-    names = [torch.cuda.get_device_properties(number) for number in range(torch.cuda.device_count())]
+    needs_gpu = any(map(_version, _engines)) and not installed_vllm()[1]
+    try:
+        # Devices may be counted by their driver's library alone; only their properties need all of it to work.
+        names = [torch.cuda.get_device_properties(number) for number in range(torch.cuda.device_count())]
+    except RuntimeError as error:
+        said = str(error).partition("\n")[0]
+        return Finding(
+            what="GPU",
+            found=f"cannot be used: {said}",
+            remedy="mend the driver (nvidia-smi says its version), or hide the GPUs with CUDA_VISIBLE_DEVICES=-1",
+            is_needed=needs_gpu,
+        )
     told = ", ".join(f"{device.name} with {readable_bytes(device.total_memory)}" for device in names)
-    return gpus_found(told, needs_gpu=any(map(_version, _engines)) and not installed_vllm()[1])
+    return gpus_found(told, needs_gpu=needs_gpu)
 
 
 def gpus_found(told: str, *, needs_gpu: bool) -> Finding:

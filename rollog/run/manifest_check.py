@@ -8,6 +8,9 @@ another weights store. The trainer copies the configuration into genesis, the fi
     genesis              sha256(manifest_json) = aa..
 
 Before genesis nothing but the manifest's own `config_sha256` is there to compare with.
+
+A manifest under one name with the configuration of another run, a copy say, would lead to that run's files: it is
+refused. One in the register of another prefix than its own is passed over.
 """
 
 from __future__ import annotations
@@ -40,21 +43,40 @@ def checked_manifest(broker: Broker, found: RunManifest) -> RunManifest:
     """The manifest of the run that `found` names, which need not be `found`.
 
     Raises ConfigError where no manifest in the register agrees with genesis or, before genesis, where `found` does not
-    have the sha256 that it names.
+    have the sha256 that it names; and where its configuration is that of another run.
     """
     topics = RunTopics(found.prefix, found.run)
-    registered = manifests_of(broker, found.prefix, found.run)
+    registered = _registered(broker, topics)
     genesis = genesis_of(broker, topics)
     if genesis is None:
         newest = registered[-1]
         _refuse_own_digest(newest, topics)
+        own_settings(newest.manifest)
         return newest.manifest
     wanted = config_sha256(genesis.manifest_json)
     chosen = _first_that_agrees(registered, wanted)
     if chosen is None:
         raise ConfigError(_nothing_agrees(registered[-1], wanted, topics))
     _name_others(registered, chosen, wanted, topics)
+    own_settings(chosen.manifest)
     return chosen.manifest
+
+
+def own_settings(manifest: RunManifest) -> Settings:
+    """The configuration of a manifest as it was recorded.
+
+    Raises ConfigError where it is that of another run, or does not fit this version of rollog.
+    """
+    settings = Settings.from_manifest(manifest.config_json)
+    named = settings.run
+    if (named.prefix, named.name) != (manifest.prefix, manifest.run):
+        raise ConfigError(
+            f"the manifest of run {manifest.run!r} in {runs_topic(manifest.prefix)} has the configuration of run "
+            f"{named.name!r} with prefix {named.prefix!r}: it is a copy or was forged, and would lead to the files of "
+            "that run; find out who may write to that topic, and take the record out with Kafka's tools (a record "
+            f"with the key {manifest.run!r} and no value)"
+        )
+    return settings
 
 
 def manifest_to_audit(broker: Broker, found: RunManifest) -> RunManifest:
@@ -64,7 +86,7 @@ def manifest_to_audit(broker: Broker, found: RunManifest) -> RunManifest:
     version of rollog.
     """
     topics = RunTopics(found.prefix, found.run)
-    registered = manifests_of(broker, found.prefix, found.run)
+    registered = _registered(broker, topics)
     genesis = genesis_of(broker, topics)
     if genesis is None:
         return registered[-1].manifest
@@ -100,6 +122,15 @@ def genesis_of(broker: Broker, topics: RunTopics) -> Genesis | None:
             topic=topics.steps,
         )
     return first.record.body if first is not None and isinstance(first.record.body, Genesis) else None
+
+
+def _registered(broker: Broker, topics: RunTopics) -> list[RegisteredManifest]:
+    """The manifests under the name of the run that are of its prefix, oldest first."""
+    return [
+        each
+        for each in manifests_of(broker, topics.prefix, topics.run)
+        if each.manifest.prefix == topics.prefix
+    ]
 
 
 def _first_that_agrees(registered: Sequence[RegisteredManifest], wanted: str) -> RegisteredManifest | None:

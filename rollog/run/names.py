@@ -34,9 +34,14 @@ def made_up_name() -> str:
     return f"{secrets.choice(_moods)}-{secrets.choice(_animals)}-{secrets.randbelow(10_000):04d}"
 
 
+def is_name(name: str) -> bool:
+    """Whether it can be part of a topic's name and of a path."""
+    return re.fullmatch(run_name_pattern.strip("^$"), name) is not None
+
+
 def checked_name(name: str) -> str:
     """The name itself. Raises ConfigError when it cannot be part of a topic's name."""
-    if not re.fullmatch(run_name_pattern.strip("^$"), name):
+    if not is_name(name):
         raise ConfigError(
             f"run name {name!r} is malformed; use 1 to 48 of the characters a-z, 0-9 and -, "
             "for example calm-otter-0421"

@@ -23,7 +23,7 @@ _paths = (("model", "path"), ("model", "tokenizer"), ("data", "train"), ("data",
 def at_home(settings: Settings, home: Path) -> Settings:
     """The settings of a manifest with the places they have below `home` now."""
     own = (home / "weights" / settings.run_name).resolve()
-    recorded = _path_of(settings.weights.uri or "")
+    recorded = path_of(settings.weights.uri or "")
     if recorded is None or recorded == own or recorded.parts[-2:] != own.parts[-2:] or not own.is_dir():
         return settings
     former = recorded.parent.parent
@@ -43,7 +43,12 @@ def _moved(value: str | None, former: Path, home: Path) -> str | None:
     return str(place) if place.is_relative_to(home) and place.exists() else None
 
 
-def _path_of(uri: str) -> Path | None:
-    """The path of a `file://` address."""
-    parts = urlsplit(uri)
+def path_of(uri: str) -> Path | None:
+    """The path that a `file://` address, or a plain path, names; None for any other address."""
+    try:
+        parts = urlsplit(uri)
+    except ValueError:
+        return None
+    if not parts.scheme and "::" not in uri:
+        return Path(uri)
     return Path(unquote(parts.path)) if parts.scheme == "file" and not parts.netloc else None

@@ -1,4 +1,7 @@
-"""The live picture of a run: the stage graph with its numbers, and what each process is doing."""
+"""The live picture of a run: the stage graph with its numbers, and what each process is doing.
+
+Whatever a record, an address or a path may say is put in as `Text`: rich would read a plain string as markup.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +62,7 @@ def picture(
         said += [Text("\n".join(failure_lines(view)), style="red"), Text("")]
     body = Group(_stages(facts, view), Text(""), *said, _figures(facts, view), Text(""), _roles(view, roles))
     place = f"broker {facts.broker} · {facts.state_directory}"
-    return Panel(body, title=title, subtitle=place, border_style="cyan")
+    return Panel(body, title=Text(title), subtitle=Text(place), border_style="cyan")
 
 
 def step_line(facts: RunFacts, view: ProgressView, step: int) -> str:
@@ -160,7 +163,7 @@ def _figures(facts: RunFacts, view: ProgressView) -> RenderableType:
     reward = "-" if view.reward_mean is None else f"{view.reward_mean:.3f}  {sparkline(view.reward_history)}"
     table.add_row("step", f"{step}/{_num_steps(facts, view)}", "reward", reward)
     table.add_row("held-out", _accuracy(view), "tokens/s", f"{view.tokens_per_second:.0f}")
-    table.add_row("lag", _lags(view), "samples", _dispositions(view))
+    table.add_row("lag", _lags(view), "samples", Text(_dispositions(view)))
     return table
 
 
@@ -170,7 +173,7 @@ def _roles(view: ProgressView, roles: Sequence[SupervisedRole]) -> RenderableTyp
     table = Table.grid(padding=(0, 3))
     if not roles:  # they run elsewhere: those that are heard
         for name, host, note in _heard(view):
-            table.add_row(name, "", host, Text(note))
+            table.add_row(Text(name), "", Text(host), Text(note))
     for role in roles:
         state = Text(role.state.value, style=_state_styles.get(role.state.value, ""))
         pid = "" if role.child is None else f"pid {role.child.pid}"
@@ -178,7 +181,9 @@ def _roles(view: ProgressView, roles: Sequence[SupervisedRole]) -> RenderableTyp
         if role.num_restarts:
             notes.append(f"restarted {role.num_restarts} times")
         notes.append(role.reason)
-        table.add_row(role.spec.name, state, pid, Text(printable(", ".join(note for note in notes if note))))
+        table.add_row(
+            Text(role.spec.name), state, pid, Text(printable(", ".join(note for note in notes if note)))
+        )
     return table
 
 

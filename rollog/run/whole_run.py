@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rollog.kernel.errors import ConfigError
 from rollog.run.conclusion import version_of
 from rollog.run.connection import connect, embedded_unless_named
 from rollog.run.creation import complete, create_run, refuse_taken_name
@@ -60,6 +61,10 @@ def whole_run(
     ChildFailed when a role that is needed was given up.
     """
     begin = time.monotonic()
+    if num_workers < 1:
+        raise ConfigError(
+            f"a run with {num_workers} rollout workers would wait for ever: start 1 at least (num_workers of rollog.up)"
+        )
     placed_here(settings, num_workers)  # too few devices are said before anything is made
     if has_preflight:
         audience.say("looking at model, data, reward function and stores")

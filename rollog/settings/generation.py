@@ -43,8 +43,9 @@ class SamplingConfig(Section):
     max_tokens: Annotated[int, Field(ge=1), FIXED] = 256
     """Longest response."""
     stop: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], FIXED] = ()
-    """Texts that end a response, besides the model's end of sequence. The token that completes one of them is the last
-    one and is trained; the reward function sees the response with it."""
+    """Texts that end a response, besides the model's end of sequence; special tokens of the tokenizer count as they are
+    written (`<|im_end|>`). The token that completes one of them is the last one and is trained; the reward function
+    sees the response with it, but without special tokens."""
     top_p: Annotated[float, FIXED] = 1.0
     """Must stay 1 for training."""
     top_k: Annotated[int, FIXED] = 0

@@ -23,7 +23,7 @@ class RunConfig(Section):
     """The run as a whole."""
 
     name: Annotated[Annotated[str, Field(pattern=run_name_pattern)] | None, FIXED, WHICH_RUN] = None
-    """Name of the run, `[a-z0-9-]{1,48}`, never reused; a new one is made up when left out."""
+    """Name of the run, `[a-z0-9-]{1,48}`, taken until `rollog runs delete` deletes it; made up when left out."""
     prefix: Annotated[str, Field(pattern=r"^[a-z0-9-]{1,48}$"), FIXED, WHICH_RUN] = "rollog"
     """First part of every topic name."""
     seed: Annotated[int, Field(ge=0, lt=2**31), FIXED] = 0
@@ -110,8 +110,8 @@ class PlacementConfig(Section):
     trainer: Annotated[tuple[int, ...], PER_MACHINE] = ()
     """Devices of the trainer's ranks, counted from 0 among those that CUDA shows; left out, the first ones."""
     workers: Annotated[tuple[tuple[int, ...], ...], PER_MACHINE] = ()
-    """Devices of each worker; left out, those behind the trainer's, as many for each as
-    `rollout.engine_args.tensor_parallel_size` says."""
+    """Devices of each worker; left out, those that the trainer leaves, as many for each as `tensor_parallel_size`,
+    `pipeline_parallel_size` and `data_parallel_size` in `rollout.engine_args` make together."""
     share: Annotated[bool, PER_MACHINE] = False
     """Whether trainer and workers may share devices where there are too few; with a single device they always do."""
     trainer_memory_share: Annotated[float, Field(gt=0, lt=0.9), PER_MACHINE] = 0.5

@@ -239,7 +239,7 @@ def a_worker(
     rewards: Rewards | None = None,
     settings: RolloutSettings | None = None,
     metrics: Metrics | None = None,
-    tokenizer: ByteTokenizer | None = None,
+    tokenizer: Any = None,
     episodes: Episodes | None = None,
 ) -> AbstractAsyncContextManager[RolloutWorker]:
     """A worker of the stage's run, to be entered on the loop that it runs on."""
@@ -265,6 +265,7 @@ def running(
     rewards: Rewards | None = None,
     settings: RolloutSettings | None = None,
     metrics: Metrics | None = None,
+    tokenizer: Any = None,
     episodes: Episodes | None = None,
     expect_error: bool = False,
 ) -> Iterator[threading.Thread]:
@@ -272,7 +273,13 @@ def running(
 
     async def work() -> None:
         async with a_worker(
-            stage, engine=engine, rewards=rewards, settings=settings, metrics=metrics, episodes=episodes
+            stage,
+            engine=engine,
+            rewards=rewards,
+            settings=settings,
+            metrics=metrics,
+            tokenizer=tokenizer,
+            episodes=episodes,
         ) as worker:
             await worker.run()
 

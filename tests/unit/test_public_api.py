@@ -10,9 +10,15 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
+from support.registered_run import registered, settings_of
+from support.written_run import a_verdict
 
 import rollog
 import rollog.api
+from consumers.archive import WeightsChoice, export_archive
+from rollog.kernel.broker.memory import MemoryBroker
+from rollog.kernel.weights import WeightsStore
+from schemas import Disposition, LedgerKind
 
 root = Path(__file__).parents[2]
 archive = root / "tests" / "data" / "recorded" / "run.zip"
@@ -68,6 +74,21 @@ def test_an_archived_run_is_read_through_its_tables() -> None:
         assert len(run.samples().to_dataset()) == 32
 
 
+def test_an_archived_run_is_followed_over_a_long_stretch_of_verdicts_alone(tmp_path: Path) -> None:
+    uri = (tmp_path / "weights").as_uri()
+    run = registered(MemoryBroker(), settings_of(tmp_path, uri=uri))
+    run.genesis()
+    run.step(1, reward=0.25, lags={"0": 2})
+    for offset in range(2, 4500):  # more than two batches that the archive gives at once
+        run.ledger(LedgerKind.VERDICTS, 1, None, (a_verdict(offset, Disposition.FILTERED),))
+    run.step(2, reward=0.5, lags={"0": 2})
+    path = tmp_path / "run.zip"
+    export_archive(run.broker, run.topics, WeightsStore(uri), path, weights=WeightsChoice.NONE)
+
+    with rollog.open_run(archive=path) as opened:
+        assert [step.reward for step in opened.follow()] == [0.25, 0.5]
+
+
 def test_its_audit_is_that_of_the_command() -> None:
     with rollog.open_run(archive=archive) as run:
         report = run.audit()
@@ -96,6 +117,14 @@ def test_settings_are_checked_before_anything_is_made(tmp_path: Path) -> None:
         rollog.up({}, home=home, reward=lambda *_: 1.0)
     with pytest.raises(rollog.ConfigError, match="run name 'A B' is malformed"):
         rollog.up({}, home=home, name="A B")
+    assert not home.exists()
+
+
+@pytest.mark.parametrize("num_workers", [0, -1])
+def test_a_run_without_workers_is_refused_before_anything_is_made(tmp_path: Path, num_workers: int) -> None:
+    home = tmp_path / "home"
+    with pytest.raises(rollog.ConfigError, match=f"with {num_workers} rollout workers would wait for ever"):
+        rollog.up({}, home=home, broker="127.0.0.1:9", num_workers=num_workers, preflight=False)
     assert not home.exists()
 
 

@@ -92,6 +92,10 @@ def _answer(what: str, look: Callable[[], list[Finding]]) -> list[Finding]:
         return look()
     except RollogError as error:
         return [Finding(what=what, found="refused", remedy=str(error))]
+    except ModuleNotFoundError as error:
+        package = (error.name or str(error)).partition(".")[0]
+        remedy = f"{package} is not installed on this machine: pip install rollog[train]"
+        return [Finding(what=what, found="not looked at", remedy=remedy)]
 
 
 def _no_answer(what: str) -> Finding:

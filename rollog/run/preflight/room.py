@@ -5,11 +5,14 @@ It only warns: what a run really takes depends on lengths, and on what else runs
 
 from __future__ import annotations
 
+from math import prod
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from producers.engines.model_files import model_file
+from producers.engines.model_files import model_file, read_json
+from producers.engines.weights_file import shapes_in
 from rollog.kernel.disk_room import free_bytes
+from rollog.kernel.errors import WeightsError
 from rollog.kernel.machine import memory_bytes
 from rollog.kernel.sizes import readable_bytes
 from rollog.run.finding import Finding
@@ -20,7 +23,7 @@ if TYPE_CHECKING:
 
     from rollog.settings.settings import Settings
 
-_bytes_of_type = {"float32": 4, "bfloat16": 2}
+_bytes_of_type = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 _optimizer_bytes = 12
 """Of a parameter: master weights and both moments of Adam, in float32."""
 
@@ -30,20 +33,22 @@ def room(settings: Settings, home: Path, *, memory: Callable[[], int | None] = m
 
     Empty where the model's files are not on this machine, which the check of the model says.
     """
-    stored = _stored_bytes(settings.model.path)
-    if stored is None or settings.rollout.engine == "simulated":
+    num_parameters = _num_parameters(settings.model.path)
+    if num_parameters is None or settings.rollout.engine == "simulated":
         return []
-    return [*_memory(settings, stored, memory()), *_disk(settings, home, stored)]
+    return [*_memory(settings, num_parameters, memory()), *_disk(settings, home, num_parameters)]
 
 
-def _memory(settings: Settings, stored: int, there: int | None) -> list[Finding]:
-    import torch  # noqa: PLC0415  # heavy
-
+def _memory(settings: Settings, num_parameters: int, there: int | None) -> list[Finding]:
+    try:
+        import torch  # noqa: PLC0415  # heavy
+    except ImportError:
+        return []  # that it is missing is said elsewhere
     if there is None or torch.cuda.is_available():
         return []
-    # Weights and gradients in training, and the engine's weights. The files are taken to be of the same type.
-    parameters = stored // _bytes_of_type[settings.model.dtype]
-    needed = 3 * stored + parameters * _optimizer_bytes * (settings.trainer.lora_rank == 0)
+    # Weights and gradients in training, and the engine's weights.
+    needed = 3 * _version_bytes(settings, num_parameters)
+    needed += num_parameters * _optimizer_bytes * (settings.trainer.lora_rank == 0)
     found = f"trainer and engine need at least {readable_bytes(needed)}, there are {readable_bytes(there)}"
     remedy = (
         'use a smaller model, model.dtype = "bfloat16", trainer.lora_rank, or a machine with more memory'
@@ -53,23 +58,44 @@ def _memory(settings: Settings, stored: int, there: int | None) -> list[Finding]
     return [Finding(what="memory", found=found, remedy=remedy, is_needed=False)]
 
 
-def _disk(settings: Settings, home: Path, stored: int) -> list[Finding]:
+def _disk(settings: Settings, home: Path, num_parameters: int) -> list[Finding]:
     num_versions = settings.run.num_steps + 1
     uri = urlsplit(settings.weights.uri or home.resolve().as_uri())
     if uri.scheme not in ("file", ""):
         return []
     free = free_bytes(unquote(uri.path))
-    needed = num_versions * stored
-    found = f"{num_versions} versions of {readable_bytes(stored)}, {readable_bytes(free)} are free"
+    each = _version_bytes(settings, num_parameters)
+    needed = num_versions * each
+    found = f"{num_versions} versions of {readable_bytes(each)}, {readable_bytes(free)} are free"
     remedy = (
         "name a larger store with weights.uri, or take fewer steps (run.num_steps)" if needed > free else None
     )
     return [Finding(what="disk for weights", found=found, remedy=remedy, is_needed=False)]
 
 
-def _stored_bytes(model: str | None) -> int | None:
-    """Bytes of a model's weights files; None where they are not here."""
+def _version_bytes(settings: Settings, num_parameters: int) -> int:
+    """Bytes of all weights in the type of the run, whatever type the model's files have."""
+    return num_parameters * _bytes_of_type[settings.model.dtype]
+
+
+def _num_parameters(model: str | None) -> int | None:
+    """Parameters in a model's weights files; None where these are not here."""
     config = None if model is None else model_file(model, "config.json")
-    if config is None:
+    if model is None or config is None:
         return None
-    return sum(path.stat().st_size for path in config.parent.glob("*.safetensors")) or None
+    files = sorted(config.parent.glob("*.safetensors"))
+    try:
+        counted = sum(prod(shape) for path in files for shape in shapes_in(path).values())
+    except WeightsError:
+        counted = 0
+    return counted or _num_parameters_by_size(
+        model, files or sorted(config.parent.glob("pytorch_model*.bin"))
+    )
+
+
+def _num_parameters_by_size(model: str, files: list[Path]) -> int | None:
+    """What files without a readable header hold, if they are of the type that the model's configuration says."""
+    config = read_json(model, "config.json")
+    stored_as = str(config.get("dtype") or config.get("torch_dtype")).removeprefix("torch.")
+    # transformers takes float32 where nothing is said.
+    return sum(path.stat().st_size for path in files) // _bytes_of_type.get(stored_as, 4) or None

@@ -162,6 +162,36 @@ def test_roles_that_run_elsewhere_are_listed_as_they_are_heard() -> None:
     assert "and 9 more" in text
 
 
+markup = "h[/x] [red]w"
+
+
+def test_text_of_records_and_addresses_is_shown_as_it_is(tmp_path: Path) -> None:
+    (worker,) = a_view().workers
+    view = replace(
+        a_view(),
+        is_closed=False,
+        workers=(replace(worker, worker_id=markup, host=markup, phase=markup, served_version=None),),
+        roles=(replace(starting(RunRole.TRAINER, markup), host=markup),),
+        dispositions={markup: 3},
+        failures={markup: 1},
+        standing_still=markup,
+    )
+    named = replace(facts, run=markup, broker=markup, state_directory=markup)
+    role = SupervisedRole(
+        RoleSpec(name=markup, kind="train", command=("x",), log_path=tmp_path / "x"), reason=markup
+    )
+    console = Console(width=300, record=True, file=io.StringIO())
+
+    for roles in ([], [role]):
+        console.print(picture(named, view, roles, 75.0))
+
+    text = console.export_text()
+    assert f"run {markup} " in text
+    assert f"broker {markup} · {markup}" in text
+    assert f"3 {markup}" in text
+    assert text.count(markup) > 12
+
+
 def test_a_long_list_of_lags_is_cut(tmp_path: Path) -> None:
     view = replace(a_view(), lags=dict.fromkeys(range(30), 2))
 

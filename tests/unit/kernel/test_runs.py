@@ -9,6 +9,7 @@ from rollog.kernel.broker.ports import TopicSpec
 from rollog.kernel.errors import RunExists, RunNotFound
 from rollog.kernel.runs import find_run, read_runs, register_run
 from schemas import RunManifest
+from schemas.codec import encode
 
 
 def a_broker() -> MemoryBroker:
@@ -18,10 +19,10 @@ def a_broker() -> MemoryBroker:
     return broker
 
 
-def a_manifest(run: str = "first", *, seed: int = 0) -> RunManifest:
+def a_manifest(run: str = "first", *, seed: int = 0, prefix: str = "rollog") -> RunManifest:
     return RunManifest(
         run=run,
-        prefix="rollog",
+        prefix=prefix,
         seed=seed,
         config_json="{}",
         config_sha256="0" * 64,
@@ -40,11 +41,11 @@ def test_a_registered_run_is_found() -> None:
     assert list(read_runs(broker, "rollog")) == ["first"]
 
 
-def test_a_name_is_never_reused() -> None:
+def test_a_name_is_taken_while_its_run_is_registered() -> None:
     broker = a_broker()
     register_run(broker, a_manifest(seed=1))
 
-    with pytest.raises(RunExists, match=r"'first' exists already.*--run"):
+    with pytest.raises(RunExists, match=r"'first' exists already.*--run.*`rollog runs delete first`"):
         register_run(broker, a_manifest(seed=2))
 
     assert find_run(broker, "rollog", "first").seed == 1
@@ -85,3 +86,14 @@ def test_an_unreadable_manifest_hides_no_other() -> None:
     register_run(broker, a_manifest())
 
     assert list(read_runs(broker, "rollog")) == ["first"]
+
+
+def test_a_manifest_of_another_prefix_is_no_run_here() -> None:
+    broker = a_broker()
+    register_run(broker, a_manifest())
+    with broker.producer(client_id="vandal") as producer:
+        for run in ("first", "second"):
+            producer.send("rollog.runs", 0, encode(a_manifest(run, prefix="team")), key=run.encode())
+        producer.flush(10)
+
+    assert read_runs(broker, "rollog") == {"first": a_manifest()}

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pytest
+from fsspec.implementations.local import LocalFileSystem
 
 from rollog.kernel import weights
 from rollog.kernel.errors import ConfigError, WeightsError
@@ -224,3 +225,18 @@ def test_a_download_that_is_already_there_is_used_and_a_broken_one_replaced(tmp_
 def test_an_unknown_protocol_is_a_configuration_error() -> None:
     with pytest.raises(ConfigError, match=r"weights\.uri = 'teleport://x'"):
         WeightsStore("teleport://x")
+
+
+class _Vanishing(LocalFileSystem):  # type: ignore[misc]  # fsspec has no types
+    """Lists a file that somebody deletes before anything else is asked about it."""
+
+    def ls(self, path: str, detail: bool = False, **_: object) -> list[str]:
+        assert not detail
+        return [*super().ls(path, detail=False), f"{path}/.partial-0123456789abcdef"]
+
+
+def test_a_file_that_goes_away_while_bytes_are_counted_counts_nothing(tmp_path: Path) -> None:
+    WeightsStore(str(tmp_path)).publish(0, content)
+    store = WeightsStore(str(tmp_path), filesystem=(_Vanishing(skip_instance_cache=True), str(tmp_path)))
+
+    assert store.num_bytes == len(content)

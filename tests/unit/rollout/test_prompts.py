@@ -49,6 +49,7 @@ def test_a_word_level_tokenizer_of_a_qwen2_model_keeps_its_words(
     task = a_task(prompt=Prompt(prompt_id="0", text="12 + 3 ="))
     assert renderer.token_ids(task) == (10, 6, 5, 7)
     assert renderer.text([10, 6, 5, 1]) == "12 + 3"
+    assert renderer.raw_text([10, 6, 5, 1]) == "12 + 3 <eos>"
 
 
 def test_messages_go_through_the_chat_template(tmp_path: Path) -> None:

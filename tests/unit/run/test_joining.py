@@ -125,7 +125,9 @@ def test_a_run_that_does_not_exist_is_not_waited_for_for_ever() -> None:
 
 
 def test_a_run_cannot_be_created_twice() -> None:
-    with pytest.raises(RunExists, match=r"'first' exists already.*go on with it.*rollog watch --run first"):
+    with pytest.raises(
+        RunExists, match=r"'first' exists already.*go on with it.*rollog watch --run first.*runs delete first"
+    ):
         create_run(a_broker_with("first"), settings_named("first"))
 
 
@@ -147,6 +149,26 @@ def test_another_configuration_under_a_taken_name_is_told_key_by_key() -> None:
         create_run_if_missing(broker, wanted)
 
     assert "groups.group_size = 4 there, 8 here; run.seed = 0 there, 3 here. A run" in str(caught.value)
+
+
+def test_a_run_made_on_another_machine_is_the_same_run() -> None:
+    broker = MemoryBroker()
+    create_run(broker, settings_named("first").changed(trainer={"num_threads": 8}))
+    here = settings_named("first").changed(
+        trainer={"num_threads": 2},
+        weights={"uri": "file:///elsewhere"},
+        rollout={"capacity": 4},
+        broker={"bootstrap_servers": "inside:2"},
+    )
+
+    existing, is_new = create_run_if_missing(broker, here)
+    assert not is_new
+    assert Settings.from_manifest(existing.config_json).trainer.num_threads == 8
+
+    with pytest.raises(ConfigError, match="another configuration") as caught:
+        create_run_if_missing(broker, here.changed(run={"seed": 3}))
+    assert "run.seed = 0 there, 3 here. A run" in str(caught.value)
+    assert "num_threads" not in str(caught.value)
 
 
 def test_a_run_whose_topics_are_gone_is_not_made_again() -> None:

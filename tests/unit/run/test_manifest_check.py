@@ -150,3 +150,31 @@ def test_what_somebody_wrote_before_genesis_does_not_hide_it() -> None:
     register(broker, forged(manifest))
 
     assert found(broker) == manifest
+
+
+@pytest.mark.parametrize("has_begun", [False, True])
+@pytest.mark.parametrize("named", [{"name": "other"}, {"name": "first", "prefix": "team"}])
+def test_a_manifest_with_the_configuration_of_another_run_is_refused(
+    named: dict[str, str], *, has_begun: bool
+) -> None:
+    broker = MemoryBroker()
+    text = settings.changed(run=named).to_manifest()
+    manifest = replace(create_run(broker, settings), config_json=text, config_sha256=config_sha256(text))
+    register(broker, manifest)
+    if has_begun:
+        begin(broker, manifest)
+
+    with pytest.raises(
+        ConfigError, match=rf"run 'first' .* of run '{named['name']}' .* a copy or was forged"
+    ):
+        found(broker)
+
+
+def test_the_configuration_of_genesis_under_another_prefix_leads_nowhere_else() -> None:
+    broker = MemoryBroker()
+    manifest = create_run(broker, settings)
+    begin(broker, manifest)
+    register(broker, replace(manifest, prefix="team"))
+
+    assert found(broker) == manifest
+    assert manifest_of_run(broker, settings.run, 0, manifest_to_audit) == manifest

@@ -1,60 +1,40 @@
-"""The list of runs, deleting one, and a state directory that was moved."""
+"""The list of runs, and a state directory that was moved."""
 
 from __future__ import annotations
 
+import json
+import os
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from support.written_run import WrittenRun
+from support.registered_run import a_home, registered, settings_of
 
 from rollog.kernel.broker.memory import MemoryBroker
-from rollog.kernel.broker.topics import RunTopics
-from rollog.kernel.errors import ConfigError
-from rollog.kernel.runs import manifests_of, read_runs
-from rollog.kernel.weights import WeightsStore
-from rollog.run.creation import create_run, manifest_of
-from rollog.run.deletion import Deletion
+from rollog.kernel.runs import manifests_of
+from rollog.run.creation import manifest_of
 from rollog.run.disk_use import directory_bytes
 from rollog.run.relocation import at_home
 from rollog.run.run_list import list_runs, run_table
-from rollog.run.supervisor_lock import sole_supervisor
 from rollog.settings.settings import Settings
-from schemas import RoleStatus, RunRole
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from support.written_run import WrittenRun
+
     from rollog.kernel.broker.ports import Broker
-
-
-def settings_of(home: Path, run: str = "first") -> Settings:
-    uri = (home / "weights" / run).as_uri()
-    return Settings().changed(
-        run={"name": run, "num_steps": 2},
-        weights={"uri": uri},
-        model={"path": str(home / "cache" / "model")},
-        data={"train": "/data/train.jsonl"},
-        broker={"samples_partitions": 2, "max_workers": 2},
-    )
+    from schemas import RunManifest
 
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    made = tmp_path / "home"
-    (made / "cache" / "model").mkdir(parents=True)
-    (made / "runs" / "first").mkdir(parents=True)
-    (made / "runs" / "first" / "summary.json").write_text("{}" * 500)
-    WeightsStore(str(made / "weights" / "first")).publish(0, b"weights")
-    return made
+    return a_home(tmp_path / "home")
 
 
 @pytest.fixture
 def run(home: Path) -> WrittenRun:
-    """A registered run with topics of its own and nothing on them."""
-    broker = MemoryBroker()
-    settings = settings_of(home)
-    create_run(broker, settings)
-    return WrittenRun(broker, RunTopics("rollog", "first"), settings.to_manifest())
+    return registered(MemoryBroker(), settings_of(home))
 
 
 def states(broker: Broker, home: Path, now: float = 0.0) -> dict[str, str]:
@@ -84,53 +64,48 @@ def test_a_run_without_topics_is_listed_all_the_same(run: WrittenRun, home: Path
     assert states(run.broker, home) == {"first": "no topics"}
 
 
-def test_a_run_is_deleted_with_all_that_belongs_to_it_and_its_name_can_be_used_again(
-    run: WrittenRun, home: Path
-) -> None:
-    other = settings_of(home, "other")
-    create_run(run.broker, other)
-    stranger = home / "weights" / "first" / "notes.txt"
-    stranger.write_text("mine")
-
-    said = list(Deletion.of(run.broker, run.topics, settings_of(home), home).run(sleep=lambda _: None))
-
-    assert said[-1] == "run first is deleted"
-    assert list(read_runs(run.broker, "rollog")) == ["other"]
-    assert not (home / "runs" / "first").exists()
-    assert [path.name for path in (home / "weights" / "first").iterdir()] == ["notes.txt"]
-    with run.broker.admin() as admin:
-        assert {name.split(".")[1] for name in admin.list_topics()} == {"runs", "other"}
-    create_run(run.broker, settings_of(home))
-    assert len(manifests_of(run.broker, "rollog", "first")) == 1
+def newer(manifest: RunManifest, run: str) -> RunManifest:
+    """A manifest as a later version of rollog might write it."""
+    config = json.loads(manifest.config_json)
+    config["run"] |= {"name": run, "unheard_of": 1}
+    return replace(manifest, run=run, config_json=json.dumps(config), created_unix_seconds=1e300)
 
 
-def test_a_deletion_that_was_interrupted_is_done_by_the_next(run: WrittenRun, home: Path) -> None:
-    deletion = Deletion.of(run.broker, run.topics, settings_of(home), home).run(sleep=lambda _: None)
-    next(deletion)
-    del deletion
-    assert list(read_runs(run.broker, "rollog")) == ["first"]
+def test_a_run_that_another_version_began_is_listed_beside_the_others(run: WrittenRun, home: Path) -> None:
+    (own,) = manifests_of(run.broker, "rollog", "first")
+    run.write("rollog.runs", newer(own.manifest, "later"), key=b"later")
 
-    again = Deletion.of(run.broker, run.topics, settings_of(home), home)
-    assert again.topic_names == ()
-    assert list(again.run(sleep=lambda _: None))[-1] == "run first is deleted"
-    assert not (home / "weights" / "first").exists()
+    listed = list(list_runs(run.broker, "rollog", home, clock=lambda: 1e10))
+
+    assert {each.name: each.state for each in listed} == {"first": "not begun", "later": "not readable"}
+    later = next(line for line in run_table(listed) if line.startswith("later"))
+    assert "0/?" in later
+    assert "1970-01-01" in later
 
 
-def test_a_run_that_somebody_works_for_is_not_deleted(run: WrittenRun, home: Path) -> None:
-    deletion = Deletion.of(run.broker, run.topics, settings_of(home), home)
+def test_a_manifest_with_the_configuration_of_another_run_is_not_read(run: WrittenRun, home: Path) -> None:
+    (own,) = manifests_of(run.broker, "rollog", "first")
+    run.write("rollog.runs", replace(own.manifest, run="junk"), key=b"junk")
 
-    def beat(_: float) -> None:
-        run.write(run.topics.workers, RoleStatus(role=RunRole.TRAINER, role_id="t"), key=b"trainer")
+    assert states(run.broker, home)["junk"] == "not readable"
 
-    with pytest.raises(ConfigError, match="1 heartbeats came"):
-        list(deletion.run(sleep=beat))
-    with (
-        sole_supervisor(deletion.directory, "first"),
-        pytest.raises(ConfigError, match="under way here already"),
-    ):
-        list(deletion.run(sleep=lambda _: None))
-    assert list(read_runs(run.broker, "rollog")) == ["first"]
-    assert WeightsStore(str(home / "weights" / "first")).names()
+
+@pytest.mark.parametrize("name", ["/", "../weights", "a b", ""])
+def test_a_name_that_no_run_can_have_is_passed_over(name: str, run: WrittenRun, home: Path) -> None:
+    (own,) = manifests_of(run.broker, "rollog", "first")
+    run.write("rollog.runs", replace(own.manifest, run=name), key=b"junk")
+
+    assert list(states(run.broker, home)) == ["first"]
+
+
+@pytest.mark.parametrize("uri", ["file://[x", "nothing://known", ""])
+def test_a_store_that_no_address_leads_to_ends_no_list(uri: str, run: WrittenRun, home: Path) -> None:
+    (own,) = manifests_of(run.broker, "rollog", "first")
+    config = Settings.from_manifest(own.manifest.config_json).changed(run={"name": "b"}, weights={"uri": uri})
+    forged = replace(own.manifest, run="b", config_json=config.to_manifest(), weights_uri=uri)
+    run.write("rollog.runs", forged, key=b"b")
+
+    assert set(states(run.broker, home)) == {"first", "b"}
 
 
 def test_a_moved_state_directory_has_its_files_where_it_is_now(home: Path, tmp_path: Path) -> None:
@@ -155,6 +130,26 @@ def test_a_store_elsewhere_stays_where_it_is(home: Path, uri: str) -> None:
 def test_a_run_of_another_state_directory_stays_there(home: Path, tmp_path: Path) -> None:
     recorded = settings_of(home)
     assert at_home(recorded, tmp_path / "other") == recorded
+
+
+def test_a_directory_that_goes_away_while_it_is_counted_counts_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "stays").mkdir()
+    (tmp_path / "stays" / "file").write_bytes(b"x" * 4096)
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    look_into = os.scandir
+
+    def scandir(path: str | Path) -> object:
+        if str(path) == str(gone):  # the directory above has named it already
+            gone.rmdir()
+        return look_into(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+
+    assert directory_bytes(tmp_path) == 4096
+    assert not gone.exists()
 
 
 def test_a_directory_that_does_not_exist_takes_up_nothing(tmp_path: Path) -> None:

@@ -1,0 +1,114 @@
+"""Which files of a weights store belong to one run, so that deleting it takes nothing from another.
+
+| the store | files of the run |
+| --- | --- |
+| `HOME/weights/RUN`, which no other run names | all with names of weights, unfinished ones as well |
+| `X/weights/RUN` of another state directory X, from which this one was copied | none: they are the original's |
+| any other, such as `s3://bucket/w` | those that the run's notices name, and no other run's that names the same store |
+
+Versions are named after their content: two runs that begin with the same model have the same version 0. In a store that
+they share it stays until the last of them is deleted.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from consumers.readable import read_readable
+from rollog.kernel.addresses import public_address
+from rollog.kernel.broker.topics import RunTopics
+from rollog.kernel.errors import TopicMismatch
+from rollog.kernel.runs import read_runs
+from rollog.kernel.weights import WeightsStore
+from rollog.run.relocation import path_of
+from schemas import WeightVersion
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rollog.kernel.broker.ports import Broker
+    from rollog.settings.settings import Settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnWeights:
+    """The files of one run in its store. `num_others` weights files beside them stay.
+
+    `original` is the state directory that the store belongs to where that is not the one in use.
+    """
+
+    store: WeightsStore
+    names: tuple[str, ...]
+    num_others: int
+    original: Path | None = None
+
+    @classmethod
+    def of(cls, broker: Broker, topics: RunTopics, settings: Settings, home: Path) -> OwnWeights:
+        """Look at what there is; the topics of the run still tell its versions."""
+        folder = (home / "weights" / topics.run).resolve()
+        uri = settings.weights.uri or folder.as_uri()
+        store = WeightsStore(uri)
+        complete = store.names()
+        places = _local_places(store)
+        if folder not in places:
+            for place in places:
+                if place.parts[-2:] == folder.parts[-2:]:
+                    return cls(store=store, names=(), num_others=len(complete), original=place.parent.parent)
+        sharers = _sharers(broker, topics, uri)
+        if folder in places and not sharers:
+            return cls(store=store, names=(*complete, *store.partial_names()), num_others=0)
+        own = _noticed(broker, topics).difference(*(_noticed(broker, other) for other in sharers))
+        names = tuple(name for name in complete if name in own)
+        return cls(store=store, names=names, num_others=len(complete) - len(names))
+
+    def line(self) -> str:
+        """What would be deleted, for a person."""
+        if self.original is not None:
+            return f"no weights: those in {self.store.public_uri} are of the state directory {self.original} and stay"
+        others = (
+            f"; {self.num_others} others there are not known as its own and stay" if self.num_others else ""
+        )
+        return f"{len(self.names)} weights files in {self.store.public_uri}{others}"
+
+    def delete(self) -> None:
+        """Delete the files; those that are gone already are fine."""
+        for name in self.names:
+            self.store.delete(name)
+
+    def remove_folder(self) -> None:
+        """Remove the directory of the store where it is on this disk, is no other's, and nothing is left in it."""
+        if self.original is None:
+            self.store.remove_if_empty()
+
+
+def _local_places(store: WeightsStore) -> set[Path]:
+    """Where the store is on this disk, by its address and by what fsspec makes of it; nothing for one elsewhere."""
+    found = (store.directory, path_of(store.uri))
+    return {each.resolve() for each in found if each is not None} if store.is_local else set()
+
+
+def _sharers(broker: Broker, topics: RunTopics, uri: str) -> list[RunTopics]:
+    """Other runs of the prefix whose manifests name the store that this one uses or was begun with."""
+    registered = read_runs(broker, topics.prefix)
+    begun = registered.pop(topics.run, None)
+    stores = {_comparable(uri), _comparable(uri if begun is None else begun.weights_uri)}
+    return [
+        RunTopics(topics.prefix, run)
+        for run, manifest in registered.items()
+        if _comparable(manifest.weights_uri) in stores
+    ]
+
+
+def _comparable(uri: str) -> str:
+    path = path_of(uri)
+    return public_address(uri).rstrip("/") if path is None else str(path.resolve())
+
+
+def _noticed(broker: Broker, topics: RunTopics) -> set[str]:
+    """Names in the run's notices of weights; none where their topic is gone."""
+    with suppress(TopicMismatch):
+        notices = read_readable(broker, topics.weights, WeightVersion, client_id="deletion")
+        return {notice.name for _, notice in notices}
+    return set()
