@@ -38,8 +38,8 @@ def run_rollout(settings: RolloutSettings, broker: Broker, metrics: Metrics, sto
 
 def make_parts(settings: RolloutSettings, broker: Broker, metrics: Metrics, worker_id: str) -> WorkerParts:
     """Engine, tokenizer, rewards and weights store as configured; nothing is started."""
-    if settings.reward.function is None:
-        raise ConfigError("reward.function is missing; name it as module:function")
+    if settings.reward.identity is None:
+        raise ConfigError("reward.function is missing; name it as module:function, or a ready reward")
     rewards = make_rewards(settings.reward.function, settings.reward)
     shuffled = settings.reward.control == "shuffled"
     return WorkerParts(
