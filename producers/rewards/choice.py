@@ -32,7 +32,9 @@ def in_company(components: Sequence[RewardComponent]) -> list[list[RewardCompone
     One that waits runs many calls at once on one loop, which a component that computes would hold up; whether a
     user's function is `async def` is known only where it is imported.
     """
-    own = [[component] for component in components if isinstance(component, FunctionReward)]
+    own: list[list[RewardComponent]] = [
+        [component] for component in components if isinstance(component, FunctionReward)
+    ]
     ready = [component for component in components if not isinstance(component, FunctionReward)]
     computing = [component for component in ready if not component.waits]
     waiting = [component for component in ready if component.waits]

@@ -1,9 +1,9 @@
 """One process that computes rewards: reads calls from a socket, writes results, JSON lines both ways.
 
-Run as `python -m producers.rewards.process FD BYTES SECONDS REWARD`: the most memory it may take, and the longest time of
-one call of an `async def` function (that of a plain one only the other side can end). The reward is `module:function`, a
-ready reward's name, or components as JSON. Its first line says whether that was found, and whether its calls run at once.
-It ends when the other side closes the socket.
+Run as `python -m producers.rewards.process FD BYTES SECONDS REWARD`: the most memory it may take, and the longest time
+of one call of an `async def` function (that of a plain one only the other side can end). The reward is
+`module:function`, a ready reward's name, or components as JSON. The first line says whether that was found, and whether
+its calls run at once. It ends when the other side closes the socket.
 
 What the function starts does not get the socket: a program, because the socket closes on exec; a fork, because it
 closes its copy at once. Else a child that stays would keep the socket open after this process has ended.

@@ -89,10 +89,11 @@ class RewardConfig(Section):
     """The reward: a function, or components with weights."""
 
     function: Annotated[str | None, FIXED] = None
-    """Name of a ready reward, for example `math` ([rewards](rewards.md)), or `module:function`, called as function(prompt, response, **fields of the dataset row); returns a number or a
-    mapping with the key `reward`, further components, and `turn_rewards`, a list with one number per turn, where turns
-    have rewards of their own. An `async def` function gets many calls at once, on one event loop per process; any
-    other gets one at a time per process. Left out, and without `components`, the demo's."""
+    """Name of a ready reward, for example `math` ([rewards](rewards.md)), or `module:function`, called as
+    function(prompt, response, **fields of the dataset row); returns a number or a mapping with the key `reward`, further
+    components, and `turn_rewards`, a list with one number per turn, where turns have rewards of their own. An
+    `async def` function gets many calls at once, on one event loop per process; any other gets one at a time per
+    process. Left out, and without `components`, the demo's."""
     components: Annotated[tuple[Component, ...], FIXED] = ()
     """In place of `function`: several of these, `[{ name = "math" }, { name = "length", weight = 0.5, target = 2000,
     limit = 4000 }]`. The reward is the sum of their values, each times its `weight` (1); the record keeps each value,

@@ -12,8 +12,16 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, TypeAdapter, ValidationError
-from pydantic import model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
 
 from rollog.kernel.addresses import public_address
 from rollog.kernel.errors import ConfigError
@@ -101,8 +109,8 @@ class MathReward(_AnswerReward):
     name: Literal["math"]
     """`math`"""
     where: Literal["anywhere", "marked", "boxed"] = "anywhere"
-    r"""What counts as the answer: `boxed` the last \boxed{}; `marked` that, else what follows the last `####` or "answer
-    is", or stands in the last `<answer>`; `anywhere` these, else the last formula or number."""
+    r"""What counts as the answer: `boxed` the last \boxed{}; `marked` that, else what stands in the last `<answer>`, or
+    follows the last `####` or "answer is"; `anywhere` these, else the last formula or number."""
     decimals: Annotated[int, Field(ge=0, le=15)] = 6
     """Decimals to which numbers are compared."""
 
@@ -248,6 +256,9 @@ named_rewards: Mapping[str, type[RewardComponent]] = {
 """The ready rewards by name."""
 
 
+_known_names = ", ".join(sorted(named_rewards))
+
+
 def _tag(value: Any) -> str:
     name = value.get("name") if isinstance(value, Mapping) else getattr(value, "name", None)
     return _function_tag if isinstance(name, str) and ":" in name else str(name)
@@ -264,7 +275,7 @@ Component = Annotated[
     Discriminator(
         _tag,
         custom_error_type="unknown_reward",
-        custom_error_message=f"its name is not known: give module:function, or one of {', '.join(sorted(named_rewards))}",
+        custom_error_message=f"its name is not known: give module:function, or one of {_known_names}",
     ),
 ]
 """One component of a reward, told apart by its name."""
@@ -277,7 +288,7 @@ def component_named(name: str) -> RewardComponent:
     if name not in named_rewards:
         raise ConfigError(
             f"reward.function = {name!r} is not of the form module:function, for example my_rewards:exact_match, nor "
-            f"the name of a ready reward: {', '.join(sorted(named_rewards))}"
+            f"the name of a ready reward: {_known_names}"
         )
     try:
         return named_rewards[name].model_validate({"name": name})

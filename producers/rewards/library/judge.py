@@ -59,7 +59,7 @@ def filled(template: str, prompt: object, response: str, fields: Mapping[str, An
 
     Raises RewardError for a name that the row lacks.
     """
-    values = {**fields, "prompt": _as_text(prompt), "response": response}
+    values: dict[str, Any] = {**fields, "prompt": _as_text(prompt), "response": response}
 
     def value(found: re.Match[str]) -> str:
         if found[1] is not None:
@@ -81,14 +81,14 @@ def last_match(pattern: re.Pattern[str], answer: str) -> float:
         return float((matches[-1][1] if pattern.groups else matches[-1][0]) or "")
     except (IndexError, ValueError) as error:
         raise RewardError(
-            f"the judge gave no number where pattern = {pattern.pattern!r} looks for one: {answer[-200:]!r}; say in the "
-            "template how it must answer"
+            f"the judge gave no number where pattern = {pattern.pattern!r} looks for one: {answer[-200:]!r}; say in "
+            "the template how it must answer"
         ) from error
 
 
 def pause_before(attempt: int, asked_seconds: float | None) -> float:
     """Seconds before an attempt (1 is the first repeated one): they double, differ at random, and heed the endpoint."""
-    doubled = min(_longest_pause_seconds, _first_pause_seconds * 2 ** (attempt - 1))
+    doubled = min(_longest_pause_seconds, _first_pause_seconds * 2.0 ** (attempt - 1))
     drawn = doubled * random.uniform(0.5, 1.0)  # noqa: S311 - so that many do not come back at once
     return max(drawn, min(asked_seconds or 0.0, _longest_pause_seconds))
 
@@ -99,7 +99,9 @@ async def _asked(options: JudgeReward, headers: Mapping[str, str], question: str
             return await _attempted(options, headers, question)
         except Repeatable as error:
             if attempt == options.attempts:
-                raise RewardError(f"the judge did not answer in {attempt} attempts, at last: {error}") from error
+                raise RewardError(
+                    f"the judge did not answer in {attempt} attempts, at last: {error}"
+                ) from error
             await asyncio.sleep(pause_before(attempt, error.pause_seconds))
     raise AssertionError("not reached")
 
@@ -124,7 +126,9 @@ async def _attempted(options: JudgeReward, headers: Mapping[str, str], question:
             content = await _read(answer)
             status, after = answer.status, answer.headers.get("Retry-After")
     except TimeoutError as error:
-        raise Repeatable(f"nothing came from {options.address} within {options.request_seconds:g} s") from error
+        raise Repeatable(
+            f"nothing came from {options.address} within {options.request_seconds:g} s"
+        ) from error
     except (aiohttp.ClientError, OSError) as error:
         raise Repeatable(f"{options.address} cannot be reached: {type(error).__name__}: {error}") from error
     if status == _too_many_requests or status >= _first_server_error:
@@ -151,7 +155,9 @@ def _said(content: bytes) -> str:
     except (ValueError, KeyError, IndexError, TypeError) as error:
         raise RewardError(f"the judge's answer is no chat completion: {_start(content)}") from error
     if not isinstance(said, str):
-        raise RewardError("the judge's answer has no text; raise max_tokens where it thinks before it answers")
+        raise RewardError(
+            "the judge's answer has no text; raise max_tokens where it thinks before it answers"
+        )
     return said
 
 
@@ -161,8 +167,8 @@ def _headers(variable: str | None) -> dict[str, str]:
     key = os.environ.get(variable)
     if not key:
         raise DataError(
-            f"the reward 'judge' takes its key from the environment variable {variable}, which is not set; set it where "
-            "the worker starts"
+            f"the reward 'judge' takes its key from the environment variable {variable}, which is not set; set it "
+            "where the worker starts"
         )
     return {"Authorization": f"Bearer {key}"}
 
@@ -175,7 +181,8 @@ def _as_text(prompt: object) -> str:
 
 
 def _within(bounds: tuple[float, float] | None, number: float) -> float:
-    return number if bounds is None else min(max(number, bounds[0]), bounds[1])
+    lowest, highest = bounds or (number, number)
+    return min(max(number, lowest), highest)
 
 
 def _seconds(header: str | None) -> float | None:

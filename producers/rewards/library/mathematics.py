@@ -1,8 +1,8 @@
 r"""`math`: whether an answer equals the right one, by math-verify.
 
 Which part of the response is the answer is decided here, not by math-verify, which makes a set of `\boxed{7} \boxed{8}`
-and nothing of `\$12`. It gets one formula, never more than `_most_characters` long. Its own time-outs are signals, which
-only a main thread may have, so they are off: a call that does not end is ended with its process, by the pool.
+and nothing of `\$12`. It gets one formula, never more than `_most_characters` long. Its own time-outs are signals,
+which only a main thread may have, so they are off: a call that does not end is ended with its process, by the pool.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ _most_depth = 50
 _most_exponent = 10**6
 
 _number = r"[-+]?(?:\d[\d,]*)?\.?\d+(?:[eE][-+]?\d+)?(?:\s*/\s*\d+)?\s*(?:\\?%)?"
-_formula = re.compile(rf"\$\$(.+?)\$\$|\\\[(.+?)\\\]|\\\((.+?)\\\)|\$([^$]+)\$|({_number})", re.DOTALL | re.ASCII)
+_formula = re.compile(
+    rf"\$\$(.+?)\$\$|\\\[(.+?)\\\]|\\\((.+?)\\\)|\$([^$]+)\$|({_number})", re.DOTALL | re.ASCII
+)
 _inline = re.compile(r"\$\$(.+?)\$\$|\\\((.+?)\\\)|\\\[(.+?)\\\]|\$([^$]+)\$", re.DOTALL)
 _command_of_text = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|operatorname|mbox)\s*\{([^{}]*)\}")
 _word = re.compile(r"[^\W\d_]{3,}(?:[\s-]+[^\W\d_]+)*")

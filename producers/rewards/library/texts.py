@@ -15,8 +15,12 @@ if TYPE_CHECKING:
     from rollog.settings.named_rewards import ExactReward, FormatReward, NumericReward
 
 _number = re.compile(
-    r"(?<![\w.])[-+]?(?:\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d{1,4})?", re.ASCII
+    r"(?<![\w.])[-+]?(?:\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d{1,4})?",
+    re.ASCII,
 )
+
+_most_characters = 20_000
+"""A number is looked for in so much of the response's end."""
 
 
 def exact_reward(options: ExactReward) -> RewardFunction:
@@ -51,9 +55,7 @@ def numeric_reward(options: NumericReward) -> RewardFunction:
         number = None if text is None else last_number(text)
         if number is None:
             return {"reward": 0.0, "answered": 0.0}
-        right = any(
-            isclose(number, each, rel_tol=0.0, abs_tol=_distance(each, options)) for each in rights
-        )
+        right = any(isclose(number, each, rel_tol=0.0, abs_tol=_distance(each, options)) for each in rights)
         return {"reward": float(right), "answered": 1.0}
 
     return numeric
@@ -61,12 +63,13 @@ def numeric_reward(options: NumericReward) -> RewardFunction:
 
 def last_number(text: str) -> float | None:
     """The last number that is written in the text: `-1,234.5`, `.5`, `3e8`; None without one that is finite."""
-    numbers = (float(found.replace(",", "")) for found in _number.findall(text.replace("−", "-")))
+    end = text[-_most_characters:].replace("−", "-")
+    numbers = (float(found.replace(",", "")) for found in _number.findall(end))
     return next((number for number in reversed(list(numbers)) if isfinite(number)), None)
 
 
 def format_reward(options: FormatReward) -> RewardFunction:
-    """1 where the pattern is found, or all tags stand in the response; a pattern that backtracks ends at the time-out."""
+    """1 where the pattern is found, or all tags are there. A pattern that backtracks without end ends at the time-out."""
     pattern = None if options.pattern is None else re.compile(options.pattern, re.DOTALL)
 
     def form(prompt: object, response: str, /, **fields: Any) -> float:
@@ -99,5 +102,7 @@ def _distance(right: float, options: NumericReward) -> float:
 def _right_number(right: object, field: str) -> float:
     number = last_number(right) if isinstance(right, str) else float(str(right))
     if number is None or not isfinite(number):
-        raise RewardError(f"the row's field {field!r} = {str(right)[:80]!r} holds no number; name another by field")
+        raise RewardError(
+            f"the row's field {field!r} = {str(right)[:80]!r} holds no number; name another by field"
+        )
     return number
