@@ -90,8 +90,8 @@ class RewardConfig(Section):
 
     function: Annotated[str | None, FIXED] = None
     """Name of a ready reward, for example `math` ([rewards](rewards.md)), or `module:function`, called as
-    function(prompt, response, **fields of the dataset row); returns a number or a mapping with the key `reward`, further
-    components, and `turn_rewards`, a list with one number per turn, where turns have rewards of their own. An
+    function(prompt, response, **fields of the dataset row); returns a number or a mapping with the key `reward`,
+    further components, and `turn_rewards`, a list with one number per turn, where turns have rewards of their own. An
     `async def` function gets many calls at once, on one event loop per process; any other gets one at a time per
     process. Left out, and without `components`, the demo's."""
     components: Annotated[tuple[Component, ...], FIXED] = ()

@@ -21,7 +21,7 @@ makers: Mapping[str, str] = {
     "math": "mathematics:math_reward",
     "numeric": "texts:numeric_reward",
 }
-"""By name of a reward, the module of this package and the function in it that makes a reward function of the options."""
+"""By name of a reward, the module of this package and the function in it that makes a reward of the options."""
 
 
 def load_reward(reference: str) -> RewardFunction:

@@ -60,7 +60,7 @@ def last_box(text: str) -> str | None:
 
 
 def marked_answer(text: str) -> str | None:
-    """What the response marks as its answer: the last box, else the last `<answer>`, else what follows the last mark."""
+    """What the response marks as its answer: the last box, else the last `<answer>`, else what follows a mark."""
     box = last_box(text)
     if box is not None:
         return box

@@ -69,7 +69,7 @@ def last_number(text: str) -> float | None:
 
 
 def format_reward(options: FormatReward) -> RewardFunction:
-    """1 where the pattern is found, or all tags are there. A pattern that backtracks without end ends at the time-out."""
+    """1 where the pattern is found, or all tags are there. A pattern that never ends is ended by the time-out."""
     pattern = None if options.pattern is None else re.compile(options.pattern, re.DOTALL)
 
     def form(prompt: object, response: str, /, **fields: Any) -> float:
