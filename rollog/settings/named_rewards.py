@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, get_a
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Discriminator,
     Field,
@@ -33,8 +34,8 @@ _identifier = r"[A-Za-z_]\w*"
 _module_function = rf"{_identifier}(\.{_identifier})*:{_identifier}"
 _function_tag = "module:function"
 
-_from_list = Field(strict=False)
-"""Checks before a component's own turn JSON lists into lists, which strictly are no tuples."""
+_from_list = BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)
+"""`_known_and_complete` makes Python's values of JSON, and strictly a list is no tuple."""
 _Text = Annotated[str, Field(min_length=1)]
 
 

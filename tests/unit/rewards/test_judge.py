@@ -196,7 +196,11 @@ def test_as_many_are_asked_at_once_as_may_be_in_flight(monkeypatch: pytest.Monke
     def config(address: str) -> RewardConfig:
         judge = a_judge(address, variable="JUDGE_KEY", request_seconds=20).model_dump(mode="json")
         return RewardConfig(
-            components=[judge], environment=["JUDGE_KEY"], max_in_flight=4, timeout_seconds=30, num_processes=2
+            components=[judge],
+            environment=["JUDGE_KEY"],
+            max_in_flight=4,
+            timeout_seconds=30,
+            num_processes=2,
         )
 
     rewards, endpoint = in_processes(config, num_calls=12)

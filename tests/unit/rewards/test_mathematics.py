@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -14,6 +13,9 @@ from producers.rewards.library.catalogue import function_of
 from rollog.kernel.errors import RewardError
 from rollog.settings.generation import RewardConfig
 from rollog.settings.named_rewards import MathReward
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 right = [
     # fractions and decimals

@@ -15,7 +15,7 @@ from producers.rewards.library.texts import last_number
 from rollog.demo.word_models import save_word_tokenizer, special_tokens
 from rollog.kernel.errors import DataError, RewardError
 from rollog.settings.generation import RewardConfig
-from rollog.settings.named_rewards import components_from_text, components_as_text, named_rewards
+from rollog.settings.named_rewards import components_as_text, components_from_text, named_rewards
 
 if TYPE_CHECKING:
     from pathlib import Path
