@@ -120,7 +120,7 @@ async def _attempted(options: JudgeReward, headers: Mapping[str, str], question:
     limit = aiohttp.ClientTimeout(total=options.request_seconds)
     try:
         async with (
-            aiohttp.ClientSession(timeout=limit, trust_env=True) as session,
+            aiohttp.ClientSession(timeout=limit) as session,
             session.post(address, json=body, headers=headers, allow_redirects=False) as answer,
         ):
             content = await _read(answer)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from pathlib import Path
 
 import pytest
 
 from rollog.kernel.errors import ConfigError
 from rollog.run.reward_reference import search_path
-from rollog.settings.named_rewards import MathReward, components_as_text, components_from_text
+from rollog.settings.named_rewards import MathReward, components_as_text, components_from_text, named_rewards
 from rollog.settings.settings import Settings, check_files
 from rollog.settings.sources import load_settings
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 judge = 'name = "judge", address = "http://judge/v1", model = "m", template = "{response}"'
 several = """
@@ -185,3 +183,24 @@ def test_the_modules_of_several_rewards_are_found_by_children(
     found = search_path("rewards_first:f", "rewards_second:f", "no_such_module:f", None)
 
     assert found == {"PYTHONPATH": f"{tmp_path / 'first'}:{tmp_path / 'second'}"}
+
+
+def test_the_examples_of_the_page_are_valid(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "rewards.md").read_text(encoding="utf-8")
+    examples = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+
+    assert [loaded(tmp_path, example).reward.identity for example in examples] == [
+        "math",
+        "1 * math + 0.1 * format + 0.5 * length + 0.2 * my_rewards:politeness",
+        "0.1 * judge",
+    ]
+
+
+def test_the_page_names_every_ready_reward_and_its_needed_options() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "rewards.md").read_text(encoding="utf-8")
+    rows = {row.split("|")[1].strip(" `"): row for row in page.splitlines() if row.startswith("| `")}
+
+    assert set(rows) == set(named_rewards)
+    for name, reward in named_rewards.items():
+        needed = [key for key, field in reward.model_fields.items() if field.is_required() and key != "name"]
+        assert [key for key in needed if f"`{key}`" not in rows[name]] == []
