@@ -208,7 +208,7 @@ def up(
             num_workers=num_workers,
             audience=Audience(say=log.info, warn=_warn, report=_report),
             has_preflight=preflight,
-            flags=RoleFlags(environment=search_path(chosen.reward.function)),
+            flags=RoleFlags(environment=search_path(*chosen.reward.user_functions)),
             display=_display(chosen, on_step),
         )
     summary = summarize(

@@ -3,5 +3,6 @@
 ports.py        what a rollout worker needs         choice.py    which of these the configuration names
 pool.py         several processes and their queue   worker.py    one of them: start, calls, time-out, replacement
 process.py      what runs in it                     functions.py finding, calling and checking the function
+summed.py       the weighted sum of several     library/     ready rewards, by name
 in_process.py   the function without a process      shuffled.py  the negative control
 """

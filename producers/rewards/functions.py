@@ -63,6 +63,8 @@ def call_reward_function(
     """Call a plain function and check what it returns. Raises RewardError."""
     try:
         value = function(prompt, response, **fields)
+    except RewardError:
+        raise  # a ready reward says itself what is wrong
     except (Exception, SystemExit) as error:  # a user's function may raise anything
         raise _raised(function, error) from error
     return _checked(value)
@@ -81,6 +83,8 @@ async def await_reward_function(
     try:
         async with limit:
             value = await function(prompt, response, **fields)
+    except RewardError:
+        raise
     except (Exception, SystemExit) as error:  # a user's function may raise anything
         if limit.expired():
             raise RewardError(f"the reward function took longer than {timeout_seconds:g} s") from error

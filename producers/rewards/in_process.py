@@ -10,8 +10,8 @@ from producers.rewards.functions import (
     await_reward_function,
     call_reward_function,
     is_concurrent,
-    load_reward_function,
 )
+from producers.rewards.library.catalogue import load_reward
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,7 +29,7 @@ class InProcessRewards:
 
     async def start(self) -> None:
         """Import the function."""
-        self._function = load_reward_function(self._reference)
+        self._function = load_reward(self._reference)
 
     async def score(self, prompt: object, response: str, fields: Mapping[str, Any]) -> RewardResult:
         """Call it."""

@@ -1,8 +1,9 @@
 """One process that computes rewards: reads calls from a socket, writes results, JSON lines both ways.
 
-Run as `python -m producers.rewards.process FD BYTES SECONDS MODULE:FUNCTION`: the most memory it may take, and the
-longest time of one call of an `async def` function (that of a plain one only the other side can end). Its first line
-says whether the function was found, and whether its calls run at once. It ends when the other side closes the socket.
+Run as `python -m producers.rewards.process FD BYTES SECONDS REWARD`: the most memory it may take, and the longest time
+of one call of an `async def` function (that of a plain one only the other side can end). The reward is
+`module:function`, a ready reward's name, or components as JSON. The first line says whether that was found, and whether
+its calls run at once. It ends when the other side closes the socket.
 
 What the function starts does not get the socket: a program, because the socket closes on exec; a fork, because it
 closes its copy at once. Else a child that stays would keep the socket open after this process has ended.
@@ -23,8 +24,8 @@ from producers.rewards.functions import (
     await_reward_function,
     call_reward_function,
     is_concurrent,
-    load_reward_function,
 )
+from producers.rewards.library.catalogue import load_reward
 from producers.rewards.walls import limit_this_process
 from rollog.kernel.errors import DataError, RewardError
 
@@ -104,7 +105,7 @@ def main() -> None:
         connection.set_inheritable(False)
         os.register_at_fork(after_in_child=connection.close)
         try:
-            function = load_reward_function(reference)
+            function = load_reward(reference)
         except DataError as error:
             connection.sendall(_line({"error": str(error)}))
             return

@@ -62,8 +62,8 @@ def make_parts(settings: RolloutSettings, broker: Broker, metrics: Metrics, work
 def _rewards(settings: RolloutSettings) -> Rewards:
     if settings.environment.name is not None:
         return EpisodeRewards()
-    if settings.reward.function is None:
-        raise ConfigError("reward.function is missing; name it as module:function")
+    if settings.reward.identity is None:
+        raise ConfigError("reward.function is missing; name it as module:function, or a ready reward")
     return make_rewards(settings.reward.function, settings.reward)
 
 

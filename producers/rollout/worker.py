@@ -409,7 +409,7 @@ def _session(settings: RolloutSettings, worker_id: str) -> WorkerSession:
         worker_id,
         capacity=config.capacity,
         load_attempts=config.load_attempts,
-        reward_function=settings.reward.function or "",
+        reward_function=settings.reward.identity or "",
         clock=time.monotonic,
         reload=config.reload,
         max_resumes=config.max_resumes,

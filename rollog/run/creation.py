@@ -39,7 +39,7 @@ def complete(settings: Settings, home: Path, on_progress: Callable[[str, float],
         settings = _with_game_model(settings, home / "cache" / "demo", on_progress)
     elif settings.model.path is None or settings.data.train is None:
         settings = _with_demo_files(settings, home / "cache" / "demo", on_progress)
-    if settings.reward.function is None and settings.environment.name is None:
+    if settings.reward.identity is None and settings.environment.name is None:
         settings = settings.changed(reward={"function": demo_reward})
     if settings.weights.uri is None:
         directory = (home / "weights" / settings.run_name).resolve()

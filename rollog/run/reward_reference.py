@@ -38,19 +38,22 @@ def reward_reference(function: Callable[..., object]) -> str:
     return f"{module}:{name}"
 
 
-def search_path(reference: str | None) -> dict[str, str]:
-    """The environment in which a child finds the module of a reward where this process does, as far as it needs one.
+def search_path(*references: str | None) -> dict[str, str]:
+    """The environment in which a child finds the modules of rewards where this process does, as far as it needs one.
 
     Children look in the current directory, in PYTHONPATH and in what is installed. A module that this process finds
     elsewhere, beside its script for example, needs its directory on PYTHONPATH. One that is not found needs nothing.
     """
-    package = (reference or "").partition(":")[0].partition(".")[0]
-    directory = _directory_of(package) if package else None
+    packages = [(reference or "").partition(":")[0].partition(".")[0] for reference in references]
+    directories = [_directory_of(package) for package in packages if package]
     known = os.environ.get("PYTHONPATH", "")
     searched = [Path.cwd(), *(Path(place).resolve() for place in known.split(os.pathsep) if place)]
-    if directory is None or directory in searched or _is_installed(directory):
-        return {}
-    return {"PYTHONPATH": os.pathsep.join([*([known] if known else []), str(directory)])}
+    missing = [
+        str(directory)
+        for directory in dict.fromkeys(directories)
+        if directory is not None and directory not in searched and not _is_installed(directory)
+    ]
+    return {"PYTHONPATH": os.pathsep.join([*([known] if known else []), *missing])} if missing else {}
 
 
 def refuse_within_a_role() -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections import Counter
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from rollog.settings.named_rewards import Component, FunctionReward, JudgeReward, is_reference
 from rollog.settings.section import FIXED, PER_MACHINE, SecretPart, Section
 
 _Table = dict[str, str | int | float | bool]
+
+_taken_names = frozenset({"reward", "turn_rewards", "own_reward"})
+"""What the values of a reward are called beside its components."""
 
 
 class DataConfig(Section):
@@ -82,13 +87,18 @@ class EvaluationConfig(Section):
 
 
 class RewardConfig(Section):
-    """The reward function."""
+    """The reward: a function, or components with weights."""
 
     function: Annotated[str | None, FIXED] = None
-    """`module:function`, called as function(prompt, response, **fields of the dataset row); returns a number or a
-    mapping with the key `reward`, further components, and `turn_rewards`, a list with one number per turn, where turns
-    have rewards of their own. An `async def` function gets many calls at once, on one event loop per process; any
-    other gets one at a time per process. Left out, the demo's."""
+    """Name of a ready reward, for example `math` ([rewards](rewards.md)), or `module:function`, called as
+    function(prompt, response, **fields of the dataset row); returns a number or a mapping with the key `reward`,
+    further components, and `turn_rewards`, a list with one number per turn, where turns have rewards of their own. An
+    `async def` function gets many calls at once, on one event loop per process; any other gets one at a time per
+    process. Left out, and without `components`, the demo's."""
+    components: Annotated[tuple[Component, ...], FIXED] = ()
+    """In place of `function`: several of these, `[{ name = "math" }, { name = "length", weight = 0.5, target = 2000,
+    limit = 4000 }]`. The reward is the sum of their values, each times its `weight` (1); the record keeps each value,
+    without its weight. Options of each name: [ready rewards](#ready-rewards)."""
     timeout_seconds: Annotated[float, Field(gt=0), FIXED] = 10.0
     """A call that takes longer is killed and its sample fails."""
     max_in_flight: Annotated[int, Field(ge=1), PER_MACHINE] = 64
@@ -106,6 +116,53 @@ class RewardConfig(Section):
     its allocations fail."""
     control: Annotated[Literal["none", "shuffled"], FIXED] = "none"
     """`shuffled` gives each training sample the reward of another one: the negative control."""
+
+    @property
+    def identity(self) -> str | None:
+        """The reward in one line, as tasks name it: the function, or the components with their weights."""
+        if not self.components:
+            return self.function
+        return " + ".join(f"{component.weight:g} * {component.recorded_as}" for component in self.components)
+
+    @property
+    def user_functions(self) -> tuple[str, ...]:
+        """Each `module:function` that is called."""
+        named = [component.name for component in self.components if isinstance(component, FunctionReward)]
+        return (*([self.function] if self.function and is_reference(self.function) else []), *named)
+
+    @model_validator(mode="after")
+    def _components_agree(self) -> Self:
+        if self.function is not None and self.components:
+            raise ValueError(
+                f"reward.function = {self.function!r} and reward.components both say what the reward is; leave one "
+                "out (reward.components = [])"
+            )
+        for name, count in Counter(component.recorded_as for component in self.components).items():
+            if count > 1 or name in _taken_names:
+                raise ValueError(
+                    f"reward.components: {name!r} names {'several values' if count > 1 else 'something else'} of the "
+                    'record; give each component a label of its own: label = "..."'
+                )
+        for component in self.components:
+            if component.needs_time_limit and self.num_processes == 0:
+                raise ValueError(
+                    f"reward.num_processes = 0 leaves {component.name!r} without a time-out; set it to 1 or more"
+                )
+            if isinstance(component, JudgeReward):
+                self._check_judge(component)
+        return self
+
+    def _check_judge(self, judge: JudgeReward) -> None:
+        if judge.variable is not None and judge.variable not in self.environment:
+            raise ValueError(
+                f"reward.components: the judge's variable = {judge.variable!r} does not reach its process; add it to "
+                f"reward.environment = {list(self.environment)}"
+            )
+        if judge.request_seconds > self.timeout_seconds:
+            raise ValueError(
+                f"reward.timeout_seconds = {self.timeout_seconds:g} ends a call before a request of the judge "
+                f"(request_seconds = {judge.request_seconds:g}); raise the first above the second times its attempts"
+            )
 
 
 class DispatchConfig(Section):

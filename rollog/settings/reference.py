@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
+from rollog.settings.named_rewards import RewardComponent, named_rewards
 from rollog.settings.scopes import declared_keys
 from rollog.settings.section import Scope, scope_of
 from rollog.settings.settings import Settings, section_class
@@ -67,6 +68,17 @@ may be the one the run was created with. `run.name` and `run.prefix` say which r
 ## Sections
 """
 
+_rewards_introduction = """\
+## Ready rewards
+
+The names that `reward.function` and the `name` of an entry of `reward.components` may have, and the options of each
+([what they compute](rewards.md)). `module:function` has `weight` and `label` alone. As `reward.function` a name stands
+for the reward with its defaults, where no option is needed. All of it is fixed for a run.
+
+| name | option | type | default | meaning |
+| --- | --- | --- | --- | --- |
+"""
+
 _demo_introduction = """\
 ## The demo's settings
 
@@ -75,6 +87,8 @@ model, the prompts and the reward function of the demo are filled in when the ru
 
 ```toml
 """
+
+_common_options = set(RewardComponent.model_fields)
 
 _marks: Mapping[Scope, str] = {
     Scope.FIXED: "",
@@ -99,7 +113,7 @@ def configuration_reference() -> str:
         for name, reference in schema["properties"].items()
     ]
     demo = resources.files("rollog.demo").joinpath("settings.toml").read_text(encoding="utf-8")
-    return "\n".join([_introduction, *sections, f"{_demo_introduction}{demo}```\n"])
+    return "\n".join([_introduction, *sections, _ready_rewards(), f"{_demo_introduction}{demo}```\n"])
 
 
 def algorithm_defaults() -> str:
@@ -142,6 +156,28 @@ def _section(name: str, model: Schema, definitions: Mapping[str, Schema]) -> str
     return "\n".join(lines) + "\n"
 
 
+def _ready_rewards() -> str:
+    common = _options("any", RewardComponent, set())
+    own = [
+        row for name in sorted(named_rewards) for row in _options(name, named_rewards[name], _common_options)
+    ]
+    return _rewards_introduction + "\n".join(common + own) + "\n"
+
+
+def _options(name: str, reward: type[RewardComponent], without: set[str]) -> list[str]:
+    """One row for each option that a reward has for itself."""
+    schema = reward.model_json_schema()
+    rows = []
+    for key, field in schema["properties"].items():
+        if key in without or key == "name":
+            continue
+        default = "needed" if key in schema.get("required", ()) else _default(field)
+        meaning = " ".join(str(field.get("description", "")).split())
+        cells = (f"`{name}`" if without else name, f"`{key}`", _type(field, {}), default, meaning)
+        rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return rows
+
+
 def _section_doc(name: str) -> str:
     return " ".join((getdoc(section_class(name)) or "").split())
 
@@ -161,6 +197,8 @@ def _type(field: Schema, definitions: Mapping[str, Schema]) -> str:
     if "anyOf" in field:
         parts = [part for part in field["anyOf"] if part.get("type") != "null"]
         return " or ".join(_type(part, definitions) for part in parts)
+    if "oneOf" in field:
+        return "table"
     if "enum" in field or "const" in field:
         return ", ".join(f"`{choice}`" for choice in field.get("enum", [field.get("const")]))
     bounds = [f"{sign} {field[name]}" for name, sign in _bounds.items() if name in field]

@@ -25,6 +25,7 @@ from rollog.settings.generation import (
     SamplingConfig,
 )
 from rollog.settings.groups import FreshnessConfig, GroupConfig
+from rollog.settings.named_rewards import component_named, is_reference
 from rollog.settings.run import (
     BrokerConfig,
     MetricsConfig,
@@ -140,11 +141,11 @@ def check_files(settings: Settings) -> None:
     _check_model_directory("model.tokenizer", settings.model.tokenizer, None)
     _check_dataset("data.train", settings.data.train)
     _check_dataset("data.held_out", settings.data.held_out)
-    _check_reward(settings.reward.function)
-    if settings.data.train is not None and settings.reward.function is None:
+    _check_reward(settings.reward)
+    if settings.data.train is not None and settings.reward.identity is None:
         raise ConfigError(
             f"data.train = {public_address(settings.data.train)!r} needs a reward function; "
-            'set reward.function = "module:function"'
+            'set reward.function = "module:function", or name a ready one, for example "math"'
         )
 
 
@@ -240,14 +241,13 @@ def _check_dataset(key: str, value: str | None) -> None:
         raise ConfigError(f"{key} = {shown!r} does not exist; name a JSONL or Parquet file")
 
 
-def _check_reward(value: str | None) -> None:
-    if value is None:
+def _check_reward(reward: RewardConfig) -> None:
+    if reward.function is None or is_reference(reward.function):
         return
-    name = r"[A-Za-z_]\w*"
-    if not re.fullmatch(rf"{name}(\.{name})*:{name}", value):
+    if component_named(reward.function).needs_time_limit and reward.num_processes == 0:
         raise ConfigError(
-            f"reward.function = {value!r} is not of the form module:function, for example "
-            "my_rewards:exact_match"
+            f"reward.num_processes = 0 leaves reward.function = {reward.function!r} without a time-out; set it to 1 "
+            "or more"
         )
 
 

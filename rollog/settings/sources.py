@@ -268,7 +268,7 @@ def _first_message(adapter: TypeAdapter[Any], value: Any) -> str:
     try:
         adapter.validate_python(value)
     except ValidationError as error:
-        return error.errors()[0]["msg"]
+        return error.errors()[0]["msg"].removeprefix("Value error, ")
     return "does not fit"
 
 

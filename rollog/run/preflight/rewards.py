@@ -23,11 +23,11 @@ def one_call(settings: Settings) -> list[Finding]:
     """One call on the first row, in a process as a worker has them. Raises DataError."""
     if settings.environment.name is not None:
         return [Finding(what="reward function", found="the environment's")]
-    function = settings.reward.function
-    if function is None or settings.data.train is None:
-        return [Finding(what="reward function", found="the demo's" if function is None else function)]
+    identity = settings.reward.identity
+    if identity is None or settings.data.train is None:
+        return [Finding(what="reward function", found="the demo's" if identity is None else identity)]
     prompt = first_rows(settings, 1)[0]
-    rewards = make_rewards(function, settings.reward.model_copy(update={"num_processes": 1}))
+    rewards = make_rewards(settings.reward.function, settings.reward.model_copy(update={"num_processes": 1}))
 
     async def ask() -> float:
         try:
@@ -41,11 +41,12 @@ def one_call(settings: Settings) -> list[Finding]:
     try:
         reward = asyncio.run(ask())
     except TimeoutError:
-        remedy = f"{function} had no answer to a trial call within {_most_seconds:g} s, so its answer was not looked at"
+        remedy = f"{identity} had no answer to a trial call within {_most_seconds:g} s, so its answer was not looked at"
         return [Finding(what="reward function", found="slow", remedy=remedy, is_needed=False)]
     except RewardError as error:
+        key = "reward.components" if settings.reward.components else "reward.function"
         raise DataError(
-            f"reward.function = {function!r} was called with prompt {prompt.prompt_id} and the response "
+            f"{key} = {identity!r} was called with prompt {prompt.prompt_id} and the response "
             f"{trial_response!r}: {error}; a reward function must return a finite number for whatever a model writes"
         ) from error
-    return [Finding(what="reward function", found=f"{function} gives {reward:g} for a trial response")]
+    return [Finding(what="reward function", found=f"{identity} gives {reward:g} for a trial response")]
