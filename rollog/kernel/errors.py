@@ -2,6 +2,7 @@
 
     RollogError
     ├── ConfigError            a setting is unknown, ill-typed or contradicts another
+    │   └── SandboxRefused     a wall of the sandbox does not hold on this machine, or it cannot start here
     ├── DataError              the dataset, the model or the reward function cannot be used
     ├── BrokerError            Kafka said no, or nothing
     │   ├── BrokerUnreachable  no broker answered within the bound
@@ -18,6 +19,7 @@
     │   ├── EngineDied         the engine's process ended: its worker leaves and is started again
     │   └── EngineNotStarted   the engine could not start: it is tried once more
     ├── RewardError            one reward could not be computed: its sample fails
+    ├── SandboxError           a sandbox ended, or did not do what only it could do
     ├── RunExists              a run name is taken
     ├── RunNotFound            no manifest of that name
     ├── Superseded             a newer dispatcher or trainer owns the run: never restart
@@ -48,6 +50,10 @@ class RollogError(Exception):
 
 class ConfigError(RollogError):
     """A setting is unknown, ill-typed or contradicts another."""
+
+
+class SandboxRefused(ConfigError):
+    """A wall of the sandbox does not hold on this machine, or the sandbox cannot start here."""
 
 
 class DataError(RollogError):
@@ -116,6 +122,10 @@ class EngineNotStarted(EngineError):
 
 class RewardError(RollogError):
     """One reward could not be computed: the function raised, hung, or returned no finite number."""
+
+
+class SandboxError(RollogError):
+    """A sandbox ended, or a file in it could not be read or written."""
 
 
 class RunExists(RollogError):
