@@ -55,11 +55,14 @@ def bubblewrap_arguments(
     arguments = [str(bubblewrap), *(f"--unshare-{kind}" for kind in _unshared)]
     arguments += ["--disable-userns", "--die-with-parent", "--new-session", "--cap-drop", "ALL"]
     arguments += ["--uid", _user_id_inside, "--gid", _user_id_inside, "--hostname", "sandbox"]
-    arguments += _shown_files(interpreter, config)
+    arguments += _system_files(interpreter)
     # A shared mapping of /dev/zero is memory that no process holds once it has dropped the pages.
     arguments += ["--proc", "/proc", "--dev", "/dev", "--dev-bind", os.devnull, "/dev/zero"]
     for directory in writable_directories:
         arguments += ["--size", str(config.limits.directory_bytes), "--tmpfs", directory]
+    prefix = interpreter.parent.parent
+    for shown in (*([] if prefix.is_relative_to("/usr") else [prefix]), *config.read_only):
+        arguments += ["--ro-bind", str(shown), str(shown)]
     arguments += ["--perms", "0444", "--file", str(descriptors.server), server_path]
     if config.endpoint is not None:
         arguments += ["--bind", str(config.endpoint), endpoint_path]
@@ -125,7 +128,7 @@ def user_id() -> int | None:
     return chosen
 
 
-def _shown_files(interpreter: Path, config: SandboxConfig) -> list[str]:
+def _system_files(interpreter: Path) -> list[str]:
     arguments = ["--ro-bind", "/usr", "/usr"]
     for path in _links:
         if Path(path).is_symlink():
@@ -136,9 +139,6 @@ def _shown_files(interpreter: Path, config: SandboxConfig) -> list[str]:
         arguments += ["--ro-bind-try", path, path]
     for hidden in _hidden(interpreter):
         arguments += ["--tmpfs", str(hidden), "--remount-ro", str(hidden)]
-    prefix = interpreter.parent.parent
-    for shown in (*([] if prefix.is_relative_to("/usr") else [prefix]), *config.read_only):
-        arguments += ["--ro-bind", str(shown), str(shown)]
     return arguments
 
 

@@ -196,6 +196,9 @@ ready, begun = os.pipe()
 if os.fork() == 0:
     os.setsid()
     if os.fork() == 0:
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for descriptor in range(3):
+            os.dup2(nothing, descriptor)
         os.execv(sys.executable, [sys.executable, "-I", "-S", "-c", program, facts["daemon"]])
     os._exit(0)
 os.close(begun)

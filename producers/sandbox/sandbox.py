@@ -38,12 +38,15 @@ class Sandbox:
             if self._is_tested:
                 return
             try:
-                await check_walls(self.config)
+                await self._test_walls()
             except SandboxRefused as error:
                 if not self.config.unsafe:
                     raise
                 _log.warning("untrusted code runs in a sandbox that does not hold", error=str(error))
             self._is_tested = True
+
+    async def _test_walls(self) -> None:
+        await check_walls(self.config)
 
     async def run(
         self,

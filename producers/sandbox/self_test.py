@@ -71,9 +71,11 @@ class Outside:
             broken.add("processes")
         if any(_was_connected_to(listener) for listener in self.listeners):
             broken.add("network")
-        if _is_running(self.daemon):
-            broken.add("leftovers")
         return broken
+
+    def has_leftovers(self) -> bool:
+        """Whether the process runs that a script should not have been able to leave behind."""
+        return _is_running(self.daemon)
 
 
 async def check_walls(config: SandboxConfig) -> None:
@@ -102,11 +104,15 @@ async def walls_broken(
     runner = run or run_script
     async with _planted() as outside:
         facts = outside.facts(config, hold_seconds)
-        outcomes = await _all_or_none(
-            [runner(replace(config, limits=each.limits), each.source, facts) for each in escapes]
-        )
-        broken = outside.walls_broken()
-    return broken.union(*(each.walls_broken(outcome) for each, outcome in zip(escapes, outcomes, strict=True)))
+
+        async def attempt(escape: Escape) -> set[str]:
+            outcome = await runner(replace(config, limits=escape.limits), escape.source, facts)
+            # At once: by the end of all attempts it may have ended by itself.
+            left = "leftovers" in escape.walls and outside.has_leftovers()
+            return escape.walls_broken(outcome) | ({"leftovers"} if left else set())
+
+        broken = await _all_or_none([attempt(escape) for escape in escapes])
+        return outside.walls_broken().union(*broken)
 
 
 async def run_script(config: SandboxConfig, source: str, stdin: bytes) -> SandboxResult:
@@ -115,7 +121,7 @@ async def run_script(config: SandboxConfig, source: str, stdin: bytes) -> Sandbo
         return await session.run([session.interpreter, "-I", "-S", "-c", source], stdin=stdin)
 
 
-async def _all_or_none(runs: Sequence[Coroutine[Any, Any, SandboxResult]]) -> list[SandboxResult]:
+async def _all_or_none(runs: Sequence[Coroutine[Any, Any, set[str]]]) -> list[set[str]]:
     """The results of all; where one fails, the others are cancelled first."""
     tasks = [asyncio.ensure_future(run) for run in runs]
     try:
