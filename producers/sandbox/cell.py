@@ -89,6 +89,7 @@ class Cell:
 
     async def _spawn(self, bubblewrap: Path) -> socket.socket:
         """Start bubblewrap; the socket to which it writes its first process's id."""
+        identity = user_id()
         with ExitStack() as stack:
             server = stack.enter_context(Path(inside.__file__).open("rb"))
             program = stack.enter_context(_file_in_memory(filter_program()))
@@ -106,7 +107,6 @@ class Cell:
             )
             arguments = bubblewrap_arguments(bubblewrap, self.interpreter, self._config, descriptors)
             arguments.append(json.dumps(_kernel_limits(self._config.limits)))
-            identity = user_id()
             try:
                 self._process = await asyncio.create_subprocess_exec(
                     *arguments,
