@@ -1,4 +1,4 @@
-"""Rewards of code: what a response's last code block computes, in a sandbox, compared outside of it.
+r"""Rewards of code: what a response's last code block computes, in a sandbox, compared outside of it.
 
     [reward]
     function = "producers.rewards.code:reward"            # the share of the row's cases that pass
@@ -6,8 +6,8 @@
 
 A row says what to test with in one of two forms:
 
-    {"prompt": ..., "tests": [{"input": "2 3\\n", "output": "5\\n"}, ...]}           a program: standard input and output
-    {"prompt": ..., "entry_point": "add", "cases": [[[2, 3], 5], ...]}             a function: arguments and value
+    {"prompt": ..., "tests": [{"input": "2 3\n", "output": "5\n"}, ...]}     a program: its standard input and output
+    {"prompt": ..., "entry_point": "add", "cases": [[[2, 3], 5], ...]}       a function: its arguments and value
 
 Both functions compute one response at a time; `reward.num_processes` is how many are computed at once.
 """
@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from producers.rewards.code_blocks import last_code_block
 from producers.rewards.code_cases import Case, cases_of, solution_module
-from producers.sandbox.config import SandboxConfig
 from producers.sandbox.sandbox import Sandbox
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
+    from producers.sandbox.config import SandboxConfig
     from producers.sandbox.session import SandboxSession
 
 Value = TypeVar("Value")
@@ -35,8 +35,8 @@ Value = TypeVar("Value")
 class CodeReward:
     """A reward function with limits of its own: `reward = CodeReward(seconds_per_case=5.0)` in a module of yours.
 
-    `seconds_per_case` is wall time. Cases that are not begun `total_seconds` after the first count as failed; that stays
-    below `reward.timeout_seconds`, at which a call fails instead of giving a reward.
+    `seconds_per_case` is wall time. Cases that are not begun `total_seconds` after the first count as failed; keep the
+    sum of both below `reward.timeout_seconds`, at which a call fails instead of giving a reward.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """What code is tested with: inputs, which go into the sandbox, and expected outputs, which never do.
 
-Code in a sandbox can write, print and end as it likes. All it says is compared here with what it has not seen, so that to
-say the right thing it has to compute it.
+Code in a sandbox can write, print and end as it likes. All it says is compared here with what it has not seen: it has to
+compute what is right to say it.
 """
 
 from __future__ import annotations
@@ -120,12 +120,16 @@ def _text_case(index: int, test: object) -> TextCase:
         text, expected = test.get("input"), test.get("output")
         if isinstance(text, str) and isinstance(expected, str):
             return TextCase(text.encode(errors="surrogateescape"), expected)
-    raise ValueError(f"tests[{index}] of the row is {str(test)[:80]!r}; write {{'input': text, 'output': text}}")
+    raise ValueError(
+        f"tests[{index}] of the row is {str(test)[:80]!r}; write {{'input': text, 'output': text}}"
+    )
 
 
 def _call_cases(entry_point: object, cases: object) -> list[Case]:
     if not isinstance(entry_point, str) or not all(name.isidentifier() for name in entry_point.split(".")):
-        raise ValueError(f"entry_point of the row is {entry_point!r}; write a function's name, or Class.method")
+        raise ValueError(
+            f"entry_point of the row is {entry_point!r}; write a function's name, or Class.method"
+        )
     if not isinstance(cases, Sequence) or isinstance(cases, str) or not cases:
         raise ValueError(
             f"cases of the row are {str(cases)[:80]!r}; write at least one pair [arguments, expected]"

@@ -1,8 +1,8 @@
 """The command line of bubblewrap, and where the programs lie that it names.
 
 Everything is unshared, the root is a file system in memory that is read-only once it is set up, and of this machine it
-shows /usr, the interpreter and what the configuration names, all read-only. The variables are given as bubblewrap's own,
-not as its options: those would stand in a command line that everybody can read.
+shows /usr, the interpreter and what the configuration names, all read-only. Bubblewrap itself gets no variables: they
+would be seen inside.
 """
 
 from __future__ import annotations
@@ -119,7 +119,9 @@ def user_id() -> int | None:
     if os.getuid() != 0:
         return None
     chosen = _first_user_id + next(_user_id_numbers) % _num_user_ids
-    ranges = [list(map(int, line.split())) for line in Path("/proc/self/uid_map").read_text("ascii").splitlines()]
+    ranges = [
+        list(map(int, line.split())) for line in Path("/proc/self/uid_map").read_text("ascii").splitlines()
+    ]
     if not any(first <= chosen < first + length for first, _, length in ranges):
         raise SandboxRefused(
             f"user id {chosen} does not exist in this container, and a sandbox must not run as root; map ids up to "
@@ -145,7 +147,11 @@ def _system_files(interpreter: Path) -> list[str]:
 def _hidden(interpreter: Path) -> Iterator[Path]:
     """What belongs to the user and lies in /usr, as the working directory of many images does."""
     for path in {Path(os.path.realpath(Path.cwd())), Path(os.path.realpath(Path("~").expanduser()))}:
-        needed = interpreter.is_relative_to(path) or path in {Path("/usr"), Path("/usr/bin"), Path("/usr/lib")}
+        needed = interpreter.is_relative_to(path) or path in {
+            Path("/usr"),
+            Path("/usr/bin"),
+            Path("/usr/lib"),
+        }
         if path.is_relative_to("/usr") and not needed:
             yield path
 

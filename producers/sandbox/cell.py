@@ -16,7 +16,7 @@ import signal
 import socket
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from producers.sandbox import inside
 from producers.sandbox.arguments import (
@@ -91,7 +91,7 @@ class Cell:
         """Start bubblewrap; the socket to which it writes its first process's id."""
         identity = user_id()
         with ExitStack() as stack:
-            server = stack.enter_context(Path(inside.__file__).open("rb"))
+            server = stack.enter_context(_server_text())
             program = stack.enter_context(_file_in_memory(filter_program()))
             info, their_info = socket.socketpair()
             self._control, their_control = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -115,13 +115,16 @@ class Cell:
                     stderr=asyncio.subprocess.PIPE,
                     env={},
                     cwd="/",
-                    close_fds=True,
                     pass_fds=[server.fileno(), program.fileno(), their_info.fileno(), their_control.fileno()],
-                    **({} if identity is None else {"user": identity, "group": identity, "extra_groups": []}),
+                    user=identity,
+                    group=identity,
+                    extra_groups=None if identity is None else [],
                 )
             except OSError as error:
                 info.close()
-                raise SandboxRefused(f"{bubblewrap} cannot be started as user id {identity}: {error}") from error
+                raise SandboxRefused(
+                    f"{bubblewrap} cannot be started as user id {identity}: {error}"
+                ) from error
             return info
 
     def request(self, command: Sequence[str], environment: Mapping[str, str], files: Sequence[int]) -> None:
@@ -221,9 +224,12 @@ async def _first_process(info: socket.socket) -> int:
     return int(json.loads(text)["child-pid"])
 
 
-def _file_in_memory(content: bytes) -> Any:
-    descriptor = os.memfd_create("filter")
-    file = os.fdopen(descriptor, "r+b", 0)
+def _server_text() -> BinaryIO:
+    return Path(inside.__file__).open("rb")
+
+
+def _file_in_memory(content: bytes) -> BinaryIO:
+    file = os.fdopen(os.memfd_create("filter"), "r+b", 0)
     file.write(content)
     file.seek(0)
     return file

@@ -1,7 +1,7 @@
 """Attempts to get out of a sandbox, each small enough to be made at every start.
 
-Each is a script that runs inside and writes the names of the walls that it got through as a JSON list, or that has to be
-ended by a limit. What a script may have done outside is looked at from outside as well.
+Each is a script that runs inside and writes the names of the walls that it got through as a JSON list, or that a limit
+has to end. What a script may have done outside is looked at from outside as well.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ remedies = {
     "network": "connections lead out: the kernel needs network namespaces (CONFIG_NET_NS)",
     "processes": "other processes are seen inside: the kernel needs process namespaces (CONFIG_PID_NS)",
     "privileges": "more privileges can be had inside: use bubblewrap 0.8 or newer, and a kernel with seccomp",
-    "shared memory": "memory that no process holds can be had: the kernel needs seccomp filters (CONFIG_SECCOMP_FILTER)",
+    "shared memory": "memory is given out that no process holds: the kernel needs CONFIG_SECCOMP_FILTER",
     "disk": "a directory takes more than directory_bytes: use bubblewrap 0.8 or newer, which limits their size",
     "num_files": "files are not counted: /proc/PID/root has to be readable for whoever started the sandbox",
     "num_processes": "more processes can be started than allowed: Linux 5.14 or newer counts them for each sandbox",

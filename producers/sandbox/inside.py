@@ -88,9 +88,12 @@ def become(request: dict, files: list, limits: dict) -> None:  # type: ignore[ty
             _, hardest = resource.getrlimit(kind)
             most = value if hardest == resource.RLIM_INFINITY else min(value, hardest)
             resource.setrlimit(kind, (most, most))
-        for number in (signal.SIGPIPE, signal.SIGXFSZ):  # an interpreter ignores them, and so would what it becomes
+        for number in (
+            signal.SIGPIPE,
+            signal.SIGXFSZ,
+        ):  # an interpreter ignores them, and so would what it becomes
             signal.signal(number, signal.SIG_DFL)
-        os.execvpe(request["command"][0], request["command"], request["environment"])
+        os.execvpe(request["command"][0], request["command"], request["environment"])  # noqa: S606 - words, no shell
     except OSError as error:
         os.write(2, f"cannot start {request['command'][0]}: {error.strerror}\n".encode(errors="replace"))
     finally:

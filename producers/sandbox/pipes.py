@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from functools import partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -59,6 +60,10 @@ class _Writer(asyncio.BaseProtocol):
         self.is_lost = True
 
 
+def _same(stream: _Stream) -> _Stream:
+    return stream
+
+
 class CommandPipes:
     """Three pipes: this process's ends are served by the loop, the others are `theirs` until `hand_over`."""
 
@@ -78,7 +83,7 @@ class CommandPipes:
             lambda: self._written, os.fdopen(pairs[0][1], "wb", 0)
         )
         for (ours, _), stream in zip(pairs[1:], self._capture.streams, strict=True):
-            reader, _ = await loop.connect_read_pipe(lambda stream=stream: stream, os.fdopen(ours, "rb", 0))
+            reader, _ = await loop.connect_read_pipe(partial(_same, stream), os.fdopen(ours, "rb", 0))
             self._readers.append(reader)
         self._writer.write(stdin)
         self._writer.write_eof()

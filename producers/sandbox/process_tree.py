@@ -45,7 +45,7 @@ def process_tree(pid: int) -> Iterator[int]:
         parent = waiting.pop()
         yield parent
         with suppress(OSError):
-            for thread in os.listdir(f"/proc/{parent}/task"):
+            for thread in os.listdir(f"/proc/{parent}/task"):  # noqa: PTH208 - several times a second
                 children = Path(f"/proc/{parent}/task/{thread}/children").read_bytes()
                 waiting += [int(child) for child in children.split()]
 

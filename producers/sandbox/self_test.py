@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from producers.sandbox.arguments import command_variables
-from producers.sandbox.config import SandboxConfig, SandboxResult
 from producers.sandbox.escapes import Escape, quick_escapes, remedies
 from producers.sandbox.session import SandboxSession
 from rollog.kernel.errors import SandboxRefused
@@ -23,6 +22,8 @@ from rollog.kernel.processes import launcher_command
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine, Sequence
+
+    from producers.sandbox.config import SandboxConfig, SandboxResult
 
 _hold_seconds = 20.0
 
@@ -146,12 +147,10 @@ async def _planted() -> AsyncIterator[Outside]:
             socket.socket(socket.AF_UNIX) as by_name,
         ):
             directory = Path(name)
-            # Everybody may read and write it: only the sandbox is in the way.
-            directory.chmod(0o777)
             by_name.bind(f"\0{marker}")
             by_name.listen()
             secret = secrets.token_hex(8)
-            (directory / "secret").write_text(secret, "ascii")
+            _plant(directory, secret)
             yield Outside(
                 secret=secret,
                 marker=marker,
@@ -164,6 +163,12 @@ async def _planted() -> AsyncIterator[Outside]:
         if victim.returncode is None:
             victim.kill()
         await victim.wait()
+
+
+def _plant(directory: Path, secret: str) -> None:
+    """Put a secret where everybody may read and write: only the sandbox is in the way."""
+    directory.chmod(0o777)
+    (directory / "secret").write_text(secret, "ascii")
 
 
 def _was_connected_to(listener: socket.socket) -> bool:

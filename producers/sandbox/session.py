@@ -6,7 +6,7 @@ import asyncio
 import os
 from contextlib import suppress
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from producers.sandbox.arguments import command_variables, writable_directories
 from producers.sandbox.cell import Cell
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 _watch_seconds = 0.05
+_second_look_seconds = 0.01
 _grace_seconds = 1.0
 """A command that the server has not ended after this is ended with the whole sandbox."""
 
@@ -65,7 +66,7 @@ class SandboxSession:
         self._running = False
         self.is_open = False
 
-    async def __aenter__(self) -> SandboxSession:
+    async def __aenter__(self) -> Self:
         """Start it. Raises SandboxRefused."""
         await self._cell.start()
         self.is_open = True
@@ -190,15 +191,19 @@ class _Execution:
 
     async def _watch(self, cpu_seconds_before: float) -> None:
         """Look several times a second at what all processes of the sandbox take together."""
+        was_over_memory = False
         while not self._limit.done():
             usage = usage_of(self._cell.pid)
+            is_over_memory = self._is_over_memory(usage.memory_bytes)
             if usage.cpu_seconds - cpu_seconds_before > self._limits.cpu_seconds:
                 self._end(Limit.CPU)
-            elif self._is_over_memory(usage.memory_bytes):
+            elif is_over_memory and was_over_memory:
                 self._end(Limit.MEMORY)
             elif _num_files(self._cell.pid) > self._limits.num_files:
                 self._end(Limit.FILES)
-            await asyncio.sleep(_watch_seconds)
+            # Processes are read one after another: pages that pass between them meanwhile are seen in both.
+            was_over_memory = is_over_memory
+            await asyncio.sleep(_second_look_seconds if is_over_memory else _watch_seconds)
 
     def _is_over_memory(self, resident_bytes: int) -> bool:
         most = self._limits.memory_bytes

@@ -22,7 +22,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-calls: dict[str, Any] = {"entry_point": "add", "cases": [[[2, 3], 5], [[-1, 1], 0], [[10, 20], 30], [[0, 7], 7]]}
+calls: dict[str, Any] = {
+    "entry_point": "add",
+    "cases": [[[2, 3], 5], [[-1, 1], 0], [[10, 20], 30], [[0, 7], 7]],
+}
 programs: dict[str, Any] = {
     "tests": [
         {"input": "2 3\n", "output": "5\n"},
@@ -41,9 +44,7 @@ def response(code: str) -> str:
 @pytest.fixture(scope="module")
 def patient() -> CodeReward:
     """One with time enough on a busy machine."""
-    return CodeReward(
-        sandbox=SandboxConfig(limits=limits()), seconds_per_case=20.0, total_seconds=60.0
-    )
+    return CodeReward(sandbox=SandboxConfig(limits=limits()), seconds_per_case=20.0, total_seconds=60.0)
 
 
 def score(reward: CodeReward, code: str, row: Mapping[str, Any]) -> float:
@@ -96,7 +97,7 @@ forged_functions = {
     "leaves with status 0": "import os\nos._exit(0)",
     "raises SystemExit": "def add(a, b):\n    raise SystemExit(0)",
     "prints a summary": "print('4 passed in 0.01s')\nimport os\nos._exit(0)",
-    "prints a verdict": "print('{\"exit_status\": 0, \"reward\": 1.0}')",
+    "prints a verdict": 'print(\'{"exit_status": 0, "reward": 1.0}\')',
     "writes to every file that is open": (
         "import os\nfor n in range(64):\n    try:\n        os.write(n, b'true')\n    except OSError:\n        pass\n"
         "os._exit(0)"
@@ -130,7 +131,8 @@ forged_functions = {
     "kills the server": "import os\nos.kill(2, 9)",
     "kills everything": "import os\nos.kill(-1, 9)",
     "adds a module beside it": (
-        "open('json.py', 'w').write('def load(f): return {}')\nopen('sitecustomize.py', 'w').write('import os; os._exit(0)')\n"
+        "open('json.py', 'w').write('def load(f): return {}')\n"
+        "open('sitecustomize.py', 'w').write('import os; os._exit(0)')\n"
         "def add(a, b):\n    return 'x'"
     ),
 }
@@ -255,7 +257,7 @@ def test_values_agree_as_json(value: object, expected: object, *, agree: bool) -
 
 
 def test_a_reward_process_with_its_limits_and_its_environment_has_a_sandbox() -> None:
-    async def scenario() -> list[RewardResult]:
+    async def scenario() -> tuple[RewardResult, ...]:
         rewards = RewardPool(
             "producers.rewards.code:reward",
             num_processes=2,
@@ -282,7 +284,9 @@ def test_a_reward_process_that_is_killed_leaves_no_sandbox() -> None:
     async def scenario() -> None:
         rewards = RewardPool(reference, timeout_seconds=60.0)
         await rewards.start()
-        scoring = asyncio.ensure_future(rewards.score("", response(hangs), {"tests": programs["tests"][:1] * 9}))
+        scoring = asyncio.ensure_future(
+            rewards.score("", response(hangs), {"tests": programs["tests"][:1] * 9})
+        )
         for _ in range(3000):
             if is_running(marker):
                 break

@@ -81,7 +81,15 @@ open({str(open_directory / "secret")!r}, "w").write("altered")
 
 
 def test_neither_the_users_home_nor_the_repository_is_there() -> None:
-    paths = [str(Path("~").expanduser()), str(Path.cwd()), "/home", "/root", "/var", "/etc/passwd", "/run/docker.sock"]
+    paths = [
+        str(Path("~").expanduser()),
+        str(Path.cwd()),
+        "/home",
+        "/root",
+        "/var",
+        "/etc/passwd",
+        "/run/docker.sock",
+    ]
     assert printed(f"print([path for path in {paths!r} if os.path.exists(path)])") == "[]"
 
 
@@ -355,7 +363,9 @@ print("left")
 
 @pytest.mark.parametrize("descriptor", [1, 2])
 def test_a_flood_of_output_is_cut_and_ended(descriptor: int) -> None:
-    result = run_python(f"import os\nwhile True: os.write({descriptor}, bytes(1 << 16))", output_bytes=100_000)
+    result = run_python(
+        f"import os\nwhile True: os.write({descriptor}, bytes(1 << 16))", output_bytes=100_000
+    )
     assert result.limit == Limit.OUTPUT
     assert len(result.stdout) + len(result.stderr) == 100_000
 
@@ -403,9 +413,12 @@ print(all("nosuid" in each.split(",") for each in options), len(options))
 
 
 def test_root_runs_the_sandbox_as_another_user() -> None:
+    def owner_of(pid: int) -> int:
+        return Path(f"/proc/{pid}").stat().st_uid
+
     async def scenario() -> int:
         async with a_session() as session:
-            return Path(f"/proc/{session._cell.pid}").stat().st_uid
+            return owner_of(session._cell.pid)
 
     owner = finish(scenario())
     assert owner == os.getuid() if os.getuid() else owner >= 60_000

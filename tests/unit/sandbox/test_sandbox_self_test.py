@@ -68,13 +68,18 @@ def test_a_secret_in_the_environment_of_whoever_starts_the_sandbox_is_not_seen_i
         "import asyncio\n"
         "from producers.sandbox.config import SandboxConfig\n"
         "from producers.sandbox.self_test import run_script\n"
-        "source = 'import glob\\nfor path in glob.glob(\"/proc/[0-9]*/environ\"):\\n"
+        'source = \'import glob\\nfor path in glob.glob("/proc/[0-9]*/environ"):\\n'
         ' try: print(open(path, "rb").read())\\n except OSError: pass\'\n'
         "print(asyncio.run(run_script(SandboxConfig(), source, b'')).stdout.decode())\n"
     )
     environment = {"PYTHONPATH": os.pathsep.join(sys.path), "SECRET": "planted-secret"}
     printed = subprocess.run(
-        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", program],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
     ).stdout
     assert "LANG=C.UTF-8" in printed
     assert "planted" not in printed
