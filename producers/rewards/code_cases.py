@@ -1,7 +1,7 @@
 """What code is tested with: inputs, which go into the sandbox, and expected outputs, which never do.
 
-Code in a sandbox can write, print and end as it likes. All it says is compared here with what it has not seen: it has to
-compute what is right to say it.
+Code in a sandbox can write, print and end as it likes. All it says is compared here with what it has not seen: to say
+what is right, it has to compute it.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ would be seen inside.
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import sys
 from dataclasses import dataclass
@@ -80,6 +81,10 @@ def command_variables(config: SandboxConfig) -> dict[str, str]:
 
 def find_bubblewrap(config: SandboxConfig) -> Path:
     """The program that the configuration asks for. Raises SandboxRefused."""
+    if (sys.platform, platform.machine()) != ("linux", "x86_64"):
+        raise SandboxRefused(
+            f"there is no sandbox for {sys.platform} on {platform.machine()}; run the worker on Linux on x86-64"
+        )
     if config.bubblewrap is not None:
         return _usable(config.bubblewrap, "bubblewrap")
     if config.bubblewrap_from_path:
