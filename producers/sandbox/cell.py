@@ -127,13 +127,8 @@ class Cell:
                 ) from error
             return info
 
-    def request(self, command: Sequence[str], environment: Mapping[str, str], files: Sequence[int]) -> None:
-        """Have the server start a command with these three files. Raises ValueError for one that is too long."""
-        packet = json.dumps({"command": list(command), "environment": dict(environment)}).encode()
-        if len(packet) > _most_request_bytes:
-            raise ValueError(
-                f"a command of {len(packet)} bytes with its environment is over {_most_request_bytes}; give it as file"
-            )
+    def request(self, packet: bytes, files: Sequence[int]) -> None:
+        """Have the server start the command of a `request_packet` with these three files. Raises SandboxError."""
         assert self._control is not None
         try:
             socket.send_fds(self._control, [packet], files)
@@ -194,6 +189,16 @@ class Cell:
             "namespaces for ordinary users (sysctl user.max_user_namespaces above 0, AppArmor's "
             "kernel.apparmor_restrict_unprivileged_userns = 0, in a container --security-opt seccomp=unconfined)"
         )
+
+
+def request_packet(command: Sequence[str], environment: Mapping[str, str]) -> bytes:
+    """What the server needs to start a command. Raises ValueError for one that is too long."""
+    packet = json.dumps({"command": list(command), "environment": dict(environment)}).encode()
+    if len(packet) > _most_request_bytes:
+        raise ValueError(
+            f"a command of {len(packet)} bytes with its environment is over {_most_request_bytes}; give it as file"
+        )
+    return packet
 
 
 async def uninterrupted(work: Coroutine[Any, Any, Value]) -> Value:

@@ -108,3 +108,4 @@ class CommandPipes:
         # A transport that has lost its connection cannot be aborted.
         if self._writer is not None and not self._written.is_lost:
             self._writer.abort()
+        self._writer = None

@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Self
 
 from producers.sandbox.arguments import command_variables, writable_directories
-from producers.sandbox.cell import Cell
+from producers.sandbox.cell import Cell, request_packet
 from producers.sandbox.config import Limit, SandboxConfig, SandboxResult, work_directory
 from producers.sandbox.pipes import CommandPipes
 from producers.sandbox.process_tree import shared_once_bytes, usage_of
@@ -101,18 +101,15 @@ class SandboxSession:
             raise ValueError("a session runs one command at a time; open another for what runs beside it")
         if not self.is_open:
             raise SandboxError("this session has ended; open another")
+        packet = request_packet(command, command_variables(self._config) | dict(environment or {}))
         limits = self._config.limits
         execution = _Execution(self._cell, self._config, output_bytes or limits.output_bytes)
         self._running = True
         try:
-            result = await execution.run(
-                command,
-                stdin,
-                command_variables(self._config) | dict(environment or {}),
-                wall_seconds or limits.wall_seconds,
-            )
+            result = await execution.run(packet, stdin, wall_seconds or limits.wall_seconds)
         except BaseException:
             self.is_open = False
+            execution.close()
             await self._cell.close()
             raise
         finally:
@@ -147,14 +144,12 @@ class _Execution:
         self._tasks: list[asyncio.Task[Any]] = []
         self.has_answered = False
 
-    async def run(
-        self, command: Sequence[str], stdin: bytes, variables: Mapping[str, str], wall_seconds: float
-    ) -> SandboxResult:
+    async def run(self, packet: bytes, stdin: bytes, wall_seconds: float) -> SandboxResult:
         loop = asyncio.get_running_loop()
         await self._pipes.open(stdin)
         cpu_seconds_before = usage_of(self._cell.pid).cpu_seconds
         begun = loop.time()
-        self._cell.request(command, variables, self._pipes.theirs)
+        self._cell.request(packet, self._pipes.theirs)
         self._pipes.hand_over()
         timer = loop.call_later(wall_seconds, self._end, Limit.WALL)
         answer = self._task(self._cell.answer(), "answer of the sandbox")
@@ -180,7 +175,7 @@ class _Execution:
         )
 
     def close(self) -> None:
-        """Leave no task and no pipe behind."""
+        """Leave no task and no pipe behind. Idempotent."""
         for task in self._tasks:
             task.cancel()
         self._pipes.close()

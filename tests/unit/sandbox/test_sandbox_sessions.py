@@ -69,11 +69,14 @@ def test_a_shell_string_is_no_command(sandbox: Sandbox) -> None:
         finish(sandbox.run(["echo", "a\0b"]))
 
 
-def test_a_command_that_is_too_long_for_a_packet_is_refused_and_the_file_is_the_remedy(
-    sandbox: Sandbox,
-) -> None:
-    with pytest.raises(ValueError, match="give it as file"):
-        finish(sandbox.run(["echo", "x" * 200_000]))
+def test_a_command_that_is_too_long_for_a_packet_is_refused_and_its_session_goes_on() -> None:
+    async def scenario() -> None:
+        async with a_session() as session:
+            with pytest.raises(ValueError, match="give it as file"):
+                await session.run(["echo", "x" * 200_000])
+            assert (await session.run(["echo", "short"])).stdout == b"short\n"
+
+    finish(scenario())
 
 
 def test_many_sandboxes_run_at_once_without_seeing_each_other(sandbox: Sandbox) -> None:
