@@ -11,6 +11,7 @@ import os
 import platform
 import shutil
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -28,6 +29,7 @@ server_path = "/inside.py"
 _unshared = ("user", "pid", "net", "ipc", "uts", "cgroup")
 _user_id_inside = "1000"
 _links = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+_needed = (Path("/usr"), Path("/usr/bin"), Path("/usr/lib"), Path("/usr/lib64"))
 _shown = ("/etc/ld.so.cache", "/etc/alternatives")
 _variables = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": work_directory, "LANG": "C.UTF-8"}
 _first_user_id, _num_user_ids = 60706, 256
@@ -151,13 +153,13 @@ def _system_files(interpreter: Path) -> list[str]:
 
 def _hidden(interpreter: Path) -> Iterator[Path]:
     """What belongs to the user and lies in /usr, as the working directory of many images does."""
-    for path in {Path(os.path.realpath(Path.cwd())), Path(os.path.realpath(Path("~").expanduser()))}:
-        needed = interpreter.is_relative_to(path) or path in {
-            Path("/usr"),
-            Path("/usr/bin"),
-            Path("/usr/lib"),
-        }
-        if path.is_relative_to("/usr") and not needed:
+    # A user without an entry in the list of users may have no home.
+    places = [os.path.expanduser("~")]  # noqa: PTH111 - pathlib raises then
+    with suppress(FileNotFoundError):
+        places.append(str(Path.cwd()))
+    for path in {Path(os.path.realpath(place)) for place in places}:
+        is_needed = interpreter.is_relative_to(path) or path in _needed
+        if path.is_relative_to("/usr") and not is_needed:
             yield path
 
 

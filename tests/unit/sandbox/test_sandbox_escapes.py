@@ -93,6 +93,12 @@ def test_neither_the_users_home_nor_the_repository_is_there() -> None:
     assert printed(f"print([path for path in {paths!r} if os.path.exists(path)])") == "[]"
 
 
+def test_a_working_directory_and_a_home_below_usr_are_empty_inside(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir("/usr/share")
+    monkeypatch.setenv("HOME", "/usr/include" if Path("/usr/include").is_dir() else "/usr/share")
+    assert printed(f"print(os.listdir('/usr/share'), os.listdir({os.environ['HOME']!r}))") == "[] []"
+
+
 def test_no_process_inside_has_another_environment_than_it_was_given() -> None:
     source = """
 seen = set()
