@@ -5,4 +5,6 @@ pool.py         several processes and their queue   worker.py    one of them: st
 process.py      what runs in it                     functions.py finding, calling and checking the function
 summed.py       the weighted sum of several     library/     ready rewards, by name
 in_process.py   the function without a process      shuffled.py  the negative control
+code.py         a function of ours: code, in a sandbox, against cases
+code_blocks.py  the code in a response              code_cases.py inputs, and what is expected of them
 """

@@ -2,6 +2,7 @@
 
     RollogError
     ├── ConfigError            a setting is unknown, ill-typed or contradicts another
+    │   └── SandboxRefused     a wall of the sandbox does not hold on this machine, or it cannot start here
     ├── DataError              the dataset, the model or the reward function cannot be used
     ├── BrokerError            Kafka said no, or nothing
     │   ├── BrokerUnreachable  no broker answered within the bound
@@ -20,6 +21,7 @@
     ├── RewardError            one reward could not be computed: its sample fails
     ├── EnvironmentFailed      an environment raised, broke its port, or lost its process: its episode fails
     │   └── EnvironmentTimedOut    one of its calls took too long; its process was killed
+    ├── SandboxError           a sandbox ended, or did not do what only it could do
     ├── RunExists              a run name is taken
     ├── RunNotFound            no manifest of that name
     ├── Superseded             a newer dispatcher or trainer owns the run: never restart
@@ -50,6 +52,10 @@ class RollogError(Exception):
 
 class ConfigError(RollogError):
     """A setting is unknown, ill-typed or contradicts another."""
+
+
+class SandboxRefused(ConfigError):
+    """A wall of the sandbox does not hold on this machine, or the sandbox cannot start here."""
 
 
 class DataError(RollogError):
@@ -126,6 +132,10 @@ class EnvironmentFailed(RollogError):
 
 class EnvironmentTimedOut(EnvironmentFailed):
     """A call of an environment took longer than its time-out, and its process was killed."""
+
+
+class SandboxError(RollogError):
+    """A sandbox ended, or a file in it could not be read or written."""
 
 
 class RunExists(RollogError):
