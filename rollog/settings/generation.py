@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from rollog.settings.named_rewards import Component, FunctionReward, JudgeReward, is_reference
+from rollog.settings.named_rewards import CodeReward, Component, FunctionReward, JudgeReward, is_reference
 from rollog.settings.section import FIXED, PER_MACHINE, SecretPart, Section
 
 _Table = dict[str, str | int | float | bool]
@@ -150,6 +150,8 @@ class RewardConfig(Section):
                 )
             if isinstance(component, JudgeReward):
                 self._check_judge(component)
+            if isinstance(component, CodeReward):
+                self._check_code(component)
         return self
 
     def _check_judge(self, judge: JudgeReward) -> None:
@@ -162,6 +164,14 @@ class RewardConfig(Section):
             raise ValueError(
                 f"reward.timeout_seconds = {self.timeout_seconds:g} ends a call before a request of the judge "
                 f"(request_seconds = {judge.request_seconds:g}); raise the first above the second times its attempts"
+            )
+
+    def _check_code(self, code: CodeReward) -> None:
+        longest = code.total_seconds + code.seconds_per_case
+        if longest >= self.timeout_seconds:
+            raise ValueError(
+                f"reward.timeout_seconds = {self.timeout_seconds:g} ends a call before the cases of 'code' do "
+                f"(total_seconds + seconds_per_case = {longest:g}); raise the first above them"
             )
 
 

@@ -241,6 +241,20 @@ class JudgeReward(RewardComponent):
         return self
 
 
+class CodeReward(RewardComponent):
+    """The share of the row's cases that the response's last code block passes, run in the sandbox."""
+
+    name: Literal["code"]
+    """`code`"""
+    all_or_nothing: bool = False
+    """Whether the value is 1 where all cases pass, and 0 else."""
+    seconds_per_case: Annotated[float, Field(gt=0)] = 2.0
+    """Longest wall time of one case."""
+    total_seconds: Annotated[float, Field(gt=0)] = 6.0
+    """Cases that are not begun this long after the first count as failed. `reward.timeout_seconds` must be more than
+    this and `seconds_per_case` together."""
+
+
 def _compiled(key: str, pattern: str) -> None:
     try:
         re.compile(pattern)
@@ -248,7 +262,7 @@ def _compiled(key: str, pattern: str) -> None:
         raise ValueError(f"{key} = {pattern!r} is no regular expression: {error}; correct it") from error
 
 
-_Named = MathReward | ExactReward | NumericReward | FormatReward | LengthReward | JudgeReward
+_Named = MathReward | ExactReward | NumericReward | FormatReward | LengthReward | JudgeReward | CodeReward
 """A further named reward goes in here and into `Component`."""
 
 named_rewards: Mapping[str, type[RewardComponent]] = {
@@ -272,6 +286,7 @@ Component = Annotated[
     | Annotated[FormatReward, Tag("format")]
     | Annotated[LengthReward, Tag("length")]
     | Annotated[JudgeReward, Tag("judge")]
+    | Annotated[CodeReward, Tag("code")]
     | Annotated[FunctionReward, Tag(_function_tag)],
     Discriminator(
         _tag,

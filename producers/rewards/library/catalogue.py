@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rollog.settings.named_rewards import RewardComponent
 
 makers: Mapping[str, str] = {
+    "code": "programs:code_reward",
     "exact": "texts:exact_reward",
     "format": "texts:format_reward",
     "judge": "judge:judge_reward",

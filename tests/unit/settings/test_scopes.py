@@ -60,6 +60,11 @@ def test_the_roles_of_a_run_may_differ_in_these_keys_and_no_others() -> None:
     assert local_keys == (
         keys("broker", "bootstrap_servers connect_timeout_seconds max_dead_letters_in_a_row")
         | keys("data", "held_out train")
+        | keys(
+            "environment",
+            "episodes_per_process max_memory_bytes num_processes python reset_timeout_seconds step_timeout_seconds "
+            "variables",
+        )
         | keys("metrics", "host port")
         | keys("reward", "environment max_in_flight max_memory_bytes")
         | keys("model", "path tokenizer")
