@@ -76,6 +76,8 @@ class Project:
 
     def file(self) -> str:
         def text(value: Any) -> str:
+            if isinstance(value, dict):
+                return "{ " + ", ".join(f"{key} = {text(each)}" for key, each in value.items()) + " }"
             return json.dumps(value)
 
         if self.text is not None:
@@ -267,11 +269,35 @@ mistakes: dict[str, tuple[Callable[[Project], Any], tuple[str, ...]]] = {
         lambda p: setattr(p, "home", "/proc/state"),
         ("/proc/state", "cannot be written", "--home"),
     ),
+    "an environment beside data and reward": (
+        lambda p: p.set("environment", name="guess_number"),
+        ("environment.name = 'guess_number'", "data.train = 'train.jsonl'", "leave one"),
+    ),
+    "an environment of a name that nothing has": (
+        lambda p: plays(p, "gues_number"),
+        ("'gues_number'", "guess_number", "module:factory"),
+    ),
+    "an environment with a parameter that it has not": (
+        lambda p: plays(p, "guess_number", parameters={"larges": 9}),
+        ("environment.name = 'guess_number'", "larges"),
+    ),
+    "a game for two": (lambda p: plays(p, "nim"), ("environment.name = 'nim' has 2 seats", "for one")),
+    "an environment whose first text fills the context": (
+        lambda p: plays(p, "guess_number", max_context_tokens=66),
+        ("environment.name = 'guess_number' begins with", "model.max_context_tokens = 66", "raise"),
+    ),
     "a broker's address that is none": (
         lambda p: p.set("broker", bootstrap_servers="localhost"),
         ("'localhost'", "host:port", "--broker"),
     ),
 }
+
+
+def plays(project: Project, name: str, max_context_tokens: int = 128, **keys: Any) -> None:
+    """An environment in place of data and reward function."""
+    project.set("model", max_context_tokens=max_context_tokens)
+    del project.settings["data"], project.settings["reward"]
+    project.set("environment", name=name, **keys)
 
 
 @pytest.mark.parametrize("mistake", mistakes)

@@ -11,6 +11,7 @@ from producers.rollout.prompts import ByteTokenizer, PromptRenderer, load_tokeni
 from rollog.kernel.addresses import public_address
 from rollog.kernel.errors import DataError
 from rollog.run.finding import Finding
+from rollog.run.preflight.environments import first_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,7 +48,7 @@ def _kv_cache(settings: Settings) -> list[Finding]:
 def prompts(settings: Settings) -> list[Finding]:
     """The first rows of both datasets, and their prompts through tokenizer and chat template. Raises DataError."""
     if settings.environment.name is not None:
-        return [Finding(what="prompts", found="the environment's")]
+        return first_text(settings, _renderer(settings))
     if settings.data.train is None:
         return [Finding(what="prompts", found="the demo's, made here")]
     renderer = _renderer(settings)

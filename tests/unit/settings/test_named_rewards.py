@@ -71,7 +71,7 @@ def test_a_judge_is_complete_with_address_model_and_template(tmp_path: Path) -> 
 mistakes = {
     "a name that is not known": (
         'components = [{ name = "maths" }]',
-        r"reward\.components\.0 = \{'name': 'maths'\}.*run\.toml.*module:function, or one of code, exact, .*math, numeric",
+        r"reward\.components\.0 = \{'name': 'maths'\}.*run\.toml.*module:function, or one of code, .*math, numeric",
     ),
     "no name": ("components = [{ weight = 1 }]", r"reward\.components\.0 .*one of code, exact"),
     "a function that is not known": (

@@ -1,0 +1,59 @@
+"""Whether the environment can be made, begins, and its first text fits the context."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from producers.environments.choice import environment_limits, environment_spec
+from producers.environments.pool import EnvironmentPool
+from rollog.kernel.errors import DataError, EnvironmentFailed
+from rollog.run.finding import Finding
+
+if TYPE_CHECKING:
+    from producers.rollout.prompts import PromptRenderer
+    from rollog.settings.environment import EnvironmentConfig
+    from rollog.settings.settings import Settings
+
+_most_shown = 60
+
+
+def first_text(settings: Settings, renderer: PromptRenderer | None) -> list[Finding]:
+    """One episode begun in a process as a worker has them; no renderer for a model that is made later.
+
+    Raises DataError.
+    """
+    config = settings.environment
+    try:
+        text = asyncio.run(_opening(config))
+    except EnvironmentFailed as error:
+        raise DataError(f"environment.name = {config.name!r} does not begin with seed 0: {error}") from error
+    shown = text if len(text) <= _most_shown else f"{text[:_most_shown]}..."
+    found = f"{config.name} begins with {shown!r}"
+    if renderer is None:
+        return [Finding(what="environment", found=found)]
+    num_tokens = len(renderer.environment_ids(text, begins=True))
+    room = settings.model.max_context_tokens
+    if num_tokens + settings.sampling.max_tokens > room:
+        raise DataError(
+            f"environment.name = {config.name!r} begins with {num_tokens} tokens, and sampling.max_tokens = "
+            f"{settings.sampling.max_tokens} of a turn do not fit behind them in model.max_context_tokens = {room}; "
+            "raise the last or lower the second"
+        )
+    return [Finding(what="environment", found=f"{found}, {num_tokens} tokens")]
+
+
+async def _opening(config: EnvironmentConfig) -> str:
+    limits = environment_limits(config.model_copy(update={"num_processes": 1}))
+    pool = EnvironmentPool(limits)
+    try:
+        episode = await pool.open(environment_spec(config), 0)
+        observation = await episode.reset()
+        if episode.declaration.num_seats != 1:
+            raise DataError(
+                f"environment.name = {config.name!r} has {episode.declaration.num_seats} seats, and a rollout plays "
+                "one; name a game for one"
+            )
+        return observation.text
+    finally:
+        await pool.close()
