@@ -55,6 +55,7 @@ experiments: Mapping[str, Experiment] = {
     "data_plane": Experiment(question="what samples cost on their way through the log", minutes=1),
     "picture": Experiment(question="a run whose trainer, worker and broker are killed, drawn", minutes=2),
     "demo": Experiment(question="what the demo learns, and how long a step takes", minutes=5),
+    "guessing": Experiment(question="what a small model learns of a game of several turns", minutes=12),
 }
 
 

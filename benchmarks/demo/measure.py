@@ -62,9 +62,10 @@ def measure_demo(
     }
 
 
-def run_demo(home: Path, name: str, assignments: Mapping[str, object]) -> Summary:
-    """One run to its end; returns its summary with the seconds of the whole command."""
+def run_demo(home: Path, name: str, assignments: Mapping[str, object], config: Path | None = None) -> Summary:
+    """One run to its end, of the demo or of `config`; its summary with the seconds of the whole command."""
     command = [sys.executable, "-m", "rollog.cli.main", "up", "--plain", "--home", str(home), "--run", name]
+    command += [] if config is None else ["--config", str(config)]
     started = time.monotonic()
     subprocess.run([*command, *set_options(assignments)], check=True, stdout=subprocess.DEVNULL)
     summary: Summary = json.loads((home / "runs" / name / "summary.json").read_text())
