@@ -1,6 +1,6 @@
 """`rollog up --config examples/guessing.toml` over several run seeds, and its negative control.
 
-Each run is a process of its own with real parts: embedded Apache Kafka, vLLM, DeepSpeed, environments in their processes.
+Each run is a process of its own with real parts: Apache Kafka, vLLM, DeepSpeed, environments in their processes.
 The control gives each training episode the reward of another. Beside the figures stand two policies that learn nothing:
 one that guesses blindly in the first range, and one that halves what is left.
 """
