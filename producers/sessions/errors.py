@@ -34,3 +34,7 @@ class CallsInFlight(CallRefused):
 
 class Overlong(CallRefused):
     """The input leaves no room for a token in the context."""
+
+
+class BadRequest(CallRefused):
+    """The request asks for what is not served, or its messages cannot be rendered."""

@@ -204,7 +204,8 @@ def test_calls_in_parallel_never_sample_more_than_the_budget(data: st.DataObject
     session, engine = Session(budget), RememberingEngine()
     under_way: list[Call] = []
     for _ in range(data.draw(st.integers(1, 20))):
-        if under_way and data.draw(st.booleans()):
+        is_over = data.draw(st.booleans())
+        if under_way and is_over:
             call = under_way.pop(data.draw(st.integers(0, len(under_way) - 1)))
             num_tokens = data.draw(st.integers(0, call.max_tokens))
             if num_tokens:
