@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from collections.abc import Set as AbstractSet
 
 _begin, _end = "\ufdd0", "\ufdd1"
 answer_mark, head_mark, probe_mark, open_mark = "\ufdd2", "\ufdd3", "\ufdd4", "\ufdd5"
@@ -73,6 +74,11 @@ class TextTokens:
             list(token_ids), skip_special_tokens=not with_special, clean_up_tokenization_spaces=False
         )
         return decoded
+
+    def text_with(self, token_ids: Sequence[int], kept: AbstractSet[str]) -> str:
+        """The text of token ids with these special tokens, and without the others."""
+        dropped = {at for text, at in self._ids.items() if text not in kept}
+        return self.text([at for at in token_ids if at not in dropped], with_special=True)
 
     def _plain_ids(self, text: str) -> list[int]:
         if not text:
