@@ -4,7 +4,10 @@ SessionFailed     the whole session ends failed; `name` is the error class of it
 CallRefused       one call is not made; the session goes on
 ├── BudgetSpent   turns or tokens are used up: asking again is in vain
 ├── CallsInFlight what is left is held by the session's own calls: ask again when one has ended
-└── Overlong      the input leaves no room in the context
+├── Overlong      the input leaves no room in the context
+├── BadRequest    it asks for what is not served, or its messages cannot be rendered
+├── Leaving       the worker takes no call now
+└── SessionClosed the session has ended
 """
 
 from __future__ import annotations
@@ -38,3 +41,11 @@ class Overlong(CallRefused):
 
 class BadRequest(CallRefused):
     """The request asks for what is not served, or its messages cannot be rendered."""
+
+
+class Leaving(CallRefused):
+    """The worker takes no call now; another may."""
+
+
+class SessionClosed(CallRefused):
+    """The session has ended."""

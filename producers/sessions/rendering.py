@@ -68,7 +68,7 @@ class Rendered:
     """What is sent for a conversation. `reason` names the fork that comes of it, if one does."""
 
     input_ids: Sequence[int]
-    conversation: Conversation
+    conversation: Conversation | None = None
     counted: Sequence[Counted] = ()
     reason: str | None = None
 
@@ -107,7 +107,7 @@ class ConversationRenderer:
         before = [*last.input_ids, *last.turn_ids]
         if conversation.goes_on and not new:
             return Rendered(
-                input_ids=before, conversation=conversation, counted=self._boundary(before, []), reason=None
+                input_ids=before, conversation=conversation, counted=self.boundary(before, []), reason=None
             )
         if self._history == "template" and not self._is_shown(conversation, last, new):
             return None
@@ -120,7 +120,7 @@ class ConversationRenderer:
         text = glue.text.partition(open_mark)[0]
         ids, closing = self._tokens.ids(text), self._tokens.ids(glue.closing)
         overlap = _overlap(last.turn_ids, ids, len(closing))
-        counted = [*self._boundary(before, ids[overlap:])]
+        counted = [*self.boundary(before, ids[overlap:])]
         counted += [Counted.CLOSING] if overlap < len(closing) else []
         counted += [Counted.FOREIGN] if any(each["role"] == "assistant" for each in new) else []
         return Rendered(
@@ -137,7 +137,7 @@ class ConversationRenderer:
         shown, found, _ = before.partition(answer_mark)
         return bool(found) and after.startswith(shown + answer_mark)
 
-    def _boundary(self, before: Sequence[int], after: Sequence[int]) -> list[Counted]:
+    def boundary(self, before: Sequence[int], after: Sequence[int]) -> list[Counted]:
         """Whether sampled tokens and what follows them meet without a special token between."""
         special = self._tokens.special_ids
         is_hard = before[-1] in special or (len(after) > 0 and after[0] in special)

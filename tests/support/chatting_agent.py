@@ -58,6 +58,7 @@ class ChattingAgent:
         turn_ids = self.tokens.added_ids(text)
         turn = self.engine.generate(rendered.input_ids, turn_ids, finish_reason=finish_reason)
         self.session.record(rendered.input_ids, turn, reason=rendered.reason)
+        assert rendered.conversation is not None
         handed_out = answer or {"role": "assistant", "content": text.removesuffix(closing)}
         self.said.append(
             SaidCall(
