@@ -5,8 +5,8 @@ Consumes requests; produces answers, each recorded before a byte of it is sent; 
 
     POST [/s/KEY]/v1/chat/completions     POST [/s/KEY]/v1/completions     GET [/s/KEY]/v1/models
 
-The key stands in the path or in `Authorization: Bearer`. An answer counts as delivered when its last byte was written to
-a client that was still there.
+The key stands in the path or in `Authorization: Bearer`. An answer counts as delivered when its last byte was written
+to a client that was still there.
 """
 
 from __future__ import annotations
