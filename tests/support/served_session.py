@@ -37,16 +37,21 @@ class Served:
         """The `openai` package's own client, which retries by itself where `max_retries` is given."""
         from openai import AsyncOpenAI  # noqa: PLC0415  # heavy
 
-        defaults = {"base_url": f"{self.address}/v1", "api_key": self.key, "max_retries": 0, "timeout": 20.0}
+        defaults: dict[str, Any] = {
+            "base_url": f"{self.address}/v1",
+            "api_key": self.key,
+            "max_retries": 0,
+            "timeout": 20.0,
+        }
         return AsyncOpenAI(**defaults | options)
 
     @property
     def num_connections(self) -> int:
-        """Connections of clients, as the server knows them."""
+        """Connections whose clients are still there, as the server knows them."""
         runner = self.endpoint._runner
         assert runner is not None
         assert runner.server is not None
-        return len(runner.server.connections)
+        return sum(each.transport is not None for each in runner.server.connections)
 
     def counted(self, kind: Counted) -> int:
         return self.session._counts[kind]
