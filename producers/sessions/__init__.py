@@ -1,0 +1,11 @@
+"""Sessions of agents: what the policy was asked and said, recorded as token ids, and the endpoint that serves it.
+
+recorder.py     the rules of the record: which call extends which, what forks, what is trained; budgets.py beside it
+recording.py    what a session comes to: sequences, turns, counts
+rendering.py    which input is sent: recorded ids and what is new, or everything; glue.py learns what is put between
+text_tokens.py  text as ids, in which messages make no special tokens    chat_template.py  a model's template
+conversations.py  messages in one form, so that an echo is told from an edit
+messages.py     turns as messages; vllm_messages.py by vLLM's parsers
+live.py         one served session: calls joined, generated, recorded, answered; engine_calls.py draws their tokens
+endpoint.py     the HTTP server; requests.py and responses.py are its protocol
+"""

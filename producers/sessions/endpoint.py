@@ -1,0 +1,267 @@
+"""The policy endpoint: an HTTP server on loopback that speaks the OpenAI protocol to one session for each key.
+
+Consumes requests; produces answers, each recorded before a byte of it is sent; waits for the engine behind
+`PolicyCalls`. It keeps nothing on disk: after a crash of its process, sessions and their keys are gone.
+
+    POST [/s/KEY]/v1/chat/completions     POST [/s/KEY]/v1/completions     GET [/s/KEY]/v1/models
+
+The key stands in the path or in `Authorization: Bearer`. An answer counts as delivered when its last byte was written
+to a client that was still there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import ipaddress
+import secrets
+from collections import OrderedDict
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from aiohttp import web
+
+from producers.sessions.errors import BadRequest, CallRefused, SessionClosed, SessionFailed
+from producers.sessions.live import LiveSession, Policy
+from producers.sessions.requests import body_of, chat_request, text_request
+from producers.sessions.responses import error_body, error_body_of, error_event, status_of
+from rollog.kernel.errors import RollogError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable
+
+    from producers.sessions.live import Asked
+    from producers.sessions.recorder import Session
+    from producers.sessions.requests import Request
+    from producers.sessions.responses import Answer
+
+_most_ended = 4096
+"""Ended sessions whose keys are still told apart from wrong ones."""
+
+_hosts = frozenset({"localhost", "127.0.0.1", "[::1]"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndpointLimits:
+    """Most bytes of a request; seconds to read one, and to write a piece of an answer; seconds between keep-alives."""
+
+    request_bytes: int = 8 << 20
+    read_seconds: float = 30.0
+    write_seconds: float = 30.0
+    keep_alive_seconds: float = 15.0
+
+
+class PolicyEndpoint:
+    """Serves the sessions that are opened with it, between `start` and `close`."""
+
+    def __init__(self, policy: Policy, *, vocabulary_size: int, limits: EndpointLimits | None = None) -> None:
+        self._policy = policy
+        self._vocabulary_size = vocabulary_size
+        self._limits = limits or EndpointLimits()
+        self._sessions: dict[bytes, LiveSession] = {}
+        self._ended: OrderedDict[bytes, None] = OrderedDict()
+        self._runner: web.AppRunner | None = None
+
+    async def start(self, host: str = "127.0.0.1", port: int = 0) -> str:
+        """Listen, and return the address to which `/v1` is added. Raises ValueError for what is not loopback."""
+        if not ipaddress.ip_address(host).is_loopback:
+            raise ValueError(f"the policy endpoint listens on loopback only, not on {host}")
+        app = web.Application(client_max_size=self._limits.request_bytes)
+        for prefix in ("", "/s/{key}"):
+            app.router.add_post(f"{prefix}/v1/chat/completions", self._guarded(self._chat))
+            app.router.add_post(f"{prefix}/v1/completions", self._guarded(self._text))
+            app.router.add_get(f"{prefix}/v1/models", self._guarded(self._models))
+        # Without an access log: paths hold keys.
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, host, port)
+        await site.start()
+        bound = self._runner.addresses[0]
+        return f"http://{f'[{bound[0]}]' if ':' in bound[0] else bound[0]}:{bound[1]}"
+
+    async def close(self) -> None:
+        """End every session, then stop listening. Idempotent."""
+        for session in list(self._sessions.values()):
+            await session.end()
+        self._sessions.clear()
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+
+    def open(self, name: str, session: Session) -> str:
+        """Serve a session under a new key, which is returned and kept nowhere else."""
+        key = secrets.token_hex(32)
+        self._sessions[_digest(key)] = LiveSession(name, session, self._policy)
+        return key
+
+    async def end(self, key: str) -> None:
+        """End a session: its calls are cancelled, and further ones are told that it is closed. Idempotent."""
+        session = self._sessions.pop(_digest(key), None)
+        if session is not None:
+            self._ended[_digest(key)] = None
+            if len(self._ended) > _most_ended:
+                self._ended.popitem(last=False)
+            await session.end()
+
+    def _guarded(
+        self, handler: Callable[[web.Request, LiveSession], Awaitable[web.StreamResponse]]
+    ) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+        """A route that knows its session, and answers what is refused as clients read it."""
+
+        async def handle(request: web.Request) -> web.StreamResponse:
+            if _host(request) not in _hosts:
+                return _error(400, error_body("the Host header names another machine", "invalid_host"))
+            digest = _digest(_key(request))
+            session = self._sessions.get(digest)
+            if session is None and digest in self._ended:
+                return _refusal(SessionClosed("the session has ended and takes no further call"))
+            if session is None:
+                return _error(401, error_body("the key opens no session", "invalid_api_key"))
+            try:
+                return await handler(request, session)
+            except (CallRefused, SessionFailed) as error:
+                return _refusal(error)
+
+        return handle
+
+    async def _chat(self, request: web.Request, session: LiveSession) -> web.StreamResponse:
+        data = await self._read(request)
+        return await self._served(request, session, lambda: chat_request(body_of(data)))
+
+    async def _text(self, request: web.Request, session: LiveSession) -> web.StreamResponse:
+        data = await self._read(request)
+        return await self._served(
+            request, session, lambda: text_request(body_of(data), self._vocabulary_size)
+        )
+
+    async def _models(self, request: web.Request, session: LiveSession) -> web.StreamResponse:
+        del request, session
+        model = {"id": self._policy.model, "object": "model", "created": 0, "owned_by": "rollog"}
+        return web.json_response({"object": "list", "data": [model]})
+
+    async def _read(self, request: web.Request) -> bytes:
+        """A request's body. Raises BadRequest where it does not come in time; aiohttp answers 413 to a large one."""
+        try:
+            async with asyncio.timeout(self._limits.read_seconds):
+                return await request.read()
+        except TimeoutError as error:
+            raise BadRequest(
+                f"the request's body did not arrive within {self._limits.read_seconds:g} seconds"
+            ) from error
+
+    async def _served(
+        self, request: web.Request, session: LiveSession, read: Callable[[], Request]
+    ) -> web.StreamResponse:
+        try:
+            asked_for = read()
+        except BadRequest:
+            session.refuse()
+            raise
+        asked = session.ask(asked_for, is_retry=_is_retry(request))
+        if asked_for.is_stream:
+            return await self._stream(request, session, asked, has_usage=asked_for.has_usage)
+        answer = await self._answer(asked)
+        response = web.StreamResponse(headers={"Content-Type": "application/json"})
+        body = answer.body()
+        response.content_length = len(body)
+        if await self._write_whole(request, response, [body]):
+            session.deliver(answer)
+        return response
+
+    async def _answer(self, asked: Asked) -> Answer:
+        """The answer, however many wait for it. Raises what the call does, SessionClosed where it was cancelled."""
+        # A client that goes away must not end the call: it asks again, and joins.
+        await asyncio.wait([asked.task])
+        if asked.task.cancelled():
+            raise SessionClosed("the session ended while the call was under way")
+        return asked.task.result()
+
+    async def _stream(
+        self, request: web.Request, session: LiveSession, asked: Asked, *, has_usage: bool
+    ) -> web.StreamResponse:
+        """Keep-alives until the answer is recorded, then the answer in pieces."""
+        response = web.StreamResponse(
+            headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"}
+        )
+        # A first keep-alive is due only where the call takes long, so that a quick refusal has its own status.
+        while not (await asyncio.wait([asked.task], timeout=self._limits.keep_alive_seconds))[0]:
+            if not await self._write(request, response, [b": keep-alive\n\n"]):
+                return response
+        try:
+            answer = await self._answer(asked)
+        except RollogError as error:
+            if not response.prepared:
+                raise
+            await self._write_whole(request, response, [error_event(error)])
+            return response
+        if await self._write_whole(request, response, answer.events(has_usage=has_usage)):
+            session.deliver(answer)
+        return response
+
+    async def _write_whole(
+        self, request: web.Request, response: web.StreamResponse, pieces: Iterable[bytes]
+    ) -> bool:
+        """Whether all pieces and the end were written to a client that was still there."""
+        if not await self._write(request, response, pieces):
+            return False
+        with suppress(OSError, TimeoutError):
+            async with asyncio.timeout(self._limits.write_seconds):
+                await response.write_eof()
+            return _is_there(request)
+        return False
+
+    async def _write(
+        self, request: web.Request, response: web.StreamResponse, pieces: Iterable[bytes]
+    ) -> bool:
+        """Whether the pieces were taken. A client that reads too slowly is cut off."""
+        try:
+            for piece in pieces:
+                if not _is_there(request):
+                    return False
+                async with asyncio.timeout(self._limits.write_seconds):
+                    if not response.prepared:
+                        await response.prepare(request)
+                    await response.write(piece)
+        except OSError:
+            # A time-out is one too. What was begun cannot be mended.
+            if request.transport is not None:
+                request.transport.abort()
+            return False
+        return True
+
+
+def _is_there(request: web.Request) -> bool:
+    return request.transport is not None and not request.transport.is_closing()
+
+
+def _is_retry(request: web.Request) -> bool:
+    count = request.headers.get("x-stainless-retry-count", "0")
+    return count.isdecimal() and int(count[:9]) > 0
+
+
+def _host(request: web.Request) -> str:
+    host = request.headers.get("Host", "")
+    return host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
+
+
+def _key(request: web.Request) -> str:
+    if "key" in request.match_info:
+        return request.match_info["key"]
+    kind, _, key = request.headers.get("Authorization", "").partition(" ")
+    return key.strip() if kind.lower() == "bearer" else ""
+
+
+def _digest(key: str) -> bytes:
+    """What a key is looked up by: how long that takes tells nothing of the key."""
+    return hashlib.sha256(key.encode(errors="replace")).digest()
+
+
+def _refusal(error: RollogError) -> web.Response:
+    status = status_of(error)
+    headers = {"Retry-After": "1"} if status in (429, 503) else {}
+    return _error(status, error_body_of(error), headers)
+
+
+def _error(status: int, body: bytes, headers: dict[str, str] | None = None) -> web.Response:
+    return web.Response(status=status, body=body, content_type="application/json", headers=headers)

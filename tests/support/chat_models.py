@@ -1,0 +1,56 @@
+"""A small byte-level tokenizer with special tokens, and the chat templates of tests/data/templates."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from producers.sessions.chat_template import TokenizerTemplate
+from producers.sessions.rendering import ConversationRenderer
+from producers.sessions.text_tokens import TextTokens
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from producers.sessions.rendering import History
+
+templates = ("appends", "strips_reasoning", "dated", "moves_tools")
+_directory = Path(__file__).parents[1] / "data" / "templates"
+_corpus = [
+    "the weather in Paris is fine today",
+    "call a tool and tell the user what it said",
+    '{"name": "add"}',
+]
+
+
+@cache
+def a_chat_tokenizer(template: str = "appends") -> Any:
+    """A tokenizer of bytes and some merges, so that neighbouring texts would merge if they were joined."""
+    from tokenizers import AddedToken, Tokenizer  # noqa: PLC0415  # heavy
+    from tokenizers.decoders import ByteLevel as ByteLevelDecoder  # noqa: PLC0415
+    from tokenizers.models import BPE  # noqa: PLC0415
+    from tokenizers.pre_tokenizers import ByteLevel  # noqa: PLC0415
+    from tokenizers.trainers import BpeTrainer  # noqa: PLC0415
+    from transformers import PreTrainedTokenizerFast  # noqa: PLC0415
+
+    tokenizer = Tokenizer(BPE())
+    tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = ByteLevelDecoder()
+    trainer = BpeTrainer(vocab_size=330, initial_alphabet=ByteLevel.alphabet(), show_progress=False)
+    tokenizer.train_from_iterator(_corpus, trainer)
+    special = [AddedToken(text, special=True) for text in ("<|endoftext|>", "<|im_start|>", "<|im_end|>")]
+    tokenizer.add_special_tokens(special)
+    loaded = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_object=tokenizer, eos_token="<|im_end|>", pad_token="<|endoftext|>"
+    )
+    loaded.chat_template = (_directory / f"{template}.jinja").read_text(encoding="utf-8").rstrip("\n")
+    return loaded
+
+
+def a_renderer(
+    template: str = "appends", history: History = "keep", defaults: Mapping[str, Any] | None = None
+) -> ConversationRenderer:
+    tokenizer = a_chat_tokenizer(template)
+    shown = TokenizerTemplate(tokenizer, defaults=defaults)
+    return ConversationRenderer(shown, TextTokens(tokenizer), history=history)
