@@ -47,7 +47,7 @@ def _kv_cache(settings: Settings) -> list[Finding]:
 def prompts(settings: Settings) -> list[Finding]:
     """The first rows of both datasets, and their prompts through tokenizer and chat template. Raises DataError."""
     if settings.data.train is None:
-        return [Finding(what="prompts", found="the demo's, made here")]
+        return [Finding(what="data", found="the demo's, made here")]
     renderer = _renderer(settings)
     found = _dataset(settings, renderer, "data.train", settings.data.train, settings.data.train_split)
     if settings.data.held_out is not None:
@@ -55,6 +55,13 @@ def prompts(settings: Settings) -> list[Finding]:
             settings, renderer, "data.held_out", settings.data.held_out, settings.data.held_out_split
         )
     return found
+
+
+def first_row(settings: Settings) -> list[Finding]:
+    """Nothing, where the first training row holds a prompt. Raises DataError."""
+    if settings.data.train is not None:
+        first_rows(settings, 1)
+    return []
 
 
 def first_rows(settings: Settings, most_rows: int) -> list[Prompt]:
