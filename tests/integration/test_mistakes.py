@@ -13,6 +13,8 @@ from click.testing import CliRunner
 from rollog.cli.main import cli
 from rollog.demo.word_models import save_word_tokenizer, special_tokens
 from rollog.kernel.errors import RollogError, exit_status
+from rollog.run.preflight.prompts import prompts
+from rollog.settings.sources import load_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -302,6 +304,18 @@ def test_a_mistake_is_refused_before_anything_is_created(project: Project, mista
     assert all(part in message for part in said), message
     assert not (project.place / "state" / "kafka").exists()
     assert children() <= before
+
+
+def test_words_that_the_tokenizer_lacks_are_warned_of(project: Project) -> None:
+    project.write_rows([*good_rows[:2], {"id": "b", "prompt": "what is love", "answer": 1}])
+    path = project.place / "run.toml"
+    path.write_text(project.file())
+
+    (finding,) = prompts(load_settings(path))
+
+    assert not finding.refuses
+    assert finding.what == "data.train"
+    assert str(finding.remedy).startswith("1 of the first 3 prompts hold unknown tokens, first in prompt b: ")
 
 
 def test_data_that_cannot_be_read_is_told_once(project: Project) -> None:
