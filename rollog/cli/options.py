@@ -27,6 +27,7 @@ def home_option(function: Command) -> Command:
     return click.option(
         "--home",
         type=click.Path(path_type=Path),
+        metavar="DIRECTORY",
         callback=_directory,
         envvar="ROLLOG_HOME",
         default=Path(".rollog"),
