@@ -14,7 +14,7 @@ from support.recorded_run import recorded_run, store_of
 from consumers.archive import WeightsChoice, export_archive
 from rollog.cli.audit import checked_head, tell
 from rollog.cli.main import cli
-from rollog.kernel.errors import BrokerUnreachable, ConfigError
+from rollog.kernel.errors import ConfigError
 from schemas import Disposition
 
 if TYPE_CHECKING:
