@@ -16,13 +16,16 @@ def called_as(word: str, here: Path) -> str:
     `rollog` where the shell finds that very program, or where it was called in another way, as a module say; else its
     place, relative inside `here`.
     """
-    if Path(word).name != _program:
-        return _program
+    return word_for(here / word, here) if Path(word).name == _program else _program
+
+
+def word_for(program: Path, here: Path) -> str:
+    """What a shell in directory `here` starts `program` by: its name where the shell finds it, else a path."""
     # Links are kept: a virtual environment may be one.
-    place = Path(os.path.abspath(here / word))  # noqa: PTH100 - resolve() follows links
-    found = shutil.which(_program)
+    place = Path(os.path.abspath(program))  # noqa: PTH100 - resolve() follows links
+    found = shutil.which(place.name)
     if found is not None and os.path.abspath(found) == str(place):  # noqa: PTH100 - as above
-        return _program
+        return place.name
     if not place.is_relative_to(here):
         return shlex.quote(str(place))
     inside = str(place.relative_to(here))
