@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from consumers.ledger import StoredLedger
 from consumers.readable import read_readable
+from consumers.reason_words import reason_in_words
 from rollog.kernel.broker.reading import read_topic
 from rollog.kernel.errors import ConfigError
 from rollog.rules.ledger_state import LedgerState
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 Answer = dict[str, Any]
 Place = tuple[int, int]
 
+_most_listed = 50
 _made_versions = (LedgerKind.GENESIS, LedgerKind.STEP, LedgerKind.REBASE)
 
 
@@ -86,14 +88,18 @@ class Lineage:
                     else None,
                 )
 
-    def sample(self, wanted: str) -> Answer:
+    def sample(self, wanted: str, kind: Kind | None = None) -> Answer:
         """Records of that sample with their dispositions, its tasks and prompt, and all attempts at its replica.
 
-        Evaluations count their groups from 0 again, so a training sample and samples of evaluations may share one id:
-        each record and task says its kind, training comes first, and the prompt is the training sample's where there
-        is one.
+        Evaluations count their groups from 0 again, so a training sample and samples of evaluations may share one id.
+        `kind` says which is meant; without one the training sample is, and those of evaluations where there is none.
+        Of the others the answer has the number, by kind.
         """
-        records = list(self._results(lambda record: _header(record, "sample_id") == wanted))
+        found = list(self._results(lambda record: _header(record, "sample_id") == wanted))
+        chosen = kind or self._usual_kind(found, wanted)
+        records = [record for record in found if self._is_training(record) is (chosen is Kind.TRAINING)]
+        num_others = len(found) - len(records)
+        other = Kind.EVALUATION if chosen is Kind.TRAINING else Kind.TRAINING
         siblings = {
             (record.topic, _header(record, "group_id"), _header(record, "replica")) for record in records
         }
@@ -101,28 +107,50 @@ class Lineage:
             lambda record: (record.topic, _header(record, "group_id"), _header(record, "replica")) in siblings
         )
         known = {(record.partition, record.offset) for record in records if self._is_training(record)}
-        judged = self._judged([*records, *attempts], sample=wanted)
+        judged = self._judged([*records, *attempts], sample=wanted if chosen is Kind.TRAINING else None)
         deleted = [
             each for place, each in judged.items() if each.verdict.sample_id == wanted and place not in known
         ]
         if not records and not deleted:
-            raise ConfigError(f"run {self.topics.run} has no sample {wanted!r}; ids are like g12.r3.a0")
+            raise self._no_sample(wanted, kind, num_others)
         task_ids = {_header(record, "task_id") for record in records}
-        tasks = sorted(
-            (
-                (record, task)
-                for record, task in self._tasks()
-                if task.task_id in task_ids or (deleted and _orders(task, wanted))
-            ),
-            key=lambda record_and_task: record_and_task[1].kind is not Kind.TRAINING,
-        )
+        tasks = [
+            (record, task)
+            for record, task in self._tasks()
+            if task.kind is chosen and (task.task_id in task_ids or (deleted and _orders(task, wanted)))
+        ]
         return {
             "sample_id": wanted,
+            "kind": chosen.value,
+            "other_kinds": {other.value: num_others} if num_others else {},
             "prompt": next((_prompt(task.prompt) for _, task in tasks), None),
             "records": [self._record(record, judged) for record in records]
             + [_deleted(each) for each in deleted],
             "tasks": [_task(record, task) for record, task in tasks],
             "attempts": [self._attempt(record, judged) for record in attempts],
+        }
+
+    def disposition(self, wanted: Disposition) -> Answer:
+        """The first samples of a disposition in the ledger's order, why they got it, and how many more there are."""
+        listed: list[_Judged] = []
+        num_samples = 0
+        for entry in self._ledger:
+            for verdict in entry.record.verdicts:
+                if verdict.disposition is wanted:
+                    num_samples += 1
+                    if num_samples <= _most_listed:
+                        listed.append(_Judged(verdict, entry.record.version, entry.record.sequence))
+        groups = {each.verdict.group_id for each in listed}
+        prompts = {
+            task.group_id: task.prompt.prompt_id
+            for _, task in self._tasks()
+            if task.kind is Kind.TRAINING and task.group_id in groups
+        }
+        return {
+            "disposition": wanted.value,
+            "num_samples": num_samples,
+            "samples": [_listed(each, prompts.get(each.verdict.group_id)) for each in listed],
+            "num_more": num_samples - len(listed),
         }
 
     def step(self, number: int) -> Answer:
@@ -204,6 +232,18 @@ class Lineage:
                 for (kind, group), found in sorted(attempts.items())
             ],
         }
+
+    def _usual_kind(self, found: Iterable[Record], wanted: str) -> Kind:
+        """Training where a record or, of one that was deleted, a verdict bears the id."""
+        is_training = any(map(self._is_training, found)) or self._judged([], sample=wanted)
+        return Kind.TRAINING if is_training else Kind.EVALUATION
+
+    def _no_sample(self, wanted: str, kind: Kind | None, num_others: int) -> ConfigError:
+        named = "sample" if kind is None else f"{kind.value} sample"
+        others = (
+            f"; {num_others} of the other kind have this id" if num_others else "; ids are like g12.r3.a0"
+        )
+        return ConfigError(f"run {self.topics.run} has no {named} {wanted!r}{others}")
 
     def _step(self, number: int) -> tuple[LedgerEntry, Step]:
         made = self._made.get(number)
@@ -292,6 +332,8 @@ class Lineage:
             "partition": record.partition,
             "offset": record.offset,
             "disposition": None if disposition is None else disposition["disposition"],
+            "reason": None if disposition is None else disposition["reason"],
+            "why": None if disposition is None else disposition["why"],
             "step": None if disposition is None else disposition["step"],
         }
 
@@ -306,8 +348,23 @@ def _disposition(judged: _Judged) -> Answer:
     return {
         "disposition": verdict.disposition.value,
         "reason": verdict.reason,
+        "why": reason_in_words(verdict.disposition, verdict.reason),
         "lag": verdict.lag,
         "step": judged.version if is_trained else None,
+        "ledger_sequence": judged.sequence,
+    }
+
+
+def _listed(judged: _Judged, prompt_id: str | None) -> Answer:
+    verdict = judged.verdict
+    return {
+        "sample_id": verdict.sample_id,
+        "group_id": verdict.group_id,
+        "prompt_id": prompt_id,
+        "reason": verdict.reason,
+        "why": reason_in_words(verdict.disposition, verdict.reason),
+        "partition": verdict.partition,
+        "offset": verdict.offset,
         "ledger_sequence": judged.sequence,
     }
 

@@ -35,6 +35,7 @@ from schemas.codec import SchemaError, decode, decode_as
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from consumers.evaluation import EvaluationScore
     from rollog.kernel.broker.ports import Broker, Record
@@ -269,11 +270,15 @@ class RunProgress(Component):
     """Follows one run; every `poll` is a turn. Raises TopicMismatch when its topics do not exist."""
 
     def __init__(
-        self, broker: Broker, topics: RunTopics, clock: Callable[[], float] = time.monotonic
+        self,
+        broker: Broker,
+        topics: RunTopics,
+        clock: Callable[[], float] = time.monotonic,
+        log_here: Callable[[RunRole], Path | None] = lambda _: None,
     ) -> None:
         self._topics = topics
         self._clock = clock
-        self._fold = ProgressFold(listener=Listener(begun_at=clock()))
+        self._fold = ProgressFold(listener=Listener(begun_at=clock(), log_here=log_here))
         self._chain = LedgerChain()
         self._tokens: list[tuple[float, int]] = []
         self.newest_record_ms = 0

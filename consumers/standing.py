@@ -21,6 +21,9 @@ from rollog.rules.standing_still import (
 from schemas import Genesis, RunRole, Step
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
     from schemas import LedgerRecord, RoleStatus
 
 _unheard_seconds = 30.0
@@ -38,6 +41,8 @@ class Listener:
     """
 
     begun_at: float
+    log_here: Callable[[RunRole], Path | None] = lambda _: None
+    """The log of a role whose process lives and was started by whoever listens: until it is heard, it is loading."""
     _pace: Pace = field(init=False)
     _step_ms: int = 0
     _worker_at: float | None = None
@@ -86,7 +91,7 @@ class Listener:
                 return absent_role(role, now - self._heard[role][1], was_heard=True).sentence
             is_awaited = role not in self._heard and not self._pace.has_step
             if is_awaited and now - self.begun_at > _unheard_seconds:
-                return absent_role(role, now - self.begun_at, was_heard=False).sentence
+                return self._unheard(role, now)
         if not self._pace.still_seconds(now):
             return ""
         usual = self._pace.usual_seconds
@@ -96,10 +101,16 @@ class Listener:
             cause = f"a worker is {starting}"
         return f"no step for {self._pace.waited(now):.0f} s{compared}: {cause}"
 
+    def _unheard(self, role: RunRole, now: float) -> str:
+        seconds, log_path = now - self.begun_at, self.log_here(role)
+        if log_path is None:
+            return absent_role(role, seconds, was_heard=False).sentence
+        return f"the {role} is still loading after {seconds:.0f} s; its log is {log_path}"
+
     def _cause(self, version: int, now: float, *, has_worker: bool) -> str:
         for role in (RunRole.TRAINER, RunRole.DISPATCHER):
             if role not in self._heard:
-                return absent_role(role, now - self.begun_at, was_heard=False).sentence
+                return self._unheard(role, now)
         trainer, dispatcher = (self._heard[role][0] for role in (RunRole.TRAINER, RunRole.DISPATCHER))
         for status in (trainer, dispatcher):
             if status.phase:

@@ -5,6 +5,7 @@ A dataset line that cannot be used is an error that names the file and the line:
 
 from __future__ import annotations
 
+import difflib
 import json
 import random
 from dataclasses import dataclass, field
@@ -144,9 +145,9 @@ def _with_system(row: Mapping[str, Any], prompt_field: str, system_prompt: str |
 
 def _prompt(location: str, row: Mapping[str, Any], prompt_field: str, id_field: str | None) -> Prompt:
     if prompt_field not in row:
-        raise DataError(f"{location}: no field {prompt_field!r}, only {sorted(row)}; set data.prompt_field")
+        raise DataError(f"{location}: {_no_field('data.prompt_field', prompt_field, row)}")
     if id_field is not None and id_field not in row:
-        raise DataError(f"{location}: no field {id_field!r}, only {sorted(row)}; set data.id_field")
+        raise DataError(f"{location}: {_no_field('data.id_field', id_field, row)}")
     prompt = row[prompt_field]
     prompt_id = str(row[id_field]) if id_field is not None else location.rsplit(" ", 1)[-1]
     rest = {name: value for name, value in row.items() if name != prompt_field}
@@ -165,6 +166,12 @@ def _prompt(location: str, row: Mapping[str, Any], prompt_field: str, id_field: 
         return Prompt(prompt_id=prompt_id, text=prompt, reward_inputs_json=inputs)
     _check_messages(location, prompt_field, prompt)
     return Prompt(prompt_id=prompt_id, messages_json=json.dumps(prompt), reward_inputs_json=inputs)
+
+
+def _no_field(key: str, name: str, row: Mapping[str, Any]) -> str:
+    close = difflib.get_close_matches(name, row, n=1)
+    remedy = f"{key} = {name!r}: did you mean {close[0]!r}?" if close else f"set {key}"
+    return f"no field {name!r}, only {sorted(row)}; {remedy}"
 
 
 def _check_messages(location: str, prompt_field: str, messages: object) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import difflib
 import importlib
 import inspect
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from math import isfinite, nan
 from numbers import Real
@@ -20,6 +21,7 @@ RewardFunction = Callable[..., Any]
 
 turns_key = "turn_rewards"
 """Key of a reward function's answer: one number per turn of the response."""
+_most_named = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,15 +43,31 @@ def load_reward_function(reference: str) -> RewardFunction:
     if here not in sys.path:
         sys.path.append(here)
     try:
-        function = getattr(importlib.import_module(module_name), name)
+        module = importlib.import_module(module_name)
     except Exception as error:  # a user's module may raise anything while it is imported
+        is_missing = isinstance(error, ModuleNotFoundError) and error.name == module_name
+        meant = _meant(module_name, [path.stem for path in Path().glob("*.py")]) if is_missing else ""
         raise DataError(
-            f"reward.function = {reference!r} cannot be imported: {type(error).__name__}: {error}; give "
+            f"reward.function = {reference!r} cannot be imported: {type(error).__name__}: {error}; {meant}give "
             "module:function, importable from the current directory or the environment"
+        ) from error
+    try:
+        function = getattr(module, name)
+    except AttributeError as error:
+        named = [each for each, value in vars(module).items() if callable(value)]
+        raise DataError(
+            f"reward.function = {reference!r} cannot be imported: module {module_name!r} has no {name!r}; "
+            f"{_meant(name, named)}give module:function, importable from the current directory or the environment"
         ) from error
     if not callable(function):
         raise DataError(f"reward.function = {reference!r} is not callable, but {type(function).__name__}")
     return function  # type: ignore[no-any-return]  # getattr knows no type
+
+
+def _meant(name: str, known: Iterable[str]) -> str:
+    """A question where something that is there has nearly that name."""
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean {close[0]!r}? Or " if close else ""
 
 
 def is_concurrent(function: RewardFunction) -> bool:
@@ -66,7 +84,7 @@ def call_reward_function(
     except RewardError:
         raise  # a ready reward says itself what is wrong
     except (Exception, SystemExit) as error:  # a user's function may raise anything
-        raise _raised(function, error) from error
+        raise _raised(function, error, fields) from error
     return _checked(value)
 
 
@@ -88,12 +106,27 @@ async def await_reward_function(
     except (Exception, SystemExit) as error:  # a user's function may raise anything
         if limit.expired():
             raise RewardError(f"the reward function took longer than {timeout_seconds:g} s") from error
-        raise _raised(function, error) from error
+        raise _raised(function, error, fields) from error
     return _checked(value)
 
 
-def _raised(function: RewardFunction, error: BaseException) -> RewardError:
-    return RewardError(f"the reward function raised {type(error).__name__}{_place(function, error)}: {error}")
+def _raised(function: RewardFunction, error: BaseException, fields: Mapping[str, Any]) -> RewardError:
+    place = _place(function, error)
+    # Without a place in the user's file the call itself did not fit the function.
+    is_about_fields = _is_missing_key(error, fields) or (isinstance(error, TypeError) and not place)
+    told = f"; the row has the fields {_names(fields)}" if is_about_fields else ""
+    return RewardError(f"the reward function raised {type(error).__name__}{place}: {error}{told}")
+
+
+def _is_missing_key(error: BaseException, fields: Mapping[str, Any]) -> bool:
+    return isinstance(error, KeyError) and not any(str(key) in fields for key in error.args)
+
+
+def _names(fields: Mapping[str, Any]) -> str:
+    """Names of the first fields; those of a wide table would hide the error."""
+    names = sorted(fields)
+    more = f" and {len(names) - _most_named} more" if len(names) > _most_named else ""
+    return ", ".join(names[:_most_named]) + more if names else "none but the prompt's"
 
 
 def _place(function: RewardFunction, error: BaseException) -> str:

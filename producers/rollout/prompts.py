@@ -121,6 +121,16 @@ class PromptRenderer:
         marked = list(tokenizer.encode(text, add_special_tokens=True, split_special_tokens=True))
         return [*marked[: len(marked) - len(plain)], *allowed]
 
+    @property
+    def unknown_token_id(self) -> int | None:
+        """The token that stands for what the tokenizer has none for; None where it has no such token.
+
+        None as well where the end of a text is the same token: in a prompt it says nothing then.
+        """
+        unknown: int | None = getattr(self._tokenizer, "unk_token_id", None)
+        others = {getattr(self._tokenizer, f"{name}_token_id", None) for name in ("bos", "eos")}
+        return None if unknown in others else unknown
+
     def text(self, token_ids: Sequence[int]) -> str:
         """A response as text, without special tokens."""
         decoded: str = self._tokenizer.decode(token_ids, skip_special_tokens=True)

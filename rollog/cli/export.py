@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -117,7 +119,6 @@ def _export_samples(source: RecordedRunRequest, file: Path) -> None:
 
 
 def _export_model(source: RecordedRunRequest, directory: Path, version: int | None) -> None:
-    from rollog.run.model_card import serving_command  # noqa: PLC0415
     from rollog.run.model_export import export_model  # noqa: PLC0415
     from rollog.run.recorded_run import open_run  # noqa: PLC0415
 
@@ -128,4 +129,22 @@ def _export_model(source: RecordedRunRequest, directory: Path, version: int | No
         f"run {facts.run}: version {facts.version} in {directory}: {exported.num_tensors} tensors, "
         f"sha256 {facts.weights_sha256} as the ledger has it"
     )
-    click.echo(f"serve it: {serving_command(str(directory), exported.tokenizer_folder)}")
+    click.echo(f"serve it: {_serving_command(directory, exported.tokenizer_folder)}")
+
+
+def _serving_command(directory: Path, tokenizer_folder: str | None) -> str:
+    """The command of the installed vLLM; where there is none, that of the usual build."""
+    from producers.engines.vllm import installed_vllm  # noqa: PLC0415
+    from rollog.kernel.called import word_for  # noqa: PLC0415
+    from rollog.kernel.errors import ConfigError  # noqa: PLC0415
+    from rollog.run.model_card import serving_command  # noqa: PLC0415
+
+    python, here = Path(sys.executable), Path.cwd()
+    try:
+        _, on_cpu = installed_vllm()
+    except ConfigError:
+        return serving_command(shlex.quote(str(directory)), tokenizer_folder)
+    program = python if on_cpu else python.with_name("vllm")
+    return serving_command(
+        shlex.quote(str(directory)), tokenizer_folder, on_cpu=on_cpu, program=word_for(program, here)
+    )

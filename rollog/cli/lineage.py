@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from consumers.lineage import Lineage
     from rollog.run.request import RecordedRunRequest
+    from schemas import Disposition
 
 
 @click.command()
@@ -25,9 +26,19 @@ if TYPE_CHECKING:
 @click.option("--step", type=int, metavar="N", help="The samples of a training step, in order.")
 @click.option("--version", type=int, metavar="N", help="What made a policy version, and its ancestors.")
 @click.option("--prompt", metavar="ID", help="Every group made of a prompt, with every attempt.")
+@click.option(
+    "--disposition",
+    metavar="NAME",
+    help="The samples of a disposition, filtered say, and why they have it; of many, the first 50.",
+)
+@click.option(
+    "--kind",
+    type=click.Choice(["training", "evaluation"]),
+    help="With --sample: which is meant. Left out, the training sample, and evaluations where there is none.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def lineage(source: RecordedRunRequest, as_json: bool, **asked: Any) -> None:
-    """Trace one thing through RUN: name a --sample, a --step, a --version or a --prompt.
+def lineage(source: RecordedRunRequest, kind: str | None, as_json: bool, **asked: Any) -> None:
+    """Trace one thing through RUN: name a --sample, a --step, a --version, a --prompt or a --disposition.
 
     Works on a run that goes on, on one that is over, and with --archive.
 
@@ -39,26 +50,50 @@ def lineage(source: RecordedRunRequest, as_json: bool, **asked: Any) -> None:
 
     named = {name: value for name, value in asked.items() if value is not None}
     if len(named) != 1:
-        raise ConfigError("name one of --sample ID, --step N, --version N and --prompt ID")
+        raise ConfigError(
+            "name one of --sample ID, --step N, --version N, --prompt ID and --disposition NAME"
+        )
+    if kind is not None and "sample" not in named:
+        raise ConfigError("--kind goes with --sample ID")
     with open_run(source) as run:
-        answer = _answer(Lineage(run.broker, run.topics), *named.popitem())
+        answer = _answer(Lineage(run.broker, run.topics), kind, *named.popitem())
     if as_json:
         click.echo(json.dumps(answer, indent=2))
         return
+    others, num_more = answer.pop("other_kinds", {}), answer.pop("num_more", 0)
     for line in answer_lines(answer):
         click.echo(line)
+    if num_more:
+        click.echo(f"and {num_more} more")
+    for other, number in others.items():
+        click.echo(f"{number} {other} record{'s' * (number > 1)} with the same id: --kind {other} shows them")
 
 
-def _answer(traces: Lineage, kind: str, value: Any) -> dict[str, Any]:
-    match kind:
+def _answer(traces: Lineage, kind: str | None, asked: str, value: Any) -> dict[str, Any]:
+    from schemas import Kind  # noqa: PLC0415  # help needs no schemas
+
+    match asked:
         case "sample":
-            return traces.sample(value)
+            return traces.sample(value, None if kind is None else Kind(kind))
+        case "disposition":
+            return traces.disposition(_disposition(value))
         case "step":
             return traces.step(value)
         case "version":
             return traces.version(value)
         case _:
             return traces.prompt(value)
+
+
+def _disposition(name: str) -> Disposition:
+    from rollog.kernel.errors import ConfigError  # noqa: PLC0415
+    from schemas import Disposition  # noqa: PLC0415
+
+    try:
+        return Disposition(name)
+    except ValueError:
+        known = ", ".join(each.value for each in Disposition)
+        raise ConfigError(f"--disposition {name}: there is none of that name; there are {known}") from None
 
 
 def answer_lines(answer: dict[str, Any], indent: str = "") -> Iterator[str]:

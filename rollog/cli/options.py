@@ -15,11 +15,20 @@ from rollog.run.request import RecordedRunRequest, RunRequest
 Command = Callable[..., Any]
 
 
+def _directory(_context: click.Context, _parameter: click.Parameter, home: Path) -> Path:
+    """A state directory, there or not. Raises UsageError for anything else."""
+    if home.exists() and not home.is_dir():
+        raise click.UsageError(f"--home {home} is a file; name a directory, or a place where one can be made")
+    return home
+
+
 def home_option(function: Command) -> Command:
     """Add `--home` alone."""
     return click.option(
         "--home",
-        type=click.Path(file_okay=False, path_type=Path),
+        type=click.Path(path_type=Path),
+        metavar="DIRECTORY",
+        callback=_directory,
         envvar="ROLLOG_HOME",
         default=Path(".rollog"),
         show_default=True,

@@ -41,7 +41,7 @@ def resume(options: RunRequest, num_workers: int, plain: bool) -> int:
     is_terminal = sys.stdout.isatty() and not plain
     resumed = resumption(options)
     local = resumed.here.local_layers().settings()
-    with embedded_unless_named(local.broker, options.home, say) as kafka:
+    with embedded_unless_named(local.broker, options.home, say, has_runs=True) as kafka:
         run = join_run(resumed.here, wait_seconds=0.0)
         changes = changes_of(run, resumed)
         if changes:

@@ -31,7 +31,7 @@ def runs(context: click.Context, options: RunRequest) -> None:
     from rollog.run.run_list import list_runs, run_table  # noqa: PLC0415
 
     here = options.local_layers().settings()
-    with embedded_unless_named(here.broker, options.home):
+    with embedded_unless_named(here.broker, options.home, has_runs=True):
         broker = connect(here.broker, options.home)
         found = list(list_runs(broker, here.run.prefix, options.home))
         if not found:

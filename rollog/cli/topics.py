@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from rollog.cli.options import common_options, preflight_option, recorded_run_options
+from rollog.kernel.called import called_as
 from rollog.kernel.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -60,8 +63,9 @@ def create(options: RunRequest, if_missing: bool, preflight: bool) -> None:
         click.echo(f"run {manifest.run} exists already at {broker.address} with this configuration")
         return
     click.echo(f"created run {manifest.run} at {broker.address}; weights go to {manifest.weights_uri}")
+    program = called_as(sys.argv[0], Path.cwd())
     click.echo(
-        f"next: rollog dispatch | rollout | train | watch --run {manifest.run} --broker {broker.address}"
+        f"next: {program} dispatch | rollout | train | watch --run {manifest.run} --broker {broker.address}"
     )
 
 

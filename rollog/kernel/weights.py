@@ -61,15 +61,27 @@ class WeightsStore:
                 place = Path(self._root)
                 while not place.exists():
                     place = place.parent
-                with tempfile.TemporaryFile(dir=place):
-                    return
+                self._try_directory(place)
+                return
             self._fs.pipe_file(self._path(name), b"rollog")
             self._fs.rm_file(self._path(name))
+        except WeightsError:
+            raise
         except Exception as error:  # object stores raise errors of their own libraries
-            raise WeightsError(
-                f"the store {self.public_uri} cannot be written ({type(error).__name__}: {error}); check that it "
-                "exists, and that this user may write to it"
-            ) from error
+            raise self._unwritable(f"{type(error).__name__}: {error}") from error
+
+    def _try_directory(self, place: Path) -> None:
+        try:
+            with tempfile.TemporaryFile(dir=place):
+                pass
+        except OSError as error:  # its file is one that nobody knows
+            raise self._unwritable(error.strerror or type(error).__name__) from error
+
+    def _unwritable(self, reason: str) -> WeightsError:
+        return WeightsError(
+            f"the store {self.public_uri} cannot be written ({reason}); check that it exists, and that this user may "
+            "write to it"
+        )
 
     def publish(self, version: int, data: bytes | Path) -> WeightVersion:
         """Store one version; when this returns, the file is durable under its final name.

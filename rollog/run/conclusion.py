@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from rollog.kernel.addresses import public_address
 from rollog.kernel.broker.embedded_jars import kafka_version
+from rollog.kernel.called import called_as
 from rollog.kernel.errors import BrokerError
 from rollog.kernel.printable import printable
 from rollog.run.local_run import run_directory
@@ -35,7 +38,13 @@ def conclude(
     path = write_summary(summary, run_directory(settings, options.home))
     click.echo("\n".join(["", *map(printable, summary_lines(summary)), ""]))
     click.echo(f"all figures: {path}\nweights: {public_address(settings.weights.uri or '')}")
-    commands = next_commands(options, settings, has_model=view.version >= 0, is_over=view.is_closed)
+    commands = next_commands(
+        options,
+        settings,
+        has_model=view.version >= 0,
+        is_over=view.is_closed,
+        program=called_as(sys.argv[0], Path.cwd()),
+    )
     if commands:
         click.echo("\n".join(["next:", *commands]))
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rollog.kernel.broker.embedded import EmbeddedKafka
 from rollog.kernel.broker.kafka import KafkaBroker
-from rollog.kernel.errors import BrokerUnreachable
+from rollog.kernel.errors import BrokerUnreachable, ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -29,8 +29,8 @@ def connect(config: BrokerConfig, home: Path, *, wait_seconds: float = 0.0) -> K
     if address is None:
         # Not a fault of the settings: whoever starts roles starts this one again until there is one.
         raise BrokerUnreachable(
-            f"no broker is named and none runs in {data_directory(home)}; "
-            "name one with --broker HOST:PORT or start one with `rollog broker`"
+            f"no broker is named and none runs in {data_directory(home)}; name one with --broker HOST:PORT, start one "
+            f"with `rollog broker --home {home}`{_or_resume(home)}"
         )
     return KafkaBroker(
         address,
@@ -40,14 +40,31 @@ def connect(config: BrokerConfig, home: Path, *, wait_seconds: float = 0.0) -> K
     )
 
 
+def _or_resume(home: Path) -> str:
+    """What else helps where there are runs already, so that one of them can be meant."""
+    if not data_directory(home).is_dir():
+        return ""
+    return f", or go on with a run of it: `rollog resume RUN --home {home}`"
+
+
 @contextmanager
 def embedded_unless_named(
-    config: BrokerConfig, home: Path, tell: Callable[[str], None] = lambda _: None
+    config: BrokerConfig,
+    home: Path,
+    tell: Callable[[str], None] = lambda _: None,
+    *,
+    has_runs: bool = False,
 ) -> Iterator[EmbeddedKafka | None]:
     """An embedded broker for as long as the block lasts, unless one is named or runs already.
 
-    `tell` is told what its start does.
+    `tell` is told what its start does. With `has_runs` it is for runs that are there already: raises ConfigError where
+    the state directory holds no broker's data, and makes none.
     """
+    if has_runs and config.bootstrap_servers is None and not data_directory(home).is_dir():
+        found = (
+            f"no runs in the state directory {home}" if home.is_dir() else f"no state directory here ({home})"
+        )
+        raise ConfigError(f"{found}; name one with --home, or a broker with --broker HOST:PORT")
     if config.bootstrap_servers or EmbeddedKafka.running(data_directory(home)):
         yield None
         return

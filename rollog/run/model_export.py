@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING
 from consumers.evaluation import EvaluationTally
 from consumers.ledger import StoredLedger, folded
 from consumers.readable import read_readable
-from rollog.kernel.errors import ConfigError, LedgerError
+from producers.rollout.prompts import reward_prompt
+from rollog.kernel.errors import ConfigError, DataError, LedgerError
 from rollog.run.ledger_weights import LedgerWeights
-from rollog.run.model_card import ModelFacts, model_card
+from rollog.run.model_card import ModelFacts, example_lines, model_card
 from rollog.run.model_directory import (
     place_tokenizer,
     require_loadable,
@@ -34,11 +35,13 @@ from schemas import Disposition, Genesis, RolloutTask, Sample
 from trainer.recorded.history import read_notices
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from rollog.kernel.broker.ports import Broker
     from rollog.rules.ledger_state import LedgerState
     from rollog.run.recorded_run import RecordedRun
+    from rollog.settings.settings import Settings
+    from schemas import Prompt
 
 _num_compared_texts = 50
 
@@ -75,9 +78,10 @@ def export_model(
             require_loadable(partial, weights)
             num_tensors = write_weights(partial, weights)
         prompts = _some_prompts(run.broker, run.topics.tasks)
-        tokenizer_folder = place_tokenizer(partial, tokenizer, prompts)
+        texts = [prompt.text or prompt.messages_json or "" for prompt in prompts]
+        tokenizer_folder = place_tokenizer(partial, tokenizer, texts)
         write_generation_defaults(partial, model, settings.sampling_temperature)
-        card = model_card(facts, tokenizer_folder=tokenizer_folder)
+        card = model_card(facts, tokenizer_folder=tokenizer_folder, example=_example(run.settings, prompts))
         (partial / "README.md").write_text(card, encoding="utf-8")
         write_json(partial / "rollog.json", facts.as_json())
     return ExportedModel(
@@ -132,9 +136,18 @@ def _held_out(broker: Broker, topic: str, version: int) -> dict[str, float]:
     return {name: score.mean_reward for (name, at), score in tally.scores().items() if at == version}
 
 
-def _some_prompts(broker: Broker, topic: str) -> list[str]:
+def _some_prompts(broker: Broker, topic: str) -> list[Prompt]:
     tasks = islice(read_readable(broker, topic, RolloutTask, client_id="export-prompts"), _num_compared_texts)
-    return [task.prompt.text or task.prompt.messages_json or "" for _, task in tasks]
+    return [task.prompt for _, task in tasks]
+
+
+def _example(settings: Settings, prompts: Sequence[Prompt]) -> Sequence[str]:
+    """Lines of Python for the card; none where a prompt of the run cannot be read."""
+    try:
+        asked = [reward_prompt(prompt) for prompt in prompts]
+    except DataError:
+        return ()
+    return example_lines(asked, settings.sampling.max_tokens, settings.model.chat_template_kwargs or {})
 
 
 @contextmanager

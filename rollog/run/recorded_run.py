@@ -13,7 +13,7 @@ from rollog.kernel.broker.topics import RunTopics
 from rollog.kernel.errors import ConfigError
 from rollog.kernel.runs import find_run
 from rollog.kernel.weights import WeightsStore
-from rollog.run.connection import data_directory, embedded_unless_named
+from rollog.run.connection import embedded_unless_named
 from rollog.run.joining import find_run_of
 from rollog.run.manifest_check import checked_manifest
 from rollog.settings.scopes import local_keys
@@ -62,10 +62,7 @@ def open_run(request: RecordedRunRequest, choose: ChooseManifest = checked_manif
         yield _archived_run(request, request.archive, choose)
         return
     common = request.common
-    if not data_directory(common.home).is_dir():
-        yield _run_on_broker(request, choose)
-        return
-    with embedded_unless_named(common.local_layers().settings().broker, common.home):
+    with embedded_unless_named(common.local_layers().settings().broker, common.home, has_runs=True):
         yield _run_on_broker(request, choose)
 
 

@@ -35,18 +35,20 @@ def summary_lines(summary: Summary) -> list[str]:
     return [_headline(summary), *(f"  {name:{_width}}{said}" for name, said in rows.items() if said)]
 
 
-def next_commands(options: RunRequest, settings: Settings, *, has_model: bool, is_over: bool) -> list[str]:
-    """What can be done next, a command per line."""
+def next_commands(
+    options: RunRequest, settings: Settings, *, has_model: bool, is_over: bool, program: str = "rollog"
+) -> list[str]:
+    """What can be done next, a command per line; `program` is how a shell finds it."""
     where = where_options(options, settings)
     name = shlex.quote(settings.run_name)
     commands = {
-        f"rollog export {name} --model DIR{where}": "a model for transformers and vLLM",
-        f"rollog audit {name}{where}": "check that nothing was lost, or trained twice",
+        f"{program} export {name} --model DIR{where}": "a model for transformers and vLLM",
+        f"{program} audit {name}{where}": "check that nothing was lost, or trained twice",
     }
     if not has_model:
         commands = {}
     if not is_over:
-        commands = {f"rollog resume {name}{where}": "go on with the run", **commands}
+        commands = {f"{program} resume {name}{where}": "go on with the run", **commands}
     widest = max(map(len, commands), default=0)
     return [f"  {command:{widest}}  {purpose}" for command, purpose in commands.items()]
 

@@ -14,6 +14,7 @@ from rollog.kernel.errors import BrokerError, BrokerTimeout
 from rollog.kernel.logs import configure_logging, get_logger
 from rollog.run.display import display_for
 from rollog.run.view import RunFacts
+from schemas import RunRole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -30,6 +31,7 @@ log = get_logger("watch")
 
 tick_seconds = 0.25
 _read_seconds = 30.0
+_kinds = {RunRole.TRAINER: "train", RunRole.DISPATCHER: "dispatch"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +61,11 @@ def watcher_of(
     )
     with ExitStack() as open_parts:
         progress = open_parts.enter_context(
-            RunProgress(broker, RunTopics(settings.run.prefix, settings.run_name))
+            RunProgress(
+                broker,
+                RunTopics(settings.run.prefix, settings.run_name),
+                log_here=lambda role: _log_of(roles, role),
+            )
         )
         shown = open_parts.enter_context(
             display_for(facts, settings.evaluation.num_prompts, is_terminal=is_terminal)
@@ -67,6 +73,13 @@ def watcher_of(
             else display(facts)
         )
         yield Watcher(progress, shown, roles)
+
+
+def _log_of(roles: Sequence[SupervisedRole], wanted: RunRole) -> Path | None:
+    """The log of a role whose process lives here; None where none does."""
+    kind = _kinds[wanted]
+    living = (role for role in roles if role.child is not None and role.child.poll() is None)
+    return next((role.spec.log_path for role in living if role.spec.kind == kind), None)
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,13 +16,14 @@ from click.testing import CliRunner
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-from producers.engines.vllm import vllm_environment
+from producers.engines.vllm import installed_vllm, vllm_environment
 from rollog.cli.main import cli
 from rollog.demo.model import encode_words, model_config, new_model, save_tokenizer
 from rollog.kernel.archived_weights import archived_weights
 from rollog.kernel.broker.archive import ArchiveBroker
+from rollog.kernel.called import word_for
 from rollog.kernel.errors import DataError
-from rollog.run.model_card import ModelFacts, model_card
+from rollog.run.model_card import ModelFacts, example_lines, model_card, serving_command
 from rollog.run.model_directory import (
     copy_tokenizer,
     place_tokenizer,
@@ -87,12 +89,40 @@ def test_a_tokenizer_that_auto_classes_rebuild_is_written_where_they_leave_it_al
     # The recorded run's model is of type qwen2, whose tokenizer AutoTokenizer rebuilds beside a config.json.
     target = tmp_path / "model"
     result = exported(tmp_path, "--model", str(target))
-    assert f"serve it: vllm serve {target} --tokenizer {target}/tokenizer" in result.output
+    on_cpu = installed_vllm()[1]
+    program = Path(sys.executable) if on_cpu else Path(sys.executable).with_name("vllm")
+    served = serving_command(str(target), "tokenizer", on_cpu=on_cpu, program=word_for(program, Path.cwd()))
+    assert f"serve it: {served}\n" in result.output
     card = (target / "README.md").read_text()
     assert 'AutoTokenizer.from_pretrained("DIRECTORY/tokenizer")' in card
     assert "vllm serve DIRECTORY --tokenizer DIRECTORY/tokenizer" in card
+    assert "python -m vllm.entrypoints.openai.api_server --model DIRECTORY --tokenizer DIRECTORY/tok" in card
     assert AutoTokenizer.from_pretrained(target).encode("12 + 3 =") != encode_words("12 + 3 =")
     assert AutoTokenizer.from_pretrained(target / "tokenizer").encode("12 + 3 =") == encode_words("12 + 3 =")
+
+
+def test_the_example_of_the_card_answers_a_prompt_of_the_run(tmp_path: Path) -> None:
+    target = tmp_path / "model"
+    exported(tmp_path, "--model", str(target))
+    (example,) = re.findall(r"```python\n(.*?)```", (target / "README.md").read_text(), flags=re.DOTALL)
+    assert re.search(r"^prompt = '[\d ]+: \d+ ='$", example, flags=re.MULTILINE)
+    program = example.replace("DIRECTORY", str(target))
+    ended = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert ended.stdout.strip()
+
+
+def test_the_example_for_messages_uses_the_chat_template_as_the_run_did() -> None:
+    asked: list[str | list[dict[str, Any]]] = [
+        "a longer prompt " * 9,
+        [{"role": "user", "content": "hi\n```"}],
+    ]
+    lines = example_lines(asked, 7, {"enable_thinking": False})
+    assert lines[1] == "messages = [{'role': 'user', 'content': 'hi\\n```'}]"
+    assert "**{'enable_thinking': False}" in lines[2]
+    assert "max_new_tokens=7" in lines[4]
+    compile("\n".join(lines), "example", "exec")
+    assert all("\n" not in line for line in lines)
+    assert example_lines(["x" * 3000], 7, {}) == ()
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,8 @@ from click.testing import CliRunner
 from rollog.cli.main import cli
 from rollog.demo.word_models import save_word_tokenizer, special_tokens
 from rollog.kernel.errors import RollogError, exit_status
+from rollog.run.preflight.prompts import prompts
+from rollog.settings.sources import load_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,6 +47,10 @@ def forgets(prompt, response, *, answer, **fields):
 
 def demands(prompt, response, *, solution, **fields):
     return float(solution == response)
+
+
+def looks_up(prompt, response, **fields):
+    return float(fields["solution"] == response)
 
 
 def hides(prompt, response, **fields):
@@ -197,6 +203,10 @@ mistakes: dict[str, tuple[Callable[[Project], Any], tuple[str, ...]]] = {
         lambda p: p.set("data", prompt_field="question"),
         ("train.jsonl, line 1", "'question'", "data.prompt_field"),
     ),
+    "a misspelt column": (
+        lambda p: p.set("data", prompt_field="promt"),
+        ("data: train.jsonl, line 1", "'promt'", "did you mean 'prompt'?"),
+    ),
     "a missing column of ids": (
         lambda p: p.set("data", id_field="name"),
         ("train.jsonl, line 1", "'name'", "data.id_field"),
@@ -231,11 +241,16 @@ mistakes: dict[str, tuple[Callable[[Project], Any], tuple[str, ...]]] = {
     ),
     "a reward module that is not there": (
         lambda p: p.set("reward", function="my_reward:right"),
-        ("reward.function = 'my_reward:right'", "cannot be imported", "current directory"),
+        (
+            "reward.function = 'my_reward:right'",
+            "cannot be imported",
+            "current directory",
+            "did you mean 'my_rewards'?",
+        ),
     ),
     "a misspelt reward function": (
         lambda p: p.set("reward", function="my_rewards:rigth"),
-        ("reward.function = 'my_rewards:rigth'", "rigth", "module:function"),
+        ("reward.function = 'my_rewards:rigth'", "no 'rigth'", "did you mean 'right'?"),
     ),
     "a reward that is no function": (
         lambda p: p.set("reward", function="my_rewards:not_a_function"),
@@ -255,7 +270,11 @@ mistakes: dict[str, tuple[Callable[[Project], Any], tuple[str, ...]]] = {
     ),
     "a reward for a column that is missing": (
         lambda p: p.set("reward", function="my_rewards:demands"),
-        ("'my_rewards:demands'", "TypeError", "'solution'"),
+        ("'my_rewards:demands'", "TypeError", "'solution'", "the row has the fields answer, id"),
+    ),
+    "a reward that looks for a column that is missing": (
+        lambda p: p.set("reward", function="my_rewards:looks_up"),
+        ("'my_rewards:looks_up'", "KeyError", "'solution'", "the row has the fields answer, id"),
     ),
     "a store of an unknown kind": (
         lambda p: p.set("weights", uri="s4://bucket/weights"),
@@ -311,3 +330,46 @@ def test_a_mistake_is_refused_before_anything_is_created(project: Project, mista
     assert all(part in message for part in said), message
     assert not (project.place / "state" / "kafka").exists()
     assert children() <= before
+
+
+def test_words_that_the_tokenizer_lacks_are_warned_of(project: Project) -> None:
+    project.write_rows([*good_rows[:2], {"id": "b", "prompt": "what is love", "answer": 1}])
+    path = project.place / "run.toml"
+    path.write_text(project.file())
+
+    (finding,) = prompts(load_settings(path))
+
+    assert not finding.refuses
+    assert finding.what == "data.train"
+    assert str(finding.remedy).startswith("1 of the first 3 prompts hold unknown tokens, first in prompt b: ")
+
+
+def test_data_that_cannot_be_read_is_told_once(project: Project) -> None:
+    project.set("data", prompt_field="promt")
+
+    assert refused(project).count("line 1") == 1
+
+
+def test_a_state_directory_that_cannot_be_written_is_all_that_is_told(project: Project) -> None:
+    project.home = "/proc/state"
+
+    message = refused(project)
+
+    assert message.startswith("state directory: ")
+    assert "store" not in message
+    assert "/proc/tmp" not in message
+
+
+def test_a_store_that_cannot_be_written_is_told_without_the_name_of_the_trial(project: Project) -> None:
+    project.set("weights", uri="file:///proc/weights")
+
+    assert "/proc/tmp" not in refused(project)
+
+
+def test_a_state_directory_that_is_a_file_is_refused_with_a_remedy(project: Project) -> None:
+    (project.place / "state").touch()
+
+    result = CliRunner().invoke(cli, ["up", "--home", "state"])
+
+    assert result.exit_code == 2
+    assert "--home state is a file; name a directory" in " ".join(result.output.split())

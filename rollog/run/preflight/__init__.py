@@ -46,16 +46,32 @@ def look_at(settings: Settings, home: Path, *, limit_seconds: float = most_secon
         yield Finding(what="settings", found="refused", remedy=str(error))
         return
     deadline = time.monotonic() + limit_seconds
-    checks = [
-        _Check({"state directory": lambda: places.state_directory(home)}),
-        _Check({"weights store": lambda: places.weights_store(settings, home)}),
-        _Check({"room": lambda: room(settings, home)}),
-        # One after the other: transformers, which both need, cannot be imported by two threads at once.
-        _Check({"model": lambda: prompts.model(settings), "prompts": lambda: prompts.prompts(settings)}),
-        _Check({"reward function": lambda: rewards.one_call(settings)}),
-    ]
-    for check in checks:
-        yield from check.findings(max(0.0, deadline - time.monotonic()))
+    told = set[str | None]()
+    for check in [_Check(looks) for looks in _looks(settings, home)]:
+        for finding in check.findings(max(0.0, deadline - time.monotonic()), limit_seconds):
+            # Two looks may meet the same row of the data.
+            if not finding.refuses or finding.remedy not in told:
+                yield finding
+            told.add(finding.remedy)
+
+
+def _looks(settings: Settings, home: Path) -> Iterator[dict[str, Callable[[], list[Finding]]]]:
+    """What is looked at beside each other, and in each the looks that need the one before them."""
+    store = {"weights store": lambda: places.weights_store(settings, home)}
+    is_own_store = settings.weights.uri is not None
+    yield {
+        "state directory": lambda: places.state_directory(home),
+        **({} if is_own_store else store),
+        "room": lambda: room(settings, home),
+    }
+    if is_own_store:
+        yield store
+    # One after the other: transformers, which both need, cannot be imported by two threads at once.
+    yield {"model": lambda: prompts.model(settings), "data": lambda: prompts.prompts(settings)}
+    yield {
+        "data": lambda: prompts.first_row(settings),
+        "reward function": lambda: rewards.one_call(settings),
+    }
 
 
 class _Check:
@@ -68,13 +84,13 @@ class _Check:
         self._thread = Thread(target=self._run, name=f"preflight of {', '.join(looks)}", daemon=True)
         self._thread.start()
 
-    def findings(self, timeout_seconds: float) -> Iterator[Finding]:
-        """What was found. Raises what a look raised, unless it is an error of rollog."""
+    def findings(self, timeout_seconds: float, limit_seconds: float) -> Iterator[Finding]:
+        """What was found, `limit_seconds` after all looks began. Raises what a look raised but for rollog's errors."""
         self._thread.join(timeout_seconds)
         if self._failure is not None:
             raise self._failure
         for what in self._looks:
-            answers = self._answers.get(what, [_no_answer(what)])
+            answers = self._answers.get(what, [_no_answer(what, limit_seconds)])
             yield from answers
             if any(answer.refuses for answer in answers):
                 return  # what comes behind it would only say the same again
@@ -98,6 +114,9 @@ def _answer(what: str, look: Callable[[], list[Finding]]) -> list[Finding]:
         return [Finding(what=what, found="not looked at", remedy=remedy)]
 
 
-def _no_answer(what: str) -> Finding:
-    said = "there was no answer in time, so it was not looked at to the end"
+def _no_answer(what: str, limit_seconds: float) -> Finding:
+    said = (
+        f"there was no answer in {limit_seconds:g} s, as on a slow or busy machine, so the run begins without it; a "
+        "mistake in it ends a role of the run later, in whose log it stands"
+    )
     return Finding(what=what, found="no answer yet", remedy=said, is_needed=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from producers.dispatcher.dataset import load_prompts
@@ -50,7 +51,7 @@ def prompts(settings: Settings) -> list[Finding]:
     if settings.environment.name is not None:
         return first_text(settings, _renderer(settings))
     if settings.data.train is None:
-        return [Finding(what="prompts", found="the demo's, made here")]
+        return [Finding(what="data", found="the demo's, made here")]
     renderer = _renderer(settings)
     found = _dataset(settings, renderer, "data.train", settings.data.train, settings.data.train_split)
     if settings.data.held_out is not None:
@@ -58,6 +59,13 @@ def prompts(settings: Settings) -> list[Finding]:
             settings, renderer, "data.held_out", settings.data.held_out, settings.data.held_out_split
         )
     return found
+
+
+def first_row(settings: Settings) -> list[Finding]:
+    """Nothing, where the first training row holds a prompt. Raises DataError."""
+    if settings.data.train is not None:
+        first_rows(settings, 1)
+    return []
 
 
 def first_rows(settings: Settings, most_rows: int) -> list[Prompt]:
@@ -104,13 +112,34 @@ def _dataset(
     num_looked_at = min(len(rows), _most_rendered)
     if len(errors) == num_looked_at:
         raise DataError(f"{key} = {public_address(source)!r}: none of its prompts can be used: {errors[0]}")
+    remedies = []
     if errors:
-        remedy = (
+        remedies.append(
             f"{len(errors)} of the first {num_looked_at} prompts of {public_address(source)} cannot be used, so their "
             f"groups will be closed without being trained: {errors[0]}"
         )
-        return [Finding(what=key, found=found, remedy=remedy, is_needed=False)]
-    return [Finding(what=key, found=found)]
+    unknown = _with_unknown_tokens(renderer, rows[:_most_rendered])
+    if unknown:
+        remedies.append(
+            f"{len(unknown)} of the first {num_looked_at} prompts hold unknown tokens, first in prompt {unknown[0]}: "
+            "the model does not see the words that its tokenizer lacks; use words that it has, or the tokenizer that "
+            "belongs to the model (model.tokenizer)"
+        )
+    if not remedies:
+        return [Finding(what=key, found=found)]
+    return [Finding(what=key, found=found, remedy=remedy, is_needed=False) for remedy in remedies]
+
+
+def _with_unknown_tokens(renderer: PromptRenderer, rows: Sequence[Prompt]) -> list[str]:
+    """Ids of the prompts of which the tokenizer lacks a part; those that cannot be rendered are told elsewhere."""
+    if renderer.unknown_token_id is None:
+        return []
+    found = []
+    for row in rows:
+        with suppress(DataError):
+            if renderer.unknown_token_id in renderer.prompt_token_ids(row, max_tokens=0):
+                found.append(row.prompt_id)
+    return found
 
 
 def _refusals(renderer: PromptRenderer, rows: Sequence[Prompt], max_tokens: int) -> list[str]:

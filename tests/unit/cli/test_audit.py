@@ -14,7 +14,7 @@ from support.recorded_run import recorded_run, store_of
 from consumers.archive import WeightsChoice, export_archive
 from rollog.cli.audit import checked_head, tell
 from rollog.cli.main import cli
-from rollog.kernel.errors import BrokerUnreachable, ConfigError
+from rollog.kernel.errors import ConfigError
 from schemas import Disposition
 
 if TYPE_CHECKING:
@@ -124,5 +124,6 @@ def test_a_head_is_64_hexadecimal_digits() -> None:
 def test_without_a_broker_the_command_names_the_remedy(tmp_path: Path) -> None:
     result = CliRunner().invoke(cli, ["audit", "first", "--home", str(tmp_path)])
 
-    assert isinstance(result.exception, BrokerUnreachable)
-    assert "rollog broker" in str(result.exception)
+    assert isinstance(result.exception, ConfigError)
+    assert "no runs in the state directory" in str(result.exception)
+    assert "--broker HOST:PORT" in str(result.exception)

@@ -112,6 +112,27 @@ def test_a_role_without_any_broker_says_how_to_get_one(tmp_path: Path) -> None:
     assert "--broker HOST:PORT" in ended.stderr
 
 
+@pytest.mark.parametrize(
+    "words", [("runs",), ("audit", "first"), ("resume", "first"), ("runs", "delete", "first")]
+)
+def test_what_needs_a_run_makes_no_state_directory(words: tuple[str, ...], tmp_path: Path) -> None:
+    ended = rollog(*words, cwd=tmp_path)
+
+    assert ended.returncode == 2
+    assert "no state directory here (.rollog); name one with --home" in ended.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_watching_without_a_broker_says_what_starts_one(tmp_path: Path) -> None:
+    (tmp_path / "state" / "kafka").mkdir(parents=True)
+
+    ended = rollog("watch", "--run", "first", "--home", "state", cwd=tmp_path)
+
+    assert ended.returncode == 1
+    assert "`rollog broker --home state`" in ended.stderr
+    assert "`rollog resume RUN --home state`" in ended.stderr
+
+
 def test_the_state_directory_may_come_from_the_environment(tmp_path: Path) -> None:
     ended = rollog("train", "--run", "first", environment={"ROLLOG_HOME": str(tmp_path / "state")})
 

@@ -364,6 +364,8 @@ def test_the_commands_that_go_on_from_a_run_find_it(tmp_path: Path) -> None:
         "  rollog export calm-otter --model DIR  a model for transformers and vLLM",
         "  rollog audit calm-otter               check that nothing was lost, or trained twice",
     ]
+    export, _ = next_commands(usual, settings, has_model=True, is_over=True, program=".venv/bin/rollog")
+    assert export.startswith("  .venv/bin/rollog export calm-otter --model DIR")
     (resume,) = next_commands(elsewhere, settings, has_model=False, is_over=False)
     assert resume.startswith(
         f"  rollog resume calm-otter --home '{tmp_path}/a b' --broker kafka-1:9092  go on"

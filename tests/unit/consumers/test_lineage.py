@@ -17,9 +17,11 @@ from support.simulated_run import Plan
 from consumers.archive import WeightsChoice, export_archive
 from consumers.ledger import read_ledger
 from consumers.lineage import Lineage
+from consumers.reason_words import reason_in_words
 from rollog.cli.main import cli
 from rollog.kernel.broker.ports import TopicPartition
 from rollog.kernel.errors import ConfigError
+from rollog.rules.reasons import named_reasons
 from schemas import Disposition, Kind, Prompt, RolloutTask, Sample, Verdict, sample_id
 from schemas.codec import decode, decode_as, encode
 from schemas.headers import headers_of
@@ -93,9 +95,50 @@ def test_the_prompt_of_a_training_sample_is_not_that_of_an_evaluation_with_its_i
     sample = replace(a_sample(0, 0), sample_id=verdict.sample_id, task_id="e", kind=Kind.EVALUATION)
     run.hand.send(run.topics.tasks, 0, encode(other), headers=headers_of(other))
     run.hand.send(run.topics.evaluations, 0, encode(sample), headers=headers_of(sample))
-    answer = Lineage(run.broker, run.topics).sample(verdict.sample_id)
+    traces = Lineage(run.broker, run.topics)
+    answer = traces.sample(verdict.sample_id)
     assert answer["prompt"] == before
-    assert [task["kind"] for task in answer["tasks"]] == ["training", "evaluation"]
+    assert [task["kind"] for task in answer["tasks"]] == ["training"]
+    assert [record["kind"] for record in answer["records"]] == ["training"]
+    assert {attempt["disposition"] for attempt in answer["attempts"]} == {"trained"}
+    num_others = answer["other_kinds"]["evaluation"]
+    asked = traces.sample(verdict.sample_id, Kind.EVALUATION)
+    assert len(asked["records"]) == num_others
+    assert asked["other_kinds"] == {"training": 1}
+    assert {record["kind"] for record in asked["records"]} == {"evaluation"}
+    assert all(record["disposition"] is None for record in asked["records"])
+
+
+def test_an_id_that_only_evaluations_have_leads_to_them(run: SimulatedRun) -> None:
+    sample = replace(a_sample(90, 0), sample_id="g90.r0.a0", kind=Kind.EVALUATION)
+    run.hand.send(run.topics.evaluations, 0, encode(sample), headers=headers_of(sample))
+    traces = Lineage(run.broker, run.topics)
+    answer = traces.sample("g90.r0.a0")
+    assert (answer["kind"], answer["other_kinds"]) == ("evaluation", {})
+    with pytest.raises(ConfigError, match=r"no training sample 'g90\.r0\.a0'; 1 of the other kind"):
+        traces.sample("g90.r0.a0", Kind.TRAINING)
+
+
+def test_the_samples_of_a_disposition_are_listed_with_prompt_and_reason(run: SimulatedRun) -> None:
+    answer = Lineage(run.broker, run.topics).disposition(Disposition.FAILED)
+    judged = [verdict for _, verdict in verdicts(run, Disposition.FAILED)]
+    assert [each["sample_id"] for each in answer["samples"]] == [each.sample_id for each in judged][:50]
+    assert {each["prompt_id"] for each in answer["samples"]} == {"1"}
+    assert {each["why"] for each in answer["samples"]} == {"its rollout failed; the record says how"}
+    assert (answer["num_samples"], answer["num_more"]) == (len(judged), max(0, len(judged) - 50))
+
+
+def test_of_many_samples_of_a_disposition_the_first_are_listed_and_the_rest_counted() -> None:
+    with recorded_run(Plan(num_steps=12, group_size=8)) as run:
+        answer = Lineage(run.broker, run.topics).disposition(Disposition.TRAINED)
+        assert len(answer["samples"]) == 50
+        assert answer["num_more"] == len(verdicts(run, Disposition.TRAINED)) - 50 > 0
+
+
+def test_every_reason_that_rules_give_has_words() -> None:
+    assert all(reason_in_words(Disposition.FILTERED, reason) for reason in named_reasons)
+    assert reason_in_words(Disposition.DEAD, "drawn with seed 7") is None
+    assert reason_in_words(Disposition.TRAINED, "") is None
 
 
 def tasks_of(run: SimulatedRun) -> list[tuple[Record, RolloutTask]]:
@@ -184,6 +227,7 @@ def test_the_command_reads_an_archive_as_text_and_as_json(run: SimulatedRun, tmp
         (("--step", "1"), traces.step(1)),
         (("--version", "3"), traces.version(3)),
         (("--prompt", "1"), traces.prompt("1")),
+        (("--disposition", "failed"), traces.disposition(Disposition.FAILED)),
     ]
     for words, expected in asked:
         assert json.loads(lineage(*words, "--json").output) == expected
@@ -191,4 +235,6 @@ def test_the_command_reads_an_archive_as_text_and_as_json(run: SimulatedRun, tmp
         assert text.exit_code == 0
         assert words[1] in text.output
     assert isinstance(lineage().exception, ConfigError)
+    assert isinstance(lineage("--step", "1", "--kind", "training").exception, ConfigError)
+    assert "there are dead, failed" in str(lineage("--disposition", "filtred").exception)
     assert isinstance(lineage("--step", "1", "--prompt", "1").exception, ConfigError)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from support.builders import LedgerBuilder
@@ -85,6 +86,22 @@ def test_a_run_of_which_no_role_was_ever_heard_says_so() -> None:
     watched = Watched()
     assert watched.after(30).standing_still == ""
     assert watched.after(1).standing_still.startswith("no trainer was heard in 31 s; ")
+
+
+def test_a_role_that_was_started_here_and_is_not_heard_yet_is_loading() -> None:
+    watched = Watched()
+    watched.progress = RunProgress(
+        watched.run.broker,
+        topics,
+        clock=lambda: watched.now,
+        log_here=lambda role: Path("logs/train.log") if role is RunRole.TRAINER else None,
+    )
+    loading = "the trainer is still loading after 31 s; its log is logs/train.log"
+    assert watched.after(31, dispatcher()).standing_still == loading
+    assert "still loading after 61 s" in watched.after(30, dispatcher()).standing_still
+    assert watched.after(1, trainer(phase="loading the model"), dispatcher()).standing_still.endswith(
+        "the trainer is loading the model"
+    )
 
 
 def test_a_role_that_starts_says_its_phase_and_one_that_left_is_not_shown() -> None:
