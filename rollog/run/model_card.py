@@ -75,6 +75,7 @@ def example_lines(
     shortest = min(prompts, key=lambda prompt: len(repr(prompt)), default=None)
     if shortest is None or len(repr(shortest)) > _most_example_characters:
         return ()
+    asked: tuple[str, ...]
     if isinstance(shortest, str):
         asked = (f"prompt = {shortest!r}", 'tokens = tokenizer(prompt, return_tensors="pt")["input_ids"]')
     else:

@@ -46,13 +46,13 @@ def look_at(settings: Settings, home: Path, *, limit_seconds: float = most_secon
         yield Finding(what="settings", found="refused", remedy=str(error))
         return
     deadline = time.monotonic() + limit_seconds
-    told = set[str | None]()
+    told = set[Finding]()
     for check in [_Check(looks) for looks in _looks(settings, home)]:
         for finding in check.findings(max(0.0, deadline - time.monotonic()), limit_seconds):
             # Two looks may meet the same row of the data.
-            if not finding.refuses or finding.remedy not in told:
+            if finding not in told:
                 yield finding
-            told.add(finding.remedy)
+            told.add(finding)
 
 
 def _looks(settings: Settings, home: Path) -> Iterator[dict[str, Callable[[], list[Finding]]]]:
