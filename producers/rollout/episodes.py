@@ -2,8 +2,8 @@
 
     seed --reset--> opening --> engine --turn--> environment --answer--> engine --turn--> ... --> over --> sample
 
-Text of the environment is context: it is tokenised alone, stands between the turns, and is never trained. Turns are
-extended by ids and not rendered again. Many episodes of a worker are under way at once; one that waits for its
+Text of the environment is context: it stands between the turns (`producers.rollout.speech`) and is never trained. Turns
+are extended by ids and not rendered again. Many episodes of a worker are under way at once; one that waits for its
 environment has nothing in the engine, so reloads do not wait for it.
 """
 
@@ -29,15 +29,15 @@ from rollog.rules.seeds import derived_seed
 from schemas import FinishReason, Timings
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Callable, Coroutine
 
     from producers.environments.names import EnvironmentSpec
     from producers.environments.pool import EnvironmentPool, EpisodeHandle
-    from producers.environments.ports import Observation
     from producers.rollout.engine_calls import EngineCalls
     from producers.rollout.outcomes import Replica
     from producers.rollout.prompts import PromptRenderer
     from producers.rollout.resumption import ResumableResponse
+    from producers.rollout.speech import Speech
     from schemas import Sample
 
 _budget_ended = (BudgetSpent, CallsInFlight, Overlong)
@@ -65,6 +65,8 @@ class Episodes:
 
     pool: EnvironmentPool
     settings: EpisodeSettings
+    speech: Callable[[], Speech]
+    """Begins what policy and environment say to each other in one episode."""
 
 
 @dataclass(slots=True, eq=False)
@@ -97,6 +99,7 @@ class EpisodeMaker:
         self._renderer = renderer
         self._pool = episodes.pool
         self._settings = episodes.settings
+        self._speech = episodes.speech
         self._waiting: dict[str, asyncio.Task[Any]] = {}
 
     async def generate(self, replica: Replica) -> Response | Sample:
@@ -151,20 +154,25 @@ class EpisodeMaker:
         """Let policy and environment take turns until one of them, or a budget, ends it."""
         observation = await self._wait_for(replica, episode.reset())
         _require_one_seat(episode)
-        played.input_ids = self._renderer.environment_ids(observation.text, begins=True)
+        speech = self._speech()
+        played.input_ids = speech.opening(observation.text)
         while not played.is_over:
-            action = await self._turn(replica, played)
-            if action is None:
+            turn = await self._turn(replica, played)
+            if turn is None:
                 played.is_over = played.is_truncated = True
                 return
+            action = self._renderer.text(turn)
             result = await self._wait_for(replica, episode.step(action))
             played.rewards.append(result.reward)
             played.is_over, played.is_truncated = result.is_over, result.truncated
             if not result.is_over:
-                self._answer(played, result.observation)
+                played.input_ids = speech.reply(played.input_ids, turn, action, result.observation.text)
 
-    async def _turn(self, replica: Replica, played: _Played) -> str | None:
-        """What the policy says next; None where no budget is left. Raises _Interrupted, SessionFailed, EngineError."""
+    async def _turn(self, replica: Replica, played: _Played) -> list[int] | None:
+        """The policy's next tokens; None where no budget is left. Raises _Interrupted, SessionFailed, EngineError."""
+        # Between this look and the call in the engine nothing is awaited, so an interruption finds one or the other.
+        if self._calls.ending_of(replica) is not None:
+            raise _Interrupted
         try:
             call = played.session.ask(len(played.input_ids))
         except _budget_ended:
@@ -187,8 +195,8 @@ class EpisodeMaker:
         played.session.record(played.input_ids, generation, call=call)
         played.response = None
         played.num_recorded_tokens += len(generation.token_ids)
-        played.input_ids = [*played.input_ids, *generation.token_ids.tolist()]
-        return self._renderer.text(generation.token_ids.tolist())
+        token_ids: list[int] = generation.token_ids.tolist()
+        return token_ids
 
     def _request(self, replica: Replica, played: _Played, max_tokens: int) -> GenerationRequest:
         sampling, number = replica.task.sampling, played.session.num_turns
@@ -199,15 +207,6 @@ class EpisodeMaker:
             seed=derived_seed(replica.seed, number),
             stop=StopTexts(sampling.stop, self._renderer.raw_text) if sampling.stop else None,
         )
-
-    def _answer(self, played: _Played, observation: Observation) -> None:
-        context = self._renderer.environment_ids(observation.text, begins=False)
-        if not context:
-            raise EnvironmentFailed(
-                f"the environment's answer {observation.text!r} has no token: two turns cannot follow each other; "
-                "let it answer with some text"
-            )
-        played.input_ids = [*played.input_ids, *context]
 
     def _response(self, replica: Replica, played: _Played) -> Response:
         rows = played.session.recording(lambda _: "").rows

@@ -106,21 +106,6 @@ class PromptRenderer:
             )
         return token_ids
 
-    def environment_ids(self, text: str, *, begins: bool) -> list[int]:
-        """What an environment says, tokenised alone: text that looks like a special token is text.
-
-        Where it begins an episode, the tokenizer's own first tokens stand before it.
-        """
-        tokenizer = self._tokenizer
-        plain = list(tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True))
-        # A tokenizer of whole words has its special tokens among its words, and finds them all the same.
-        forbidden = {*getattr(tokenizer, "all_special_ids", ())} - {getattr(tokenizer, "unk_token_id", None)}
-        allowed = [token_id for token_id in plain if token_id not in forbidden]
-        if not begins:
-            return allowed
-        marked = list(tokenizer.encode(text, add_special_tokens=True, split_special_tokens=True))
-        return [*marked[: len(marked) - len(plain)], *allowed]
-
     @property
     def unknown_token_id(self) -> int | None:
         """The token that stands for what the tokenizer has none for; None where it has no such token.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from producers.engines.choice import make_engine
 from producers.environments.choice import environment_limits, environment_spec
@@ -14,6 +14,7 @@ from producers.rewards.episodes import EpisodeRewards
 from producers.rewards.shuffled import ShuffledRewards
 from producers.rollout.episodes import Episodes, EpisodeSettings
 from producers.rollout.prompts import ByteTokenizer, PromptRenderer, load_tokenizer
+from producers.rollout.speech import speech_of
 from producers.rollout.worker import WorkerParts, open_worker
 from rollog.kernel.errors import ConfigError
 from rollog.kernel.logs import get_logger
@@ -44,16 +45,17 @@ def run_rollout(settings: RolloutSettings, broker: Broker, metrics: Metrics, sto
 def make_parts(settings: RolloutSettings, broker: Broker, metrics: Metrics, worker_id: str) -> WorkerParts:
     """Engine, tokenizer, rewards and weights store as configured; nothing is started."""
     rewards = _rewards(settings)
+    tokenizer = _tokenizer(settings)
     shuffled = settings.reward.control == "shuffled"
     return WorkerParts(
         broker=broker,
         engine=make_engine(settings.model, settings.rollout, settings.seed, settings.home),
-        renderer=_renderer(settings),
+        renderer=_renderer(settings, tokenizer),
         training_rewards=ShuffledRewards(rewards, seed=f"{settings.seed}/{worker_id}")
         if shuffled
         else rewards,
         evaluation_rewards=rewards,
-        episodes=_episodes(settings),
+        episodes=_episodes(settings, tokenizer),
         store=WeightsStore(settings.weights_uri),
         metrics=metrics,
     )
@@ -67,7 +69,7 @@ def _rewards(settings: RolloutSettings) -> Rewards:
     return make_rewards(settings.reward.function, settings.reward)
 
 
-def _episodes(settings: RolloutSettings) -> Episodes | None:
+def _episodes(settings: RolloutSettings, tokenizer: Any) -> Episodes | None:
     config = settings.environment
     if config.name is None:
         return None
@@ -78,6 +80,12 @@ def _episodes(settings: RolloutSettings) -> Episodes | None:
             max_turns=config.max_turns,
             with_turn_rewards=config.turn_rewards,
         ),
+        speech=speech_of(
+            tokenizer,
+            config.format,
+            system_prompt=config.system_prompt,
+            chat_template_kwargs=settings.model.chat_template_kwargs,
+        ),
     )
 
 
@@ -86,10 +94,13 @@ async def _run(settings: RolloutSettings, parts: WorkerParts, worker_id: str, st
         await worker.run()
 
 
-def _renderer(settings: RolloutSettings) -> PromptRenderer:
+def _tokenizer(settings: RolloutSettings) -> Any:
+    name = settings.model.tokenizer or settings.model.path
+    return ByteTokenizer() if name is None else load_tokenizer(name)
+
+
+def _renderer(settings: RolloutSettings, tokenizer: Any) -> PromptRenderer:
     model = settings.model
-    name = model.tokenizer or model.path
-    tokenizer = ByteTokenizer() if name is None else load_tokenizer(name)
     return PromptRenderer(
         tokenizer,
         max_context_tokens=model.max_context_tokens,

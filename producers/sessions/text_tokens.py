@@ -32,6 +32,7 @@ class TextTokens:
         added = getattr(tokenizer, "added_tokens_decoder", {})
         self._ids = {str(token.content): int(at) for at, token in added.items() if token.special}
         self.special_ids = frozenset(self._ids.values())
+        self._forged = self.special_ids - {getattr(tokenizer, "unk_token_id", None)}
         # The longest first, so that a token whose text begins with another's is found whole.
         self._texts = [*sorted(self._ids, key=len, reverse=True), *_marks]
         self._any_text = re.compile("|".join(map(re.escape, self._texts)))
@@ -83,7 +84,9 @@ class TextTokens:
     def _plain_ids(self, text: str) -> list[int]:
         if not text:
             return []
-        return list(self._tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True))
+        encoded = self._tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
+        # A tokenizer of whole words has its special tokens among its words, and finds them whatever it is told.
+        return [token_id for token_id in encoded if token_id not in self._forged]
 
     def _hide_text(self, text: str) -> str:
         hidden = self._any_text.sub(lambda found: f"{_begin}{self._texts.index(found[0])}{_end}", text)

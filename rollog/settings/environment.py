@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -19,6 +19,11 @@ class EnvironmentConfig(Section):
     responses to the prompts of `data`."""
     parameters: Annotated[_Parameters, FIXED] = Field(default_factory=dict)
     """What the environment is made with, by name."""
+    format: Annotated[Literal["auto", "chat", "text"], FIXED] = "auto"
+    """How both speak: `chat` as messages of user (the environment) and assistant in the model's chat template, `text`
+    as plain text behind each other. `auto` is `chat` where the tokenizer has a template."""
+    system_prompt: Annotated[Annotated[str, Field(min_length=1)] | None, FIXED] = None
+    """System message before the first text, for `chat`."""
     max_turns: Annotated[int, Field(ge=1), FIXED] = 16
     """Most turns of the policy in an episode; the environment's own bound counts, too. `sampling.max_tokens` bounds
     each turn, `model.max_context_tokens` the whole."""

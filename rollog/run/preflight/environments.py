@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from producers.environments.choice import environment_limits, environment_spec
 from producers.environments.pool import EnvironmentPool
+from producers.rollout.speech import speech_of
 from rollog.kernel.errors import DataError, EnvironmentFailed
 from rollog.run.finding import Finding
 
 if TYPE_CHECKING:
-    from producers.rollout.prompts import PromptRenderer
     from rollog.settings.environment import EnvironmentConfig
     from rollog.settings.settings import Settings
 
 _most_shown = 60
 
 
-def first_text(settings: Settings, renderer: PromptRenderer | None) -> list[Finding]:
-    """One episode begun in a process as a worker has them; no renderer for a model that is made later.
+def first_text(settings: Settings, tokenizer: Any) -> list[Finding]:
+    """One episode begun in a process as a worker has them; the tokenizer is None for a model that is made later.
 
     Raises DataError.
     """
@@ -30,9 +30,15 @@ def first_text(settings: Settings, renderer: PromptRenderer | None) -> list[Find
         raise DataError(f"environment.name = {config.name!r} does not begin with seed 0: {error}") from error
     shown = text if len(text) <= _most_shown else f"{text[:_most_shown]}..."
     found = f"{config.name} begins with {shown!r}"
-    if renderer is None:
+    if tokenizer is None:
         return [Finding(what="environment", found=found)]
-    num_tokens = len(renderer.environment_ids(text, begins=True))
+    speech = speech_of(
+        tokenizer,
+        config.format,
+        system_prompt=config.system_prompt,
+        chat_template_kwargs=settings.model.chat_template_kwargs,
+    )
+    num_tokens = len(speech().opening(text))
     room = settings.model.max_context_tokens
     if num_tokens + settings.sampling.max_tokens > room:
         raise DataError(

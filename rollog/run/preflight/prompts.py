@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from producers.dispatcher.dataset import load_prompts
 from producers.engines.choice import kv_cache_of
 from producers.engines.model_fit import check_model, fetch_config
-from producers.rollout.prompts import ByteTokenizer, PromptRenderer, load_tokenizer
+from producers.rollout.prompts import PromptRenderer, load_tokenizer
 from rollog.kernel.addresses import public_address
 from rollog.kernel.errors import DataError
 from rollog.run.finding import Finding
@@ -49,7 +49,7 @@ def _kv_cache(settings: Settings) -> list[Finding]:
 def prompts(settings: Settings) -> list[Finding]:
     """The first rows of both datasets, and their prompts through tokenizer and chat template. Raises DataError."""
     if settings.environment.name is not None:
-        return first_text(settings, _renderer(settings))
+        return first_text(settings, _tokenizer(settings))
     if settings.data.train is None:
         return [Finding(what="data", found="the demo's, made here")]
     renderer = _renderer(settings)
@@ -85,16 +85,21 @@ def _rows(settings: Settings, source: str, split: str, most_rows: int) -> list[P
     )
 
 
-def _renderer(settings: Settings) -> PromptRenderer | None:
+def _tokenizer(settings: Settings) -> Any:
     """None for the demo's model, which is made later."""
     name = settings.model.tokenizer or settings.model.path
     if name is None:
         return None
-    if settings.rollout.engine == "simulated" and settings.model.path is None:
-        return PromptRenderer(ByteTokenizer(), max_context_tokens=settings.model.max_context_tokens)
     fetch_config(name)
+    return load_tokenizer(name)
+
+
+def _renderer(settings: Settings) -> PromptRenderer | None:
+    tokenizer = _tokenizer(settings)
+    if tokenizer is None:
+        return None
     return PromptRenderer(
-        load_tokenizer(name),
+        tokenizer,
         max_context_tokens=settings.model.max_context_tokens,
         chat_template_kwargs=settings.model.chat_template_kwargs,
     )

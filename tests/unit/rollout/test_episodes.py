@@ -17,6 +17,7 @@ from producers.environments.process import EnvironmentLimits
 from producers.rewards.episodes import EpisodeRewards
 from producers.rollout.episodes import Episodes, EpisodeSettings
 from producers.rollout.prompts import ByteTokenizer
+from producers.rollout.speech import TextSpeech
 from rollog.kernel.broker.memory import MemoryBroker
 from rollog.kernel.broker.topics import RunTopics
 from schemas import (
@@ -61,6 +62,7 @@ def episodes(
             max_turns=max_turns,
             with_turn_rewards=with_turn_rewards,
         ),
+        speech=lambda: TextSpeech(ByteTokenizer()),
     )
 
 
