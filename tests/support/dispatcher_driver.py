@@ -12,6 +12,7 @@ from rollog.kernel.broker.reading import read_to_end
 from rollog.kernel.broker.topics import RunTopics, ensure_topics, topic_specs
 from rollog.kernel.metrics import Metrics
 from rollog.rules.alpha_control import alpha_of_step
+from rollog.settings.environment import EnvironmentConfig
 from rollog.settings.generation import (
     DataConfig,
     DispatchConfig,
@@ -48,6 +49,7 @@ def dispatcher_settings(**sections: Any) -> DispatcherSettings:
         "sampling": SamplingConfig(),
         "evaluation": EvaluationConfig(every_steps=0, sampled=False),
         "reward": RewardConfig(function="rewards:score"),
+        "environment": EnvironmentConfig(),
         "dispatch": DispatchConfig(prefetch_tasks=0, lease_seconds=3.0),
     }
     return DispatcherSettings(**(values | sections))

@@ -24,6 +24,8 @@ def test_an_example_names_only_keys_and_files_that_exist(path: Path, monkeypatch
     monkeypatch.chdir(root)
     settings = load_settings(path)
     check_files(settings)
+    if settings.environment.name is not None:
+        return
     assert settings.reward.function is not None
     assert callable(load_reward_function(settings.reward.function))
 
