@@ -1,0 +1,59 @@
+"""Episodes of several turns through the whole loop: real broker, transformers, DeepSpeed, environments in processes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from support.threaded_run import small_settings, whole_run
+
+from consumers.audit.auditor import audit_run
+from rollog.kernel.weights import WeightsStore
+from schemas import Disposition, Status, Step, num_turns
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rollog.kernel.broker.kafka import KafkaBroker
+    from rollog.kernel.broker.topics import RunTopics
+
+pytestmark = [pytest.mark.broker, pytest.mark.engine]
+
+
+@pytest.mark.parametrize("mode", ["keep", "drain", "abort"])
+def test_episodes_are_played_trained_and_audited_whatever_a_reload_does(
+    kafka_broker: KafkaBroker, run_topics: RunTopics, tmp_path: Path, mode: str
+) -> None:
+    settings = small_settings(
+        tmp_path,
+        run_topics.run,
+        run={"num_steps": 3},
+        freshness={"alpha": 2.0},
+        data={"train": None},
+        reward={"function": None},
+        environment={
+            "name": "support.episodes_for_tests:Turns",
+            "parameters": {"num_turns": 3},
+            "turn_rewards": True,
+            "num_train": 20,
+            "num_held_out": 4,
+            "num_processes": 1,
+        },
+        groups={"groups_per_batch": 2, "group_size": 4, "filter_zero_signal": False},
+        rollout={"engine": "transformers", "capacity": 8, "reload": mode},
+    )
+    with whole_run(kafka_broker, tmp_path, settings) as run:
+        run.dispatcher()
+        run.trainer()
+        run.worker()
+        ledger = run.wait_until_closed()
+        finished = [sample for sample in run.read_samples() if sample.status is Status.FINISHED]
+    report = audit_run(run.broker, run.topics, WeightsStore(run.manifest.weights_uri))
+    assert report.is_clean, "\n".join(report.lines())
+    verdicts = [verdict.disposition for record in ledger for verdict in record.verdicts]
+    assert verdicts.count(Disposition.TRAINED) == 3 * 2 * 4
+    assert all(num_turns(sample.loss_mask) == len(sample.turn_rewards) == 3 for sample in finished)
+    assert all(not sample.behaviour_logprobs[sample.loss_mask == 0].any() for sample in finished)
+    steps = [record.body for record in ledger if isinstance(record.body, Step)]
+    # What the trainer computes for the sampled tokens is what the engine said, turn by turn.
+    assert all(0.99 < step.statistics["first_effective_sample_size"] <= 1 + 1e-6 for step in steps[:1])
