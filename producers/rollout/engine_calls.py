@@ -1,7 +1,10 @@
 """Responses of the engine for running rollouts: each may be suspended, resumed and interrupted from outside.
 
 A rollout has one call in the engine at a time; a rollout of several turns makes one after another. A suspended call
-returns what it has, and is asked for the rest when the engine serves again.
+returns what it has, and is asked for the rest when the engine serves again. While weights are being loaded, and after a
+load that failed, new calls are held: an engine without weights would refuse them.
+
+    hold ──> calls in the engine stay there, paused by the engine; new ones wait here ──go_on──> all go on
 """
 
 from __future__ import annotations
@@ -40,6 +43,7 @@ class EngineCalls:
         self._engine = engine
         self._in_flight: dict[str, _InFlight] = {}
         self._on_resumed = on_resumed
+        self._is_held = False
 
     @property
     def max_context_tokens(self) -> int:
@@ -54,10 +58,10 @@ class EngineCalls:
         """Generate `response` to its end, or to the end that the session has set. Raises EngineError, EngineDied."""
         in_flight = self._in_flight[replica.request_id] = _InFlight(replica.request_id)
         try:
+            if self._is_held and not await self._may_go_on(replica, in_flight):
+                return
             while await self._generate_part(in_flight, response):
-                while not in_flight.may_go_on.is_set():
-                    await in_flight.may_go_on.wait()
-                if self.ending_of(replica) is not None:
+                if not await self._may_go_on(replica, in_flight):
                     return
                 in_flight.is_suspended = False
                 self._on_resumed()
@@ -90,10 +94,21 @@ class EngineCalls:
             in_flight.may_go_on.clear()
             await self._engine.abort(in_flight.request_id)
 
+    def hold(self) -> None:
+        """Keep new calls from the engine until `go_on`."""
+        self._is_held = True
+
     def go_on(self) -> None:
-        """Hand every suspended call to the engine again, which serves a version."""
+        """Hand every suspended and every held call to the engine, which serves a version."""
+        self._is_held = False
         for in_flight in self._in_flight.values():
             in_flight.may_go_on.set()
+
+    async def _may_go_on(self, replica: Replica, in_flight: _InFlight) -> bool:
+        """Wait for `go_on`, or for an end that the session sets: then false."""
+        while not in_flight.may_go_on.is_set():
+            await in_flight.may_go_on.wait()
+        return self.ending_of(replica) is None
 
     async def _generate_part(self, in_flight: _InFlight, response: ResumableResponse) -> bool:
         """Whether the part was cut off by a suspension, and more is to come."""

@@ -84,6 +84,7 @@ class Reloader:
         """
         notice = swap.notice
         self.report.engine_pauses()
+        self.calls.hold()
         try:
             await self._suspend(swap.suspended)
             await self.engine.pause()
@@ -109,6 +110,7 @@ class Reloader:
     async def _pause(self) -> None:
         # Weights that may be half overwritten must not make another token.
         self.report.engine_pauses()
+        self.calls.hold()
         await self.engine.pause()
 
     async def _fail(self, notice: WeightVersion, error: Exception) -> None:

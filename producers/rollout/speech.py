@@ -47,9 +47,11 @@ class TextSpeech:
 
     def opening(self, text: str) -> list[int]:
         """The tokenizer's own first tokens, and the text."""
-        plain = self._tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
-        marked = self._tokenizer.encode(text, add_special_tokens=True, split_special_tokens=True)
-        return [*marked[: len(marked) - len(plain)], *self._ids(text)]
+        plain = list(self._tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True))
+        marked = list(self._tokenizer.encode(text, add_special_tokens=True, split_special_tokens=True))
+        starts = range(len(marked) - len(plain) + 1)
+        first = next((start for start in starts if marked[start : start + len(plain)] == plain), 0)
+        return [*marked[:first], *self._ids(text)]
 
     def reply(self, input_ids: Sequence[int], turn_ids: Sequence[int], said: str, text: str) -> list[int]:
         """What is there, and the text."""

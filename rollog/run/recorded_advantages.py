@@ -31,7 +31,7 @@ class RecordedAdvantages:
     ) -> Sequence[Sequence[float | None]]:
         """One advantage per sample of each group; `changes` are the ledger's up to the revision of the step."""
         settings = settings_in_force(self._settings, changes)
-        algorithm = settings.algorithm.with_budget(settings.sampling.max_tokens)
+        algorithm = settings.algorithm.with_budget(settings.response_budget)
         of_reference = algorithm.needs_reference and algorithm.kl_in == "reward"
         if of_reference or algorithm.needs_values:
             return [[None] * len(group) for group in groups]

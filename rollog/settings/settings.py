@@ -80,6 +80,13 @@ class Settings(Section):
             raise ConfigError("run.name is missing: name the run with --run NAME")
         return self.run.name
 
+    @property
+    def response_budget(self) -> int:
+        """Most tokens that the policy makes in one rollout: of a response, or of all turns of an episode."""
+        if self.environment.name is None:
+            return self.sampling.max_tokens
+        return min(self.model.max_context_tokens, self.environment.max_turns * self.sampling.max_tokens)
+
     def changed(self, **sections: dict[str, Any]) -> Settings:
         """These settings with some keys replaced: `changed(run={"name": "first"})`."""
         merged = self.model_dump()
@@ -183,7 +190,12 @@ def _disagreements(settings: Settings) -> list[str]:
         )
     found += _disagreements_with_environment(settings)
     lengths = settings.groups.response_tokens_mean_bounds
-    if lengths is not None and lengths[0] > settings.sampling.max_tokens:
+    longest = (
+        settings.sampling.max_tokens
+        if settings.environment.name is None
+        else settings.model.max_context_tokens
+    )
+    if lengths is not None and lengths[0] > longest:
         found.append(
             f"groups.response_tokens_mean_bounds = {list(lengths)} filters every group: no response is longer than "
             f"sampling.max_tokens = {settings.sampling.max_tokens}; lower the first bound or raise max_tokens"
@@ -192,20 +204,31 @@ def _disagreements(settings: Settings) -> list[str]:
 
 
 def _disagreements_with_environment(settings: Settings) -> list[str]:
-    name = settings.environment.name
-    if name is None:
-        return []
-    own = {
+    environment = settings.environment
+    if environment.name is None:
+        defaults = type(environment)().model_dump()
+        given = [key for key, value in environment.model_dump().items() if value != defaults[key]]
+        return [f"environment.{key} is set and environment.name is not: name an environment" for key in given]
+    found = []
+    own: dict[str, object] = {
         "data.train": settings.data.train,
         "data.held_out": settings.data.held_out,
+        "data.system_prompt": settings.data.system_prompt,
         "reward.function": settings.reward.function,
+        "reward.components": [component.name for component in settings.reward.components],
     }
-    return [
-        f"environment.name = {name!r} brings its own texts and rewards, but {key} = {value!r} is set, too; leave one "
-        "of them out"
-        for key, value in own.items()
-        if value is not None
-    ]
+    for key, value in own.items():
+        if value:
+            found.append(
+                f"environment.name = {environment.name!r} brings its own texts and rewards, but {key} = {value!r} is "
+                "set, too; leave one of them out (a system message is environment.system_prompt)"
+            )
+    if settings.rollout.reload == "drain":
+        found.append(
+            'rollout.reload = "drain" would wait for whole episodes, their environments included; set it to "keep" or '
+            '"abort"'
+        )
+    return found
 
 
 def _looks_like_path(value: str) -> bool:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.broker, pytest.mark.engine]
 
 
-@pytest.mark.parametrize("mode", ["keep", "drain", "abort"])
+@pytest.mark.parametrize("mode", ["keep", "abort"])
 def test_episodes_are_played_trained_and_audited_whatever_a_reload_does(
     kafka_broker: KafkaBroker, run_topics: RunTopics, tmp_path: Path, mode: str
 ) -> None:

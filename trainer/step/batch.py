@@ -77,7 +77,7 @@ def shaped_rewards(sample: Sample, algorithm: AlgorithmConfig) -> tuple[float, .
     if algorithm.overlong_share == 0:
         return rewards
     lost = overlong_penalty(
-        sample.num_tokens,
+        int(np.count_nonzero(sample.loss_mask)),
         max_tokens=algorithm.response_budget,
         share=algorithm.overlong_share,
         penalty=algorithm.overlong_penalty,

@@ -31,7 +31,7 @@ def first_text(settings: Settings, tokenizer: Any) -> list[Finding]:
     shown = text if len(text) <= _most_shown else f"{text[:_most_shown]}..."
     found = f"{config.name} begins with {shown!r}"
     if tokenizer is None:
-        return [Finding(what="environment", found=found)]
+        return [Finding(what="environment", found=found), *_places(settings)]
     speech = speech_of(
         tokenizer,
         config.format,
@@ -46,7 +46,20 @@ def first_text(settings: Settings, tokenizer: Any) -> list[Finding]:
             f"{settings.sampling.max_tokens} of a turn do not fit behind them in model.max_context_tokens = {room}; "
             "raise the last or lower the second"
         )
-    return [Finding(what="environment", found=f"{found}, {num_tokens} tokens")]
+    return [Finding(what="environment", found=f"{found}, {num_tokens} tokens"), *_places(settings)]
+
+
+def _places(settings: Settings) -> list[Finding]:
+    """A warning where slots of the engine would wait for a place among the environments."""
+    config, capacity = settings.environment, settings.rollout.capacity
+    places = config.num_processes * config.episodes_per_process
+    if places >= capacity:
+        return []
+    remedy = (
+        f"environment.num_processes x episodes_per_process = {places} places for rollout.capacity = {capacity} "
+        "episodes at once, so the others wait with their time running: raise one of the first or lower the last"
+    )
+    return [Finding(what="environment", found=f"{places} places", remedy=remedy, is_needed=False)]
 
 
 async def _opening(config: EnvironmentConfig) -> str:

@@ -20,6 +20,7 @@ from producers.rollout.prompts import ByteTokenizer
 from producers.rollout.speech import TextSpeech
 from rollog.kernel.broker.memory import MemoryBroker
 from rollog.kernel.broker.topics import RunTopics
+from rollog.kernel.errors import WeightsError
 from schemas import (
     Cancel,
     CancelReason,
@@ -27,6 +28,7 @@ from schemas import (
     RolloutTask,
     SamplingParameters,
     Status,
+    WorkerState,
     num_turns,
     turn_numbers,
 )
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from producers.engines.ports import Generation, GenerationRequest
     from schemas import Sample
 
 pytestmark = pytest.mark.timeout(120)
@@ -203,13 +206,26 @@ def test_a_cancelled_episode_ends_whether_engine_or_environment_is_at_work(
     assert (sample.status, sample.cancel_reason) == (Status.CANCELLED, "surplus")
 
 
+class Counting(SimulatedEngine):
+    """Knows how many turns it has made, so that a test can wait for the middle of an episode."""
+
+    num_turns = 0
+
+    async def generate(self, request: GenerationRequest) -> Generation:
+        generation = await super().generate(request)
+        self.num_turns += 1
+        return generation
+
+
 def test_a_reload_goes_on_while_episodes_are_played_and_segments_name_both_versions(stage: Stage) -> None:
-    engine = SimulatedEngine(tokens_per_second=60, max_context_tokens=256, length_of=lambda _: 8)
-    with running(stage, rewards=EpisodeRewards(), episodes=episodes(num_turns=8, max_turns=8), engine=engine):
+    engine = Counting(tokens_per_second=60, max_context_tokens=256, length_of=lambda _: 6)
+    with running(
+        stage, rewards=EpisodeRewards(), episodes=episodes(num_turns=16, max_turns=16), engine=engine
+    ):
         stage.give_grant()
         stage.wait_until_serving(0)
         stage.order(an_episode(stage))
-        stage.wait_for_status(lambda status: bool(status.first_versions), "started")
+        wait_until(lambda: engine.num_turns >= 2, message="two turns")
         stage.publish(1)
         sample = stage.sample()
     assert sample.status is Status.FINISHED
@@ -219,3 +235,65 @@ def test_a_reload_goes_on_while_episodes_are_played_and_segments_name_both_versi
     ):
         version = next(each.version for each in sample.segments if each.start <= place < each.end)
         assert logprob == pytest.approx(simulated_logprob(int(token), version) if mask else 0.0)
+
+
+class FailsToLoad(Counting):
+    """Its second load fails once, and leaves it without weights, as vLLM does."""
+
+    num_loads = 0
+
+    async def load_weights(self, path: Path, version: int) -> None:
+        self.num_loads += 1
+        if self.num_loads == 2:
+            self._version = None
+            raise WeightsError("out of memory")
+        await super().load_weights(path, version)
+
+
+def test_an_episode_between_two_turns_outlives_a_load_that_fails(stage: Stage) -> None:
+    engine = FailsToLoad(tokens_per_second=40, max_context_tokens=256, length_of=lambda _: 4)
+    with running(
+        stage, rewards=EpisodeRewards(), episodes=episodes(num_turns=20, max_turns=20), engine=engine
+    ):
+        stage.give_grant()
+        stage.wait_until_serving(0)
+        stage.order(an_episode(stage))
+        wait_until(lambda: engine.num_turns >= 2, message="two turns")
+        stage.publish(1)
+        sample = stage.sample()
+    assert (sample.status, sample.error_message) == (Status.FINISHED, None)
+    assert engine.num_loads == 3
+    assert [each.version for each in sample.segments] == [0, 1]
+
+
+def test_a_held_episode_can_be_cancelled(stage: Stage) -> None:
+    class NeverLoadsAgain(SimulatedEngine):
+        async def load_weights(self, path: Path, version: int) -> None:
+            if version > 0:
+                self._version = None
+                raise WeightsError("out of memory")
+            await super().load_weights(path, version)
+
+    engine = NeverLoadsAgain(tokens_per_second=200, max_context_tokens=256, length_of=lambda _: 4)
+    settings = stage.settings(load_attempts=1000)
+    task = an_episode(stage)
+    with running(
+        stage,
+        rewards=EpisodeRewards(),
+        episodes=episodes(num_turns=50, max_turns=50),
+        engine=engine,
+        settings=settings,
+    ):
+        stage.give_grant()
+        stage.wait_until_serving(0)
+        stage.order(task)
+        stage.wait_for_status(lambda status: bool(status.first_versions), "started")
+        stage.publish(1)
+        stage.wait_for_status(lambda status: status.state is WorkerState.LOAD_FAILED, "load failed")
+        stage.order(
+            Cancel(
+                task_id=task.task_id, epoch=task.epoch, grant_id=task.grant_id, reason=CancelReason.SURPLUS
+            )
+        )
+        sample = stage.sample()
+    assert (sample.status, sample.cancel_reason) == (Status.CANCELLED, "surplus")

@@ -8,6 +8,7 @@ import pytest
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
+from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
 from producers.rollout.prompts import ByteTokenizer, load_tokenizer
@@ -116,3 +117,11 @@ def test_a_format_that_does_not_fit_the_tokenizer_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=said):
         speech(tokenizer, speech_format, system_prompt)
+
+
+def test_a_tokenizer_that_ends_a_text_with_a_token_of_its_own_has_only_the_first_ones_before_it() -> None:
+    tokenizer = a_tokenizer(None)
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single="<start> $A <end>", special_tokens=[("<start>", 0), ("<end>", 1)]
+    )
+    assert speech(tokenizer).opening("low high") == ids("<start> low high")

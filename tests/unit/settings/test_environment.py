@@ -1,0 +1,46 @@
+"""What an environment in the settings goes with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from rollog.settings.settings import Settings
+
+
+def settings(**sections: dict[str, Any]) -> Settings:
+    return Settings.model_validate({"environment": {"name": "guess_number"}, **sections})
+
+
+@pytest.mark.parametrize(
+    ("sections", "said"),
+    [
+        ({"data": {"train": "a.jsonl"}}, "data.train = 'a.jsonl' is set, too"),
+        ({"data": {"system_prompt": "be brief"}}, "environment.system_prompt"),
+        ({"reward": {"function": "mine:score"}}, "reward.function = 'mine:score' is set, too"),
+        ({"reward": {"components": [{"name": "math"}]}}, "reward.components = .'math'. is set, too"),
+        ({"rollout": {"reload": "drain"}}, 'rollout.reload = "drain" would wait for whole episodes'),
+        ({"environment": {"max_turns": 3}}, "environment.max_turns is set and environment.name is not"),
+    ],
+)
+def test_what_does_nothing_beside_an_environment_is_refused(sections: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValidationError, match=said):
+        settings(**sections)
+
+
+def test_the_budget_of_a_response_is_that_of_all_turns() -> None:
+    short = settings(environment={"name": "nim", "max_turns": 4}, sampling={"max_tokens": 64})
+    assert short.response_budget == 256
+    long = settings(environment={"name": "nim", "max_turns": 100}, sampling={"max_tokens": 64})
+    assert long.response_budget == long.model.max_context_tokens == 2048
+    assert Settings.model_validate({"sampling": {"max_tokens": 64}}).response_budget == 64
+
+
+def test_lengths_of_episodes_may_be_beyond_those_of_a_turn() -> None:
+    bounds = {"response_tokens_mean_bounds": [100, 900]}
+    assert settings(groups=bounds, sampling={"max_tokens": 64}).groups.response_tokens_mean_bounds == (
+        100,
+        900,
+    )
