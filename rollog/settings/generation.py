@@ -119,8 +119,8 @@ class RewardConfig(Section):
     their own."""
     environment: Annotated[tuple[str, ...], PER_MACHINE] = ()
     """Names of variables that the reward processes get from the worker's environment, for example that of a judge's
-    API key. Without being named they get PATH, HOME, LANG, LANGUAGE, LC_*, TMPDIR, TZ, LD_LIBRARY_PATH and
-    PYTHONPATH."""
+    API key; one that a judge names as its `variable` reaches processes of judges only. Without being named they get
+    PATH, HOME, LANG, LANGUAGE, LC_*, TMPDIR, TZ, LD_LIBRARY_PATH and PYTHONPATH."""
     max_memory_bytes: Annotated[int, Field(ge=64 << 20), PER_MACHINE] = 8 << 30
     """Private memory that one reward process may take (Linux: RLIMIT_DATA), and each process it starts; beyond that
     its allocations fail."""
