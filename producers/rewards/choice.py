@@ -8,7 +8,7 @@ from producers.rewards.in_process import InProcessRewards
 from producers.rewards.pool import RewardPool
 from producers.rewards.summed import SummedRewards
 from producers.rewards.walls import RewardWalls
-from rollog.settings.named_rewards import FunctionReward, components_as_text
+from rollog.settings.named_rewards import FunctionReward, JudgeReward, components_as_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,8 +21,11 @@ if TYPE_CHECKING:
 def make_rewards(function: str | None, config: RewardConfig) -> Rewards:
     """The rewards of a function, or without one of the configured components; not started."""
     if function is not None:
-        return _rewards(function, config)
-    companies = [_rewards(components_as_text(each), config) for each in in_company(config.components)]
+        return _rewards(function, config, config.environment)
+    companies = [
+        _rewards(components_as_text(each), config, variables_of(each, config))
+        for each in in_company(config.components)
+    ]
     return companies[0] if len(companies) == 1 else SummedRewards(companies)
 
 
@@ -41,7 +44,17 @@ def in_company(components: Sequence[RewardComponent]) -> list[list[RewardCompone
     return [company for company in (computing, waiting, *own) if company]
 
 
-def _rewards(reference: str, config: RewardConfig) -> Rewards:
+def variables_of(company: Sequence[RewardComponent], config: RewardConfig) -> tuple[str, ...]:
+    """Names of `reward.environment` that the processes of these components get: the key of a judge is for judges."""
+    keys, own_keys = _keys(config.components), _keys(company)
+    return tuple(name for name in config.environment if name not in keys or name in own_keys)
+
+
+def _keys(components: Sequence[RewardComponent]) -> set[str | None]:
+    return {component.variable for component in components if isinstance(component, JudgeReward)}
+
+
+def _rewards(reference: str, config: RewardConfig, environment: tuple[str, ...]) -> Rewards:
     if config.num_processes == 0:
         return InProcessRewards(reference, max_in_flight=config.max_in_flight)
     return RewardPool(
@@ -49,5 +62,5 @@ def _rewards(reference: str, config: RewardConfig) -> Rewards:
         num_processes=config.num_processes,
         timeout_seconds=config.timeout_seconds,
         max_in_flight=config.max_in_flight,
-        walls=RewardWalls(environment=config.environment, max_memory_bytes=config.max_memory_bytes),
+        walls=RewardWalls(environment=environment, max_memory_bytes=config.max_memory_bytes),
     )

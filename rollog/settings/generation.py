@@ -7,7 +7,17 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from rollog.settings.named_rewards import CodeReward, Component, FunctionReward, JudgeReward, is_reference
+from rollog.kernel.errors import ConfigError
+from rollog.settings.named_rewards import (
+    CodeReward,
+    Component,
+    FunctionReward,
+    JudgeReward,
+    RewardComponent,
+    component_named,
+    is_reference,
+    named_rewards,
+)
 from rollog.settings.section import FIXED, PER_MACHINE, SecretPart, Section
 
 _Table = dict[str, str | int | float | bool]
@@ -109,8 +119,8 @@ class RewardConfig(Section):
     their own."""
     environment: Annotated[tuple[str, ...], PER_MACHINE] = ()
     """Names of variables that the reward processes get from the worker's environment, for example that of a judge's
-    API key. Without being named they get PATH, HOME, LANG, LANGUAGE, LC_*, TMPDIR, TZ, LD_LIBRARY_PATH and
-    PYTHONPATH."""
+    API key; one that a judge names as its `variable` reaches processes of judges only. Without being named they get
+    PATH, HOME, LANG, LANGUAGE, LC_*, TMPDIR, TZ, LD_LIBRARY_PATH and PYTHONPATH."""
     max_memory_bytes: Annotated[int, Field(ge=64 << 20), PER_MACHINE] = 8 << 30
     """Private memory that one reward process may take (Linux: RLIMIT_DATA), and each process it starts; beyond that
     its allocations fail."""
@@ -143,16 +153,27 @@ class RewardConfig(Section):
                     f"reward.components: {name!r} names {'several values' if count > 1 else 'something else'} of the "
                     'record; give each component a label of its own: label = "..."'
                 )
-        for component in self.components:
+        for component in self._described:
             if component.needs_time_limit and self.num_processes == 0:
+                key = "" if self.components else "reward.function = "
                 raise ValueError(
-                    f"reward.num_processes = 0 leaves {component.name!r} without a time-out; set it to 1 or more"
+                    f"reward.num_processes = 0 leaves {key}{component.name!r} without a time-out; set it to 1 or more"
                 )
             if isinstance(component, JudgeReward):
                 self._check_judge(component)
             if isinstance(component, CodeReward):
                 self._check_code(component)
         return self
+
+    @property
+    def _described(self) -> tuple[RewardComponent, ...]:
+        """The components, or the ready reward that `function` names."""
+        if self.function is None or self.function not in named_rewards:
+            return self.components
+        try:
+            return (component_named(self.function),)
+        except ConfigError:
+            return ()  # it needs options, as `check_files` says
 
     def _check_judge(self, judge: JudgeReward) -> None:
         if judge.variable is not None and judge.variable not in self.environment:

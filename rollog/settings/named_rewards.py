@@ -226,6 +226,11 @@ class JudgeReward(RewardComponent):
     request_seconds: Annotated[float, Field(gt=0)] = 30.0
     """Longest time of one request. `reward.timeout_seconds` bounds all attempts together and must not be less."""
 
+    @property
+    def needs_time_limit(self) -> bool:
+        """A regular expression may backtrack for any time; the default one does not."""
+        return self.pattern != type(self).model_fields["pattern"].default  # type: ignore[no-any-return]
+
     @model_validator(mode="after")
     def _can_be_asked(self) -> Self:
         if public_address(self.address) != self.address:
@@ -253,6 +258,11 @@ class CodeReward(RewardComponent):
     total_seconds: Annotated[float, Field(gt=0)] = 6.0
     """Cases that are not begun this long after the first count as failed. `reward.timeout_seconds` must be more than
     this and `seconds_per_case` together."""
+
+    @property
+    def needs_time_limit(self) -> bool:
+        """Its calls block whatever loop they run on."""
+        return True
 
 
 def _compiled(key: str, pattern: str) -> None:

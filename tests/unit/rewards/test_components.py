@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from support.chat_endpoint import a_chat_endpoint
 
-from producers.rewards.choice import in_company, make_rewards
+from producers.rewards.choice import in_company, make_rewards, variables_of
 from producers.rewards.functions import RewardResult
 from producers.rewards.library.catalogue import makers
 from producers.rewards.pool import RewardPool
@@ -142,6 +142,44 @@ def test_what_waits_and_what_computes_do_not_share_a_process() -> None:
     assert companies == [["math", "exact"], ["judge"], [own], [own_concurrent]]
     assert isinstance(make_rewards(None, config), SummedRewards)
     assert isinstance(make_rewards(None, a_config({"name": "math"}, {"name": "exact"})), RewardPool)
+
+
+def test_the_key_of_a_judge_reaches_no_function_and_other_names_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JUDGE_KEY", "abc")
+    monkeypatch.setenv("PLACE_OF_DATA", "here")
+
+    async def run() -> tuple[RewardResult, list[str | None]]:
+        async with a_chat_endpoint("8") as endpoint:
+            judge = {"name": "judge", "address": endpoint.address, "model": "m", "template": "{response}"}
+            config = a_config(
+                judge | {"variable": "JUDGE_KEY"},
+                {"name": own, "label": "own"},
+                environment=["JUDGE_KEY", "PLACE_OF_DATA"],
+            )
+            rewards = make_rewards(None, config)
+            try:
+                await rewards.start()
+                fields = {"behaviour": "variables"}
+                return await asyncio.wait_for(rewards.score("p", "r", fields), 30), endpoint.keys
+            finally:
+                await rewards.close()
+
+    result, keys = asyncio.run(run())
+
+    assert keys == ["Bearer abc"]
+    assert "own.PLACE_OF_DATA" in result.components
+    assert "own.JUDGE_KEY" not in result.components
+
+
+def test_the_key_of_a_judge_reaches_judges_only() -> None:
+    judge = {"name": "judge", "address": "http://a/v1", "model": "m", "template": "{response}"}
+    config = a_config(
+        {"name": "exact"}, judge | {"variable": "K"}, {"name": own}, environment=["K", "HTTPS_PROXY"]
+    )
+
+    got = {company[0].name: variables_of(company, config) for company in in_company(config.components)}
+
+    assert got == {"exact": ("HTTPS_PROXY",), "judge": ("K", "HTTPS_PROXY"), own: ("HTTPS_PROXY",)}
 
 
 def test_turns_are_added_and_what_has_none_comes_with_the_last() -> None:

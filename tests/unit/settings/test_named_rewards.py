@@ -68,6 +68,17 @@ def test_a_judge_is_complete_with_address_model_and_template(tmp_path: Path) -> 
     assert settings.reward.identity == "1 * judge"
 
 
+def test_code_has_time_with_the_defaults_in_both_forms(tmp_path: Path) -> None:
+    assert loaded(tmp_path, "[reward]\nfunction = 'code'").reward.identity == "code"
+    assert loaded(tmp_path, "[reward]\ncomponents = [{ name = 'code' }]").reward.identity == "1 * code"
+
+
+def test_a_judge_with_the_pattern_of_its_own_may_be_asked_by_the_worker_itself(tmp_path: Path) -> None:
+    others = "[reward]\ntimeout_seconds = 90\nnum_processes = 0\n"
+
+    assert loaded(tmp_path, f"{others}components = [{{ {judge} }}]").reward.num_processes == 0
+
+
 mistakes = {
     "a name that is not known": (
         'components = [{ name = "maths" }]',
@@ -134,6 +145,26 @@ mistakes = {
     "algebra as a function without a time-out": (
         'num_processes = 0\nfunction = "math"',
         r"reward\.num_processes = 0 leaves reward\.function = 'math' without a time-out",
+    ),
+    "code without a time-out": (
+        'num_processes = 0\ncomponents = [{ name = "code" }]',
+        r"reward\.num_processes = 0 leaves 'code' without a time-out; set it to 1 or more",
+    ),
+    "code as a function without a time-out": (
+        'num_processes = 0\nfunction = "code"',
+        r"reward\.num_processes = 0 leaves reward\.function = 'code' without a time-out; set it to 1 or more",
+    ),
+    "code without time": (
+        'timeout_seconds = 5\ncomponents = [{ name = "code" }]',
+        r"reward\.timeout_seconds = 5 ends a call before .*total_seconds.*raise the first",
+    ),
+    "code as a function without time": (
+        'timeout_seconds = 5\nfunction = "code"',
+        r"reward\.timeout_seconds = 5 ends a call before .*total_seconds.*raise the first",
+    ),
+    "a pattern for a judge's answer without a time-out": (
+        f"num_processes = 0\ntimeout_seconds = 60\ncomponents = [{{ {judge}, pattern = '(a+)+b' }}]",
+        r"reward\.num_processes = 0 leaves 'judge' without a time-out; set it to 1 or more",
     ),
     "a judge that does not see the response": (
         f"components = [{{ {judge.replace('{response}', '{prompt}')} }}]",
