@@ -114,12 +114,22 @@ def serve(connection: socket.socket, bounds: Bounds) -> None:
         *lines, rest = (rest + chunk).split(b"\n")
         for line in lines:
             call = json.loads(line)
-            name = call["episode"]
-            if call["operation"] == "open":
+            name, operation = call["episode"], call["operation"]
+            if operation == "open":
                 episodes[name] = EpisodeThread(writer, bounds)
+            if name not in episodes:
+                writer.write(_answer_without_episode(call))
+                continue
             episodes[name].take(call)
-            if call["operation"] == "close":
+            if operation == "close":
                 del episodes[name]
+
+
+def _answer_without_episode(call: Mapping[str, Any]) -> dict[str, Any]:
+    """What a call of an episode that is not open gets: there is nothing to close, and nothing else can be done."""
+    operation = call["operation"]
+    error = {} if operation == "close" else {"error": f"{operation} of an episode that is not open"}
+    return {"call": call["call"], **error}
 
 
 def _described(error: BaseException) -> str:

@@ -212,6 +212,7 @@ class EpisodeHandle:
         self._to_act: tuple[int, ...] = ()
         self._failure: EnvironmentFailed | None = None
         self._is_calling = False
+        self._is_in_process = False
         self._is_closed = False
         process.episodes[self.name] = self
 
@@ -222,6 +223,7 @@ class EpisodeHandle:
         except BaseException as error:
             self._fail(error if isinstance(error, EnvironmentFailed) else EnvironmentFailed(str(error)))
             raise
+        self._is_in_process = True
         answer = await self._call(
             "open",
             self._pool.limits.reset_timeout_seconds,
@@ -265,7 +267,10 @@ class EpisodeHandle:
         return self._began(answer)
 
     async def close(self) -> None:
-        """Have the environment closed, which is not waited for: a call under way may take until its time-out."""
+        """Have the environment closed, which is not waited for: a call under way may take until its time-out.
+
+        The time of closing begins when that call is answered.
+        """
         if not self._is_closed:
             self._is_closed = True
             self._leave()
@@ -354,6 +359,9 @@ class EpisodeHandle:
     def _leave(self) -> None:
         """Close the environment in its process; the place is free when that is answered."""
         if self._process.episodes.get(self.name) is not self:
+            return
+        if not self._is_in_process:
+            self._left()
             return
         call = self._process.send(self.name, "close", self._pool.limits.step_timeout_seconds)
         call.answer.add_done_callback(lambda _: self._left())

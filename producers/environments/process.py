@@ -100,7 +100,7 @@ class EnvironmentProcess(asyncio.Protocol):
     | state    | reached by                                            | its calls                               |
     | ---      | ---                                                   | ---                                     |
     | starting | `started`, asked for by the first episode             | it has none                             |
-    | serving  | its first line                                        | answered in any order; each is timed    |
+    | serving  | its first line                                        | timed; in order within an episode       |
     | ended    | `end`, a late call, a line that is no answer, its own | all fail, and so do all of its episodes |
 
     Example: episodes A, B and C are in it, A and B at a step, C waits for its agent. A's step takes longer than 30 s:
@@ -147,7 +147,9 @@ class EnvironmentProcess(asyncio.Protocol):
         return await self.send(episode, operation, timeout_seconds, **fields).answer
 
     def send(self, episode: str, operation: str, timeout_seconds: float, **fields: Any) -> EnvironmentCall:
-        """Write one call. It is timed whether its answer is awaited or not."""
+        """Write one call. It is timed whether its answer is awaited or not, once those of its episode before it are
+        answered: the process serves them one after another.
+        """
         loop = asyncio.get_running_loop()
         call = EnvironmentCall(episode, operation, timeout_seconds, loop.create_future())
         # Where nobody awaits it, as with a close, nobody asks for what it raised.
@@ -156,8 +158,10 @@ class EnvironmentProcess(asyncio.Protocol):
             call.fail(self._end or EnvironmentFailed("the environment's process is not there"))
             return call
         line = json.dumps({"call": call.name, "episode": episode, "operation": operation, **fields})
+        has_turn = all(other.episode != episode for other in self._calls.values())
         self._calls[call.name] = call
-        self._time(call)
+        if has_turn:
+            self._time(call)
         self._transport.write(line.encode() + b"\n")
         return call
 
@@ -305,8 +309,15 @@ class EnvironmentProcess(asyncio.Protocol):
             raise ValueError("an answer to no call that it is at")
         if call.timer is not None:
             call.timer.cancel()
+        self._time_next(call.episode)
         if not call.answer.done():
             call.answer.set_result(answer)
+
+    def _time_next(self, episode: str) -> None:
+        """Time the call of the episode whose turn it is now, if one waits."""
+        call = next((call for call in self._calls.values() if call.episode == episode), None)
+        if call is not None and call.timer is None:
+            self._time(call)
 
     def _time(self, call: EnvironmentCall) -> None:
         loop = asyncio.get_running_loop()

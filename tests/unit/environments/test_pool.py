@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from support.waiting import wait_until
 
+from producers.environments.episode import Bounds
+from producers.environments.host import serve
 from producers.environments.names import EnvironmentSpec
 from producers.environments.pool import EnvironmentPool
 from producers.environments.ports import Observation, StepResult
@@ -278,6 +282,68 @@ def test_a_cancelled_step_that_hangs_costs_its_process_all_the_same() -> None:
         assert await plays_on(pool)
 
     with_pool(scenario, episodes_per_process=1, step_timeout_seconds=1)
+
+
+def test_an_episode_that_is_cancelled_while_its_process_starts_leaves_its_neighbours_alone() -> None:
+    async def scenario(pool: EnvironmentPool) -> None:
+        first, second = [asyncio.ensure_future(pool.open(misbehaving(), seed)) for seed in range(2)]
+        # From here on the process could be written to, and has not said yet that it is there.
+        await until(lambda: pool.pids and pool._groups[None].processes[0]._transport)
+        first.cancel()
+        await asyncio.wait([first])
+        assert (await (await second).reset()).text == "seed 1"
+        # Its place is free again.
+        assert await plays_on(pool)
+        assert (pool.counts.failed, pool.counts.kills) == (1, 0)
+
+    with_pool(scenario, episodes_per_process=2)
+
+
+def test_the_host_answers_calls_of_an_episode_that_it_does_not_know() -> None:
+    ours, theirs = socket.socketpair()
+    with theirs, ours, ours.makefile("r", encoding="utf-8") as answers:
+        for number, operation in enumerate(("close", "step")):
+            ours.sendall(
+                json.dumps({"call": number, "episode": "x", "operation": operation}).encode() + b"\n"
+            )
+        ours.shutdown(socket.SHUT_WR)
+        serve(theirs, Bounds())
+        _, *lines = [json.loads(answers.readline()) for _ in range(3)]
+    assert lines == [{"call": 0}, {"call": 1, "error": "step of an episode that is not open"}]
+
+
+def test_closing_has_its_own_time_after_the_call_that_is_under_way(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+
+    async def scenario(pool: EnvironmentPool) -> None:
+        neighbour = await pool.open(misbehaving(), 1)
+        episode = await pool.open(misbehaving(at_reset=f"sleep {gate}"), 2)
+        reset = asyncio.ensure_future(episode.reset())
+        await asyncio.sleep(0)
+        reset.cancel()
+        # What is waited for is the time itself: that of a close goes by while the reset is under way.
+        await asyncio.sleep(2.2)
+        gate.touch()
+        assert (await neighbour.reset()).text == "seed 1"
+        assert await plays_on(pool)
+        assert pool.counts.kills == 0
+
+    with_pool(scenario, episodes_per_process=2, step_timeout_seconds=2)
+
+
+def test_one_that_hangs_while_it_is_closed_after_a_cancelled_call_is_killed(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+
+    async def scenario(pool: EnvironmentPool) -> None:
+        episode = await pool.open(misbehaving(at_reset=f"sleep {gate}", on_close="hang"), 1)
+        reset = asyncio.ensure_future(episode.reset())
+        await asyncio.sleep(0)
+        reset.cancel()
+        await asyncio.wait([reset])
+        gate.touch()
+        await until(lambda: pool.counts.kills == 1)
+
+    with_pool(scenario, step_timeout_seconds=1)
 
 
 def test_one_that_hangs_while_it_is_closed_is_killed() -> None:
