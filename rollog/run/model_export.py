@@ -78,7 +78,7 @@ def export_model(
             require_loadable(partial, weights)
             num_tensors = write_weights(partial, weights)
         prompts = _some_prompts(run.broker, run.topics.tasks)
-        texts = [prompt.text or prompt.messages_json or "" for prompt in prompts]
+        texts = [prompt.text or prompt.messages_json or "" for prompt in prompts] or _some_responses(run)
         tokenizer_folder = place_tokenizer(partial, tokenizer, texts)
         write_generation_defaults(partial, model, settings.sampling_temperature)
         card = model_card(facts, tokenizer_folder=tokenizer_folder, example=_example(run.settings, prompts))
@@ -114,7 +114,7 @@ def _facts(run: RecordedRun, ledger: LedgerState, genesis: Genesis, version: int
         ledger_sequence=ledger.next_sequence - 1,
         is_closed=ledger.is_closed,
         base_model=_name(model),
-        data=_name(run.settings.data.train) if run.settings.data.train else "the demo's prompts",
+        data=_data_of(run.settings),
         algorithm=run.settings.algorithm.type,
         dtype=genesis.dtype,
         samples_trained=ledger.num_by_disposition[Disposition.TRAINED],
@@ -137,8 +137,20 @@ def _held_out(broker: Broker, topic: str, version: int) -> dict[str, float]:
 
 
 def _some_prompts(broker: Broker, topic: str) -> list[Prompt]:
+    """Those that say something: an episode's text comes from its environment."""
     tasks = islice(read_readable(broker, topic, RolloutTask, client_id="export-prompts"), _num_compared_texts)
-    return [task.prompt for _, task in tasks]
+    return [task.prompt for _, task in tasks if task.prompt.text != ""]
+
+
+def _some_responses(run: RecordedRun) -> list[str]:
+    samples = read_readable(run.broker, run.topics.samples, Sample, client_id="export-responses")
+    return [sample.response_text for _, sample in islice(samples, _num_compared_texts)]
+
+
+def _data_of(settings: Settings) -> str:
+    if settings.environment.name is not None:
+        return f"episodes of {settings.environment.name}"
+    return _name(settings.data.train) if settings.data.train else "the demo's prompts"
 
 
 def _example(settings: Settings, prompts: Sequence[Prompt]) -> Sequence[str]:

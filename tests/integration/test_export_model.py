@@ -94,9 +94,9 @@ def test_a_tokenizer_that_auto_classes_rebuild_is_written_where_they_leave_it_al
     served = serving_command(str(target), "tokenizer", on_cpu=on_cpu, program=word_for(program, Path.cwd()))
     assert f"serve it: {served}\n" in result.output
     card = (target / "README.md").read_text()
-    assert 'AutoTokenizer.from_pretrained("DIRECTORY/tokenizer")' in card
-    assert "vllm serve DIRECTORY --tokenizer DIRECTORY/tokenizer" in card
-    assert "python -m vllm.entrypoints.openai.api_server --model DIRECTORY --tokenizer DIRECTORY/tok" in card
+    assert 'AutoTokenizer.from_pretrained("./tokenizer")' in card
+    assert "vllm serve . --tokenizer ./tokenizer" in card
+    assert "python -m vllm.entrypoints.openai.api_server --model . --tokenizer ./tok" in card
     assert AutoTokenizer.from_pretrained(target).encode("12 + 3 =") != encode_words("12 + 3 =")
     assert AutoTokenizer.from_pretrained(target / "tokenizer").encode("12 + 3 =") == encode_words("12 + 3 =")
 
@@ -106,8 +106,9 @@ def test_the_example_of_the_card_answers_a_prompt_of_the_run(tmp_path: Path) -> 
     exported(tmp_path, "--model", str(target))
     (example,) = re.findall(r"```python\n(.*?)```", (target / "README.md").read_text(), flags=re.DOTALL)
     assert re.search(r"^prompt = '[\d ]+: \d+ ='$", example, flags=re.MULTILINE)
-    program = example.replace("DIRECTORY", str(target))
-    ended = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    ended = subprocess.run(
+        [sys.executable, "-c", example], cwd=target, check=True, capture_output=True, text=True
+    )
     assert ended.stdout.strip()
 
 
