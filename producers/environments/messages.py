@@ -104,7 +104,10 @@ def _mapping(name: str, value: object) -> dict[str, Any]:
 def _seats(name: str, value: object, num_seats: int) -> tuple[int, ...]:
     if not isinstance(value, list) or len(value) > num_seats:
         raise ValueError(f"{name} is no list of seats: {str(value)[:100]!r}")
-    return tuple(_seat(seat, num_seats) for seat in value)
+    seats = tuple(_seat(seat, num_seats) for seat in value)
+    if len(set(seats)) < len(seats):
+        raise ValueError(f"{name} has a seat twice: {str(value)[:100]}")
+    return seats
 
 
 def _seat(value: object, num_seats: int) -> int:

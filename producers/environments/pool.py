@@ -151,12 +151,15 @@ class EnvironmentPool:
     async def open(self, spec: EnvironmentSpec, seed: int) -> EpisodeHandle:
         """Make an environment for one episode, as soon as there is room for it.
 
-        Raises ValueError for a seed outside 0 to 2**63 - 1 or parameters that JSON cannot hold, DataError for an
-        interpreter that cannot be started, EnvironmentFailed for everything else.
+        Raises DataError for an interpreter that cannot be started, EnvironmentFailed for everything else: a seed
+        outside 0 to 2**63 - 1 and parameters that JSON cannot hold, too.
         """
         if not 0 <= seed <= _most_seed:
-            raise ValueError(f"seed = {seed} is not between 0 and 2**63 - 1")
-        parameters = _as_json(spec.parameters)
+            raise EnvironmentFailed(f"seed = {seed} is not between 0 and 2**63 - 1")
+        try:
+            parameters = _as_json(spec.parameters)
+        except ValueError as error:
+            raise EnvironmentFailed(f"the parameters of {spec.environment!r}: {error}") from error
         group = self._group(spec.python)
         await group.room.take()
         if self._is_closed:  # in the very turn of the loop in which the place was given
@@ -242,9 +245,11 @@ class EpisodeHandle:
     async def step(self, action: Action) -> StepResult:
         """Hand on what the seats that are to act say: a str where one is, else a mapping of seat to str.
 
-        Raises EnvironmentFailed; ValueError after the end, for other seats, or for more than 1 MiB.
+        Raises EnvironmentFailed, for more than 1 MiB, too; ValueError after the end or for other seats.
         """
         actions = self._actions(action)
+        with self._failing_on_bad_values():
+            _bound(actions)
         limits = self._pool.limits
         answer = await self._call("step", limits.step_timeout_seconds, action=actions)
         with self._failing_on_bad_values():
@@ -285,12 +290,14 @@ class EpisodeHandle:
     def _began(self, answer: Mapping[str, Any]) -> Observation:
         with self._failing_on_bad_values():
             observation = observation_of(answer.get("observation"), self.declaration.num_seats)
+            if observation.is_over:
+                raise ValueError("the first observation lets nobody act: to_act is empty")
         self._to_act = observation.to_act
         return observation
 
-    def _actions(self, action: Action) -> str | dict[str, str]:
+    def _actions(self, action: Action) -> dict[str, str]:
         if self._is_closed or self._failure is not None:
-            return ""
+            return {}
         if not self._to_act:
             raise ValueError(
                 "step after the end, or before reset: nobody is to act; reset it, or open another"
@@ -300,8 +307,6 @@ class EpisodeHandle:
             raise ValueError(
                 f"actions came for seats {sorted(actions)}; those to act are {sorted(self._to_act)}"
             )
-        if sum(len(text.encode(errors="replace")) for text in actions.values()) > _most_action_bytes:
-            raise ValueError(f"an action takes more than {_most_action_bytes} bytes")
         return {str(seat): text for seat, text in actions.items()}
 
     async def _call(self, operation: str, timeout_seconds: float, **fields: Any) -> dict[str, Any]:
@@ -333,7 +338,7 @@ class EpisodeHandle:
 
     @contextmanager
     def _failing_on_bad_values(self) -> Iterator[None]:
-        """Values of an environment's process that are none of the port's fail the episode."""
+        """Values that are none of the port's, the policy's or the process's, fail the episode."""
         try:
             yield
         except ValueError as error:
@@ -369,6 +374,15 @@ class EpisodeHandle:
     def _left(self) -> None:
         if self._process.episodes.pop(self.name, None) is not None:
             self._group.room.give()
+
+
+def _bound(actions: Mapping[str, str]) -> None:
+    """Raises ValueError for actions that together take too much room."""
+    size = sum(len(text.encode(errors="replace")) for text in actions.values())
+    if size > _most_action_bytes:
+        raise ValueError(
+            f"an action takes {size} bytes, more than {_most_action_bytes}; lower sampling.max_tokens"
+        )
 
 
 def _as_json(value: Mapping[str, Any]) -> dict[str, Any]:

@@ -55,7 +55,7 @@ class Observation:
 
     @property
     def text(self) -> str:
-        """What the only seat sees, or the only one that is to act."""
+        """What the only seat sees, or the only one that is to act. Raises ValueError where that is not one seat."""
         (seat,) = self.to_act or self.texts
         return self.texts[seat]
 

@@ -147,8 +147,9 @@ class EnvironmentProcess(asyncio.Protocol):
         return await self.send(episode, operation, timeout_seconds, **fields).answer
 
     def send(self, episode: str, operation: str, timeout_seconds: float, **fields: Any) -> EnvironmentCall:
-        """Write one call. It is timed whether its answer is awaited or not, once those of its episode before it are
-        answered: the process serves them one after another.
+        """Write one call. It is timed whether its answer is awaited or not.
+
+        Its time begins when those of its episode before it are answered: the process serves them one after another.
         """
         loop = asyncio.get_running_loop()
         call = EnvironmentCall(episode, operation, timeout_seconds, loop.create_future())

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from support.openenv_server import openenv_server
 
+from producers.dispatcher.episode_seeds import held_out_seeds
 from producers.environments.names import EnvironmentSpec, environments
 from producers.environments.pool import EnvironmentPool
 from producers.environments.ports import StepResult
@@ -21,7 +22,7 @@ from producers.environments.process import EnvironmentLimits
 from rollog.kernel.errors import EnvironmentFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from producers.environments.pool import EpisodeHandle
     from producers.environments.ports import Declaration, Observation
@@ -160,12 +161,7 @@ def played(request: pytest.FixtureRequest) -> Played:
 
 async def play_case(case: Case) -> Played:
     async with AsyncExitStack() as stack:
-        parameters = dict(case.parameters)
-        if case.environment == "openenv":
-            parameters["url"] = await stack.enter_async_context(openenv_server())
-        pool = EnvironmentPool(EnvironmentLimits(num_processes=2))
-        stack.push_async_callback(pool.close)
-        spec = EnvironmentSpec(environment=case.environment, parameters=parameters, python=case.python)
+        spec, pool = await pool_of(case, stack)
         # The second is opened while the first is there, and so gets a process of its own.
         first, elsewhere = await pool.open(spec, 7), await pool.open(spec, 7)
         transcripts = [await play(episode, case) for episode in (first, first, elsewhere)]
@@ -183,6 +179,16 @@ async def play_case(case: Case) -> Played:
             num_processes=num_processes,
             num_failed=pool.counts.failed,
         )
+
+
+async def pool_of(case: Case, stack: AsyncExitStack) -> tuple[EnvironmentSpec, EnvironmentPool]:
+    """Where the case is played, with the server that it needs."""
+    parameters = dict(case.parameters)
+    if case.environment == "openenv":
+        parameters["url"] = await stack.enter_async_context(openenv_server())
+    pool = EnvironmentPool(EnvironmentLimits(num_processes=2))
+    stack.push_async_callback(pool.close)
+    return EnvironmentSpec(environment=case.environment, parameters=parameters, python=case.python), pool
 
 
 async def play(episode: EpisodeHandle, case: Case) -> list[Observation | StepResult]:
@@ -252,6 +258,36 @@ def test_a_seat_that_is_done_acts_no_more(played: Played) -> None:
 def test_a_right_answer_is_rewarded_by_the_datasets_own_scorer(played: Played) -> None:
     if "dataset" in observations(played.first)[0].info:
         assert [result.reward for result in results(played)] == [1.0]
+
+
+@pytest.mark.parametrize(
+    ("name", "num_seeds"),
+    [
+        ("guess_number", 8),
+        ("nim", 8),
+        ("reasoning_gym", 1),
+        ("gymnasium, text", 2),
+        ("openenv", 1),
+        pytest.param("textarena, two seats", 8, marks=pytest.mark.slow),
+        pytest.param("textworld", 1, marks=pytest.mark.slow),
+    ],
+)
+def test_seeds_far_apart_give_other_episodes(name: str, num_seeds: int) -> None:
+    case = cases[name]
+    if case.is_missing:
+        pytest.skip(f"{case.package} is not installed; ROLLOG_GAMES_PYTHON names an interpreter that has it")
+    near = range(num_seeds)
+    far = [held_out_seeds + seed for seed in near]
+    assert asyncio.run(asyncio.wait_for(beginnings(case, near), 110)) != asyncio.run(
+        asyncio.wait_for(beginnings(case, far), 110)
+    )
+
+
+async def beginnings(case: Case, seeds: Iterable[int]) -> list[list[Observation | StepResult]]:
+    """What is played from each of the seeds."""
+    async with AsyncExitStack() as stack:
+        spec, pool = await pool_of(case, stack)
+        return [await play(await pool.open(spec, seed), case) for seed in seeds]
 
 
 def test_nothing_failed(played: Played) -> None:

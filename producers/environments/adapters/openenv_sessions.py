@@ -6,6 +6,8 @@
 | `{"type": "step", "data": ACTION}`    | the same, or `{"type": "error", "data": {"message", "code"}}`        |
 | `{"type": "close"}`                   | nothing                                                              |
 
+The seed that is sent has 31 bits, folded from the episode's.
+
 Needs the package aiohttp (extra `agents`), and none of OpenEnv's.
 """
 
@@ -18,9 +20,10 @@ from typing import Any
 
 import aiohttp
 
+from producers.environments.adapters.folded_seeds import folded_seed
 from producers.environments.ports import Declaration, Observation, StepResult
 
-_most_seed = 2**31
+_seed_bits = 31
 _most_message_bytes = 16 << 20
 _close_seconds = 2.0
 
@@ -56,7 +59,7 @@ class OpenEnvSession:
         """Begin an episode, with a session at the server when there is none."""
         if self._socket is None:
             await self._connect()
-        data = await self._asked({"type": "reset", "data": {"seed": seed % _most_seed}})
+        data = await self._asked({"type": "reset", "data": {"seed": folded_seed(seed, _seed_bits)}})
         return Observation.of(self._text(data))
 
     async def step(self, action: str) -> StepResult:

@@ -10,10 +10,12 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
+from producers.environments.adapters.folded_seeds import folded_seed
+
 if TYPE_CHECKING:
     from types import TracebackType
 
-_most_numpy_seed = 2**32
+_numpy_seed_bits = 32
 _lock = threading.Lock()
 
 
@@ -24,7 +26,7 @@ class PrivateRandom:
         with self:
             random.seed(seed)
             if (numpy := _numpy()) is not None:
-                numpy.random.seed(seed % _most_numpy_seed)
+                numpy.random.seed(folded_seed(seed, _numpy_seed_bits))
         # What was there before is kept aside by __enter__ and put back by __exit__.
 
     _own: tuple[Any, Any] | None = None

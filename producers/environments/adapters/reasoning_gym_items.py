@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 from reasoning_gym.composite import DatasetSpec
 from reasoning_gym.factory import CURRICULA, DATASETS, create_curriculum, create_dataset
 
+from producers.environments.adapters.folded_seeds import folded_seed
 from producers.environments.ports import Declaration, Observation, StepResult
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_most_seed = 2**31
+_seed_bits = 31
 
 
 class ReasoningGymItem:
@@ -50,7 +51,7 @@ class ReasoningGymItem:
     def reset(self, seed: int) -> Observation:
         """Draw the item."""
         self._dataset = create_dataset(
-            self._dataset_name, **self._configuration | {"seed": seed % _most_seed, "size": 1}
+            self._dataset_name, **self._configuration | {"seed": folded_seed(seed, _seed_bits), "size": 1}
         )
         self._item = self._dataset[0]
         return Observation.of(self._item["question"], dataset=self._dataset_name)

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import textarena
 
+from producers.environments.adapters.folded_seeds import folded_seed
 from producers.environments.adapters.private_random import PrivateRandom
 from producers.environments.ports import Declaration, Observation, StepResult
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_most_seed = 2**32
+_seed_bits = 32
 
 
 class TextArenaGame:
@@ -42,11 +43,11 @@ class TextArenaGame:
 
     def reset(self, seed: int) -> Observation:
         """Begin a game of the seed."""
-        seed %= _most_seed
-        self._random = PrivateRandom(seed)
+        own_seed = folded_seed(seed, _seed_bits)
+        self._random = PrivateRandom(own_seed)
         with self._random:
             self._game = textarena.make(self._id, **self._arguments)
-            self._game.reset(num_players=self.declaration.num_seats, seed=seed)
+            self._game.reset(num_players=self.declaration.num_seats, seed=own_seed)
             return self._to_move()
 
     def step(self, action: str | Mapping[int, str]) -> StepResult:

@@ -14,9 +14,10 @@ from typing import Any
 
 import textworld
 
+from producers.environments.adapters.folded_seeds import folded_seed
 from producers.environments.ports import Declaration, Observation, StepResult
 
-_most_seed = 2**30
+_seed_bits = 30
 _making = threading.Lock()
 """The maker of worlds runs programs and keeps state of its own: one at a time in a process."""
 
@@ -51,7 +52,7 @@ class TextWorldGame:
 
     def reset(self, seed: int) -> Observation:
         """Make the world of the seed, or take it from the directory, and enter it."""
-        number = 2 * (seed % _most_seed) + self._held_out
+        number = 2 * folded_seed(seed, _seed_bits) + self._held_out
         self._leave()
         infos = textworld.EnvInfos(
             feedback=True,

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from support.openenv_server import openenv_server
 
+from producers.dispatcher.episode_seeds import held_out_seeds
+from producers.environments.adapters.folded_seeds import folded_seed
 from producers.environments.adapters.guess_number import GuessNumber
 from producers.environments.adapters.nim import Nim
 from producers.environments.adapters.openenv_sessions import OpenEnvSession
@@ -201,7 +203,7 @@ def at_a_server(scenario: Callable[[str], Coroutine[Any, Any, None]]) -> None:
 def test_an_openenv_session_is_played_over_its_socket() -> None:
     async def scenario(url: str) -> None:
         session = OpenEnvSession(url=url)
-        assert (await session.reset(2**40 + 5)).text == '{"text": "seed 5", "turns": 0}'
+        assert (await session.reset(2**40 + 5)).text == '{"text": "seed 1572945894", "turns": 0}'
         result = await session.step('{"message": "é"}')
         assert (result.observation.text, result.reward) == ('{"text": "é", "turns": 1}', 0.0)
         for said, answered in (
@@ -212,7 +214,7 @@ def test_an_openenv_session_is_played_over_its_socket() -> None:
             assert (await session.step(said)).observation.text.startswith(answered)
         last = await session.step('{"message": "end"}')
         assert (last.reward, last.is_over) == (1.0, True)
-        assert (await session.reset(1)).text == '{"text": "seed 1", "turns": 0}'
+        assert (await session.reset(1)).text == f'{{"text": "seed {folded_seed(1, 31)}", "turns": 0}}'
         await session.close()
 
     at_a_server(scenario)
@@ -235,6 +237,34 @@ def test_an_error_of_an_openenv_server_and_its_end_raise() -> None:
 def test_an_address_that_is_none_is_refused() -> None:
     with pytest.raises(ValueError, match="url = 'localhost:8000'"):
         OpenEnvSession(url="localhost:8000")
+
+
+def test_a_seed_is_folded_into_fewer_bits_by_a_hash_of_its_digits() -> None:
+    # The first eight bytes of the sha256 of "1" are 6b 86 b2 73 ff 34 fc e1, and the last of them weighs most.
+    assert folded_seed(1, 64) == 0xE1FC34FF73B2866B
+    assert folded_seed(1, 31) == 0xE1FC34FF >> 1
+    seeds = [*range(1000), *range(held_out_seeds, held_out_seeds + 1000)]
+    for num_bits in (30, 31, 32):
+        folded = [folded_seed(seed, num_bits) for seed in seeds]
+        assert len(set(folded)) == len(seeds)
+        assert all(0 <= seed < 2**num_bits for seed in folded)
+
+
+def test_an_item_of_a_held_out_seed_is_none_of_training() -> None:
+    item = ReasoningGymItem(dataset="chain_sum", configuration={"min_terms": 6, "max_terms": 6})
+    training, held_out = (
+        {item.reset(first + seed).text for seed in range(20)} for first in (0, held_out_seeds)
+    )
+    assert not training & held_out
+
+
+def test_numpys_global_numbers_of_a_held_out_seed_are_none_of_training() -> None:
+    draws = set()
+    for seed in (5, held_out_seeds + 5):
+        own = PrivateRandom(seed)
+        with own:
+            draws.add(float(np.random.random()))  # noqa: NPY002  # what packages draw from
+    assert len(draws) == 2
 
 
 def test_global_random_numbers_are_of_one_episode_alone() -> None:

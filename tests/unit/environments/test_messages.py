@@ -84,6 +84,7 @@ def test_whatever_else_is_read_raises_one_error_only(value: dict[str, Any]) -> N
         ({"rewards": {}, "observation": {"texts": {"0": 1}}}, "a text of an observation is no str"),
         ({"rewards": {}, "observation": {"texts": {}, "to_act": [0]}}, "seat 0 is to act and sees nothing"),
         ({"rewards": {}, "observation": {"texts": {}, "to_act": [0] * 3}}, "to_act is no list of seats"),
+        ({"rewards": {}, "observation": {"texts": {"0": ""}, "to_act": [0, 0]}}, "to_act has a seat twice"),
         ({"rewards": {}, "observation": {"texts": {}, "to_act": [True]}}, "there is no seat 'True'"),
     ],
 )

@@ -503,16 +503,10 @@ def test_what_can_be_made_says_what_it_is() -> None:
 
 def test_calls_of_the_callers_own_fault_are_refused_before_they_are_made() -> None:
     async def scenario(pool: EnvironmentPool) -> None:
-        with pytest.raises(ValueError, match="seed = -1"):
-            await pool.open(misbehaving(), -1)
-        with pytest.raises(ValueError, match="is no JSON object"):
-            await pool.open(misbehaving(at_reset=object()), 1)
         episode = await pool.open(misbehaving(), 1)
         with pytest.raises(ValueError, match="before reset"):
             await episode.step("a")
         await episode.reset()
-        with pytest.raises(ValueError, match="more than 1048576 bytes"):
-            await episode.step("x" * (1 << 20 | 1))
         step = asyncio.ensure_future(episode.step("print 5000"))
         await asyncio.sleep(0)
         with pytest.raises(ValueError, match="while another call"):
@@ -520,6 +514,52 @@ def test_calls_of_the_callers_own_fault_are_refused_before_they_are_made() -> No
         await step
 
     with_pool(scenario)
+
+
+def test_an_action_that_is_too_large_fails_its_episode_alone() -> None:
+    async def scenario(pool: EnvironmentPool) -> None:
+        episode = await pool.open(misbehaving(), 1)
+        await episode.reset()
+        with pytest.raises(
+            EnvironmentFailed, match="turn 0: an action takes 1048577 bytes, more than 1048576"
+        ):
+            await episode.step("x" * (1 << 20 | 1))
+        with pytest.raises(EnvironmentFailed, match="an action takes"):
+            await episode.step("x")
+        assert await plays_on(pool)
+        assert (pool.counts.failed, pool.counts.kills) == (1, 0)
+
+    with_pool(scenario, episodes_per_process=1)
+
+
+def test_seeds_and_parameters_that_cannot_be_sent_fail_the_episode() -> None:
+    async def scenario(pool: EnvironmentPool) -> None:
+        with pytest.raises(EnvironmentFailed, match="seed = -1 is not between 0 and"):
+            await pool.open(misbehaving(), -1)
+        with pytest.raises(EnvironmentFailed, match="is no JSON object"):
+            await pool.open(misbehaving(at_reset=object()), 1)
+        with pytest.raises(DataError, match="is no JSON object"):
+            await pool.check(misbehaving(at_reset=object()))
+        assert await plays_on(pool)
+
+    with_pool(scenario, episodes_per_process=1)
+
+
+def test_a_first_observation_in_which_nobody_acts_fails_the_episode() -> None:
+    async def scenario(pool: EnvironmentPool) -> None:
+        episode = await pool.open(misbehaving(), 1)
+        # What a process may send, whatever its host checks.
+        for observation in (
+            {"texts": {}, "to_act": [], "info": {}},
+            {"texts": {}, "to_act": [0], "info": {}},
+        ):
+            with pytest.raises(EnvironmentFailed, match="nobody act|sees nothing"):
+                episode._began({"observation": observation})
+        with pytest.raises(EnvironmentFailed, match="nobody act"):
+            await episode.reset()
+        assert await plays_on(pool)
+
+    with_pool(scenario, episodes_per_process=1)
 
 
 def test_another_interpreter_sees_nothing_of_ours_but_the_host(tmp_path: Path) -> None:
