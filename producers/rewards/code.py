@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
+from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from producers.rewards.code_blocks import last_code_block
@@ -35,8 +36,9 @@ Value = TypeVar("Value")
 class CodeReward:
     """A reward function with limits of its own: `reward = CodeReward(seconds_per_case=5.0)` in a module of yours.
 
-    `seconds_per_case` is wall time. Cases that are not begun `total_seconds` after the first count as failed; keep the
-    sum of both below `reward.timeout_seconds`, at which a call fails instead of giving a reward.
+    `seconds_per_case` is wall time. Cases that have not ended `total_seconds` after the call began count as failed; let
+    `reward.timeout_seconds` be 3 s more, for at that time a call fails instead of giving a reward. The first call tests
+    the sandbox, in the same time, unless `start` has done so.
     """
 
     def __init__(
@@ -52,6 +54,10 @@ class CodeReward:
         self._seconds_per_case = seconds_per_case
         self._total_seconds = total_seconds
 
+    def start(self) -> None:
+        """Test the sandbox, about a second. Raises SandboxRefused where it does not hold."""
+        _run_to_end(self._sandbox.start())
+
     def __call__(
         self,
         prompt: object,
@@ -66,42 +72,45 @@ class CodeReward:
 
         Raises ValueError for a row without cases, SandboxRefused where the sandbox does not hold.
         """
+        deadline = monotonic() + self._total_seconds
         del prompt, fields
         row = cases_of(tests, entry_point, cases)
         code = last_code_block(response)
-        passed = _run_to_end(self._num_passed(code, row)) / len(row)
+        passed = _run_to_end(self._num_passed(code, row, deadline)) / len(row)
         return {
             "reward": float(passed == 1) if self._all_or_nothing else passed,
             "passed": passed,
             "has_code": float(code is not None),
         }
 
-    async def _num_passed(self, code: str | None, cases: list[Case]) -> int:
+    async def _num_passed(self, code: str | None, cases: list[Case], deadline: float) -> int:
         # Also where there is no code: a run learns from its first response whether there is a sandbox.
         await self._sandbox.start()
         if code is None:
             return 0
-        deadline = asyncio.get_running_loop().time() + self._total_seconds
         passed = 0
         async with AsyncExitStack() as stack:
             session: SandboxSession | None = None
             for case in cases:
-                if asyncio.get_running_loop().time() > deadline:
+                if monotonic() >= deadline:
                     break
                 # The code of the case before may have ended its sandbox.
                 if session is None or not session.is_open:
                     session = await stack.enter_async_context(self._sandbox.session())
                     await session.write(f"{solution_module}.py", code.encode(errors="surrogatepass"))
-                passed += await self._passes(session, case)
+                passed += await self._passes(session, case, deadline)
         return passed
 
-    async def _passes(self, session: SandboxSession, case: Case) -> bool:
+    async def _passes(self, session: SandboxSession, case: Case, deadline: float) -> bool:
+        seconds_left = deadline - monotonic()
+        if seconds_left <= 0:
+            return False
         result = await session.run(
             [session.interpreter, *case.arguments],
             stdin=case.stdin,
             # Sets of text come in the same order each time.
             environment={"PYTHONHASHSEED": "0"},
-            wall_seconds=self._seconds_per_case,
+            wall_seconds=min(self._seconds_per_case, seconds_left),
             output_bytes=max(self._sandbox.config.limits.output_bytes, 2 * case.expected_bytes),
         )
         return result.succeeded and case.accepts(result.stdout)

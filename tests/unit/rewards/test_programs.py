@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from pydantic import ValidationError
 
-from producers.rewards.functions import call_reward_function
+from producers.rewards.choice import make_rewards
+from producers.rewards.functions import RewardResult, call_reward_function
 from producers.rewards.library.catalogue import load_reward
+from producers.rewards.pool import RewardPool
 from rollog.settings.generation import RewardConfig
 from rollog.settings.named_rewards import components_as_text
 
@@ -29,7 +33,30 @@ def test_options_reach_it() -> None:
     assert call_reward_function(function, "Add.", right, row).reward == 0.0
 
 
-def test_limits_that_the_time_out_of_a_call_cuts_short_are_refused() -> None:
-    given = {"components": [{"name": "code", "total_seconds": 9.0}], "timeout_seconds": 10.0}
-    with pytest.raises(ValidationError, match=r"total_seconds \+ seconds_per_case = 11"):
-        RewardConfig.model_validate(given)
+def test_code_that_stops_the_server_in_its_only_case_earns_nothing_and_kills_no_process() -> None:
+    component = {"name": "code", "seconds_per_case": 100.0, "total_seconds": 2.0}
+    config = RewardConfig.model_validate({"components": [component], "timeout_seconds": 40.0})
+    stops = "```python\nimport os, time\nos.kill(2, 19)\ntime.sleep(600)\n```"
+    rewards = make_rewards(None, config)
+    assert isinstance(rewards, RewardPool)
+
+    async def scenario() -> RewardResult:
+        await rewards.start()
+        try:
+            return await rewards.score("", stops, {"tests": [{"input": "", "output": "1"}]})
+        finally:
+            await rewards.close()
+
+    assert asyncio.run(scenario()).reward == 0.0
+    assert rewards.num_kills == 0
+
+
+@pytest.mark.parametrize("num_components", [1, 2])
+def test_a_time_out_that_leaves_no_time_to_end_the_last_case_is_refused(num_components: int) -> None:
+    components = [
+        {"name": "code", "label": f"code {n}", "total_seconds": 8.0 / num_components}
+        for n in range(num_components)
+    ]
+    with pytest.raises(ValidationError, match=f"total_seconds = 8 and {3 * num_components} s to end"):
+        RewardConfig.model_validate({"components": components, "timeout_seconds": 10.0})
+    RewardConfig.model_validate({"components": components, "timeout_seconds": 8.0 + 3 * num_components})

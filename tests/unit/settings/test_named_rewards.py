@@ -156,11 +156,11 @@ mistakes = {
     ),
     "code without time": (
         'timeout_seconds = 5\ncomponents = [{ name = "code" }]',
-        r"reward\.timeout_seconds = 5 ends a call before .*total_seconds.*raise the first",
+        r"reward\.timeout_seconds = 5 ends a call before .*total_seconds = 6 and 3 s.*raise the first",
     ),
     "code as a function without time": (
         'timeout_seconds = 5\nfunction = "code"',
-        r"reward\.timeout_seconds = 5 ends a call before .*total_seconds.*raise the first",
+        r"reward\.timeout_seconds = 5 ends a call before .*total_seconds = 6 and 3 s.*raise the first",
     ),
     "a pattern for a judge's answer without a time-out": (
         f"num_processes = 0\ntimeout_seconds = 60\ncomponents = [{{ {judge}, pattern = '(a+)+b' }}]",
