@@ -195,8 +195,8 @@ class RewardConfig(Section):
         if longest > self.timeout_seconds:
             raise ValueError(
                 f"reward.timeout_seconds = {self.timeout_seconds:g} ends a call before the cases of 'code' have ended "
-                f"(total_seconds = {total_seconds:g} and {longest - total_seconds:g} s to end the last case); raise the "
-                f"first to {longest:g}"
+                f"(total_seconds = {total_seconds:g} and {longest - total_seconds:g} s to end the last case); raise "
+                f"the first to {longest:g}"
             )
 
 
