@@ -549,11 +549,12 @@ def test_a_first_observation_in_which_nobody_acts_fails_the_episode() -> None:
     async def scenario(pool: EnvironmentPool) -> None:
         episode = await pool.open(misbehaving(), 1)
         # What a process may send, whatever its host checks.
-        for observation in (
+        empty: list[dict[str, Any]] = [
             {"texts": {}, "to_act": [], "info": {}},
             {"texts": {}, "to_act": [0], "info": {}},
-        ):
-            with pytest.raises(EnvironmentFailed, match="nobody act|sees nothing"):
+        ]
+        for observation in empty:
+            with pytest.raises(EnvironmentFailed, match=r"nobody act|sees nothing"):
                 episode._began({"observation": observation})
         with pytest.raises(EnvironmentFailed, match="nobody act"):
             await episode.reset()
