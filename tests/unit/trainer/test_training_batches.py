@@ -87,7 +87,8 @@ def test_what_a_response_loses_for_its_length_its_last_turn_loses() -> None:
         overlong_penalty=0.8,
     )
     batch = training_batch([[a_sample(0, 0, reward=1.0, **of_turns(1.0, 0.5))]], (), algorithm, 1.0)
-    assert batch.samples[0].turn_rewards == pytest.approx((1.0, -0.3))
+    # Three of its four tokens are the policy's: 0.8 x (3 - 2) / 2 is lost.
+    assert batch.samples[0].turn_rewards == pytest.approx((1.0, 0.1))
 
 
 def test_a_turn_that_nothing_predicts_is_left_out() -> None:
