@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-work_directory = "/work"
+work_directory = "/box"
 """Where commands run; the one place besides /tmp and /dev/shm that they can write to."""
 
 endpoint_path = "/run/endpoint.sock"

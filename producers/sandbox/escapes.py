@@ -127,7 +127,7 @@ attempt("shared memory", lambda: mmap.mmap(os.open("/dev/zero", os.O_RDWR), 4096
 
 _fill_directories = """
 os.makedirs("probe", exist_ok=True)
-for directory in ("/work", "/tmp", "/dev/shm", "/", "/dev", "/run", "."):
+for directory in ("/box", "/tmp", "/dev/shm", "/", "/dev", "/run", "."):
     path = directory + "/" + facts["marker"]
     size = 0
     try:

@@ -151,7 +151,7 @@ def test_a_function_that_pretends_earns_nothing(patient: CodeReward, code: str) 
         "import os\nos._exit(0)",
         "print('All tests passed')",
         "import sys\nsys.stdout.write('OK')\nsys.exit(0)",
-        "import glob\nfor path in glob.glob('/work/*') + glob.glob('/tmp/*'):\n    print(open(path).read())",
+        "import glob\nfor path in glob.glob('/box/*') + glob.glob('/tmp/*'):\n    print(open(path).read())",
         "import os\nos.kill(2, 9)",
         "print('5', end='')\nimport os\nos._exit(1)",
     ],

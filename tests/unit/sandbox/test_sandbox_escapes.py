@@ -291,7 +291,7 @@ while True: time.sleep(60)
 def test_directories_take_no_more_than_their_size() -> None:
     source = """
 sizes = {}
-for directory in ("/work", "/tmp", "/dev/shm", "/", "/dev", "/run", "/proc", "/usr"):
+for directory in ("/box", "/tmp", "/dev/shm", "/", "/dev", "/run", "/proc", "/usr"):
     size = 0
     try:
         for number in range(10):
@@ -305,7 +305,7 @@ print(json.dumps(sizes))
 """
     sizes = json.loads(printed(source, directory_bytes=8 << 20))
     assert sizes == {
-        "/work": 8,
+        "/box": 8,
         "/tmp": 8,
         "/dev/shm": 8,
         **dict.fromkeys(["/", "/dev", "/run", "/proc", "/usr"], 0),
@@ -313,7 +313,7 @@ print(json.dumps(sizes))
 
 
 def test_a_file_takes_no_more_than_its_size() -> None:
-    result = run_python("open('/work/file', 'wb').write(bytes(2 << 20))", file_bytes=1 << 20)
+    result = run_python("open('/box/file', 'wb').write(bytes(2 << 20))", file_bytes=1 << 20)
     assert result.exit_status == 1
     assert b"File too large" in result.stderr
 
@@ -321,7 +321,7 @@ def test_a_file_takes_no_more_than_its_size() -> None:
 def test_empty_files_are_counted() -> None:
     source = """
 for number in range(10**7):
-    open(f"/work/{number}", "w").close()
+    open(f"/box/{number}", "w").close()
 """
     assert run_python(source).limit == Limit.FILES
 
@@ -412,7 +412,7 @@ print({name: lines[name].strip() for name in ("CapEff", "CapPrm", "CapBnd", "NoN
 def test_a_program_that_changes_its_user_gains_nothing() -> None:
     """The mounts heed no set-user-id bit."""
     source = """
-options = [line.split()[3] for line in open("/proc/self/mounts") if line.split()[1] in ("/usr", "/work", "/tmp")]
+options = [line.split()[3] for line in open("/proc/self/mounts") if line.split()[1] in ("/usr", "/box", "/tmp")]
 print(all("nosuid" in each.split(",") for each in options), len(options))
 """
     assert printed(source) == "True 3"

@@ -42,7 +42,7 @@ def test_a_command_gives_its_output_and_status(sandbox: Sandbox) -> None:
 def test_a_command_sees_only_the_variables_it_is_given(sandbox: Sandbox) -> None:
     result = finish(sandbox.run(["/usr/bin/env"], environment={"A": "1"}))
     variables = sorted(result.stdout.decode().split())
-    assert variables == ["A=1", "HOME=/work", "LANG=C.UTF-8", "PATH=/usr/local/bin:/usr/bin:/bin"]
+    assert variables == ["A=1", "HOME=/box", "LANG=C.UTF-8", "PATH=/usr/local/bin:/usr/bin:/bin"]
 
 
 def test_files_given_to_a_command_lie_in_its_work_directory(sandbox: Sandbox) -> None:
@@ -81,7 +81,7 @@ def test_a_command_that_is_too_long_for_a_packet_is_refused_and_its_session_goes
 
 def test_many_sandboxes_run_at_once_without_seeing_each_other(sandbox: Sandbox) -> None:
     async def scenario() -> list[SandboxResult]:
-        command = ["/bin/sh", "-c", "cat > mine; ls /work; cat mine"]
+        command = ["/bin/sh", "-c", "cat > mine; ls /box; cat mine"]
         return await asyncio.gather(*(sandbox.run(command, stdin=str(n).encode()) for n in range(12)))
 
     assert [result.stdout for result in finish(scenario())] == [f"mine\n{n}".encode() for n in range(12)]
