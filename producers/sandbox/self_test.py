@@ -133,14 +133,21 @@ async def _all_or_none(runs: Sequence[Coroutine[Any, Any, set[str]]]) -> list[se
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
+_victim = "import time; print(flush=True); time.sleep(600)"
+
+
 @asynccontextmanager
 async def _planted() -> AsyncIterator[Outside]:
     marker = f"probe-{secrets.token_hex(8)}"
     victim = await asyncio.create_subprocess_exec(
-        *launcher_command([sys.executable, "-I", "-S", "-c", "import time; time.sleep(600)", marker]),
+        *launcher_command([sys.executable, "-I", "-S", "-c", _victim, marker]),
         stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
     )
     try:
+        # Until it runs, its command line may be another's, or none: nobody could find it, walls or not.
+        assert victim.stdout is not None
+        await victim.stdout.readline()
         with (
             tempfile.TemporaryDirectory(prefix="rollog-sandbox-") as name,
             socket.create_server(("127.0.0.1", 0)) as by_port,
