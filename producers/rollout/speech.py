@@ -40,10 +40,7 @@ class TextSpeech:
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
-        # A tokenizer of whole words has its special tokens among its words, and finds them whatever it is told.
-        self._forbidden = {*getattr(tokenizer, "all_special_ids", ())} - {
-            getattr(tokenizer, "unk_token_id", None)
-        }
+        self._tokens = TextTokens(tokenizer)
 
     def opening(self, text: str) -> list[int]:
         """The tokenizer's own first tokens, and the text."""
@@ -59,14 +56,13 @@ class TextSpeech:
         return [*input_ids, *turn_ids, *self._ids(text)]
 
     def _ids(self, text: str) -> list[int]:
-        encoded = self._tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
-        allowed = [token_id for token_id in encoded if token_id not in self._forbidden]
-        if not allowed:
+        ids = self._tokens.plain_ids(text)
+        if not ids:
             raise EnvironmentFailed(
                 f"the environment's text {text!r} has no token, so that two turns would follow each other; let it say "
                 "something"
             )
-        return allowed
+        return ids
 
 
 class ChatSpeech:

@@ -57,7 +57,7 @@ class TextTokens:
         ids: list[int] = []
         for piece in self._any_special.split(text):
             special = self._ids.get(piece)
-            ids += self._plain_ids(_hidden.sub(self._shown, piece)) if special is None else [special]
+            ids += self.plain_ids(_hidden.sub(self._shown, piece)) if special is None else [special]
         return ids
 
     def raw_ids(self, text: str) -> list[int]:
@@ -67,6 +67,14 @@ class TextTokens:
     def added_ids(self, text: str) -> list[int]:
         """Token ids of a text that follows other text."""
         return list(self._tokenizer.encode(text, add_special_tokens=False))
+
+    def plain_ids(self, text: str) -> list[int]:
+        """Token ids of a text that is nothing but text: what looks like a special token in it becomes none."""
+        if not text:
+            return []
+        encoded = self._tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
+        # A tokenizer of whole words has its special tokens among its words, and finds them whatever it is told.
+        return [token_id for token_id in encoded if token_id not in self._forged]
 
     def text(self, token_ids: Sequence[int], *, with_special: bool = False) -> str:
         """The text of token ids, by default without special tokens."""
@@ -80,13 +88,6 @@ class TextTokens:
         """The text of token ids with these special tokens, and without the others."""
         dropped = {at for text, at in self._ids.items() if text not in kept}
         return self.text([at for at in token_ids if at not in dropped], with_special=True)
-
-    def _plain_ids(self, text: str) -> list[int]:
-        if not text:
-            return []
-        encoded = self._tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
-        # A tokenizer of whole words has its special tokens among its words, and finds them whatever it is told.
-        return [token_id for token_id in encoded if token_id not in self._forged]
 
     def _hide_text(self, text: str) -> str:
         hidden = self._any_text.sub(lambda found: f"{_begin}{self._texts.index(found[0])}{_end}", text)

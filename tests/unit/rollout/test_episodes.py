@@ -217,17 +217,22 @@ class Counting(SimulatedEngine):
         return generation
 
 
+def sample_of_two_versions(stage: Stage, engine: Counting) -> Sample:
+    """An episode in the middle of which version 1 is published."""
+    stage.give_grant()
+    stage.wait_until_serving(0)
+    stage.order(an_episode(stage))
+    wait_until(lambda: engine.num_turns >= 2, message="two turns")
+    stage.publish(1)
+    return stage.sample()
+
+
 def test_a_reload_goes_on_while_episodes_are_played_and_segments_name_both_versions(stage: Stage) -> None:
     engine = Counting(tokens_per_second=60, max_context_tokens=256, length_of=lambda _: 6)
     with running(
         stage, rewards=EpisodeRewards(), episodes=episodes(num_turns=16, max_turns=16), engine=engine
     ):
-        stage.give_grant()
-        stage.wait_until_serving(0)
-        stage.order(an_episode(stage))
-        wait_until(lambda: engine.num_turns >= 2, message="two turns")
-        stage.publish(1)
-        sample = stage.sample()
+        sample = sample_of_two_versions(stage, engine)
     assert sample.status is Status.FINISHED
     assert [each.version for each in sample.segments] == [0, 1]
     for token, logprob, mask, place in zip(
@@ -255,12 +260,7 @@ def test_an_episode_between_two_turns_outlives_a_load_that_fails(stage: Stage) -
     with running(
         stage, rewards=EpisodeRewards(), episodes=episodes(num_turns=20, max_turns=20), engine=engine
     ):
-        stage.give_grant()
-        stage.wait_until_serving(0)
-        stage.order(an_episode(stage))
-        wait_until(lambda: engine.num_turns >= 2, message="two turns")
-        stage.publish(1)
-        sample = stage.sample()
+        sample = sample_of_two_versions(stage, engine)
     assert (sample.status, sample.error_message) == (Status.FINISHED, None)
     assert engine.num_loads == 3
     assert [each.version for each in sample.segments] == [0, 1]
