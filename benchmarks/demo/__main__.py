@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import click
 
-from benchmarks.harness.options import BenchOptions, bench_options, count_option, progress, report, run
+from benchmarks.harness.options import (
+    BenchOptions,
+    bench_options,
+    progress,
+    report,
+    run,
+    run_and_control_options,
+)
 
 
 @click.command("demo")
-@count_option("--seeds", "num_seeds", 3, "Runs of the demo, with seeds from --seed on.")
-@count_option(
-    "--control-seeds",
-    "num_controls",
-    1,
-    "Runs of the control, in which each training sample has the reward of another.",
-    least=0,
-)
+@run_and_control_options("the demo", "sample")
 @bench_options
 def demo(*, num_seeds: int, num_controls: int, options: BenchOptions) -> None:
     """Measure the demo: `rollog up` as a user runs it, beside a bare loop on the same settings and seed.

@@ -88,6 +88,19 @@ def count_option(flag: str, name: str, default: int, text: str, *, least: int = 
     )
 
 
+def run_and_control_options(what: str, unit: str) -> Command:
+    """`--seeds` for runs of `what`, and `--control-seeds` for runs in which each `unit` has another one's reward."""
+    runs = count_option("--seeds", "num_seeds", 3, f"Runs of {what}, with seeds from --seed on.")
+    controls = count_option(
+        "--control-seeds",
+        "num_controls",
+        1,
+        f"Runs of the control, in which each training {unit} has the reward of another.",
+        least=0,
+    )
+    return lambda function: runs(controls(function))
+
+
 def written_file_option(flag: str, name: str, text: str) -> Command:
     """An option that names a file to write; the command receives its path as `name`."""
     kind = click.Path(dir_okay=False, path_type=Path)
