@@ -37,7 +37,20 @@ from schemas.ledger import (
 )
 from schemas.records import Record, record_types
 from schemas.runs import RunManifest
-from schemas.samples import FinishReason, Sample, Segment, Status, Timings, num_turns, sample_id, turn_numbers
+from schemas.samples import (
+    FinishReason,
+    Fork,
+    Payload,
+    Row,
+    Sample,
+    Segment,
+    Status,
+    Timings,
+    TurnSpan,
+    num_turns,
+    sample_id,
+    turn_numbers,
+)
 from schemas.tasks import (
     Cancel,
     CancelReason,
@@ -66,6 +79,7 @@ __all__ = [
     "Fence",
     "FinishReason",
     "Float32Array",
+    "Fork",
     "Genesis",
     "Grant",
     "Int32Array",
@@ -75,12 +89,14 @@ __all__ = [
     "LedgerKind",
     "LedgerRecord",
     "MicroBatch",
+    "Payload",
     "Prompt",
     "Rebase",
     "Record",
     "Revoke",
     "RoleStatus",
     "RolloutTask",
+    "Row",
     "RunClosed",
     "RunManifest",
     "RunRole",
@@ -95,6 +111,7 @@ __all__ = [
     "Stopped",
     "Timings",
     "TrainerEpoch",
+    "TurnSpan",
     "UInt8Array",
     "Verdict",
     "WeightVersion",

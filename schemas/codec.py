@@ -2,7 +2,8 @@
 
 `encode` and `decode` are total: what they cannot turn into a valid record or valid bytes raises SchemaError,
 whatever the bytes hold. Schemas are parsed once, on first use. A record written with a released schema is
-read with that one, and fields it lacks get their defaults; arrays of a decoded record are read-only views.
+read with that one, and fields it lacks get their defaults; a record is written with the oldest release that holds
+all of it (`schemas.writer_choice`). Arrays of a decoded record are read-only views.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from schemas.errors import SchemaError
 from schemas.frames import Frame, default_frame
 from schemas.records import Record, record_types
 from schemas.validation import checks
+from schemas.writer_choice import Fits, older_writers
 
 __all__ = ["Codec", "SchemaError", "decode", "decode_as", "default_codec", "encode"]
 
@@ -44,6 +46,7 @@ class _Kind:
 
     schema: Schema
     prefix: bytes
+    older: list[tuple[Schema, bytes, Fits]]
     to_avro: Convert
     from_avro: Convert
     check: Convert | None
@@ -54,7 +57,7 @@ class Codec:
 
     def __init__(self, catalogue: Catalogue, frame: Frame) -> None:
         self._frame = frame
-        self._kinds = {cls: _kind_of(cls, catalogue.current[cls.__name__], frame) for cls in record_types}
+        self._kinds = {cls: _kind_of(cls, catalogue, frame) for cls in record_types}
         self._by_name = {cls.__name__: kind for cls, kind in self._kinds.items()}
 
     def encode(self, record: Record) -> bytes:
@@ -65,9 +68,11 @@ class Codec:
         try:
             if kind.check:
                 kind.check(record)
+            values = kind.to_avro(record)
+            schema, prefix = _writer_of(kind, values)
             buffer = BytesIO()
-            buffer.write(kind.prefix)
-            schemaless_writer(buffer, kind.schema.parsed, kind.to_avro(record))
+            buffer.write(prefix)
+            schemaless_writer(buffer, schema.parsed, values)
         except SchemaError:
             raise
         except _refusals as error:
@@ -101,15 +106,24 @@ class Codec:
         return record
 
 
-def _kind_of(record_type: type[Record], schema: Schema, frame: Frame) -> _Kind:
+def _kind_of(record_type: type[Record], catalogue: Catalogue, frame: Frame) -> _Kind:
+    schema = catalogue.current[record_type.__name__]
     to_avro, from_avro = record_conversion(record_type)
     return _Kind(
         schema=schema,
         prefix=frame.prefix(schema),
+        older=[(older, frame.prefix(older), fits) for older, fits in older_writers(catalogue, schema.name)],
         to_avro=to_avro,
         from_avro=from_avro,
         check=checks.get(record_type),
     )
+
+
+def _writer_of(kind: _Kind, values: Any) -> tuple[Schema, bytes]:
+    for schema, prefix, fits in kind.older:
+        if fits(values):
+            return schema, prefix
+    return kind.schema, kind.prefix
 
 
 def _read(data: bytes, start: int, writer: Schema) -> Any:

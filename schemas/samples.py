@@ -50,6 +50,65 @@ class Segment:
     end: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Fork(ArrayEquality):
+    """A further sequence of a rollout: the first `shared` ids of sequence `parent`, then its own context and tokens.
+
+    Shared ids and context are never trained here, so that each sampled token stands once in a record. `token_ids`,
+    `behaviour_logprobs` and `loss_mask` have one entry per token from its first sampled one to its last; `segments`
+    cover them.
+    """
+
+    parent: int
+    shared: int
+    context: Int32Array
+    token_ids: Int32Array
+    behaviour_logprobs: Float32Array
+    loss_mask: UInt8Array
+    segments: tuple[Segment, ...]
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Row(ArrayEquality):
+    """One sequence as the trainer reads it: all ids before its first sampled token, then those to its last.
+
+    The arrays but the first have one entry per token id; shared ids of a fork stand in `prompt_token_ids`.
+    """
+
+    prompt_token_ids: Int32Array
+    token_ids: Int32Array
+    behaviour_logprobs: Float32Array
+    loss_mask: UInt8Array
+    segments: tuple[Segment, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnSpan:
+    """The tokens of one model call: [start, end) in the token ids of `sequence`. `untrained` says why mask is 0."""
+
+    number: int
+    sequence: int
+    start: int
+    end: int
+    finish_reason: FinishReason
+    untrained: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Payload:
+    """Names the object that holds the arrays and texts of a sample too large for a record.
+
+    `num_tokens` has the length of `token_ids` of each sequence, the sample's own first.
+    """
+
+    sha256: str
+    num_bytes: int
+    num_prompt_tokens: int
+    num_tokens: tuple[int, ...]
+    num_trained_tokens: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timings:
     """Seconds by the worker's monotonic clock."""
@@ -65,8 +124,9 @@ class Sample(ArrayEquality):
 
     `token_ids`, `behaviour_logprobs` and `loss_mask` have one entry per response token;
     `behaviour_logprobs` (mu) are natural logarithms under the distribution the token was sampled from.
-    Segments are in order, without gaps, and cover the response. `turn_rewards` has one entry per turn, as
-    `turn_numbers` counts them, or none.
+    Segments are in order, without gaps, and cover the response. `turn_rewards` has one entry per turn, or none: of
+    `turns` where they are given, else as `turn_numbers` counts them. A session of model calls that do not all extend
+    one another has `forks`, which share the reward; `sequences` are all of them.
     """
 
     sample_id: str
@@ -100,6 +160,11 @@ class Sample(ArrayEquality):
     timings: Timings = field(default_factory=Timings)
     wasted_tokens: int = 0
     metadata: dict[str, str] = field(default_factory=dict)
+    forks: tuple[Fork, ...] = ()
+    turns: tuple[TurnSpan, ...] = ()
+    resumed_from: str | None = None
+    awaits_reward: bool = False
+    payload: Payload | None = None
 
     @property
     def num_tokens(self) -> int:
@@ -113,8 +178,40 @@ class Sample(ArrayEquality):
 
     @property
     def first_version(self) -> int | None:
-        """Version of the oldest segment; None when nothing was generated."""
-        return min((segment.version for segment in self.segments), default=None)
+        """Version of the oldest segment of any sequence; None when nothing was generated."""
+        own = (segment.version for segment in self.segments)
+        forks = (segment.version for fork in self.forks for segment in fork.segments)
+        return min((*own, *forks), default=None)
+
+    @property
+    def num_turns(self) -> int:
+        """How many turns `turn_rewards` has an entry for, where it has any."""
+        return len(self.turns) or num_turns(self.loss_mask)
+
+    def rows(self) -> tuple[Row, ...]:
+        """Every sequence by number, the sample's own first."""
+        rows = [
+            Row(
+                prompt_token_ids=self.prompt_token_ids,
+                token_ids=self.token_ids,
+                behaviour_logprobs=self.behaviour_logprobs,
+                loss_mask=self.loss_mask,
+                segments=self.segments,
+            )
+        ]
+        for fork in self.forks:
+            parent = rows[fork.parent]
+            shared = np.concatenate((parent.prompt_token_ids, parent.token_ids))[: fork.shared]
+            rows.append(
+                Row(
+                    prompt_token_ids=int32_array(np.concatenate((shared, fork.context))),
+                    token_ids=fork.token_ids,
+                    behaviour_logprobs=fork.behaviour_logprobs,
+                    loss_mask=fork.loss_mask,
+                    segments=fork.segments,
+                )
+            )
+        return tuple(rows)
 
 
 def turn_numbers(loss_mask: UInt8Array) -> Int32Array:

@@ -6,15 +6,13 @@ are judged elsewhere.
 
 from __future__ import annotations
 
-from math import isfinite
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from schemas.errors import SchemaError
 from schemas.ledger import Amend, Close, Genesis, LedgerKind, LedgerRecord, Rebase, Step
-from schemas.samples import Sample, Status, num_turns
-from schemas.tasks import Kind, RolloutTask
+from schemas.sample_checks import check_sample, most_attempts
+from schemas.samples import Sample
+from schemas.tasks import RolloutTask
 from schemas.weights import WeightVersion
 
 if TYPE_CHECKING:
@@ -28,93 +26,6 @@ _bodies: dict[LedgerKind, type[Any] | None] = {
     LedgerKind.REBASE: Rebase,
     LedgerKind.CLOSE: Close,
 }
-
-
-most_attempts = 1 << 31
-"""More than any rollout is ordered."""
-
-
-def check_sample(sample: Sample) -> None:
-    """Attempts, versions and tokens count from 0, or say that they are unknown. A finished sample is complete.
-
-    Complete: arrays of one length, segments that cover it, finite numbers, a reward for each turn or for none.
-    """
-    _check_counts(sample)
-    if sample.status is Status.FINISHED:
-        _check_finished(sample)
-
-
-def _check_counts(sample: Sample) -> None:
-    if sample.wasted_tokens < 0:
-        raise SchemaError(
-            f"sample {sample.sample_id}: wasted_tokens is {sample.wasted_tokens}, not a number of tokens"
-        )
-    if not -1 <= sample.attempt < most_attempts:
-        raise SchemaError(f"sample {sample.sample_id}: attempt is {sample.attempt}, not a number of attempts")
-    for segment in sample.segments:
-        if segment.version < 0:
-            raise SchemaError(
-                f"sample {sample.sample_id}: a segment of version {segment.version}, versions begin at 0"
-            )
-
-
-def _check_finished(sample: Sample) -> None:
-    num_tokens = len(sample.token_ids)
-    if len(sample.behaviour_logprobs) != num_tokens or len(sample.loss_mask) != num_tokens:
-        raise SchemaError(
-            f"sample {sample.sample_id}: token_ids has {num_tokens} entries, behaviour_logprobs "
-            f"{len(sample.behaviour_logprobs)}, loss_mask {len(sample.loss_mask)}; they must be equal"
-        )
-    _check_segments(sample, num_tokens)
-    if sample.reward is not None and not isfinite(sample.reward):
-        raise SchemaError(f"sample {sample.sample_id}: reward is {sample.reward}, not a finite number")
-    if sample.turn_rewards:
-        _check_turn_rewards(sample)
-    if sample.kind is Kind.TRAINING:
-        _check_logprobs(sample)
-
-
-def _check_turn_rewards(sample: Sample) -> None:
-    expected = num_turns(sample.loss_mask)
-    if len(sample.turn_rewards) != expected:
-        raise SchemaError(
-            f"sample {sample.sample_id}: turn_rewards has {len(sample.turn_rewards)} entries, its loss mask "
-            f"{expected} turns; they must be equal"
-        )
-    for number, reward in enumerate(sample.turn_rewards):
-        if not isfinite(reward):
-            raise SchemaError(
-                f"sample {sample.sample_id}: turn_rewards[{number}] is {reward}, not a finite number"
-            )
-
-
-def _check_segments(sample: Sample, num_tokens: int) -> None:
-    position = 0
-    for segment in sample.segments:
-        if segment.start != position or segment.end <= segment.start:
-            raise SchemaError(
-                f"sample {sample.sample_id}: segment [{segment.start}, {segment.end}) of version "
-                f"{segment.version} does not begin at token {position} or is empty"
-            )
-        position = segment.end
-    if position != num_tokens:
-        raise SchemaError(
-            f"sample {sample.sample_id}: segments cover {position} of {num_tokens} response tokens"
-        )
-
-
-def _check_logprobs(sample: Sample) -> None:
-    logprobs = sample.behaviour_logprobs
-    finite = np.isfinite(logprobs)
-    if finite.all():
-        return
-    trained = np.flatnonzero(~finite & (sample.loss_mask != 0))
-    if trained.size:
-        position = int(trained[0])
-        raise SchemaError(
-            f"sample {sample.sample_id}: behaviour_logprobs[{position}] is "
-            f"{logprobs[position]}, but that token is to be trained"
-        )
 
 
 def check_rollout_task(task: RolloutTask) -> None:

