@@ -316,7 +316,12 @@ class EpisodeMaker:
             if other.session.num_turns
             for span in other.played(is_truncated=False).generation.spans
         ]
-        return seat.watched(episode.first_ids, min(versions), self._calls.max_context_tokens)
+        return seat.watched(
+            episode.first_ids,
+            min(versions),
+            max_context_tokens=self._calls.max_context_tokens,
+            is_truncated=episode.is_truncated,
+        )
 
     def _wasted_beside(self, episode: _Episode, seat: Seat) -> int:
         """Tokens of seats without a sample, which the first one with a sample bears."""

@@ -117,25 +117,26 @@ class Seat:
     def played(self, *, is_truncated: bool) -> Played:
         """Its turns and what stood between them. Raises SessionFailed."""
         rows = self.session.recording(lambda _: "").rows
-        is_cut = is_truncated and not self.has_left
         generation = Generation(
             token_ids=rows.token_ids,
             behaviour_logprobs=rows.behaviour_logprobs,
             spans=tuple(
                 VersionSpan(version=each.version, start=each.start, end=each.end) for each in rows.segments
             ),
-            finish_reason=FinishReason.LENGTH if is_cut else FinishReason.STOP,
+            finish_reason=self._finish_reason(is_truncated=is_truncated),
         )
         return Played(generation, rows.loss_mask, rows.context)
 
-    def watched(self, first_ids: Sequence[int], version: int, max_context_tokens: int) -> Played:
-        """What stands for a seat that never was to act: what it was shown, whose last id is an untrained response.
+    def watched(
+        self, first_ids: Sequence[int], version: int, *, max_context_tokens: int, is_truncated: bool
+    ) -> Played:
+        """What stands for a seat that never said anything: what it was shown, whose last id is an untrained response.
 
         A record needs a response, and a group needs the reward: the others' rewards are compared with it. `first_ids`
         are the first input of the episode, for a seat that was shown nothing; `version` is the oldest that played.
         """
         try:
-            ids = self.speech.opening(self._read())
+            ids = self.input_ids or self.speech.opening(self._read())
         except EnvironmentFailed:
             ids = list(first_ids)
         *context, last = ids[:max_context_tokens]
@@ -143,9 +144,12 @@ class Seat:
             token_ids=int32_array([last]),
             behaviour_logprobs=float32_array([0.0]),
             spans=(VersionSpan(version=version, start=0, end=1),),
-            finish_reason=FinishReason.STOP,
+            finish_reason=self._finish_reason(is_truncated=is_truncated),
         )
         return Played(generation, uint8_array([0]), int32_array(context))
+
+    def _finish_reason(self, *, is_truncated: bool) -> FinishReason:
+        return FinishReason.LENGTH if is_truncated and not self.has_left else FinishReason.STOP
 
     def _read(self) -> str:
         return "\n".join(text for text in self._unread if text)
