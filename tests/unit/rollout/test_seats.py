@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
+import os
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
@@ -37,6 +39,9 @@ if TYPE_CHECKING:
     from schemas import RolloutTask, Sample
 
 pytestmark = pytest.mark.timeout(120)
+
+games_python = os.environ.get("ROLLOG_GAMES_PYTHON")
+"""An interpreter that has textarena; without it, this one is used where it has it."""
 
 
 @pytest.fixture
@@ -79,6 +84,27 @@ def test_a_game_of_nim_against_itself_is_a_sample_for_each_seat(stage: Stage) ->
             shown, _ = stretches(sample)
             assert all(f"You are seat {seat + 1}" in text for text in shown)
             assert all("It is your turn" in text.rsplit("\n", 1)[-1] for text in shown)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    games_python is None and importlib.util.find_spec("textarena") is None, reason="textarena is not installed"
+)
+@pytest.mark.parametrize(("says", "num_acting"), [("[check]", 2), ("I do not know.", 1)])
+def test_poker_of_textarena_against_itself_is_a_sample_for_each_seat(
+    stage: Stage, says: str, num_acting: int
+) -> None:
+    limits = EnvironmentLimits(num_processes=1, reset_timeout_seconds=60)
+    poker = seated("textarena", python=games_python, limits=limits, id="KuhnPoker-v0")
+    tasks = [seats_task(stage, seed=seed, group=seed) for seed in range(4)]
+    samples = played(stage, poker, *tasks, engine=Scripted(lambda _: says, max_context_tokens=32_768))
+    assert {sample.status for sample in samples} == {Status.FINISHED}
+    for first, second in zip(samples[::2], samples[1::2], strict=True):
+        assert first.reward == -(second.reward or 0.0)
+        # What is no move loses the game at once: the other seat is never asked.
+        assert sum(num_turns(sample.loss_mask) > 0 for sample in (first, second)) == num_acting
+        for seat, sample in enumerate((first, second)):
+            assert f"You are Player {seat}" in text_of([*sample.prompt_token_ids, *sample.token_ids])
 
 
 def test_a_seat_reads_at_its_turn_all_that_it_was_shown_since_its_last_one(stage: Stage) -> None:
