@@ -59,8 +59,19 @@ def test_episodes_are_played_trained_and_audited_whatever_a_reload_does(
     assert all(0.99 < step.statistics["first_effective_sample_size"] <= 1 + 1e-6 for step in steps[:1])
 
 
+@pytest.mark.parametrize(
+    ("num_turns_of_game", "of_seats"),
+    [
+        (5, {(0, 3, 1.5), (1, 2, 0.75)}),
+        (1, {(0, 1, 1.0), (1, 0, 0.25)}),  # seat 1 never is to act
+    ],
+)
 def test_games_of_two_seats_are_played_trained_and_audited(
-    kafka_broker: KafkaBroker, run_topics: RunTopics, tmp_path: Path
+    kafka_broker: KafkaBroker,
+    run_topics: RunTopics,
+    tmp_path: Path,
+    num_turns_of_game: int,
+    of_seats: set[tuple[int, int, float]],
 ) -> None:
     settings = small_settings(
         tmp_path,
@@ -71,7 +82,7 @@ def test_games_of_two_seats_are_played_trained_and_audited(
         reward={"function": None},
         environment={
             "name": "support.episodes_for_tests:Pair",
-            "parameters": {"num_turns": 5},
+            "parameters": {"num_turns": num_turns_of_game},
             "seats": 2,
             "num_train": 20,
             "num_held_out": 4,
@@ -90,7 +101,5 @@ def test_games_of_two_seats_are_played_trained_and_audited(
     assert report.is_clean, "\n".join(report.lines())
     verdicts = [verdict.disposition for record in ledger for verdict in record.verdicts]
     assert verdicts.count(Disposition.TRAINED) == 3 * 2 * 4
-    assert {(sample.replica % 2, num_turns(sample.loss_mask), sample.reward) for sample in finished} == {
-        (0, 3, 1.5),
-        (1, 2, 0.75),
-    }
+    played = {(sample.replica % 2, num_turns(sample.loss_mask), sample.reward) for sample in finished}
+    assert played == of_seats
