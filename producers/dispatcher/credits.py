@@ -171,7 +171,12 @@ class FreeSlots:
 
 
 def full_of_group(
-    num_held: Mapping[str, int], *, num_workers: int, num_replicas: int, num_redundant: int, num_slots: int = 1
+    num_held: Mapping[str, int],
+    *,
+    num_workers: int,
+    num_replicas: int,
+    num_redundant: int,
+    num_slots: int = 1,
 ) -> frozenset[str]:
     """The workers that may not take `num_slots` more replicas of a group, given how many each of `num_workers` holds.
 

@@ -268,7 +268,7 @@ def test_whatever_happens_to_a_run_of_several_seats_the_invariants_hold_and_it_e
 
 
 def live_in_seats(plan: Plan, history: list[tuple[str, int]], seats: int, num_episodes: int) -> None:
-    """No task reaches beyond the episode of its first replica, whatever was made again, and first ones have it whole."""
+    """No task reaches beyond the episode of its first replica, whatever was made again; first ones have it whole."""
     seated = replace(
         plan,
         seats=seats,

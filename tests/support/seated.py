@@ -55,7 +55,13 @@ def seated(
 
 
 def seats_task(
-    stage: Stage, *, seed: int = 7, group: int = 0, replica: int = 0, num_replicas: int = 2, max_tokens: int = 12
+    stage: Stage,
+    *,
+    seed: int = 7,
+    group: int = 0,
+    replica: int = 0,
+    num_replicas: int = 2,
+    max_tokens: int = 12,
 ) -> RolloutTask:
     """The order of neighbouring seats of one episode, or of several."""
     task = stage.task(
@@ -89,7 +95,7 @@ class Scripted(SimulatedEngine):
 
 
 def nim_move(seen: str) -> str:
-    """The best move of the position that was shown last: what leaves the other an exclusive or of 0, if there is one."""
+    """The best move of the position shown last: one that leaves the other an exclusive or of 0, if there is one."""
     heaps = [int(count) for _, count in _heap.findall(seen.rsplit("You are seat", 1)[0].rsplit("\n", 1)[-1])]
     balance = 0
     for count in heaps:
@@ -141,7 +147,10 @@ def replayed(turns: dict[int, list[str]], seed: int) -> Replayed:
     seats = sorted(turns)
     game = RandomGame(num_seats=len(seats))
     found = Replayed(
-        {seat: [] for seat in seats}, {seat: [] for seat in seats}, dict.fromkeys(seats, 0.0), {s: [] for s in seats}
+        {seat: [] for seat in seats},
+        {seat: [] for seat in seats},
+        dict.fromkeys(seats, 0.0),
+        {s: [] for s in seats},
     )
     observation = game.reset(seed)
     found.see(observation.texts)

@@ -29,7 +29,9 @@ def driver_of_pairs(**groups: int) -> DispatcherDriver:
 
 def end_seat(driver: DispatcherDriver, task: RolloutTask, seat: int, *, is_failed: bool = False) -> None:
     replica = task.replica + seat
-    ending = {"status": Status.FAILED, "segments": (), "error_class": "EnvironmentFailed"} if is_failed else {}
+    ending = (
+        {"status": Status.FAILED, "segments": (), "error_class": "EnvironmentFailed"} if is_failed else {}
+    )
     driver.end(
         task,
         reward=float(seat),
@@ -42,9 +44,7 @@ def end_seat(driver: DispatcherDriver, task: RolloutTask, seat: int, *, is_faile
 
 def ordered(driver: DispatcherDriver, attempt: int = 0) -> list[tuple[int, int]]:
     """The first replica and the number of replicas of each task."""
-    return sorted(
-        (task.replica, task.num_replicas) for task in driver.tasks() if task.attempt == attempt
-    )
+    return sorted((task.replica, task.num_replicas) for task in driver.tasks() if task.attempt == attempt)
 
 
 def wanted(*replicas: tuple[int, int]) -> list[Wanted]:
@@ -114,9 +114,9 @@ def test_of_an_episode_lost_in_the_middle_only_seats_without_a_sample_are_lost_a
     assert sorted(sample.replica for sample in lost) == [1, 2, 3]
     # Seat 1 of the first episode alone, the second episode whole.
     assert ordered(driver, attempt=1) == [(1, 1), (2, 2)]
-    assert Counter((each.group_id, each.replica, each.attempt) for each in records if isinstance(each, Sample)) == {
-        (0, replica, 0): 1 for replica in range(4)
-    }
+    assert Counter(
+        (each.group_id, each.replica, each.attempt) for each in records if isinstance(each, Sample)
+    ) == {(0, replica, 0): 1 for replica in range(4)}
 
 
 def test_an_episode_that_failed_is_made_again_with_all_its_seats() -> None:
@@ -146,7 +146,10 @@ def test_an_episode_of_which_nothing_is_needed_any_more_is_cancelled_as_one() ->
 
 
 def test_no_worker_gets_more_seats_of_a_group_than_are_redundant() -> None:
-    assert full_of_group({"a": 2, "b": 1}, num_workers=4, num_replicas=6, num_redundant=2, num_slots=2) == {"a", "b"}
+    assert full_of_group({"a": 2, "b": 1}, num_workers=4, num_replicas=6, num_redundant=2, num_slots=2) == {
+        "a",
+        "b",
+    }
     driver = driver_of_pairs(group_size=2, redundant_replicas=2)
     for worker_id, capacity in (("worker-1", 2), ("worker-2", 2), ("worker-3", 9)):
         driver.beat(worker_id, capacity=capacity)

@@ -88,7 +88,8 @@ def test_a_game_of_nim_against_itself_is_a_sample_for_each_seat(stage: Stage) ->
 
 @pytest.mark.slow
 @pytest.mark.skipif(
-    games_python is None and importlib.util.find_spec("textarena") is None, reason="textarena is not installed"
+    games_python is None and importlib.util.find_spec("textarena") is None,
+    reason="textarena is not installed",
 )
 @pytest.mark.parametrize(("says", "num_acting"), [("[check]", 2), ("I do not know.", 1)])
 def test_poker_of_textarena_against_itself_is_a_sample_for_each_seat(
@@ -206,7 +207,9 @@ def test_a_group_in_one_task_is_whole_episodes(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("replica", [2, 3])
-def test_a_seat_ordered_alone_is_played_against_the_policy_and_recorded_alone(stage: Stage, replica: int) -> None:
+def test_a_seat_ordered_alone_is_played_against_the_policy_and_recorded_alone(
+    stage: Stage, replica: int
+) -> None:
     engine = Scripted(nim_move)
     (sample,) = played(
         stage, seated("nim"), seats_task(stage, seed=1, replica=replica, num_replicas=1), engine=engine
@@ -299,7 +302,10 @@ def test_a_worker_that_leaves_in_the_middle_ends_each_seat_once(stage: Stage) ->
         stage.order(seats_task(stage))
         stage.wait_for_status(lambda status: bool(status.first_versions), "started")
     samples = stage.samples(2)
-    assert [(sample.replica, sample.status) for sample in samples] == [(0, Status.CANCELLED), (1, Status.CANCELLED)]
+    assert [(sample.replica, sample.status) for sample in samples] == [
+        (0, Status.CANCELLED),
+        (1, Status.CANCELLED),
+    ]
 
 
 class Counting(SimulatedEngine):
