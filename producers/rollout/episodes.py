@@ -24,7 +24,7 @@ from producers.rollout.actions import failed
 from producers.rollout.outcomes import Replica, replicas_of, unfinished_sample
 from producers.rollout.prompts import reward_fields
 from producers.rollout.scoring import Response
-from producers.rollout.seats import Seat
+from producers.rollout.seats import Seat, SeatedEpisode
 from producers.sessions.budgets import Budget
 from producers.sessions.errors import BudgetSpent, CallsInFlight, Overlong, SessionFailed
 from producers.sessions.recorder import Session
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
     from producers.environments.names import EnvironmentSpec
     from producers.environments.pool import EnvironmentPool, EpisodeHandle
-    from producers.environments.ports import Observation, StepResult
     from producers.rollout.engine_calls import EngineCalls
     from producers.rollout.prompts import PromptRenderer
     from producers.rollout.seats import Played
@@ -75,53 +74,6 @@ class Episodes:
     """Begins what policy and environment say to each other at one seat of an episode."""
 
 
-@dataclass(slots=True, eq=False)
-class _Episode:
-    """One that is being played. All its seats are of one task, so one ending ends them all."""
-
-    seats: Sequence[Seat]
-    began_at: float
-    missing: set[int]
-    """Replicas whose outcome nobody has asked for yet."""
-    is_truncated: bool = False
-    first_ids: Sequence[int] = ()
-    """The first input of whoever acted first."""
-    answer: asyncio.Future[Any] | None = None
-    """What is waited for of the environment."""
-    outcomes: asyncio.Task[dict[int, Response | Sample]] | None = None
-    """By replica, once it is over."""
-
-    @property
-    def first(self) -> Replica:
-        """The first replica that has a sample."""
-        return self.ordered[0].replica
-
-    @property
-    def ordered(self) -> list[Seat]:
-        """The seats that have a sample."""
-        return [seat for seat in self.seats if seat.is_ordered]
-
-    def show(self, observation: Observation) -> None:
-        """Each seat sees what is for it."""
-        for number, text in observation.texts.items():
-            self.seats[number].shown(text)
-
-    def take(self, result: StepResult) -> None:
-        """What a step brought to the seats."""
-        self.show(result.observation)
-        for number, reward in result.rewards.items():
-            self.seats[number].rewarded(reward)
-        self.is_truncated = result.truncated
-        # At the end all are done, and a seat that was there until then is cut off if the episode is.
-        if not result.is_over:
-            for number in result.done_seats:
-                self.seats[number].has_left = True
-
-    def num_wasted(self) -> int:
-        """Tokens that were made for seats without a sample."""
-        return sum(seat.num_sampled for seat in self.seats if not seat.is_ordered)
-
-
 class EpisodeMaker:
     """One seat of an episode for each replica. Environments and engine are closed by whoever made them.
 
@@ -141,8 +93,8 @@ class EpisodeMaker:
         self._pool = episodes.pool
         self._settings = episodes.settings
         self._speech = episodes.speech
-        self._episodes: dict[tuple[str, int], _Episode] = {}
-        self._by_request: dict[str, _Episode] = {}
+        self._episodes: dict[tuple[str, int], SeatedEpisode] = {}
+        self._by_request: dict[str, SeatedEpisode] = {}
 
     async def generate(self, replica: Replica) -> Response | Sample:
         """What a seat came to when its episode is over, or a sample that says why there is none. Raises EngineDied."""
@@ -172,7 +124,7 @@ class EpisodeMaker:
         for seat in episode.seats:
             await self._calls.interrupt(seat.replica.request_id)
 
-    async def _outcomes(self, episode: _Episode) -> dict[int, Response | Sample]:
+    async def _outcomes(self, episode: SeatedEpisode) -> dict[int, Response | Sample]:
         """Play an episode to its end, and say of each seat that was ordered what it came to. Raises EngineDied."""
         handle: EpisodeHandle | None = None
         try:
@@ -203,7 +155,7 @@ class EpisodeMaker:
             for seat in episode.ordered
         }
 
-    def _begun(self, replica: Replica) -> _Episode:
+    def _begun(self, replica: Replica) -> SeatedEpisode:
         """The episode of a replica's seat: which of its seats the task orders, and who plays the others."""
         task, num_seats = replica.task, self._settings.num_seats
         first = replica.number - replica.number % num_seats
@@ -218,7 +170,7 @@ class EpisodeMaker:
             )
             for number in range(num_seats)
         ]
-        return _Episode(seats=seats, began_at=time.monotonic(), missing=ordered)
+        return SeatedEpisode(seats=seats, began_at=time.monotonic(), missing=ordered)
 
     def _budget(self, replica: Replica) -> Budget:
         context = self._calls.max_context_tokens
@@ -230,7 +182,7 @@ class EpisodeMaker:
             forks=0,
         )
 
-    async def _play(self, episode: _Episode, handle: EpisodeHandle) -> None:
+    async def _play(self, episode: SeatedEpisode, handle: EpisodeHandle) -> None:
         """Let policy and environment take turns until one of them, or a budget, ends it."""
         observation = await self._wait_for(episode, handle.reset())
         self._require_seats(handle)
@@ -244,7 +196,7 @@ class EpisodeMaker:
             episode.take(result)
             observation = result.observation
 
-    async def _turns(self, episode: _Episode, seats: Sequence[Seat]) -> Mapping[int, str] | None:
+    async def _turns(self, episode: SeatedEpisode, seats: Sequence[Seat]) -> Mapping[int, str] | None:
         """What the seats that are to act say, made at once; None where one of them has no budget left.
 
         Raises _Interrupted, SessionFailed, EngineError, EnvironmentFailed.
@@ -294,7 +246,7 @@ class EpisodeMaker:
             stop=StopTexts(sampling.stop, self._renderer.raw_text) if sampling.stop else None,
         )
 
-    def _response(self, episode: _Episode, seat: Seat) -> Response:
+    def _response(self, episode: SeatedEpisode, seat: Seat) -> Response:
         played = self._played(episode, seat)
         return Response(
             replica=seat.replica,
@@ -307,7 +259,7 @@ class EpisodeMaker:
             wasted_tokens=self._wasted_beside(episode, seat),
         )
 
-    def _played(self, episode: _Episode, seat: Seat) -> Played:
+    def _played(self, episode: SeatedEpisode, seat: Seat) -> Played:
         if seat.session.num_turns:
             return seat.played(is_truncated=episode.is_truncated)
         versions = [
@@ -323,7 +275,7 @@ class EpisodeMaker:
             is_truncated=episode.is_truncated,
         )
 
-    def _wasted_beside(self, episode: _Episode, seat: Seat) -> int:
+    def _wasted_beside(self, episode: SeatedEpisode, seat: Seat) -> int:
         """Tokens of seats without a sample, which the first one with a sample bears."""
         return episode.num_wasted() if seat.replica == episode.first else 0
 
@@ -335,7 +287,7 @@ class EpisodeMaker:
                 "make them equal"
             )
 
-    async def _wait_for(self, episode: _Episode, work: Coroutine[Any, Any, Any]) -> Any:
+    async def _wait_for(self, episode: SeatedEpisode, work: Coroutine[Any, Any, Any]) -> Any:
         """What the environment answers. Raises _Interrupted where the session sets an end meanwhile."""
         if self._calls.ending_of(episode.first) is not None:
             work.close()

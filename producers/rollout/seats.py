@@ -1,4 +1,4 @@
-"""One seat of an episode: what it has been shown and has said, what that earned it, and the response this comes to.
+"""The seats of an episode: what each has been shown and has said, what that earned it, what response it comes to.
 
 A seat reads what the environment showed it since its last turn when it is to act: all of that is one message to the
 policy. Rewards fall to its last turn, also those of steps in which others acted; what came before its first turn falls
@@ -8,7 +8,7 @@ to that one.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from producers.engines.ports import Generation, VersionSpan
 from producers.rewards.functions import RewardResult
@@ -16,14 +16,17 @@ from rollog.kernel.errors import DataError, EnvironmentFailed
 from schemas import FinishReason, float32_array, int32_array, uint8_array
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Sequence
 
+    from producers.environments.ports import Observation, StepResult
     from producers.rollout.outcomes import Replica
     from producers.rollout.resumption import ResumableResponse
+    from producers.rollout.scoring import Response
     from producers.rollout.speech import Speech
     from producers.sessions.budgets import Call
     from producers.sessions.recorder import Session
-    from schemas import Int32Array, UInt8Array
+    from schemas import Int32Array, Sample, UInt8Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,3 +156,50 @@ class Seat:
 
     def _read(self) -> str:
         return "\n".join(text for text in self._unread if text)
+
+
+@dataclass(slots=True, eq=False)
+class SeatedEpisode:
+    """An episode that is being played. All its seats are of one task, so one ending ends them all."""
+
+    seats: Sequence[Seat]
+    began_at: float
+    missing: set[int]
+    """Replicas whose outcome nobody has asked for yet."""
+    is_truncated: bool = False
+    first_ids: Sequence[int] = ()
+    """The first input of whoever acted first."""
+    answer: asyncio.Future[Any] | None = None
+    """What is waited for of the environment."""
+    outcomes: asyncio.Task[dict[int, Response | Sample]] | None = None
+    """By replica, once it is over."""
+
+    @property
+    def first(self) -> Replica:
+        """The first replica that has a sample."""
+        return self.ordered[0].replica
+
+    @property
+    def ordered(self) -> list[Seat]:
+        """The seats that have a sample."""
+        return [seat for seat in self.seats if seat.is_ordered]
+
+    def show(self, observation: Observation) -> None:
+        """Each seat sees what is for it."""
+        for number, text in observation.texts.items():
+            self.seats[number].shown(text)
+
+    def take(self, result: StepResult) -> None:
+        """What a step brought to the seats."""
+        self.show(result.observation)
+        for number, reward in result.rewards.items():
+            self.seats[number].rewarded(reward)
+        self.is_truncated = result.truncated
+        # At the end all are done, and a seat that was there until then is cut off if the episode is.
+        if not result.is_over:
+            for number in result.done_seats:
+                self.seats[number].has_left = True
+
+    def num_wasted(self) -> int:
+        """Tokens that were made for seats without a sample."""
+        return sum(seat.num_sampled for seat in self.seats if not seat.is_ordered)

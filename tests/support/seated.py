@@ -112,7 +112,7 @@ def text_of(token_ids: Sequence[int]) -> str:
 
 def stretches(sample: Sample) -> tuple[list[str], list[str]]:
     """What the seat was shown before each turn, and its turns."""
-    shown, turns = [text_of(sample.prompt_token_ids)], []
+    shown, turns = [text_of(sample.prompt_token_ids.tolist())], list[str]()
     masked = zip(sample.loss_mask.tolist(), sample.token_ids.tolist(), strict=True)
     for is_said, stretch in groupby(masked, key=lambda pair: bool(pair[0])):
         (turns if is_said else shown).append(text_of([token_id for _, token_id in stretch]))

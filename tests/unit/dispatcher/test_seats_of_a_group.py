@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 from support.builders import groups_config
 from support.dispatcher_driver import DispatcherDriver, num_partitions
@@ -29,16 +30,14 @@ def driver_of_pairs(**groups: int) -> DispatcherDriver:
 
 def end_seat(driver: DispatcherDriver, task: RolloutTask, seat: int, *, is_failed: bool = False) -> None:
     replica = task.replica + seat
-    ending = (
-        {"status": Status.FAILED, "segments": (), "error_class": "EnvironmentFailed"} if is_failed else {}
-    )
+    failure: dict[str, Any] = {"status": Status.FAILED, "segments": (), "error_class": "EnvironmentFailed"}
     driver.end(
         task,
         reward=float(seat),
         replica=replica,
         seed=replica_seed(task.seed, seat),
         sample_id=sample_id(task.group_id, replica, task.attempt),
-        **ending,
+        **(failure if is_failed else {}),
     )
 
 
