@@ -24,7 +24,7 @@ from producers.environments.repair.files import (
 )
 from producers.rewards.code_cases import CallBatch
 from producers.sandbox.arguments import find_interpreter
-from producers.sandbox.config import SandboxConfig, SandboxLimits
+from producers.sandbox.config import Limit, SandboxConfig, SandboxLimits
 from producers.sandbox.sandbox import Sandbox
 from producers.sandbox.session import SandboxSession
 from rollog.kernel.errors import SandboxError
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from producers.rewards.code_cases import Call, Returned
     from producers.sandbox.config import SandboxResult
 
+_of_time = (Limit.WALL, Limit.CPU, Limit.SANDBOX)
 _output_bytes = 1 << 18
 _judging_seconds = 10.0
 _copying_seconds = 20.0
@@ -126,7 +127,7 @@ class Workbench:
     ) -> list[Returned] | None:
         """What calls of modules in the files give; None where they do not give anything, one by one, in time.
 
-        Raises SandboxError, with `most_lines`, for calls that a limit of time or memory ends before that many lines.
+        Raises SandboxError, with `most_lines`, for calls that a limit of time ends before that many lines.
         """
         return asyncio.run(self._returned(files, CallBatch(calls, most_lines)))
 
@@ -140,7 +141,7 @@ class Workbench:
             result = await session.run(
                 [session.interpreter, *batch.arguments], stdin=batch.stdin, wall_seconds=_judging_seconds
             )
-        if batch.most_lines is not None and result.limit is not None:
+        if batch.most_lines is not None and result.limit in _of_time:
             # Which defect a seed gives must not depend on how busy the machine is.
             raise SandboxError(
                 f"a module of the toolbox was ended by {result.limit}; is the machine too busy?"

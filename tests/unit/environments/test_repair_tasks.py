@@ -129,9 +129,7 @@ def test_no_hidden_case_is_among_the_tests_that_are_seen() -> None:
         assert f".{case.call.entry_point}({arguments})" not in tests
 
 
-def test_a_module_that_does_not_end_is_no_task_and_one_that_a_limit_ends_is_an_error() -> (
-    None
-):
+def test_a_module_that_does_not_end_is_no_task_and_one_that_a_limit_ends_is_an_error() -> None:
     calls = [drawn_from(1, ["days"], 1).cases["days"][0].call]
     forever = {
         "toolbox/__init__.py": b"",
