@@ -14,7 +14,7 @@ from producers.environments.repair.tasks import RepairTask, task_of
 from producers.environments.repair.workbench import Workbench
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 
 run_the_tests = "```sh\npython3 -m unittest\n```"
@@ -83,25 +83,18 @@ for change in places.possible_defects(source):
 
 def searching() -> Callable[[str], str]:
     """Knows nothing: sees which module's tests fail, and tries changes of it, one by one, until they pass."""
-
-    def turns() -> Iterator[str]:
-        seen = yield run_the_tests
-        failing = re.search(r"(?:FAIL|ERROR): \w+ \(tests\.test_(\w+)\.", seen)
-        module = failing[1] if failing else "none"
-        yield a_write("places.py", inspect.getsource(defects))
-        yield a_write("search.py", _search)
-        yield f"```sh\npython3 search.py {module}; rm places.py search.py\n```"
-        yield submit
-
-    talk = turns()
-    started = False
+    turns = [run_the_tests]
 
     def agent(seen: str) -> str:
-        nonlocal started
-        if not started:
-            started = True
-            return next(talk)
-        return talk.send(seen)
+        if failing := re.search(r"(?:FAIL|ERROR): \w+ \(tests\.test_(\w+)\.", seen):
+            turns.extend(
+                [
+                    a_write("places.py", inspect.getsource(defects)),
+                    a_write("search.py", _search),
+                    f"```sh\npython3 search.py {failing[1]}; rm places.py search.py\n```",
+                ]
+            )
+        return turns.pop(0) if turns else submit
 
     return agent
 
