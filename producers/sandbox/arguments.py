@@ -61,6 +61,8 @@ def bubblewrap_arguments(
     arguments += _system_files(interpreter)
     # A shared mapping of /dev/zero is memory that no process holds once it has dropped the pages.
     arguments += ["--proc", "/proc", "--dev", "/dev", "--dev-bind", os.devnull, "/dev/zero"]
+    # The first process is bubblewrap, which anybody inside could write to by its /proc/1/mem.
+    arguments += ["--tmpfs", "/proc/1", "--remount-ro", "/proc/1"]
     for directory in writable_directories:
         arguments += ["--size", str(config.limits.directory_bytes), "--tmpfs", directory]
     prefix = interpreter.parent.parent

@@ -6,7 +6,6 @@ and an episode that waits for its agent holds no process.
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from producers.environments.repair.files import (
 )
 from producers.rewards.code_cases import CallBatch
 from producers.sandbox.arguments import find_interpreter
+from producers.sandbox.blocking import run_to_end
 from producers.sandbox.config import Limit, SandboxConfig, SandboxLimits
 from producers.sandbox.sandbox import Sandbox
 from producers.sandbox.session import SandboxSession
@@ -115,12 +115,12 @@ class Workbench:
         """Test the sandbox, about a second, once in a process. Raises SandboxRefused where it does not hold."""
         with _testing:
             if self._interpreter not in _tested:
-                asyncio.run(Sandbox(self._config).start())
+                run_to_end(Sandbox(self._config).start())
                 _tested.add(self._interpreter)
 
     def run(self, files: Files, command: str) -> CommandOutcome:
         """Give a command to a shell in a work directory with these files; its error is part of its output."""
-        return asyncio.run(self._run(files, command))
+        return run_to_end(self._run(files, command))
 
     def returned(
         self, files: Files, calls: Sequence[Call], *, most_lines: int | None = None
@@ -129,7 +129,7 @@ class Workbench:
 
         Raises SandboxError, with `most_lines`, for calls that a limit of time ends before that many lines.
         """
-        return asyncio.run(self._returned(files, CallBatch(calls, most_lines)))
+        return run_to_end(self._returned(files, CallBatch(calls, most_lines)))
 
     async def _run(self, files: Files, command: str) -> CommandOutcome:
         async with self._opened(files) as session:

@@ -38,8 +38,7 @@ num_seeds = 40
 def solved_by(agent_of: Callable[[int], Agent], seeds: range) -> int:
     """How many seeds an agent solves, several at once in two processes."""
 
-    async def play(pool: EnvironmentPool, seed: int) -> float:
-        agent = agent_of(seed)
+    async def play(pool: EnvironmentPool, seed: int, agent: Agent) -> float:
         episode = await pool.open(spec, seed)
         observation, total = await episode.reset(), 0.0
         while observation.to_act:
@@ -48,10 +47,12 @@ def solved_by(agent_of: Callable[[int], Agent], seeds: range) -> int:
         await episode.close()
         return total
 
+    agents = {seed: agent_of(seed) for seed in seeds}
+
     async def scenario() -> list[float]:
         pool = EnvironmentPool(limits)
         try:
-            totals = await asyncio.gather(*(play(pool, seed) for seed in seeds))
+            totals = await asyncio.gather(*(play(pool, seed, agent) for seed, agent in agents.items()))
             assert (pool.counts.failed, pool.counts.kills) == (0, 0)
             return totals
         finally:
