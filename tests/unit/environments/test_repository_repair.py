@@ -188,13 +188,13 @@ def test_more_files_than_fit_are_not_kept(episode: Episode) -> None:
     ],
 )
 def test_a_command_that_takes_too_much_is_ended_and_the_episode_goes_on(command: str, limit: str) -> None:
-    episode = an_episode(command_seconds=3.0)
+    episode = an_episode(command_seconds=1.5)
     said(episode, a_write("mine", "kept"))
     text = run(episode, command)
     assert any(f"[ended by its limit {name}" in text for name in limit.split("|")), text[-300:]
     assert len(text) < 5_000
     assert not is_running("1116.25")
-    # On a machine busy with the bomb's own leftovers a command of 3 s may be short.
+    # On a machine busy with the bomb's own leftovers a command of 1.5 s may be short.
     assert said(an_episode_going_on(episode), "```sh\ncat mine\n```") == "kept\n[exit status 0]"
 
 
@@ -299,7 +299,7 @@ def test_a_hang_in_one_episode_costs_the_pool_nothing() -> None:
 
     async def scenario() -> None:
         pool = EnvironmentPool(EnvironmentLimits(num_processes=1, step_timeout_seconds=60.0))
-        spec = EnvironmentSpec(environment="repository_repair", parameters={"command_seconds": 4.0})
+        spec = EnvironmentSpec(environment="repository_repair", parameters={"command_seconds": 2.0})
         try:
             hanging, other = await pool.open(spec, 1), await pool.open(spec, 2)
             await hanging.reset()

@@ -14,24 +14,28 @@ from support.sandboxes import a_session, finish, limits, printed, python
 from producers.sandbox.config import SandboxConfig
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/proc/sys/kernel/core_pattern",
-        "/proc/sys/vm/drop_caches",
-        "/proc/sys/user/max_user_namespaces",
-        "/proc/sysrq-trigger",
-    ],
-)
-def test_nothing_of_the_kernel_can_be_set(path: str) -> None:
-    assert printed(f"print(failed(lambda: open({path!r}, 'r+b', 0).write(b'0')))") == "True"
+def test_nothing_of_the_kernel_can_be_set() -> None:
+    source = """
+def sets(path):
+    open(path, "r+b", 0).write(b"0")
+names = ("sys/kernel/core_pattern", "sys/vm/drop_caches", "sys/user/max_user_namespaces", "sysrq-trigger")
+print([name for name in names if not failed(lambda: sets("/proc/" + name))])
+"""
+    assert printed(source) == "[]"
 
 
-@pytest.mark.parametrize("process", [1, 2])
-@pytest.mark.parametrize("name", ["mem", "maps", "environ", "root/etc", "fd/0", "oom_score_adj", "uid_map"])
-def test_nothing_of_the_processes_that_serve_the_sandbox_can_be_opened(process: int, name: str) -> None:
+def test_nothing_of_the_processes_that_serve_the_sandbox_can_be_opened() -> None:
     """They outlive commands and have no limits: what is written into them would do so, too."""
-    assert printed(f"print(failed(lambda: os.open('/proc/{process}/{name}', os.O_RDWR)))") == "True"
+    source = """
+names = ("mem", "maps", "environ", "root/etc", "fd/0", "task/1/mem", "task/2/mem", "uid_map")
+paths = [f"/proc/{process}/{name}" for process in (1, 2) for name in names]
+print([path for path in paths if not failed(lambda: os.open(path, os.O_RDWR))])
+print([path for path in paths if not failed(lambda: os.open(path, os.O_RDONLY))])
+"""
+    written, read = printed(source).splitlines()
+    assert written == "[]"
+    # Everybody may read which users a process has, and which it has none of.
+    assert read == "['/proc/2/uid_map']"
 
 
 def test_nobody_inside_can_make_the_kernel_spare_it_before_others_when_memory_runs_out() -> None:
@@ -65,16 +69,16 @@ print(failed(lambda: os.mknod("/box/disk", stat.S_IFBLK | 0o666, os.makedev(8, 0
     assert printed(source) == "[]\nTrue True"
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "socket.AF_PACKET, socket.SOCK_RAW, 3",
-        "socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP",
-        "socket.AF_INET6, socket.SOCK_RAW, socket.IPPROTO_ICMPV6",
-    ],
-)
-def test_no_raw_socket_can_be_had(kind: str) -> None:
-    assert printed(f"print(failed(lambda: socket.socket({kind})))") == "True"
+def test_no_raw_socket_can_be_had() -> None:
+    source = """
+kinds = [
+    (socket.AF_PACKET, socket.SOCK_RAW, 3),
+    (socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP),
+    (socket.AF_INET6, socket.SOCK_RAW, socket.IPPROTO_ICMPV6),
+]
+print([kind for kind in kinds if not failed(lambda: socket.socket(*kind))])
+"""
+    assert printed(source) == "[]"
 
 
 def test_no_socket_in_a_directory_outside_can_be_connected_to() -> None:
@@ -142,10 +146,13 @@ print(subprocess.run(["unshare", "-Ur", "true"], stderr=subprocess.DEVNULL).retu
     assert printed(source) == "-1\n-1\nTrue"
 
 
-@pytest.mark.parametrize("call", [169, 165, 155, 246, 175, 313, 304, 161, 163, 103, 164, 167])
-def test_no_call_of_an_administrator_does_anything(call: int) -> None:
+def test_no_call_of_an_administrator_does_anything() -> None:
     """reboot, mount, pivot_root, kexec_load, init_module, finit_module, open_by_handle_at, chroot and others."""
-    assert printed(f"print(libc.syscall({call}, 0, 0, 0, 0, 0))") == "-1"
+    source = """
+calls = (169, 165, 155, 246, 175, 313, 304, 161, 163, 103, 164, 167)
+print([call for call in calls if libc.syscall(call, 0, 0, 0, 0, 0) != -1])
+"""
+    assert printed(source) == "[]"
 
 
 def test_what_one_sandbox_leaves_in_memory_no_other_sees() -> None:
