@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 _of_time = (Limit.WALL, Limit.CPU, Limit.SANDBOX)
 _output_bytes = 1 << 18
-_judging_seconds = 10.0
+_judging_seconds, _judging_cpu_seconds = 20.0, 10.0
 _copying_seconds = 20.0
 _most_copied_bytes = 6 * (most_bytes + 100 * most_files)
 """Every byte may be escaped as six."""
@@ -109,6 +109,13 @@ class Workbench:
             # Where rollog is installed beside the interpreter, the originals would be seen.
             hidden=(Path(producers.__file__).parent,),
         )
+        # Where a defect is tried, and where work is judged, time does not depend on what a command may take.
+        self._judging = replace(
+            self._config,
+            limits=replace(
+                self._config.limits, wall_seconds=_judging_seconds, cpu_seconds=_judging_cpu_seconds
+            ),
+        )
         self._interpreter = interpreter
 
     def start(self) -> None:
@@ -132,15 +139,13 @@ class Workbench:
         return run_to_end(self._returned(files, CallBatch(calls, most_lines)))
 
     async def _run(self, files: Files, command: str) -> CommandOutcome:
-        async with self._opened(files) as session:
+        async with self._opened(self._config, files) as session:
             result = await session.run(["/bin/sh", "-c", 'exec /bin/sh -c "$0" 2>&1', command])
             return CommandOutcome(result, await self._files_of(session))
 
     async def _returned(self, files: Files, batch: CallBatch) -> list[Returned] | None:
-        async with self._opened(files) as session:
-            result = await session.run(
-                [session.interpreter, *batch.arguments], stdin=batch.stdin, wall_seconds=_judging_seconds
-            )
+        async with self._opened(self._judging, files) as session:
+            result = await session.run([session.interpreter, *batch.arguments], stdin=batch.stdin)
         if batch.most_lines is not None and result.limit in _of_time:
             # Which defect a seed gives must not depend on how busy the machine is.
             raise SandboxError(
@@ -149,8 +154,8 @@ class Workbench:
         return batch.returned(result.stdout) if result.succeeded else None
 
     @asynccontextmanager
-    async def _opened(self, files: Files) -> AsyncIterator[SandboxSession]:
-        async with SandboxSession(self._config) as session:
+    async def _opened(self, config: SandboxConfig, files: Files) -> AsyncIterator[SandboxSession]:
+        async with SandboxSession(config) as session:
             content = as_text(files).encode()
             result = await self._python(session, _unpack, content)
             if not result.succeeded:
