@@ -76,7 +76,7 @@ class RepositoryRepair:
         command_seconds: float = 10.0,
         output_characters: int = 4_000,
     ) -> None:
-        self._modules = tuple(sorted(modules or draws))
+        self._modules = tuple(sorted(draws if modules is None else set(modules)))
         _check(self._modules, num_modules, command_seconds, output_characters)
         self._num_modules = num_modules
         self._command_seconds = command_seconds
@@ -198,5 +198,5 @@ def _check(
         )
     if not command_seconds > 0:
         raise ValueError(f"command_seconds = {command_seconds} is not above 0")
-    if output_characters < 1:
-        raise ValueError(f"output_characters = {output_characters} is below 1")
+    if output_characters < 2:  # noqa: PLR2004  # a begin and an end
+        raise ValueError(f"output_characters = {output_characters} is below 2")
