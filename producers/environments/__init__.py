@@ -5,5 +5,6 @@ pool.py      processes and the episodes in them        process.py          one o
 host.py      what runs in it                           start_elsewhere.py  the same under another interpreter
 episode.py   the rules every environment is held to    messages.py         observations and results as JSON
 background_loop.py   where environments that are `async def` run
-adapters/    environments of other packages, and two of our own
+adapters/    environments of other packages, and some of our own
+repair/      what the one is made of in which a repository is repaired
 """

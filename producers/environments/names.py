@@ -26,6 +26,7 @@ environments: Mapping[str, str] = {
     "textarena": f"{_adapters}.textarena_games:TextArenaGame",
     "textworld": f"{_adapters}.textworld_games:TextWorldGame",
     "openenv": f"{_adapters}.openenv_sessions:OpenEnvSession",
+    "repository_repair": f"{_adapters}.repository_repair:RepositoryRepair",
 }
 """Name to `module:factory`."""
 

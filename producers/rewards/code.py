@@ -14,23 +14,18 @@ Both functions compute one response at a time; `reward.num_processes` is how man
 
 from __future__ import annotations
 
-import asyncio
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from time import monotonic
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from producers.rewards.code_blocks import last_code_block
 from producers.rewards.code_cases import Case, cases_of, solution_module
+from producers.sandbox.blocking import run_to_end
 from producers.sandbox.sandbox import Sandbox
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
-
     from producers.sandbox.config import SandboxConfig
     from producers.sandbox.session import SandboxSession
-
-Value = TypeVar("Value")
 
 
 class CodeReward:
@@ -56,7 +51,7 @@ class CodeReward:
 
     def start(self) -> None:
         """Test the sandbox, about a second. Raises SandboxRefused where it does not hold."""
-        _run_to_end(self._sandbox.start())
+        run_to_end(self._sandbox.start())
 
     def __call__(
         self,
@@ -76,7 +71,7 @@ class CodeReward:
         del prompt, fields
         row = cases_of(tests, entry_point, cases)
         code = last_code_block(response)
-        passed = _run_to_end(self._num_passed(code, row, deadline)) / len(row)
+        passed = run_to_end(self._num_passed(code, row, deadline)) / len(row)
         return {
             "reward": float(passed == 1) if self._all_or_nothing else passed,
             "passed": passed,
@@ -128,13 +123,3 @@ def reward(prompt: object, response: str, **fields: Any) -> dict[str, float]:
 def all_or_nothing(prompt: object, response: str, **fields: Any) -> dict[str, float]:
     """1 when the last code block of the response passes all cases of the row, else 0."""
     return _all(prompt, response, **fields)
-
-
-def _run_to_end(work: Coroutine[Any, Any, Value]) -> Value:
-    """The value of a coroutine, also where this thread is already in a loop."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(work)
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(asyncio.run, work).result()

@@ -16,17 +16,41 @@ solution_module = "solution"
 """The code lies in the work directory under this name."""
 
 _command = ["-s", "-B"]
-_call = f"""
+_too_many_lines = 3
+_begin = """
 import importlib, json, os, sys
 request = json.load(sys.stdin)
 answer = os.fdopen(os.dup(1), "w")
 nothing = os.open(os.devnull, os.O_RDWR)
 os.dup2(nothing, 0)
 os.dup2(nothing, 1)
-target = importlib.import_module({solution_module!r})
-for name in request["entry_point"].split("."):
-    target = getattr(target() if isinstance(target, type) else target, name)
-json.dump(target(*request["arguments"]), answer)
+def found(module, entry_point):
+    target = importlib.import_module(module)
+    for name in entry_point.split("."):
+        target = getattr(target() if isinstance(target, type) else target, name)
+    return target
+"""
+_call = f"""{_begin}
+json.dump(found({solution_module!r}, request["entry_point"])(*request["arguments"]), answer)
+answer.flush()
+os._exit(0)
+"""
+_calls = f"""{_begin}
+lines_left = request["most_lines"]
+def count(frame, event, argument):
+    global lines_left
+    lines_left -= event == "line"
+    if lines_left < 0:
+        os._exit({_too_many_lines})
+    return count
+if lines_left is not None:
+    sys.settrace(count)
+for module, entry_point, arguments in request["calls"]:
+    try:
+        said = json.dumps({{"value": found(module, entry_point)(*arguments)}})
+    except BaseException as error:
+        said = json.dumps({{"error": type(error).__name__}})
+    print(said, file=answer)
 answer.flush()
 os._exit(0)
 """
@@ -82,6 +106,59 @@ class CallCase:
 
 
 Case = TextCase | CallCase
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A function of a module, and the JSON values that it is called with."""
+
+    module: str
+    entry_point: str
+    arguments: Sequence[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """What a call gave, as JSON has it, or the name of what it raised."""
+
+    value: object = None
+    error: str | None = None
+
+    def agrees(self, expected: object) -> bool:
+        """Whether it is the expected value."""
+        return self.error is None and values_agree(self.value, expected)
+
+
+@dataclass(frozen=True, slots=True)
+class CallBatch:
+    """Several calls, one after another in one process; each value is read before the next call is made.
+
+    With `most_lines` the process ends after so many lines of Python, a bound that is the same on every machine.
+    """
+
+    calls: Sequence[Call]
+    most_lines: int | None = None
+
+    @property
+    def stdin(self) -> bytes:
+        """What the process reads."""
+        calls = [[call.module, call.entry_point, call.arguments] for call in self.calls]
+        return json.dumps({"calls": calls, "most_lines": self.most_lines}).encode()
+
+    @property
+    def arguments(self) -> list[str]:
+        """Of the interpreter."""
+        return [*_command, "-c", _calls]
+
+    def returned(self, stdout: bytes) -> list[Returned] | None:
+        """What each call gave; None unless all of them are there."""
+        lines = stdout.splitlines()
+        if len(lines) != len(self.calls):
+            return None
+        try:
+            return [_returned(json.loads(line)) for line in lines]
+        except (ValueError, RecursionError):
+            return None
 
 
 def cases_of(tests: object, entry_point: object, cases: object) -> list[Case]:
@@ -144,6 +221,16 @@ def _call_case(entry_point: str, index: int, case: object) -> CallCase:
             # Tuples become lists, and keys text, as they do in what comes back.
             return CallCase(json.dumps(request).encode(), json.loads(json.dumps(expected)))
     raise ValueError(f"cases[{index}] of the row is {str(case)[:80]!r}; write [list of arguments, expected]")
+
+
+def _returned(answer: object) -> Returned:
+    """What one line says. Raises ValueError where that is nothing that a call gives."""
+    match answer:
+        case {"value": value, **rest} if not rest:
+            return Returned(value=value)
+        case {"error": str(name), **rest} if not rest:
+            return Returned(error=name)
+    raise ValueError(f"{str(answer)[:80]!r} is no answer of a call")
 
 
 def _lines(text: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 config.py     what a sandbox may see and take   sandbox.py       one command, alone
 session.py    several commands, one after another, over the same files
+blocking.py   the same for code that is not async
 arguments.py  the command line of bubblewrap    system_calls.py  the calls that the kernel refuses
 cell.py       one bubblewrap process: start, talk, end
 inside.py     the process in it that starts the commands

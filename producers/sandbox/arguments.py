@@ -21,7 +21,7 @@ from producers.sandbox.config import SandboxConfig, endpoint_path, work_director
 from rollog.kernel.errors import SandboxRefused
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
 writable_directories = (work_directory, "/tmp", "/dev/shm")  # noqa: S108  # inside, where they are its own
 server_path = "/inside.py"
@@ -61,11 +61,15 @@ def bubblewrap_arguments(
     arguments += _system_files(interpreter)
     # A shared mapping of /dev/zero is memory that no process holds once it has dropped the pages.
     arguments += ["--proc", "/proc", "--dev", "/dev", "--dev-bind", os.devnull, "/dev/zero"]
+    # The first process is bubblewrap, which anybody inside could write to by its /proc/1/mem.
+    arguments += ["--tmpfs", "/proc/1", "--remount-ro", "/proc/1"]
     for directory in writable_directories:
         arguments += ["--size", str(config.limits.directory_bytes), "--tmpfs", directory]
     prefix = interpreter.parent.parent
-    for shown in (*([] if prefix.is_relative_to("/usr") else [prefix]), *config.read_only):
-        arguments += ["--ro-bind", str(shown), str(shown)]
+    shown = (*([] if prefix.is_relative_to("/usr") else [prefix]), *config.read_only)
+    for path in shown:
+        arguments += ["--ro-bind", str(path), str(path)]
+    arguments += _emptied(config.hidden, (Path("/usr"), *shown))
     arguments += ["--perms", "0444", "--file", str(descriptors.server), server_path]
     if config.endpoint is not None:
         arguments += ["--bind", str(config.endpoint), endpoint_path]
@@ -146,8 +150,18 @@ def _system_files(interpreter: Path) -> list[str]:
             arguments += ["--ro-bind", path, path]
     for path in _shown:
         arguments += ["--ro-bind-try", path, path]
-    for hidden in _hidden(interpreter):
-        arguments += ["--tmpfs", str(hidden), "--remount-ro", str(hidden)]
+    return arguments + _emptied(tuple(_hidden(interpreter)), (Path("/usr"),))
+
+
+def _emptied(directories: Iterable[Path], shown: Sequence[Path]) -> list[str]:
+    """An empty directory over each that lies in something that is shown; the others are not there in any case."""
+    arguments = []
+    for directory in (Path(os.path.realpath(each)) for each in directories):
+        for place in shown:
+            root = Path(os.path.realpath(place))
+            if directory.is_dir() and directory.is_relative_to(root):
+                inside = str(place / directory.relative_to(root))
+                arguments += ["--tmpfs", inside, "--remount-ro", inside]
     return arguments
 
 

@@ -56,6 +56,8 @@ class SandboxConfig:
     """All variables that commands get, but for PATH, HOME and LANG, which it may replace."""
     read_only: tuple[Path, ...] = ()
     """Files and directories shown besides /usr and the interpreter, at their own paths."""
+    hidden: tuple[Path, ...] = ()
+    """Directories that are shown empty where they lie in something that is shown."""
     endpoint: Path | None = None
     """A unix socket outside that commands can connect to, as `endpoint_path`; the only way out."""
     interpreter: Path | None = None

@@ -19,7 +19,7 @@ remedies = {
     "files": "the sandbox shows files outside of it: name less in read_only, and use the locked bubblewrap",
     "environment": "variables of this process are seen inside: use the locked bubblewrap",
     "network": "connections lead out: the kernel needs network namespaces (CONFIG_NET_NS)",
-    "processes": "other processes are seen inside: the kernel needs process namespaces (CONFIG_PID_NS)",
+    "processes": "other processes are reached inside: the kernel needs CONFIG_PID_NS and CONFIG_SECCOMP_FILTER",
     "privileges": "more privileges can be had inside: use bubblewrap 0.8 or newer, and a kernel with seccomp",
     "shared memory": "memory is given out that no process holds: the kernel needs CONFIG_SECCOMP_FILTER",
     "disk": "a directory takes more than directory_bytes: use bubblewrap 0.8 or newer, which limits their size",
@@ -114,6 +114,8 @@ def signals_the_victim():
             os.kill(int(path.split("/")[2]), signal.SIGKILL)
             return True
 attempt("processes", signals_the_victim)
+attempt("processes", lambda: os.open("/proc/1/mem", os.O_RDWR))
+attempt("processes", lambda: libc.process_vm_readv(os.getpid(), None, 0, None, 0, 0) == 0)
 def status(name):
     with open("/proc/self/status") as lines:
         return next(line.split()[1] for line in lines if line.startswith(name + ":"))

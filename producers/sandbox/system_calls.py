@@ -1,7 +1,9 @@
 """The system calls that the kernel refuses in a sandbox, as a program of its packet filter (seccomp, x86-64).
 
 Most of them reach memory that belongs to no process and no directory: the watchdog, which adds up what processes hold,
-and the sizes of the directories would both miss it. The others open parts of the kernel that few programs need.
+and the sizes of the directories would both miss it. Some reach into another process: the sandbox's first one outlives
+commands and has no limits, and so would code that is put into it. The others open parts of the kernel that few programs
+need.
 """
 
 from __future__ import annotations
@@ -13,14 +15,19 @@ _denied = {
     "shmget": 29,
     "semget": 64,
     "msgget": 68,
+    "ptrace": 101,
     "add_key": 248,
     "request_key": 249,
     "keyctl": 250,
     "perf_event_open": 298,
     "memfd_create": 319,
+    "process_vm_readv": 310,
+    "process_vm_writev": 311,
+    "kcmp": 312,
     "bpf": 321,
     "userfaultfd": 323,
     "io_uring_setup": 425,
+    "pidfd_getfd": 438,
     "memfd_secret": 447,
 }
 _mmap = 9

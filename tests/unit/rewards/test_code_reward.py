@@ -10,8 +10,8 @@ import pytest
 from support.sandboxes import is_running, limits
 
 from producers.rewards.code import CodeReward
-from producers.rewards.code_blocks import last_code_block
-from producers.rewards.code_cases import values_agree
+from producers.rewards.code_blocks import Block, fenced_blocks, last_code_block
+from producers.rewards.code_cases import Call, CallBatch, Returned, values_agree
 from producers.rewards.functions import RewardResult, call_reward_function
 from producers.rewards.in_process import InProcessRewards
 from producers.rewards.pool import RewardPool
@@ -271,6 +271,39 @@ def test_the_code_is_the_last_closed_block(text: str, code: str | None) -> None:
 )
 def test_values_agree_as_json(value: object, expected: object, *, agree: bool) -> None:
     assert values_agree(value, expected) is agree
+
+
+def test_blocks_of_a_response_come_in_order_with_their_tags() -> None:
+    text = "```sh\nls\n```\nand\n```write a b.py\nx\n\n```\n```\n```\n```sh\nopen"
+    assert list(fenced_blocks(text)) == [Block("sh", "ls\n"), Block("write a b.py", "x\n\n"), Block("", "")]
+
+
+@pytest.mark.parametrize(
+    ("stdout", "returned"),
+    [
+        (b'{"value": 1}\n{"error": "KeyError"}\n', [Returned(value=1), Returned(error="KeyError")]),
+        (b'{"value": null}\n{"value": [1]}', [Returned(value=None), Returned(value=[1])]),
+        (b'{"value": 1}\n', None),
+        (b'{"value": 1}\n{"value": 2}\n{"value": 3}\n', None),
+        (b'{"value": 1}\n{"value": 2, "passed": true}\n', None),
+        (b'{"value": 1}\n{"error": 1}\n', None),
+        (b'{"value": 1}\n7\n', None),
+        (b'{"value": 1}\n\xff\n', None),
+        (b'{"value": 1}\n{"value": ' + b"9" * 5000 + b"}\n", None),
+        (b'{"value": 1}\n' + b"[" * 100_000 + b"\n", None),
+        (b"", None),
+    ],
+)
+def test_several_calls_are_answered_one_by_one_or_not_at_all(
+    stdout: bytes, returned: list[Returned] | None
+) -> None:
+    assert CallBatch([Call("m", "f", [1]), Call("m", "g", [])]).returned(stdout) == returned
+
+
+def test_what_a_call_raised_agrees_with_nothing() -> None:
+    assert Returned(value=None).agrees(None)
+    assert not Returned(error="ValueError").agrees(None)
+    assert not Returned(value=True).agrees(1)
 
 
 def test_a_reward_process_with_its_limits_and_its_environment_has_a_sandbox() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from support.sandboxes import a_session, finish, is_running, limits, python, run_python
+from support.sandboxes import a_session, finish, is_running, limits, printed, python, run_python
 
 from producers.sandbox.config import Limit, SandboxConfig
 from producers.sandbox.process_tree import process_tree
@@ -22,24 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from producers.sandbox.config import SandboxResult
-
-attempts = """
-import ctypes, errno, glob, json, mmap, os, resource, signal, socket, subprocess, sys, threading, time
-libc = ctypes.CDLL(None, use_errno=True)
-def failed(function):
-    try:
-        function()
-    except (OSError, ValueError, MemoryError):
-        return True
-    return False
-"""
-
-
-def printed(source: str, config: SandboxConfig | None = None, **given: float) -> str:
-    """What a script writes that ends by itself."""
-    result = run_python(attempts + source, config, **given)
-    assert result.succeeded, result
-    return result.stdout.decode().strip()
 
 
 @pytest.fixture

@@ -50,7 +50,7 @@ def test_all_walls_hold_on_this_machine() -> None:
 
 def test_without_a_sandbox_every_wall_is_named_as_broken(tmp_path: Path) -> None:
     run = without_walls(tmp_path)
-    broken = finish(walls_broken(SandboxConfig(), run=run, hold_seconds=1.0))  # type: ignore[arg-type]
+    broken = finish(walls_broken(SandboxConfig(), run=run, hold_seconds=3.0))  # type: ignore[arg-type]
     assert broken == every_wall
 
 
