@@ -112,8 +112,12 @@ class CreditLedger:
         return sorted(open_tasks, key=lambda open_task: sequence_of(open_task.task_id))
 
     def num_of_group(self, group_id: int) -> Counter[str]:
-        """Open training tasks of a group by worker."""
-        return Counter(self._open[task_id].worker_id for task_id in self._by_group.get(group_id, ()))
+        """Replicas of a group that open training tasks make, by worker."""
+        held: Counter[str] = Counter()
+        for task_id in self._by_group.get(group_id, ()):
+            open_task = self._open[task_id]
+            held[open_task.worker_id] += open_task.task.num_replicas
+        return held
 
     def num_used(self, worker_id: str) -> int:
         """Slots taken at a worker."""
@@ -167,16 +171,21 @@ class FreeSlots:
 
 
 def full_of_group(
-    num_held: Mapping[str, int], *, num_workers: int, num_replicas: int, num_redundant: int
+    num_held: Mapping[str, int],
+    *,
+    num_workers: int,
+    num_replicas: int,
+    num_redundant: int,
+    num_slots: int = 1,
 ) -> frozenset[str]:
-    """The workers that may take no further replica of a group, given how many each of `num_workers` holds.
+    """The workers that may not take `num_slots` more replicas of a group, given how many each of `num_workers` holds.
 
     Where a group has redundant replicas, no worker holds more of them than are redundant: the others can complete the
     group without it, however slow it is. Without redundancy, or where the others could not hold the group, all may.
     """
     if not num_redundant or (num_workers - 1) * num_redundant < num_replicas:
         return frozenset()
-    return frozenset(worker_id for worker_id, num in num_held.items() if num >= num_redundant)
+    return frozenset(worker_id for worker_id, num in num_held.items() if num + num_slots > num_redundant)
 
 
 def next_in_turn(candidates: Iterable[Candidate], last: str | None) -> str | None:

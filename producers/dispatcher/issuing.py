@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from producers.dispatcher.credits import FreeSlots, full_of_group, next_in_turn
 from producers.dispatcher.dataset import PromptOrder
 from producers.dispatcher.rounds import Round
+from producers.dispatcher.seats import tasks_of
 from producers.dispatcher.tasks import IssuePosition, TaskWriter
 from rollog.kernel.logs import get_logger
 from schemas import CancelReason, Kind
@@ -57,6 +58,7 @@ class Issuer:
         self._held_out = held_out
         self._groups = settings.groups
         self._replicate = settings.dispatch.replicate
+        self._num_seats = settings.environment.seats
         self._scheduling = settings.dispatch.scheduling
         self._round = Round()
         self._last_worker: str | None = None
@@ -142,7 +144,8 @@ class Issuer:
         self._able = self._state.workers.able(self._state.credits)
         self._free = FreeSlots(self._able)
         for group in sorted(self._lacking):
-            if all(self._issue_attempt(wanted, 1) for wanted in list(self._state.groups.wanted(group))):
+            lacking = tasks_of(self._state.groups.wanted(group), self._num_seats)
+            if all(self._issue_attempts(attempts) for attempts in lacking):
                 self._lacking.discard(group)
             elif not self._has_slots:
                 return
@@ -173,16 +176,18 @@ class Issuer:
     def _open_group(self, group: int) -> bool:
         attempts = list(self._state.groups.first_attempts(group))
         if not self._replicate:
-            return self._issue_attempt(attempts[0], len(attempts))
-        for num_issued, wanted in enumerate(attempts):
-            if not self._issue_attempt(wanted, 1):
+            return self._issue_attempts(attempts)
+        for num_issued, of_task in enumerate(tasks_of(attempts, self._num_seats)):
+            if not self._issue_attempts(of_task):
                 # With no attempt issued the group is not open yet, and nothing of it is lacking.
                 if num_issued:
                     self._lacking.add(group)
                 return False
         return True
 
-    def _issue_attempt(self, wanted: Wanted, num_replicas: int) -> bool:
+    def _issue_attempts(self, attempts: Sequence[Wanted]) -> bool:
+        """Send a task for neighbouring replicas of a group; it says of all what is said of the first."""
+        wanted, num_replicas = attempts[0], len(attempts)
         position = self._position()
         worker_id = self._choose_worker(
             wanted.group_id, num_replicas, self._writer.min_version(wanted, position)
@@ -209,6 +214,7 @@ class Issuer:
                 num_workers=sum(worker.served_version >= min_version for worker in self._able),
                 num_replicas=self._groups.num_replicas,
                 num_redundant=self._groups.redundant_replicas,
+                num_slots=num_slots,
             )
         return self._free.choose(num_slots=num_slots, min_version=min_version, excluded=full)
 

@@ -5,6 +5,7 @@ returns what it has, and is asked for the rest when the engine serves again. Whi
 load that failed, new calls are held: an engine without weights would refuse them.
 
     hold ──> calls in the engine stay there, paused by the engine; new ones wait here ──go_on──> all go on
+    hold ──> calls in the engine come to their end ──drained──> it has none; new ones wait here ──go_on──> these go in
 """
 
 from __future__ import annotations
@@ -44,6 +45,9 @@ class EngineCalls:
         self._in_flight: dict[str, _InFlight] = {}
         self._on_resumed = on_resumed
         self._is_held = False
+        self._num_in_engine = 0
+        self._is_drained = asyncio.Event()
+        self._is_drained.set()
 
     @property
     def max_context_tokens(self) -> int:
@@ -98,6 +102,10 @@ class EngineCalls:
         """Keep new calls from the engine until `go_on`."""
         self._is_held = True
 
+    async def drained(self) -> None:
+        """Wait until the engine has no call; to be asked for after `hold`."""
+        await self._is_drained.wait()
+
     def go_on(self) -> None:
         """Hand every suspended and every held call to the engine, which serves a version."""
         self._is_held = False
@@ -114,5 +122,12 @@ class EngineCalls:
         """Whether the part was cut off by a suspension, and more is to come."""
         request = response.next_request()
         in_flight.request_id = request.request_id
-        response.add(await self._engine.generate(request))
+        self._num_in_engine += 1
+        self._is_drained.clear()
+        try:
+            response.add(await self._engine.generate(request))
+        finally:
+            self._num_in_engine -= 1
+            if not self._num_in_engine:
+                self._is_drained.set()
         return in_flight.is_suspended and not response.is_complete

@@ -1,10 +1,14 @@
-"""Whole episodes of an environment: the policy and the environment speak in turns, and the session records their ids.
+"""Whole episodes of an environment: its seats, all played by the policy, and the environment speak in turns.
 
-    seed --reset--> opening --> engine --turn--> environment --answer--> engine --turn--> ... --> over --> sample
+    seed --reset--> opening --> engine --turn--> environment --answer--> engine --turn--> ... --> over --> samples
 
 Text of the environment is context: it stands between the turns (`producers.rollout.speech`) and is never trained. Turns
 are extended by ids and not rendered again. Many episodes of a worker are under way at once; one that waits for its
 environment has nothing in the engine, so reloads do not wait for it.
+
+Replicas i*k to i*k + k - 1 of a group are the k seats of one episode, and one task orders them: each seat comes to a
+sample of its own, when the episode is over. A task may order fewer, where the others have their samples already. Then
+the whole episode is played again, the others by the same policy, and only what was ordered is recorded.
 """
 
 from __future__ import annotations
@@ -14,30 +18,30 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from producers.engines.ports import Generation, GenerationRequest, VersionSpan
+from producers.engines.ports import GenerationRequest
 from producers.engines.stop_texts import StopTexts
-from producers.rewards.functions import RewardResult
 from producers.rollout.actions import failed
-from producers.rollout.outcomes import unfinished_sample
+from producers.rollout.outcomes import Replica, replicas_of, unfinished_sample
 from producers.rollout.prompts import reward_fields
 from producers.rollout.scoring import Response
+from producers.rollout.seats import Seat, SeatedEpisode
 from producers.sessions.budgets import Budget
 from producers.sessions.errors import BudgetSpent, CallsInFlight, Overlong, SessionFailed
 from producers.sessions.recorder import Session
 from rollog.kernel.errors import DataError, EngineDied, EngineError, EnvironmentFailed
 from rollog.rules.seeds import derived_seed
-from schemas import FinishReason, Timings
+from schemas import Timings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Mapping, Sequence
 
     from producers.environments.names import EnvironmentSpec
     from producers.environments.pool import EnvironmentPool, EpisodeHandle
     from producers.rollout.engine_calls import EngineCalls
-    from producers.rollout.outcomes import Replica
     from producers.rollout.prompts import PromptRenderer
-    from producers.rollout.resumption import ResumableResponse
+    from producers.rollout.seats import Played
     from producers.rollout.speech import Speech
+    from producers.sessions.budgets import Call
     from schemas import Sample
 
 _budget_ended = (BudgetSpent, CallsInFlight, Overlong)
@@ -49,13 +53,14 @@ class _Interrupted(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeSettings:
-    """What is played. `max_turns` bounds the policy's turns, where the environment's own bound is larger or none.
+    """What is played. `max_turns` bounds the turns of each seat, where the environment's own bound is larger or none.
 
     With `with_turn_rewards` each turn is trained by the rewards from it on; without, all by the episode's sum.
     """
 
     environment: EnvironmentSpec
     max_turns: int
+    num_seats: int = 1
     with_turn_rewards: bool = False
 
 
@@ -66,26 +71,14 @@ class Episodes:
     pool: EnvironmentPool
     settings: EpisodeSettings
     speech: Callable[[], Speech]
-    """Begins what policy and environment say to each other in one episode."""
-
-
-@dataclass(slots=True, eq=False)
-class _Played:
-    """What an episode has come to so far."""
-
-    session: Session
-    began_at: float
-    rewards: list[float]
-    input_ids: list[int]
-    is_over: bool = False
-    is_truncated: bool = False
-    num_recorded_tokens: int = 0
-    response: ResumableResponse | None = None
-    """The call under way, or one that came to nothing."""
+    """Begins what policy and environment say to each other at one seat of an episode."""
 
 
 class EpisodeMaker:
-    """One episode of one seat for each replica. Environments and engine are closed by whoever made them."""
+    """One seat of an episode for each replica. Environments and engine are closed by whoever made them.
+
+    The first replica of an episode that is asked for begins it, and the others get what they come to from it.
+    """
 
     def __init__(
         self,
@@ -100,154 +93,215 @@ class EpisodeMaker:
         self._pool = episodes.pool
         self._settings = episodes.settings
         self._speech = episodes.speech
-        self._waiting: dict[str, asyncio.Task[Any]] = {}
+        self._episodes: dict[tuple[str, int], SeatedEpisode] = {}
+        self._by_request: dict[str, SeatedEpisode] = {}
 
     async def generate(self, replica: Replica) -> Response | Sample:
-        """Play one episode to its end, or say in a sample why there is none. Raises EngineDied."""
-        played = self._begun(replica)
-        episode: EpisodeHandle | None = None
+        """What a seat came to when its episode is over, or a sample that says why there is none. Raises EngineDied."""
+        key = (replica.task.task_id, replica.number // self._settings.num_seats)
+        episode = self._episodes.get(key) or self._begun(replica)
+        self._episodes[key] = self._by_request[replica.request_id] = episode
+        episode.missing.discard(replica.number)
+        if not episode.missing:
+            del self._episodes[key]
+        if episode.outcomes is None:
+            episode.outcomes = asyncio.create_task(self._outcomes(episode), name=f"episode {key}")
         try:
-            seed = _seed_of(replica)
-            episode = await self._wait_for(replica, self._pool.open(self._settings.environment, seed))
-            await self._play(replica, played, episode)
-            return self._response(replica, played)
+            return (await episode.outcomes)[replica.number]
+        finally:
+            del self._by_request[replica.request_id]
+
+    async def interrupt(self, request_id: str) -> None:
+        """Make the matching `generate` end early, as the session says, whether engine or environment is at work.
+
+        With it those of the other seats end: they are of the same task.
+        """
+        episode = self._by_request.get(request_id)
+        if episode is None:
+            return
+        if episode.answer is not None:
+            episode.answer.cancel()
+        for seat in episode.seats:
+            await self._calls.interrupt(seat.replica.request_id)
+
+    async def _outcomes(self, episode: SeatedEpisode) -> dict[int, Response | Sample]:
+        """Play an episode to its end, and say of each seat that was ordered what it came to. Raises EngineDied."""
+        handle: EpisodeHandle | None = None
+        try:
+            seed = _seed_of(episode.first)
+            handle = await self._wait_for(episode, self._pool.open(self._settings.environment, seed))
+            await self._play(episode, handle)
+            return {seat.replica.number: self._response(episode, seat) for seat in episode.ordered}
         except EngineDied:
             raise
         except _Interrupted:
-            ending = self._calls.ending_of(replica)
+            ending = self._calls.ending_of(episode.first)
             assert ending is not None
         except (DataError, EngineError, EnvironmentFailed) as error:
-            ending = self._calls.ending_of(replica) or failed(type(error).__name__, str(error))
+            ending = self._calls.ending_of(episode.first) or failed(type(error).__name__, str(error))
         except SessionFailed as error:
-            ending = self._calls.ending_of(replica) or failed(error.name, str(error))
+            ending = self._calls.ending_of(episode.first) or failed(error.name, str(error))
         finally:
-            if episode is not None:
-                await episode.close()
-        return unfinished_sample(
-            replica,
-            self._worker_id,
-            ending,
-            timings=Timings(generation_seconds=time.monotonic() - played.began_at),
-            wasted_tokens=_num_sampled(played),
-        )
+            if handle is not None:
+                await handle.close()
+        return {
+            seat.replica.number: unfinished_sample(
+                seat.replica,
+                self._worker_id,
+                ending,
+                timings=Timings(generation_seconds=time.monotonic() - episode.began_at),
+                wasted_tokens=seat.num_sampled + self._wasted_beside(episode, seat),
+            )
+            for seat in episode.ordered
+        }
 
-    async def interrupt(self, request_id: str) -> None:
-        """Make the matching `generate` end early, as the session says, whether engine or environment is at work."""
-        waiting = self._waiting.get(request_id)
-        if waiting is not None:
-            waiting.cancel()
-        await self._calls.interrupt(request_id)
+    def _begun(self, replica: Replica) -> SeatedEpisode:
+        """The episode of a replica's seat: which of its seats the task orders, and who plays the others."""
+        task, num_seats = replica.task, self._settings.num_seats
+        first = replica.number - replica.number % num_seats
+        ordered = {each.number for each in replicas_of(task)}.intersection(range(first, first + num_seats))
+        seats = [
+            Seat(
+                replica=Replica(task, first + number - task.replica),
+                number=number,
+                is_ordered=first + number in ordered,
+                session=Session(self._budget(replica)),
+                speech=self._speech(),
+            )
+            for number in range(num_seats)
+        ]
+        return SeatedEpisode(seats=seats, began_at=time.monotonic(), missing=ordered)
 
-    def _begun(self, replica: Replica) -> _Played:
-        sampling = replica.task.sampling
+    def _budget(self, replica: Replica) -> Budget:
         context = self._calls.max_context_tokens
-        budget = Budget(
+        return Budget(
             turns=self._settings.max_turns,
             tokens=context,
-            turn_tokens=sampling.max_tokens,
+            turn_tokens=replica.task.sampling.max_tokens,
             context_tokens=context,
             forks=0,
         )
-        return _Played(Session(budget), time.monotonic(), [], [])
 
-    async def _play(self, replica: Replica, played: _Played, episode: EpisodeHandle) -> None:
+    async def _play(self, episode: SeatedEpisode, handle: EpisodeHandle) -> None:
         """Let policy and environment take turns until one of them, or a budget, ends it."""
-        observation = await self._wait_for(replica, episode.reset())
-        _require_one_seat(episode)
-        speech = self._speech()
-        played.input_ids = speech.opening(observation.text)
-        while not played.is_over:
-            turn = await self._turn(replica, played)
-            if turn is None:
-                played.is_over = played.is_truncated = True
+        observation = await self._wait_for(episode, handle.reset())
+        self._require_seats(handle)
+        episode.show(observation)
+        while observation.to_act:
+            said = await self._turns(episode, [episode.seats[number] for number in observation.to_act])
+            if said is None:
+                episode.is_truncated = True
                 return
-            action = self._renderer.text(turn)
-            result = await self._wait_for(replica, episode.step(action))
-            played.rewards.append(result.reward)
-            played.is_over, played.is_truncated = result.is_over, result.truncated
-            if not result.is_over:
-                played.input_ids = speech.reply(played.input_ids, turn, action, result.observation.text)
+            result = await self._wait_for(episode, handle.step(said))
+            episode.take(result)
+            observation = result.observation
 
-    async def _turn(self, replica: Replica, played: _Played) -> list[int] | None:
-        """The policy's next tokens; None where no budget is left. Raises _Interrupted, SessionFailed, EngineError."""
+    async def _turns(self, episode: SeatedEpisode, seats: Sequence[Seat]) -> Mapping[int, str] | None:
+        """What the seats that are to act say, made at once; None where one of them has no budget left.
+
+        Raises _Interrupted, SessionFailed, EngineError, EnvironmentFailed.
+        """
+        calls: list[Call] = []
+        for seat in seats:
+            try:
+                calls.append(seat.ask())
+            except _budget_ended:
+                # Nobody says anything that the environment would not hear.
+                seat.require_a_turn(self._calls.max_context_tokens)
+                return None
+        episode.first_ids = episode.first_ids or seats[0].input_ids
+        turns = (self._turn(seat, call) for seat, call in zip(seats, calls, strict=True))
+        said = await asyncio.gather(*turns, return_exceptions=True)
+        errors = [each for each in said if isinstance(each, BaseException)]
+        if errors:
+            raise next((error for error in errors if isinstance(error, EngineDied)), errors[0])
+        return {seat.number: str(text) for seat, text in zip(seats, said, strict=True)}
+
+    async def _turn(self, seat: Seat, call: Call) -> str:
+        """What a seat says next. Raises _Interrupted, SessionFailed, EngineError."""
         # Between this look and the call in the engine nothing is awaited, so an interruption finds one or the other.
-        if self._calls.ending_of(replica) is not None:
+        if self._calls.ending_of(seat.replica) is not None:
             raise _Interrupted
-        try:
-            call = played.session.ask(len(played.input_ids))
-        except _budget_ended:
-            if not played.session.num_turns:
-                raise DataError(
-                    f"the environment's first text has {len(played.input_ids)} tokens and the context takes "
-                    f"{self._calls.max_context_tokens}: raise model.max_context_tokens"
-                ) from None
-            return None
-        response = self._calls.response_to(self._request(replica, played, call.max_tokens))
-        played.response = response
-        await self._calls.generate(replica, response)
+        response = self._calls.response_to(self._request(seat, call.max_tokens))
+        seat.under_way = response
+        await self._calls.generate(seat.replica, response)
         generation = response.generation
-        ending = self._calls.ending_after(replica, generation)
+        ending = self._calls.ending_after(seat.replica, generation)
         if ending is not None:
-            played.session.abandon(call, len(generation.token_ids))
-            if self._calls.ending_of(replica) is not None:
+            if self._calls.ending_of(seat.replica) is not None:
                 raise _Interrupted
             raise EngineError(ending.error_message or "the engine ended the request")
-        played.session.record(played.input_ids, generation, call=call)
-        played.response = None
-        played.num_recorded_tokens += len(generation.token_ids)
-        token_ids: list[int] = generation.token_ids.tolist()
-        return token_ids
+        text = self._renderer.text(generation.token_ids.tolist())
+        seat.said(generation, text, call)
+        return text
 
-    def _request(self, replica: Replica, played: _Played, max_tokens: int) -> GenerationRequest:
-        sampling, number = replica.task.sampling, played.session.num_turns
+    def _request(self, seat: Seat, max_tokens: int) -> GenerationRequest:
+        replica, number = seat.replica, seat.session.num_turns
+        sampling = replica.task.sampling
         return GenerationRequest(
             request_id=f"{replica.request_id}#{number}",
-            prompt_token_ids=played.input_ids,
+            prompt_token_ids=seat.input_ids,
             sampling=replace(sampling, max_tokens=max_tokens),
             seed=derived_seed(replica.seed, number),
             stop=StopTexts(sampling.stop, self._renderer.raw_text) if sampling.stop else None,
         )
 
-    def _response(self, replica: Replica, played: _Played) -> Response:
-        rows = played.session.recording(lambda _: "").rows
-        reward = RewardResult(
-            reward=sum(played.rewards),
-            components={"turns": float(len(played.rewards))},
-            turn_rewards=tuple(played.rewards) if self._settings.with_turn_rewards else (),
-        )
+    def _response(self, episode: SeatedEpisode, seat: Seat) -> Response:
+        played = self._played(episode, seat)
         return Response(
-            replica=replica,
-            generation=Generation(
-                token_ids=rows.token_ids,
-                behaviour_logprobs=rows.behaviour_logprobs,
-                spans=tuple(
-                    VersionSpan(version=each.version, start=each.start, end=each.end)
-                    for each in rows.segments
-                ),
-                finish_reason=FinishReason.LENGTH if played.is_truncated else FinishReason.STOP,
-            ),
-            loss_mask=rows.loss_mask,
-            prompt_token_ids=rows.context.tolist(),
-            text=self._renderer.text(rows.token_ids.tolist()),
-            generation_seconds=time.monotonic() - played.began_at,
-            reward=reward,
+            replica=seat.replica,
+            generation=played.generation,
+            loss_mask=played.loss_mask,
+            prompt_token_ids=played.context.tolist(),
+            text=self._renderer.text(played.generation.token_ids.tolist()),
+            generation_seconds=time.monotonic() - episode.began_at,
+            reward=seat.reward(with_turn_rewards=self._settings.with_turn_rewards),
+            wasted_tokens=self._wasted_beside(episode, seat),
         )
 
-    async def _wait_for(self, replica: Replica, work: Coroutine[Any, Any, Any]) -> Any:
+    def _played(self, episode: SeatedEpisode, seat: Seat) -> Played:
+        if seat.session.num_turns:
+            return seat.played(is_truncated=episode.is_truncated)
+        versions = [
+            span.version
+            for other in episode.seats
+            if other.session.num_turns
+            for span in other.played(is_truncated=False).generation.spans
+        ]
+        return seat.watched(
+            episode.first_ids,
+            min(versions),
+            max_context_tokens=self._calls.max_context_tokens,
+            is_truncated=episode.is_truncated,
+        )
+
+    def _wasted_beside(self, episode: SeatedEpisode, seat: Seat) -> int:
+        """Tokens of seats without a sample, which the first one with a sample bears."""
+        return episode.num_wasted() if seat.replica == episode.first else 0
+
+    def _require_seats(self, handle: EpisodeHandle) -> None:
+        num_seats = handle.declaration.num_seats
+        if num_seats != self._settings.num_seats:
+            raise DataError(
+                f"the environment has {num_seats} seat(s) and environment.seats = {self._settings.num_seats}; "
+                "make them equal"
+            )
+
+    async def _wait_for(self, episode: SeatedEpisode, work: Coroutine[Any, Any, Any]) -> Any:
         """What the environment answers. Raises _Interrupted where the session sets an end meanwhile."""
-        if self._calls.ending_of(replica) is not None:
+        if self._calls.ending_of(episode.first) is not None:
             work.close()
             raise _Interrupted
-        waiting = self._waiting[replica.request_id] = asyncio.ensure_future(work)
+        answer = episode.answer = asyncio.ensure_future(work)
         try:
-            return await waiting
+            return await answer
         except asyncio.CancelledError:
-            if self._calls.ending_of(replica) is None or not waiting.cancelled():
+            if self._calls.ending_of(episode.first) is None or not answer.cancelled():
                 raise
             raise _Interrupted from None
         finally:
-            waiting.cancel()
-            del self._waiting[replica.request_id]
+            answer.cancel()
+            episode.answer = None
 
 
 def _seed_of(replica: Replica) -> int:
@@ -257,16 +311,3 @@ def _seed_of(replica: Replica) -> int:
             f"prompt {replica.task.prompt.prompt_id}: its field `seed` is {seed!r}; an episode needs a whole number"
         )
     return seed
-
-
-def _require_one_seat(episode: EpisodeHandle) -> None:
-    if episode.declaration.num_seats != 1:
-        raise DataError(
-            f"the environment has {episode.declaration.num_seats} seats and a rollout plays one; name a game for one"
-        )
-
-
-def _num_sampled(played: _Played) -> int:
-    """Tokens that the engine made in vain."""
-    under_way = 0 if played.response is None else played.response.num_tokens
-    return played.num_recorded_tokens + under_way

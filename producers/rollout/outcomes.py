@@ -73,6 +73,7 @@ def finished_sample(
         turn_rewards=reward.turn_rewards,
         finish_reason=generation.finish_reason,
         timings=timings,
+        wasted_tokens=response.wasted_tokens,
     )
 
 

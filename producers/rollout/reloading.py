@@ -63,7 +63,7 @@ class Reloader:
             self.beat()
             return
         if failure is not None:
-            # With `drain` the engine goes on: paused, its rollouts would hold up the next attempt for ever.
+            # With `drain` the engine goes on: paused, its calls would hold up the next attempt for ever.
             if self.reload != "drain":
                 await self._pause()
             await self._fail(notice, failure)
@@ -86,6 +86,8 @@ class Reloader:
         self.report.engine_pauses()
         self.calls.hold()
         try:
+            if self.reload == "drain":
+                await self.calls.drained()
             await self._suspend(swap.suspended)
             await self.engine.pause()
             await self.engine.load_weights(self.downloads.path, notice.version)
@@ -103,7 +105,10 @@ class Reloader:
         self.beat()
 
     async def _suspend(self, task_ids: Sequence[str]) -> None:
-        """Take the rollouts of these tasks out of the engine; one that it does not have yet is kept by the pause."""
+        """Take the rollouts of these tasks out of the engine.
+
+        One that it does not have yet is kept by the pause, and so is a seat that is played without a sample.
+        """
         request_ids = [name for task_id in task_ids for name in self.session.request_ids_of(task_id)]
         await asyncio.gather(*(self.calls.suspend(request_id) for request_id in request_ids))
 

@@ -124,7 +124,7 @@ class WorkerReport:
         if sample.status is Status.FINISHED:
             metrics.rollout_generation_seconds.observe(sample.timings.generation_seconds)
             metrics.rollout_reward_seconds.observe(sample.timings.reward_seconds)
-        elif sample.wasted_tokens:
+        if sample.wasted_tokens:
             metrics.rollout_wasted_tokens.labels(sample.status.value).inc(sample.wasted_tokens)
 
     def _count_failure(self, name: str) -> None:

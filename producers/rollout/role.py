@@ -78,6 +78,7 @@ def _episodes(settings: RolloutSettings, tokenizer: Any) -> Episodes | None:
         settings=EpisodeSettings(
             environment=environment_spec(config),
             max_turns=config.max_turns,
+            num_seats=config.seats,
             with_turn_rewards=config.turn_rewards,
         ),
         speech=speech_of(

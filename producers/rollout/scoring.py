@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 class Response:
     """A response with all its tokens, not scored yet; `reward` is what an environment gave.
 
-    `loss_mask` is 1 for tokens that the engine made and 0 for those of an environment.
+    `loss_mask` is 1 for tokens that the engine made and 0 for those of an environment; `wasted_tokens` were made beside
+    them, for nothing that is recorded.
     """
 
     replica: Replica
@@ -41,6 +42,7 @@ class Response:
     text: str
     generation_seconds: float
     reward: RewardResult | None = None
+    wasted_tokens: int = 0
 
     @classmethod
     def of_one_turn(
@@ -91,7 +93,7 @@ class ResponseScorer:
                 self._session.worker_id,
                 ending or failed(type(error).__name__, str(error)),
                 timings=Timings(generation_seconds=response.generation_seconds),
-                wasted_tokens=response.num_tokens,
+                wasted_tokens=response.num_tokens + response.wasted_tokens,
             )
         return finished_sample(
             response,

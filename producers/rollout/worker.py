@@ -161,7 +161,7 @@ class RolloutWorker:
         self._reader, self._sender = connections.reader, connections.sender
         self._heartbeats = connections.heartbeats
         self._is_ledger_closed = connections.committed.is_closed
-        self._session = _session(settings, worker_id)
+        self._session = _session(settings, worker_id, has_episodes=parts.episodes is not None)
         self._report = WorkerReport(
             self._session, parts.engine, parts.metrics, capacity=config.capacity, reload=config.reload
         )
@@ -403,15 +403,17 @@ def _maker(worker_id: str, calls: EngineCalls, parts: WorkerParts) -> RolloutMak
     return EpisodeMaker(worker_id, calls, parts.renderer, parts.episodes)
 
 
-def _session(settings: RolloutSettings, worker_id: str) -> WorkerSession:
+def _session(settings: RolloutSettings, worker_id: str, *, has_episodes: bool) -> WorkerSession:
     config = settings.rollout
+    # Calls are drained, not episodes (`Reloader.swap`): between two calls one has nothing in the engine.
+    keeps = config.reload == "drain" and has_episodes
     return WorkerSession(
         worker_id,
         capacity=config.capacity,
         load_attempts=config.load_attempts,
         reward_function=settings.reward.identity or "",
         clock=time.monotonic,
-        reload=config.reload,
+        reload="keep" if keeps else config.reload,
         max_resumes=config.max_resumes,
         num_task_partitions=settings.broker.max_workers,
         max_scoring=settings.reward.max_in_flight,

@@ -115,7 +115,7 @@ class Metrics:
         )
         self.rollout_wasted_tokens = self._counter(
             "rollog_rollout_wasted_tokens_total",
-            "Response tokens of tasks that did not finish, by status",
+            "Tokens of tasks that did not finish, and of seats of an episode played without a sample, by status",
             ("reason",),
         )
         self.rollout_generation_seconds = self._histogram(

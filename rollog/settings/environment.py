@@ -25,7 +25,7 @@ class EnvironmentConfig(Section):
     system_prompt: Annotated[Annotated[str, Field(min_length=1)] | None, FIXED] = None
     """System message before the first text, for `chat`."""
     max_turns: Annotated[int, Field(ge=1), FIXED] = 16
-    """Most turns of the policy in an episode; the environment's own bound counts, too. `sampling.max_tokens` bounds
+    """Most turns of a seat in an episode; the environment's own bound counts, too. `sampling.max_tokens` bounds
     each turn, `model.max_context_tokens` the whole."""
     turn_rewards: Annotated[bool, FIXED] = False
     """Whether each turn is trained by the rewards from it on, or all turns by the sum of the episode."""
@@ -34,6 +34,9 @@ class EnvironmentConfig(Section):
     num_held_out: Annotated[int, Field(ge=0), FIXED] = 0
     """Held-out episodes: seeds from 2^40 on, which no training sees. An environment that draws its games from the seed
     alone may meet an equal game in both."""
+    seats: Annotated[int, Field(ge=1), FIXED] = 1
+    """Seats of the environment, all played by the policy. Replicas 0 to `seats` - 1 of a group are those of its first
+    episode, and so on: each seat is a sample of its own."""
     python: Annotated[str | None, PER_MACHINE] = None
     """Interpreter that runs the environment, for packages that need one of their own; left out, rollog's."""
     num_processes: Annotated[int, Field(ge=1), PER_MACHINE] = 2

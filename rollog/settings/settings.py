@@ -239,12 +239,22 @@ def _disagreements_with_environment(settings: Settings) -> list[str]:
                 f"environment.name = {environment.name!r} brings its own texts and rewards, but {key} = {value!r} is "
                 "set, too; leave one of them out (a system message is environment.system_prompt)"
             )
-    if settings.rollout.reload == "drain":
-        found.append(
-            'rollout.reload = "drain" would wait for whole episodes, their environments included; set it to "keep" or '
-            '"abort"'
-        )
-    return found
+    return [*found, *_seats_left_over(settings)]
+
+
+def _seats_left_over(settings: Settings) -> list[str]:
+    """Where a group would not be whole episodes."""
+    seats = settings.environment.seats
+    counts = {
+        "groups.group_size": settings.groups.group_size,
+        "groups.redundant_replicas": settings.groups.redundant_replicas,
+    }
+    return [
+        f"{key} = {count} is no multiple of environment.seats = {seats}: a group is made of whole episodes, a rollout "
+        "for each seat; change one of them"
+        for key, count in counts.items()
+        if count % seats
+    ]
 
 
 def _looks_like_path(value: str) -> bool:

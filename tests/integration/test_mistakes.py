@@ -300,7 +300,14 @@ mistakes: dict[str, tuple[Callable[[Project], Any], tuple[str, ...]]] = {
         lambda p: plays(p, "guess_number", parameters={"larges": 9}),
         ("environment.name = 'guess_number'", "larges"),
     ),
-    "a game for two": (lambda p: plays(p, "nim"), ("environment.name = 'nim' has 2 seats", "for one")),
+    "a game for two that is played by one": (
+        lambda p: plays(p, "nim"),
+        ("environment.name = 'nim' has 2 seat(s)", "environment.seats = 1", "make them equal"),
+    ),
+    "groups that are no whole games": (
+        lambda p: plays(p, "nim", seats=3),
+        ("groups.group_size = ", "no multiple of environment.seats = 3"),
+    ),
     "an environment whose first text fills the context": (
         lambda p: plays(p, "guess_number", max_context_tokens=66),
         ("environment.name = 'guess_number' begins with", "model.max_context_tokens = 66", "raise"),

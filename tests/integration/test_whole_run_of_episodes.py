@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.broker, pytest.mark.engine]
 
 
-@pytest.mark.parametrize("mode", ["keep", "abort"])
+@pytest.mark.parametrize("mode", ["keep", "drain", "abort"])
 def test_episodes_are_played_trained_and_audited_whatever_a_reload_does(
     kafka_broker: KafkaBroker, run_topics: RunTopics, tmp_path: Path, mode: str
 ) -> None:
@@ -57,3 +57,49 @@ def test_episodes_are_played_trained_and_audited_whatever_a_reload_does(
     steps = [record.body for record in ledger if isinstance(record.body, Step)]
     # What the trainer computes for the sampled tokens is what the engine said, turn by turn.
     assert all(0.99 < step.statistics["first_effective_sample_size"] <= 1 + 1e-6 for step in steps[:1])
+
+
+@pytest.mark.parametrize(
+    ("num_turns_of_game", "of_seats"),
+    [
+        (5, {(0, 3, 1.5), (1, 2, 0.75)}),
+        (1, {(0, 1, 1.0), (1, 0, 0.25)}),  # seat 1 never is to act
+    ],
+)
+def test_games_of_two_seats_are_played_trained_and_audited(
+    kafka_broker: KafkaBroker,
+    run_topics: RunTopics,
+    tmp_path: Path,
+    num_turns_of_game: int,
+    of_seats: set[tuple[int, int, float]],
+) -> None:
+    settings = small_settings(
+        tmp_path,
+        run_topics.run,
+        run={"num_steps": 3},
+        freshness={"alpha": 1.0},
+        data={"train": None},
+        reward={"function": None},
+        environment={
+            "name": "support.episodes_for_tests:Pair",
+            "parameters": {"num_turns": num_turns_of_game},
+            "seats": 2,
+            "num_train": 20,
+            "num_held_out": 4,
+            "num_processes": 1,
+        },
+        groups={"groups_per_batch": 2, "group_size": 4, "redundant_replicas": 2},
+        rollout={"engine": "transformers", "capacity": 8, "reload": "drain"},
+    )
+    with whole_run(kafka_broker, tmp_path, settings) as run:
+        run.dispatcher()
+        run.trainer()
+        run.worker()
+        ledger = run.wait_until_closed()
+        finished = [sample for sample in run.read_samples() if sample.status is Status.FINISHED]
+    report = audit_run(run.broker, run.topics, WeightsStore(run.manifest.weights_uri))
+    assert report.is_clean, "\n".join(report.lines())
+    verdicts = [verdict.disposition for record in ledger for verdict in record.verdicts]
+    assert verdicts.count(Disposition.TRAINED) == 3 * 2 * 4
+    played = {(sample.replica % 2, num_turns(sample.loss_mask), sample.reward) for sample in finished}
+    assert played == of_seats

@@ -254,6 +254,37 @@ def live_with_a_straggler(plan: Plan, history: list[tuple[str, int]], alpha: flo
         live_through(run, under_way + between)
 
 
+several_seats = st.integers(2, 3)
+episodes_of_a_group = st.integers(1, 2)
+
+
+@pytest.mark.timeout(300)
+@settings(common, derandomize=True, max_examples=40)
+@given(plan=plans, history=histories(), seats=several_seats, num_episodes=episodes_of_a_group)
+def test_whatever_happens_to_a_run_of_several_seats_the_invariants_hold_and_it_ends(
+    plan: Plan, history: list[tuple[str, int]], seats: int, num_episodes: int
+) -> None:
+    live_in_seats(plan, history, seats, num_episodes)
+
+
+def live_in_seats(plan: Plan, history: list[tuple[str, int]], seats: int, num_episodes: int) -> None:
+    """No task reaches beyond the episode of its first replica, whatever was made again; first ones have it whole."""
+    seated = replace(
+        plan,
+        seats=seats,
+        group_size=seats * num_episodes,
+        redundant_replicas=seats * plan.redundant_replicas,
+    )
+    with SimulatedRun(seated) as run:
+        live_through(run, history, compare_every=8 if seated.snapshot_every_seconds is not None else None)
+        for task in run.auditor.tasks.values():
+            if plan.replicate or task.attempt:
+                last = task.replica + task.num_replicas - 1
+                assert task.replica // seats == last // seats
+            if plan.replicate and not task.attempt:
+                assert (task.replica % seats, task.num_replicas) == (0, seats)
+
+
 @pytest.mark.timeout(300)
 @settings(common, derandomize=True, max_examples=20)
 @given(plan=plans, history=histories(), seconds=st.sampled_from([0.0, 0.0, 1.0]))
@@ -294,6 +325,16 @@ def test_whatever_else_happens_to_a_run_with_stragglers_the_invariants_hold_and_
     plan: Plan, history: list[tuple[str, int]], alpha: float, straggler: int
 ) -> None:
     live_with_a_straggler(plan, history, alpha, straggler)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@settings(common, max_examples=1000)
+@given(plan=plans, history=histories(), seats=several_seats, num_episodes=episodes_of_a_group)
+def test_whatever_else_happens_to_a_run_of_several_seats_the_invariants_hold_and_it_ends(
+    plan: Plan, history: list[tuple[str, int]], seats: int, num_episodes: int
+) -> None:
+    live_in_seats(plan, history, seats, num_episodes)
 
 
 @pytest.mark.parametrize(

@@ -73,6 +73,7 @@ class Plan:
     group_size: int = 2
     redundant_replicas: int = 0
     redundant_groups: int = 0
+    seats: int = 1
     num_steps: int = 3
     num_epochs: int | None = None
     num_prompts: int = 5
@@ -480,7 +481,7 @@ class SimulatedRun(Component):
             sampling=SamplingConfig(max_tokens=max_tokens),
             evaluation=EvaluationConfig(every_steps=0, sampled=False),
             reward=RewardConfig(function=reward_function, max_in_flight=max_scoring),
-            environment=EnvironmentConfig(),
+            environment=EnvironmentConfig(seats=self.plan.seats),
             dispatch=DispatchConfig(prefetch_tasks=prefetch_tasks, replicate=self.plan.replicate),
             snapshot=None if self.plan.snapshot_every_seconds is None else self.home / "dispatcher.json",
             snapshot_every_seconds=self.plan.snapshot_every_seconds or 0.0,

@@ -1,4 +1,4 @@
-"""Whether the environment can be made, begins, and its first text fits the context."""
+"""Whether the environment can be made, has the seats that are said, begins, and its first texts fit the context."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ def first_text(settings: Settings, tokenizer: Any) -> list[Finding]:
     """
     config = settings.environment
     try:
-        text = asyncio.run(_opening(config))
+        texts = asyncio.run(_opening(config))
     except EnvironmentFailed as error:
         raise DataError(f"environment.name = {config.name!r} does not begin with seed 0: {error}") from error
+    text = max(texts, key=len)
     shown = text if len(text) <= _most_shown else f"{text[:_most_shown]}..."
     found = f"{config.name} begins with {shown!r}"
     if tokenizer is None:
@@ -38,7 +39,7 @@ def first_text(settings: Settings, tokenizer: Any) -> list[Finding]:
         system_prompt=config.system_prompt,
         chat_template_kwargs=settings.model.chat_template_kwargs,
     )
-    num_tokens = len(speech().opening(text))
+    num_tokens = max(len(speech().opening(text)) for text in texts)
     room = settings.model.max_context_tokens
     if num_tokens + settings.sampling.max_tokens > room:
         raise DataError(
@@ -62,17 +63,18 @@ def _places(settings: Settings) -> list[Finding]:
     return [Finding(what="environment", found=f"{places} places", remedy=remedy, is_needed=False)]
 
 
-async def _opening(config: EnvironmentConfig) -> str:
+async def _opening(config: EnvironmentConfig) -> list[str]:
+    """What those see who act first. Raises EnvironmentFailed, and DataError for another number of seats."""
     limits = environment_limits(config.model_copy(update={"num_processes": 1}))
     pool = EnvironmentPool(limits)
     try:
         episode = await pool.open(environment_spec(config), 0)
         observation = await episode.reset()
-        if episode.declaration.num_seats != 1:
+        if episode.declaration.num_seats != config.seats:
             raise DataError(
-                f"environment.name = {config.name!r} has {episode.declaration.num_seats} seats, and a rollout plays "
-                "one; name a game for one"
+                f"environment.name = {config.name!r} has {episode.declaration.num_seats} seat(s), and "
+                f"environment.seats = {config.seats}; make them equal"
             )
-        return observation.text
+        return [observation.texts[seat] for seat in observation.to_act]
     finally:
         await pool.close()

@@ -28,6 +28,7 @@ from schemas import (
     RolloutTask,
     SamplingParameters,
     Status,
+    WeightVersion,
     WorkerState,
     num_turns,
     turn_numbers,
@@ -255,15 +256,61 @@ class FailsToLoad(Counting):
         await super().load_weights(path, version)
 
 
-def test_an_episode_between_two_turns_outlives_a_load_that_fails(stage: Stage) -> None:
+@pytest.mark.parametrize("mode", ["keep", "drain"])
+def test_an_episode_between_two_turns_outlives_a_load_that_fails(stage: Stage, mode: str) -> None:
     engine = FailsToLoad(tokens_per_second=40, max_context_tokens=256, length_of=lambda _: 4)
     with running(
-        stage, rewards=EpisodeRewards(), episodes=episodes(num_turns=20, max_turns=20), engine=engine
+        stage,
+        rewards=EpisodeRewards(),
+        episodes=episodes(num_turns=20, max_turns=20),
+        engine=engine,
+        settings=stage.settings(reload=mode),
     ):
         sample = sample_of_two_versions(stage, engine)
     assert (sample.status, sample.error_message) == (Status.FINISHED, None)
     assert engine.num_loads == 3
     assert [each.version for each in sample.segments] == [0, 1]
+
+
+def test_a_drain_waits_for_calls_and_not_for_an_environment_that_computes(stage: Stage) -> None:
+    engine = Counting(tokens_per_second=500, max_context_tokens=256, length_of=lambda _: 4)
+    limits = EnvironmentLimits(num_processes=1, step_timeout_seconds=600)
+    hanging = episodes(limits=limits, at_turn=2, does="hang", num_turns=4)
+    with running(
+        stage,
+        rewards=EpisodeRewards(),
+        episodes=hanging,
+        engine=engine,
+        settings=stage.settings(reload="drain"),
+    ):
+        stage.give_grant()
+        stage.wait_until_serving(0)
+        stage.order(an_episode(stage))
+        wait_until(lambda: engine.num_turns >= 2, message="two turns")
+        stage.publish(1)
+        stage.wait_until_serving(1)
+        assert not stage.read(stage.topics.samples)
+    assert stage.sample().status is Status.CANCELLED
+
+
+def test_an_episode_plays_on_under_the_old_weights_while_a_drain_cannot_fetch_new_ones(stage: Stage) -> None:
+    engine = Counting(tokens_per_second=200, max_context_tokens=256, length_of=lambda _: 4)
+    with running(
+        stage,
+        rewards=EpisodeRewards(),
+        episodes=episodes(num_turns=20, max_turns=20),
+        engine=engine,
+        settings=stage.settings(reload="drain", load_attempts=1000),
+    ):
+        stage.give_grant()
+        stage.wait_until_serving(0)
+        stage.order(an_episode(stage))
+        wait_until(lambda: engine.num_turns >= 2, message="two turns")
+        lost = WeightVersion(version=1, sha256="f" * 64, name="v1.safetensors", num_bytes=9)
+        stage.send(stage.topics.weights, lost)
+        stage.wait_for_status(lambda status: status.state is WorkerState.LOAD_FAILED, "load failed")
+        sample = stage.sample()
+    assert (sample.status, [each.version for each in sample.segments]) == (Status.FINISHED, [0])
 
 
 def test_a_held_episode_can_be_cancelled(stage: Stage) -> None:

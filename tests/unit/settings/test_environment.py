@@ -21,8 +21,8 @@ def settings(**sections: dict[str, Any]) -> Settings:
         ({"data": {"system_prompt": "be brief"}}, "environment.system_prompt"),
         ({"reward": {"function": "mine:score"}}, "reward.function = 'mine:score' is set, too"),
         ({"reward": {"components": [{"name": "math"}]}}, "reward.components = .'math'. is set, too"),
-        ({"rollout": {"reload": "drain"}}, 'rollout.reload = "drain" would wait for whole episodes'),
         ({"environment": {"max_turns": 3}}, "environment.max_turns is set and environment.name is not"),
+        ({"environment": {"seats": 2}}, "environment.seats is set and environment.name is not"),
     ],
 )
 def test_what_does_nothing_beside_an_environment_is_refused(sections: dict[str, Any], said: str) -> None:
@@ -44,3 +44,21 @@ def test_lengths_of_episodes_may_be_beyond_those_of_a_turn() -> None:
         100,
         900,
     )
+
+
+@pytest.mark.parametrize(
+    ("groups", "key"),
+    [
+        ({"group_size": 8, "redundant_replicas": 0}, "groups.group_size = 8"),
+        ({"group_size": 9, "redundant_replicas": 2}, "groups.redundant_replicas = 2"),
+    ],
+)
+def test_a_group_is_whole_episodes_of_all_seats(groups: dict[str, int], key: str) -> None:
+    game = {"name": "mine:game", "seats": 3}
+    with pytest.raises(ValidationError, match=f"{key} is no multiple of environment.seats = 3"):
+        settings(environment=game, groups=groups)
+    assert settings(environment=game, groups={"group_size": 9, "redundant_replicas": 3})
+
+
+def test_calls_may_be_drained_beside_an_environment() -> None:
+    assert settings(rollout={"reload": "drain"}).rollout.reload == "drain"
