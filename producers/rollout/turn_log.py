@@ -10,6 +10,7 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+from producers.sessions.journal import Journal, digests, oldest_version
 from producers.sessions.turn_chain import newest_chain
 from rollog.kernel.broker.ports import TopicPartition
 from rollog.kernel.broker.reading import read_until
@@ -22,9 +23,11 @@ if TYPE_CHECKING:
 
     from producers.rollout.publishing import RecordWriter
     from producers.rollout.sender import SampleSender
+    from producers.rollout.session import WorkerSession
     from producers.sessions.turn_chain import Chain
     from rollog.kernel.broker.ports import Broker, Consumer, Record
     from rollog.kernel.broker.topics import RunTopics
+    from rollog.kernel.metrics import Metrics
     from schemas import RolloutTask
 
 log = get_logger("rollout")
@@ -34,13 +37,21 @@ class DurableTurns:
     """Writes the turns of one worker, and reads those of others."""
 
     def __init__(
-        self, broker: Broker, topics: RunTopics, sender: SampleSender, writer: RecordWriter, *, worker_id: str
+        self,
+        broker: Broker,
+        topics: RunTopics,
+        session: WorkerSession,
+        *,
+        sender: SampleSender,
+        writer: RecordWriter,
+        metrics: Metrics,
     ) -> None:
         self._broker = broker
         self._topic = topics.turns
+        self._session = session
         self._sender = sender
         self._writer = writer
-        self._client_id = f"{worker_id}-turns"
+        self._metrics = metrics
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="turns")
         self._consumer: Consumer | None = None
 
@@ -54,9 +65,26 @@ class DurableTurns:
         await self._sender.wait_for_room()
         self._sender.add(outgoing)
         await acknowledged.wait()
+        self._metrics.rollout_turns_kept.inc()
 
-    async def chain_of(self, task: RolloutTask) -> Chain | None:
-        """What the task may take over; None where that is nothing. Raises BrokerError."""
+    async def journal(self, task: RolloutTask, *, may_resume: bool) -> Journal:
+        """Where the turns of a started task are kept, and what it takes over. Raises BrokerError."""
+        taken = await self._chain_of(task) if may_resume else None
+        if task.resume_attempt is not None:
+            self._metrics.rollout_resumptions.labels("anew" if taken is None else "resumed").inc()
+        if taken is not None:
+            self._session.took_over(task.task_id, oldest_version(taken), digests(taken))
+            log.info("rollout taken up", task=task.task_id, of=taken.task_id, turns=len(taken.turns))
+        return Journal(
+            task,
+            self._session.worker_id,
+            self,
+            digest_of=self._session.digest_of,
+            taken=taken,
+            on_served=self._metrics.rollout_turns_served_again.inc,
+        )
+
+    async def _chain_of(self, task: RolloutTask) -> Chain | None:
         if task.resume_attempt is None or task.turns_position is None:
             return None
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._read, task)
@@ -77,7 +105,7 @@ class DurableTurns:
     def _turns_of(self, task: RolloutTask) -> Iterator[Turn]:
         """The turns of a task's replica, told apart by their headers before anything is decoded."""
         if self._consumer is None:
-            self._consumer = self._broker.consumer(client_id=self._client_id)
+            self._consumer = self._broker.consumer(client_id=f"{self._session.worker_id}-turns")
         place = TopicPartition(self._topic, task.sample_partition)
         end = self._consumer.end_offsets([place])[place]
         begin = max(task.turns_position or 0, self._consumer.beginning_offsets([place])[place])

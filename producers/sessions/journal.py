@@ -41,7 +41,9 @@ class Journal:
         *,
         digest_of: Callable[[int], str],
         taken: Chain | None = None,
+        on_served: Callable[[], None] = lambda: None,
     ) -> None:
+        self._on_served = on_served
         self._task = task
         self._worker_id = worker_id
         self._log = log
@@ -71,6 +73,7 @@ class Journal:
                 self._unserved.remove(number)
                 self._served.append(number)
                 self._turns.append(taken)
+                self._on_served()
                 return _generation_of(taken.turn)
         self._unserved.clear()
         return None

@@ -200,6 +200,11 @@ def _disagreements(settings: Settings) -> list[str]:
             "dispatch.durable_turns = true keeps turns by replica, but dispatch.replicate = false makes one task of "
             "all; set replicate to true"
         )
+    if settings.dispatch.durable_turns and settings.environment.seats > 1:
+        found.append(
+            "dispatch.durable_turns = true keeps the turns of one seat, environment.seats is "
+            f"{settings.environment.seats}: leave one of them out"
+        )
     if settings.dispatch.durable_turns and settings.environment.name is None:
         found.append(
             "dispatch.durable_turns = true keeps the turns of rollouts that have several; name an environment, or "
