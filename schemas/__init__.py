@@ -62,6 +62,7 @@ from schemas.tasks import (
     SamplingParameters,
     Stop,
 )
+from schemas.turns import Turn, TurnBase
 from schemas.weights import WeightVersion
 from schemas.workers import RoleStatus, RunRole, WorkerState, WorkerStatus
 
@@ -111,6 +112,8 @@ __all__ = [
     "Stopped",
     "Timings",
     "TrainerEpoch",
+    "Turn",
+    "TurnBase",
     "TurnSpan",
     "UInt8Array",
     "Verdict",

@@ -10,6 +10,7 @@ from schemas.ledger import LedgerRecord
 from schemas.runs import RunManifest
 from schemas.samples import Sample
 from schemas.tasks import Cancel, Fence, RolloutTask, Stop
+from schemas.turns import Turn
 from schemas.weights import WeightVersion
 from schemas.workers import RoleStatus, WorkerStatus
 
@@ -19,6 +20,7 @@ Record = (
     | Stop
     | Fence
     | Sample
+    | Turn
     | WeightVersion
     | LedgerRecord
     | WorkerStatus

@@ -106,17 +106,22 @@ def _check_row(sample: Sample, name: str, row: Sample | Fork, segments: Sequence
 
 
 def _check_segments(sample: Sample, segments: Sequence[Segment], num_tokens: int) -> None:
+    gap = gap_in(segments, num_tokens)
+    if gap is not None:
+        raise _refuse(sample, gap)
+
+
+def gap_in(segments: Sequence[Segment], num_tokens: int) -> str | None:
+    """Where spans leave a token out or overlap, in words; None where they cover `num_tokens` in order."""
     position = 0
     for segment in segments:
         if segment.start != position or segment.end <= segment.start:
-            raise _refuse(
-                sample,
+            return (
                 f"segment [{segment.start}, {segment.end}) of version {segment.version} does not begin at token "
-                f"{position} or is empty",
+                f"{position} or is empty"
             )
         position = segment.end
-    if position != num_tokens:
-        raise _refuse(sample, f"segments cover {position} of {num_tokens} response tokens")
+    return None if position == num_tokens else f"segments cover {position} of {num_tokens} response tokens"
 
 
 def _payload_lengths(sample: Sample, payload: Payload) -> Sequence[int]:

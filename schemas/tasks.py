@@ -69,7 +69,8 @@ class RolloutTask:
     """The order to make one rollout (or `num_replicas` of them, where prompts are not replicated).
 
     `ledger_position` and `samples_positions` are the next offsets the dispatcher would have read when it
-    issued the task, so that audit can order issue against verdict.
+    issued the task, so that audit can order issue against verdict. Turns of attempts from `resume_attempt` on may be
+    taken over; those of the replica stand behind `turns_position` in the sample's partition of `turns`.
     """
 
     task_id: str
@@ -95,6 +96,8 @@ class RolloutTask:
     ledger_position: int = 0
     samples_positions: tuple[int, ...] = ()
     metadata: dict[str, str] = field(default_factory=dict)
+    turns_position: int | None = None
+    resume_attempt: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from schemas.errors import SchemaError
 from schemas.ledger import Amend, Close, Genesis, LedgerKind, LedgerRecord, Rebase, Step
-from schemas.sample_checks import check_sample, most_attempts
+from schemas.sample_checks import check_sample, gap_in, most_attempts
 from schemas.samples import Sample
 from schemas.tasks import RolloutTask
+from schemas.turns import Turn
 from schemas.weights import WeightVersion
 
 if TYPE_CHECKING:
@@ -47,6 +48,27 @@ def check_rollout_task(task: RolloutTask) -> None:
         )
 
 
+def check_turn(turn: Turn) -> None:
+    """Something was sampled, by known versions throughout; numbers count from 0, and a parent stands before."""
+    name = f"turn {turn.number} of task {turn.task_id}"
+    if min(turn.number, turn.group_id, turn.replica, turn.shared) < 0 or not -1 <= turn.parent < turn.number:
+        raise SchemaError(
+            f"{name}: group {turn.group_id}, replica {turn.replica}, parent {turn.parent}, shared {turn.shared} "
+            "cannot be"
+        )
+    if not 0 <= turn.attempt < most_attempts:
+        raise SchemaError(f"{name}: attempt is {turn.attempt}, not a number of attempts")
+    num_tokens = len(turn.token_ids)
+    if not num_tokens or len(turn.behaviour_logprobs) != num_tokens:
+        raise SchemaError(
+            f"{name}: {num_tokens} token ids and {len(turn.behaviour_logprobs)} log-probabilities; they must be equal "
+            "and more than none"
+        )
+    gap = gap_in(turn.segments, num_tokens)
+    if gap is not None or any(segment.version < 0 for segment in turn.segments):
+        raise SchemaError(f"{name}: {gap or 'a segment of a version below 0'}")
+
+
 def check_weight_version(notice: WeightVersion) -> None:
     """The name is a plain file name: it can lead nowhere but into the run's weights store."""
     if notice.name in {"", ".", ".."} or any(character in notice.name for character in "/\\\0"):
@@ -69,6 +91,7 @@ def check_ledger_record(record: LedgerRecord) -> None:
 checks: Mapping[type[Any], Callable[[Any], None]] = {
     Sample: check_sample,
     RolloutTask: check_rollout_task,
+    Turn: check_turn,
     WeightVersion: check_weight_version,
     LedgerRecord: check_ledger_record,
 }

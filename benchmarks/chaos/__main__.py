@@ -39,6 +39,12 @@ from benchmarks.harness.options import BenchOptions, bench_options, count_option
     type=click.IntRange(min=1),
     help="Start a second trainer or dispatcher so often beside those at work, in place of kills.",
 )
+@click.option(
+    "--episodes",
+    "plays_episodes",
+    is_flag=True,
+    help="Kill while episodes of twenty turns are played with durable turns, environments too.",
+)
 @bench_options
 def chaos(
     *,
@@ -48,6 +54,7 @@ def chaos(
     suspended_seconds: float | None,
     full_disk: str | None,
     num_doubles: int | None,
+    plays_episodes: bool,
     options: BenchOptions,
 ) -> None:
     """Kill the parts of real runs at random moments and at every named window, and check what is left.
@@ -68,6 +75,9 @@ def chaos(
         return
     if num_pauses is not None:
         _mix(num_kills, num_pauses, engine, options)
+        return
+    if plays_episodes:
+        _play(num_kills, engine, options)
         return
     if suspended_seconds is not None:
         figures = measure_suspensions(
@@ -109,6 +119,19 @@ def _mix(num_kills: int, num_pauses: int, engine: str, options: BenchOptions) ->
         on_run=keep,
     )
     report(mixed_figures(tally), options, details=details_of(tally))
+
+
+def _play(num_kills: int, engine: str, options: BenchOptions) -> None:
+    from benchmarks.chaos.killed_episodes import measure_killed_episodes
+
+    figures = measure_killed_episodes(
+        num_kills=num_kills,
+        seed=options.seed,
+        engine=engine,
+        cache=options.home / "cache",
+        on_progress=progress,
+    )
+    report(figures, options)
 
 
 def _double(num_doubles: int, engine: str, options: BenchOptions) -> None:

@@ -26,6 +26,7 @@ class Role(StrEnum):
     ENGINE = "engine"
     TRAINER = "trainer"
     BROKER = "broker"
+    ENVIRONMENT = "environment"
 
 
 _commands = {
@@ -34,6 +35,7 @@ _commands = {
     Role.ENGINE: "VLLM::EngineCore",
     Role.TRAINER: "rollog.cli.main train ",
     Role.BROKER: " kafka.Kafka ",
+    Role.ENVIRONMENT: "producers.environments.host",
 }
 
 provoked_by = {CrashPoint.GRANT_SENT: Role.WORKER, CrashPoint.REDO_RUNNING: Role.TRAINER}

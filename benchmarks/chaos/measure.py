@@ -87,7 +87,8 @@ def measure_suspensions(
 
 def targets_of(engine: str) -> list[Target]:
     """Who can be killed or suspended in runs with that inference engine."""
-    return [target for target in (*Role, *CrashPoint) if engine == "vllm" or target is not Role.ENGINE]
+    absent = {Role.ENVIRONMENT} | (set() if engine == "vllm" else {Role.ENGINE})
+    return [target for target in (*Role, *CrashPoint) if target not in absent]
 
 
 def _figures(kills: Counter[StrEnum], num_runs: int, num_missed: int) -> list[Figure]:

@@ -155,7 +155,7 @@ class Dispatcher(Component):
             self._end_dataset()
         if not self._is_trained():
             if self._issuer.issue_evaluations():
-                self._issuer.issue_training()
+                self._issuer.issue_training(self._clock())
             return
         self.state.cancel_training_tasks()
         if self._issuer.issue_evaluations(is_final=True) and self.state.evaluations.is_complete(

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 Place = tuple[int, int]
 
+_by_dispatcher = frozenset(reason.value for reason in CancelReason)
+
 reasons_by_disposition = {
     Disposition.STALE: IssueReason.STALE,
     Disposition.DEAD: IssueReason.DEAD,
@@ -24,13 +26,34 @@ reasons_by_disposition = {
 
 @dataclass(slots=True)
 class GroupProgress:
-    """One open group: which attempts run, which finished samples wait for the ledger's verdict."""
+    """One open group: which attempts run, which finished samples wait for the ledger's verdict.
+
+    By replica, for taking a rollout up again: `turns_position` is where its turns begin, `resume_floor` the earliest
+    attempt that may be taken over, `oldest_version` the oldest one that running attempts since then began under.
+    """
 
     live: defaultdict[int, set[str]] = field(default_factory=lambda: defaultdict(set))
     finished: dict[Place, SampleHeader] = field(default_factory=dict)
     endings: dict[Place, SampleHeader] = field(default_factory=dict)
     last_attempt: dict[int, int] = field(default_factory=dict)
     last_reason: dict[int, IssueReason] = field(default_factory=dict)
+    turns_position: dict[int, int] = field(default_factory=dict)
+    resume_floor: dict[int, int] = field(default_factory=dict)
+    oldest_version: dict[int, int] = field(default_factory=dict)
+
+    def ended(self, header: SampleHeader) -> None:
+        """Note how an attempt ended: unless its worker alone is the reason, nothing before it is taken up again."""
+        if header.defect is None and says_nothing_of_rollout(header):
+            return
+        floor = self.resume_floor.get(header.replica, 0)
+        if header.attempt >= floor:
+            self.resume_floor[header.replica] = header.attempt + 1
+            self.oldest_version.pop(header.replica, None)
+
+    def resume_attempt(self, replica: int) -> int | None:
+        """The earliest attempt that the next one may take over; None where there is none."""
+        floor = self.resume_floor.get(replica, 0)
+        return floor if floor <= self.last_attempt.get(replica, -1) else None
 
     def live_replicas(self) -> set[int]:
         """Replicas with a task under way."""
@@ -48,6 +71,9 @@ class GroupProgress:
         return {
             "last_attempt": list(self.last_attempt.items()),
             "last_reason": [(replica, reason.value) for replica, reason in self.last_reason.items()],
+            "turns_position": list(self.turns_position.items()),
+            "resume_floor": list(self.resume_floor.items()),
+            "oldest_version": list(self.oldest_version.items()),
         }
 
     @classmethod
@@ -56,7 +82,25 @@ class GroupProgress:
         return cls(
             last_attempt={int(replica): int(attempt) for replica, attempt in plain["last_attempt"]},
             last_reason={int(replica): IssueReason(reason) for replica, reason in plain["last_reason"]},
+            turns_position=_numbers(plain["turns_position"]),
+            resume_floor=_numbers(plain["resume_floor"]),
+            oldest_version=_numbers(plain["oldest_version"]),
         )
+
+
+def _numbers(pairs: list[list[int]]) -> dict[int, int]:
+    return {int(replica): int(number) for replica, number in pairs}
+
+
+def says_nothing_of_rollout(header: SampleHeader) -> bool:
+    """Whether an attempt ended because its worker did: it died, lost its grant, or left."""
+    match header.status:
+        case Status.LOST | Status.EXPIRED:
+            return True
+        case Status.CANCELLED:
+            return header.cancel_reason not in _by_dispatcher
+        case _:
+            return False
 
 
 def reason_of(header: SampleHeader) -> IssueReason:

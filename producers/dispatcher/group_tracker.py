@@ -40,6 +40,10 @@ class Wanted:
     reason: IssueReason
     num_groups_ahead: int
     protected: bool
+    turns_position: int | None = None
+    """Where the replica's turns begin, if an earlier attempt has named it."""
+    resume_attempt: int | None = None
+    """The earliest attempt whose turns may be taken over; None: begin anew."""
 
 
 class GroupTracker:
@@ -99,7 +103,17 @@ class GroupTracker:
         for replica in range(task.replica, task.replica + task.num_replicas):
             progress.last_attempt[replica] = max(progress.last_attempt.get(replica, -1), task.attempt)
             progress.live[replica].add(task.task_id)
+            if task.turns_position is not None:
+                before = progress.turns_position.get(replica, task.turns_position)
+                progress.turns_position[replica] = min(before, task.turns_position)
         self._changed.add(group)
+
+    def began(self, task: RolloutTask, first_version: int) -> None:
+        """Note under which version a running rollout began, the turns that it took over included."""
+        progress = self._progress.get(task.group_id)
+        if progress is not None and task.attempt >= progress.resume_floor.get(task.replica, 0):
+            before = progress.oldest_version.get(task.replica, first_version)
+            progress.oldest_version[task.replica] = min(before, first_version)
 
     def ended(self, header: SampleHeader) -> None:
         """Take in a record of `samples`: its replica is finished, or wanted again."""
@@ -109,6 +123,7 @@ class GroupTracker:
         progress.live[header.replica].discard(header.task_id)
         attempt = max(progress.last_attempt.get(header.replica, -1), header.attempt)
         progress.last_attempt[header.replica] = attempt
+        progress.ended(header)
         # The ledger may have been read further than samples: what it judged already is not counted twice.
         if not self._ledger.is_disposed(*header.place):
             if header.status is Status.FINISHED and header.defect is None:
@@ -290,7 +305,17 @@ class GroupTracker:
             else IssueReason.FIRST,
             num_groups_ahead=bisect_left(self._open, group),
             protected=self._is_protected(group),
+            turns_position=progress.turns_position.get(replica),
+            resume_attempt=self._resume_attempt(group, replica),
         )
+
+    def _resume_attempt(self, group: int, replica: int) -> int | None:
+        """None also where what was begun is too old to end fresh."""
+        progress = self._progress[group]
+        oldest = progress.oldest_version.get(replica)
+        if oldest is not None and self.cannot_be_fresh(group, oldest):
+            return None
+        return progress.resume_attempt(replica)
 
     def _is_protected(self, group: int) -> bool:
         return is_protected(group, self._ledger, self._freshness)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from producers.dispatcher.sender import TaskSender
     from producers.dispatcher.settings import DispatcherSettings
     from producers.dispatcher.state import DispatcherState
+    from producers.dispatcher.turn_positions import TurnPositions
     from rollog.kernel.metrics import Metrics
     from schemas import Grant, Prompt, RolloutTask
 
@@ -45,7 +46,9 @@ class Issuer:
         epoch: int,
         prompts: Sequence[Prompt],
         held_out: Sequence[Prompt],
+        turns: TurnPositions,
     ) -> None:
+        self._turns = turns
         self._state = state
         self._reader = reader
         self._sender = sender
@@ -128,12 +131,13 @@ class Issuer:
         is_newest = version == self._state.ledger.version
         return is_newest or self._state.workers.num_reloading_from_before(version) > 0
 
-    def issue_training(self) -> None:
+    def issue_training(self, now_seconds: float) -> None:
         """Send what open groups lack, oldest first, then open new groups; in rounds where that is configured.
 
         An attempt that no worker can take now, for the version it needs or for what workers hold of its group, waits
         and has the first choice next time; what comes after it may take the slots that it cannot use.
         """
+        self._turns.refresh(now_seconds)
         if self._scheduling == "batch" and not self._round_is_issued():
             return
         # Computed once a turn: nothing but issuing changes free slots until the next one.
@@ -239,4 +243,5 @@ class Issuer:
             alpha=self._state.ledger.alpha,
             ledger_position=self._reader.ledger_position,
             samples_positions=tuple(self._reader.samples_positions),
+            turns_positions=self._turns.positions,
         )

@@ -26,6 +26,7 @@ from producers.dispatcher.rebuilding import Rebuilding
 from producers.dispatcher.sender import TaskSender
 from producers.dispatcher.snapshot import folded_log
 from producers.dispatcher.snapshot_writer import SnapshotWriter
+from producers.dispatcher.turn_positions import TurnPositions
 from rollog.kernel.broker.ports import TopicPartition
 from rollog.kernel.broker.topics import RunTopics
 from rollog.kernel.logs import get_logger
@@ -170,6 +171,11 @@ class TakeOver:
             epoch=epoch,
             prompts=self.prompts,
             held_out=self.held_out,
+            turns=TurnPositions(
+                consumer,
+                self._topics.turns,
+                self.settings.broker.samples_partitions if self.settings.dispatch.durable_turns else 0,
+            ),
         )
         return DispatcherParts(
             epoch=epoch,

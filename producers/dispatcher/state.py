@@ -179,6 +179,7 @@ class DispatcherState:
             self.load_failure = status
         elif status.state is WorkerState.SERVING:
             self.load_failure = None
+        self._note_beginnings(status)
         self.cancel(self._cannot_be_fresh(status), CancelReason.STALE)
         self.new_heartbeats.add(status.worker_id)
 
@@ -198,6 +199,12 @@ class DispatcherState:
             if worker.status is not None
             for task_id in self._cannot_be_fresh(worker.status, among)
         ]
+
+    def _note_beginnings(self, status: WorkerStatus) -> None:
+        for task_id, first_version in status.first_versions.items():
+            open_task = self.credits.get(task_id)
+            if open_task is not None and open_task.task.kind is Kind.TRAINING:
+                self.groups.began(open_task.task, first_version)
 
     def _cannot_be_fresh(self, status: WorkerStatus, among: Container[int] | None = None) -> list[str]:
         running = ((self.credits.get(task_id), first) for task_id, first in status.first_versions.items())

@@ -25,6 +25,14 @@ class IssuePosition:
     alpha: float
     ledger_position: int
     samples_positions: tuple[int, ...]
+    turns_positions: tuple[int, ...] = ()
+    """Ends of `turns` fetched before now; none where turns are not kept."""
+
+    def turns_position(self, wanted: Wanted, partition: int) -> int | None:
+        """Where turns of a replica begin: as its first task said, or here."""
+        if not self.turns_positions:
+            return None
+        return self.turns_positions[partition] if wanted.turns_position is None else wanted.turns_position
 
 
 class TaskWriter:
@@ -55,6 +63,8 @@ class TaskWriter:
     ) -> RolloutTask:
         """The task of one attempt at one replica (or at `num_replicas` from it on)."""
         run_seed = self._settings.run_config.seed
+        partition = wanted.group_id % self._settings.broker.samples_partitions
+        turns_position = position.turns_position(wanted, partition)
         return RolloutTask(
             task_id=self._next_id(),
             kind=Kind.TRAINING,
@@ -66,7 +76,7 @@ class TaskWriter:
             seed=training_seed(run_seed, wanted.group_id, wanted.replica, wanted.attempt),
             prompt=prompt,
             sampling=self._sampling(self._settings.sampling.temperature),
-            sample_partition=wanted.group_id % self._settings.broker.samples_partitions,
+            sample_partition=partition,
             reward=self._settings.reward.identity or "",
             num_replicas=num_replicas,
             min_version=self.min_version(wanted, position),
@@ -76,6 +86,8 @@ class TaskWriter:
             timeout_seconds=self._settings.dispatch.task_timeout_seconds,
             ledger_position=position.ledger_position,
             samples_positions=position.samples_positions,
+            turns_position=turns_position,
+            resume_attempt=None if turns_position is None else wanted.resume_attempt,
         )
 
     def evaluation(

@@ -35,12 +35,14 @@ from schemas import Timings
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping, Sequence
 
+    from producers.engines.ports import Generation
     from producers.environments.names import EnvironmentSpec
     from producers.environments.pool import EnvironmentPool, EpisodeHandle
     from producers.rollout.engine_calls import EngineCalls
     from producers.rollout.prompts import PromptRenderer
     from producers.rollout.seats import Played
     from producers.rollout.speech import Speech
+    from producers.rollout.turn_log import DurableTurns
     from producers.sessions.budgets import Call
     from schemas import Sample
 
@@ -86,8 +88,10 @@ class EpisodeMaker:
         calls: EngineCalls,
         renderer: PromptRenderer,
         episodes: Episodes,
+        turns: DurableTurns | None = None,
     ) -> None:
         self._worker_id = worker_id
+        self._turns_kept = turns
         self._calls = calls
         self._renderer = renderer
         self._pool = episodes.pool
@@ -186,6 +190,7 @@ class EpisodeMaker:
         """Let policy and environment take turns until one of them, or a budget, ends it."""
         observation = await self._wait_for(episode, handle.reset())
         self._require_seats(handle)
+        await self._open_journals(episode, handle)
         episode.show(observation)
         while observation.to_act:
             said = await self._turns(episode, [episode.seats[number] for number in observation.to_act])
@@ -195,6 +200,14 @@ class EpisodeMaker:
             result = await self._wait_for(episode, handle.step(said))
             episode.take(result)
             observation = result.observation
+
+    async def _open_journals(self, episode: SeatedEpisode, handle: EpisodeHandle) -> None:
+        """Take up what an earlier attempt came to, unless the environment acts on something outside."""
+        if self._turns_kept is None:
+            return
+        may_resume = handle.declaration.restore != "none"
+        for seat in episode.seats:
+            seat.journal = await self._turns_kept.journal(seat.replica.task, may_resume=may_resume)
 
     async def _turns(self, episode: SeatedEpisode, seats: Sequence[Seat]) -> Mapping[int, str] | None:
         """What the seats that are to act say, made at once; None where one of them has no budget left.
@@ -218,7 +231,17 @@ class EpisodeMaker:
         return {seat.number: str(text) for seat, text in zip(seats, said, strict=True)}
 
     async def _turn(self, seat: Seat, call: Call) -> str:
-        """What a seat says next. Raises _Interrupted, SessionFailed, EngineError."""
+        """What a seat says next. Raises _Interrupted, SessionFailed, EngineError, TurnTooLarge."""
+        generation = None if seat.journal is None else seat.journal.served(seat.input_ids)
+        if generation is None:
+            generation = await self._generated(seat, call)
+            if seat.journal is not None:
+                await seat.journal.keep(seat.input_ids, generation)
+        text = self._renderer.text(generation.token_ids.tolist())
+        seat.said(generation, text, call)
+        return text
+
+    async def _generated(self, seat: Seat, call: Call) -> Generation:
         # Between this look and the call in the engine nothing is awaited, so an interruption finds one or the other.
         if self._calls.ending_of(seat.replica) is not None:
             raise _Interrupted
@@ -231,9 +254,7 @@ class EpisodeMaker:
             if self._calls.ending_of(seat.replica) is not None:
                 raise _Interrupted
             raise EngineError(ending.error_message or "the engine ended the request")
-        text = self._renderer.text(generation.token_ids.tolist())
-        seat.said(generation, text, call)
-        return text
+        return generation
 
     def _request(self, seat: Seat, max_tokens: int) -> GenerationRequest:
         replica, number = seat.replica, seat.session.num_turns
@@ -257,6 +278,7 @@ class EpisodeMaker:
             generation_seconds=time.monotonic() - episode.began_at,
             reward=seat.reward(with_turn_rewards=self._settings.with_turn_rewards),
             wasted_tokens=self._wasted_beside(episode, seat),
+            resumed_from=None if seat.journal is None else seat.journal.resumed_from,
         )
 
     def _played(self, episode: SeatedEpisode, seat: Seat) -> Played:

@@ -72,6 +72,12 @@ class OpenTasks:
             if entry.task.kind is Kind.TRAINING
         }
 
+    def took_over(self, task_id: str, first_version: int) -> None:
+        """A started task has turns that are older than its start."""
+        entry = self._started.get(task_id)
+        if entry is not None:
+            entry.first_version = min(entry.first_version, first_version)
+
     @property
     def pinned_versions(self) -> set[int]:
         """Versions that must be served for tokens that are still to come."""

@@ -72,6 +72,7 @@ def finished_sample(
         reward_components=reward.components,
         turn_rewards=reward.turn_rewards,
         finish_reason=generation.finish_reason,
+        resumed_from=response.resumed_from,
         timings=timings,
         wasted_tokens=response.wasted_tokens,
     )

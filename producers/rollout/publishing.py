@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from producers.rollout.sender import Outgoing
 from rollog.kernel.broker.limits import record_bytes
+from rollog.kernel.errors import DataError
 from rollog.rules.dead_letters import dead_letter
 from schemas import Kind, SchemaError, Status, WorkerStatus
 from schemas.arrays import float32_array, int32_array, uint8_array
@@ -14,11 +15,17 @@ from schemas.codec import encode
 from schemas.headers import headers_of
 
 if TYPE_CHECKING:
+    import asyncio
+
     from rollog.kernel.broker.ports import Record
     from rollog.kernel.broker.topics import RunTopics
-    from schemas import Sample
+    from schemas import Sample, Turn
 
 too_large = "too_large"
+
+
+class TurnTooLarge(DataError):
+    """A turn that does not fit into a record."""
 
 
 class RecordWriter:
@@ -56,6 +63,24 @@ class RecordWriter:
             value=encode(sample),
             headers=headers_of(sample),
             task_id=sample.task_id,
+        )
+
+    def turn(self, turn: Turn, partition: int, acknowledged: asyncio.Event) -> Outgoing:
+        """The record of a turn. Raises TurnTooLarge, SchemaError."""
+        headers = headers_of(turn)
+        value = encode(turn)
+        size = record_bytes(value, None, headers)
+        if size > self._max_record_bytes:
+            raise TurnTooLarge(
+                f"turn {turn.number} has {size} bytes, more than broker.max_record_bytes = {self._max_record_bytes}; "
+                "raise it, or shorten what the environment says"
+            )
+        return Outgoing(
+            topic=self._topics.turns,
+            partition=partition,
+            value=value,
+            headers=headers,
+            acknowledged=acknowledged,
         )
 
     def heartbeat(self, status: WorkerStatus) -> Outgoing:

@@ -42,6 +42,8 @@ class Response:
     text: str
     generation_seconds: float
     reward: RewardResult | None = None
+    resumed_from: str | None = None
+    """Task id of the attempt of which turns were taken over."""
     wasted_tokens: int = 0
 
     @classmethod

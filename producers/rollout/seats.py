@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from producers.rollout.scoring import Response
     from producers.rollout.speech import Speech
     from producers.sessions.budgets import Call
+    from producers.sessions.journal import Journal
     from producers.sessions.recorder import Session
     from schemas import Int32Array, Sample, UInt8Array
 
@@ -58,6 +59,8 @@ class Seat:
     speech: Speech
     input_ids: list[int] = field(default_factory=list)
     has_left: bool = False
+    journal: Journal | None = None
+    """Where its turns are kept, and may be served from again."""
     under_way: ResumableResponse | None = None
     """The call in the engine, or one that came to nothing."""
     _unread: list[str] = field(default_factory=list)

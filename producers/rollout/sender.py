@@ -37,6 +37,8 @@ class Outgoing:
     key: bytes | None = None
     headers: Headers = field(default=())
     task_id: str | None = None
+    acknowledged: asyncio.Event | None = None
+    """Set when the broker has the record."""
 
     @property
     def num_bytes(self) -> int:
@@ -126,6 +128,8 @@ class SampleSender:
         while self._sent and self._sent[0][1].done():
             entry, delivery = self._sent.popleft()
             delivery.offset(0)
+            if entry.acknowledged is not None:
+                entry.acknowledged.set()
             if entry.task_id is not None:
                 reach(CrashPoint.SAMPLE_ACKNOWLEDGED)
             self._num_bytes -= entry.num_bytes

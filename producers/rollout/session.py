@@ -38,7 +38,7 @@ from schemas import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from producers.rollout.actions import Ending
 
@@ -162,6 +162,11 @@ class WorkerSession:
     def digest_of(self, version: int) -> str:
         """What segments carry of a version that was put in service."""
         return self._versions.digest_of(version)
+
+    def took_over(self, task_id: str, first_version: int, digests: Mapping[int, str]) -> None:
+        """A started rollout goes on from turns of an earlier attempt, the oldest of which is of this version."""
+        self._tasks.took_over(task_id, first_version)
+        self._versions.learn_digests(digests)
 
     def ending_of(self, task_id: str) -> Ending | None:
         """Why a started task shall not finish, or None."""

@@ -35,3 +35,5 @@ class RolloutSettings:
     weights_uri: str
     num_replicas: int
     """Most rollouts that one task of this run orders."""
+    durable_turns: bool = False
+    """Whether each turn is on the log before its answer is used."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
     from schemas import WeightVersion
 
@@ -45,6 +45,10 @@ class KnownVersions:
     def digest_of(self, version: int) -> str:
         """What segments carry of a version that was put in service."""
         return self._digests[version]
+
+    def learn_digests(self, digests: Mapping[int, str]) -> None:
+        """What others' segments carry of versions that were not served here; those that are known stay."""
+        self._digests = {**digests, **self._digests}
 
     def refused(self, notice: WeightVersion) -> str | None:
         """Why the trainer cannot have written this notice now; None where it can. The first one read may be any."""

@@ -36,6 +36,7 @@ from producers.rollout.rollouts import ResponseMaker
 from producers.rollout.scoring import Response, ResponseScorer
 from producers.rollout.sender import SampleSender
 from producers.rollout.session import WorkerSession
+from producers.rollout.turn_log import DurableTurns
 from rollog.kernel.broker.topics import RunTopics
 from rollog.kernel.errors import EngineError, EngineNotStarted, WeightsError
 from rollog.kernel.logs import get_logger
@@ -121,7 +122,7 @@ async def open_worker(
         connections.push_async_callback(heartbeats.close)
         committed = CommittedVersions(parts.broker, topics)
         connections.push_async_callback(committed.close)
-        yield RolloutWorker(
+        worker = RolloutWorker(
             settings,
             parts,
             connections=WorkerConnections(
@@ -131,6 +132,8 @@ async def open_worker(
             worker_id=worker_id,
             stop=stop,
         )
+        connections.push_async_callback(worker.close)
+        yield worker
 
 
 class RolloutWorker:
@@ -166,7 +169,6 @@ class RolloutWorker:
             self._session, parts.engine, parts.metrics, capacity=config.capacity, reload=config.reload
         )
         self._calls = EngineCalls(self._session, parts.engine, on_resumed=self._report.resumed)
-        self._maker = _maker(worker_id, self._calls, parts)
         self._scorer = ResponseScorer(
             self._session,
             training_rewards=parts.training_rewards,
@@ -185,6 +187,8 @@ class RolloutWorker:
             is_foreign=connections.committed.is_foreign,
         )
         self._writer = RecordWriter(topics, max_record_bytes=settings.broker.max_record_bytes)
+        self._turns = self._kept_turns(topics) if settings.durable_turns else None
+        self._maker = _maker(worker_id, self._calls, parts, self._turns)
         self._intake = RecordIntake(
             settings,
             topics,
@@ -213,6 +217,21 @@ class RolloutWorker:
             await self._work()
         if self._leave is not None and self._leave.error is not None:
             raise WeightsError(self._leave.error)
+
+    def _kept_turns(self, topics: RunTopics) -> DurableTurns:
+        return DurableTurns(
+            self._parts.broker,
+            topics,
+            self._session,
+            sender=self._sender,
+            writer=self._writer,
+            metrics=self._parts.metrics,
+        )
+
+    async def close(self) -> None:
+        """Close what it has opened itself."""
+        if self._turns is not None:
+            await self._turns.close()
 
     async def _catch_up(self) -> None:
         """Read control and weights to their ends, before the first heartbeat.
@@ -397,10 +416,12 @@ class RolloutWorker:
         return task
 
 
-def _maker(worker_id: str, calls: EngineCalls, parts: WorkerParts) -> RolloutMaker:
+def _maker(
+    worker_id: str, calls: EngineCalls, parts: WorkerParts, turns: DurableTurns | None
+) -> RolloutMaker:
     if parts.episodes is None:
         return ResponseMaker(worker_id, calls, parts.renderer)
-    return EpisodeMaker(worker_id, calls, parts.renderer, parts.episodes)
+    return EpisodeMaker(worker_id, calls, parts.renderer, parts.episodes, turns)
 
 
 def _session(settings: RolloutSettings, worker_id: str, *, has_episodes: bool) -> WorkerSession:

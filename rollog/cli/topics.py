@@ -127,4 +127,6 @@ def prune(source: RecordedRunRequest, keep_steps: int, dry_run: bool) -> None:
 def _specs(settings: Settings) -> list[TopicSpec]:
     from rollog.kernel.broker.topics import RunTopics, topic_specs  # noqa: PLC0415
 
-    return topic_specs(RunTopics(settings.run.prefix, settings.run_name), settings.broker)
+    return topic_specs(
+        RunTopics(settings.run.prefix, settings.run_name), settings.broker, settings.optional_topics
+    )

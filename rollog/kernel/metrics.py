@@ -158,6 +158,18 @@ class Metrics:
         self.rollout_resumed = self._counter(
             "rollog_rollout_resumed_total", "Partial rollouts handed to the engine again under new weights"
         )
+        self.rollout_turns_kept = self._counter(
+            "rollog_rollout_turns_kept_total", "Turns on the log before their answers were used"
+        )
+        self.rollout_turns_served_again = self._counter(
+            "rollog_rollout_turns_served_again_total",
+            "Turns of earlier attempts that were not generated again",
+        )
+        self.rollout_resumptions = self._counter(
+            "rollog_rollout_resumptions_total",
+            "Rollouts that might be taken up from an earlier attempt, by what became of that",
+            ("how",),
+        )
         self.rollout_served_version = self._gauge(
             "rollog_rollout_served_version", "Policy version that the engine computes with; -1: none"
         )

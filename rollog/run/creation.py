@@ -54,7 +54,10 @@ def create_run(broker: Broker, settings: Settings) -> RunManifest:
     manifest = manifest_of(settings)
     refuse_taken_name(broker, settings)
     with broker.admin() as admin:
-        ensure_topics(admin, topic_specs(RunTopics(manifest.prefix, manifest.run), settings.broker))
+        ensure_topics(
+            admin,
+            topic_specs(RunTopics(manifest.prefix, manifest.run), settings.broker, settings.optional_topics),
+        )
     register_run(broker, manifest)
     return manifest
 
@@ -71,7 +74,10 @@ def create_run_if_missing(broker: Broker, settings: Settings) -> tuple[RunManife
         existing = find_run(broker, settings.run.prefix, settings.run_name)
     _refuse_differences(existing, manifest_of(settings), broker.address)
     with broker.admin() as admin:
-        check_topics(admin, topic_specs(RunTopics(existing.prefix, existing.run), settings.broker))
+        check_topics(
+            admin,
+            topic_specs(RunTopics(existing.prefix, existing.run), settings.broker, settings.optional_topics),
+        )
     return existing, False
 
 
@@ -98,7 +104,7 @@ def manifest_of(settings: Settings) -> RunManifest:
         created_unix_seconds=time.time(),
         partitions={
             spec.name.removeprefix(start): spec.num_partitions
-            for spec in topic_specs(topics, settings.broker)
+            for spec in topic_specs(topics, settings.broker, settings.optional_topics)
             if spec.name.startswith(start)
         },
     )

@@ -43,7 +43,14 @@ def join_run(request: RunRequest, wait_seconds: float) -> JoinedRun:
     found = find_run_of(request, wait_seconds)
     manifest = found.manifest
     with found.broker.admin() as admin:
-        check_topics(admin, topic_specs(RunTopics(manifest.prefix, manifest.run), found.settings.broker))
+        check_topics(
+            admin,
+            topic_specs(
+                RunTopics(manifest.prefix, manifest.run),
+                found.settings.broker,
+                found.settings.optional_topics,
+            ),
+        )
     return found
 
 

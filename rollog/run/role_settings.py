@@ -37,6 +37,7 @@ def rollout_settings(settings: Settings, manifest: RunManifest, home: Path, name
         home=home / "runs" / settings.run_name,
         weights_uri=settings.weights.uri or manifest.weights_uri,
         num_replicas=settings.groups.num_replicas,
+        durable_turns=settings.dispatch.durable_turns,
         **_sections(settings, RolloutSettings),
     )
 

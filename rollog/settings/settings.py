@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 from pydantic import Field, ValidationError, model_validator
 
 from rollog.kernel.addresses import public_address, public_value
+from rollog.kernel.broker.topics import OptionalTopic
 from rollog.kernel.errors import ConfigError
 from rollog.settings.environment import EnvironmentConfig
 from rollog.settings.generation import (
@@ -86,6 +87,11 @@ class Settings(Section):
         if self.environment.name is None:
             return self.sampling.max_tokens
         return min(self.model.max_context_tokens, self.environment.max_turns * self.sampling.max_tokens)
+
+    @property
+    def optional_topics(self) -> tuple[OptionalTopic, ...]:
+        """Topics that this run has beyond those of every run."""
+        return (OptionalTopic.TURNS,) if self.dispatch.durable_turns else ()
 
     def changed(self, **sections: dict[str, Any]) -> Settings:
         """These settings with some keys replaced: `changed(run={"name": "first"})`."""
@@ -189,6 +195,21 @@ def _disagreements(settings: Settings) -> list[str]:
             "a group are equal); raise the first or set the second to false"
         )
     found += _disagreements_with_environment(settings)
+    if settings.dispatch.durable_turns and not settings.dispatch.replicate:
+        found.append(
+            "dispatch.durable_turns = true keeps turns by replica, but dispatch.replicate = false makes one task of "
+            "all; set replicate to true"
+        )
+    if settings.dispatch.durable_turns and settings.environment.seats > 1:
+        found.append(
+            "dispatch.durable_turns = true keeps the turns of one seat, environment.seats is "
+            f"{settings.environment.seats}: leave one of them out"
+        )
+    if settings.dispatch.durable_turns and settings.environment.name is None:
+        found.append(
+            "dispatch.durable_turns = true keeps the turns of rollouts that have several; name an environment, or "
+            "leave it out"
+        )
     lengths = settings.groups.response_tokens_mean_bounds
     longest = (
         settings.sampling.max_tokens

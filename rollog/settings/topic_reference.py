@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rollog.kernel.broker.topics import RunTopics, runs_topic, topic_specs
+from rollog.kernel.broker.topics import OptionalTopic, RunTopics, runs_topic, topic_specs
 from rollog.settings.run import BrokerConfig
 from schemas import (
     Cancel,
@@ -31,6 +31,7 @@ from schemas import (
     Stop,
     Stopped,
     TrainerEpoch,
+    Turn,
     WeightVersion,
     WorkerStatus,
 )
@@ -48,9 +49,10 @@ This page is written by `python -m rollog.settings.topic_reference > docs/refere
 `rollog/kernel/broker/topics.py`; change that, not the page. Who writes and reads what, and when, is in
 [protocol](../protocol.md#topics); the fields of the records are in [schemas](schemas.md).
 
-A run owns eight topics, `<prefix>.<run>.<name>`; all runs under a prefix share `<prefix>.runs`. Partitions are always
-chosen by the writer. `rollog topics print --run NAME` prints the same with the values of your own settings, without
-asking a broker; `rollog topics create` creates them and `rollog topics check` compares.
+A run owns eight topics, `<prefix>.<run>.<name>`, and `turns` where `dispatch.durable_turns` is on; all runs under a
+prefix share `<prefix>.runs`. Partitions are always chosen by the writer. `rollog topics print --run NAME` prints the
+same with the values of your own settings, without asking a broker; `rollog topics create` creates them and `rollog
+topics check` compares.
 """
 
 _names_introduction = """\
@@ -83,6 +85,7 @@ records_by_topic: Mapping[str, tuple[type[Record], ...]] = {
     "control": (DispatcherEpoch, TrainerEpoch, Grant, Revoke, DatasetEnd, Stopped, RunClosed),
     "workers": (WorkerStatus, RoleStatus),
     "dead-letters": (DeadLetter,),
+    "turns": (Turn,),
     "runs": (RunManifest,),
 }
 """The records that may stand on each topic, by the last part of its name."""
@@ -91,13 +94,14 @@ _partitions: Mapping[str, str] = {
     "tasks": "`broker.max_workers`",
     "samples": "`broker.samples_partitions`",
     "evaluations": "`broker.samples_partitions`",
+    "turns": "`broker.samples_partitions`",
 }
 _topics = RunTopics("<prefix>", "<run>")
 
 
 def topic_reference() -> str:
     """The page as Markdown."""
-    specs = topic_specs(_topics, BrokerConfig())
+    specs = topic_specs(_topics, BrokerConfig(), tuple(OptionalTopic))
     lines = ["| topic | holds | records | partitions |", "| --- | --- | --- | --- |"]
     lines += [_row(spec) for spec in specs]
     settings = [f"| `{spec.name}` | {_settings(spec)} |" for spec in specs]

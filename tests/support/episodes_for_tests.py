@@ -142,3 +142,18 @@ class Pair:
     def _observed(self, text: str) -> Observation:
         seats = (1,) if self._has_left else ((0, 1) if self._is_together else (self._turn % 2,))
         return Observation(dict.fromkeys(seats, text), seats)
+
+
+class OutsideTurns(Turns):
+    """The same, but what it does cannot be done twice."""
+
+    declaration = Declaration("none")
+
+
+class ForgetfulTurns(Turns):
+    """The same in other words."""
+
+    def step(self, action: str) -> StepResult:
+        result = super().step(action)
+        text = f"again {result.observation.text}"
+        return StepResult.of(text, reward=result.reward, done=result.is_over)

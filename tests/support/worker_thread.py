@@ -18,7 +18,7 @@ from producers.rollout.settings import RolloutSettings
 from producers.rollout.worker import WorkerParts, open_worker
 from rollog.kernel.broker.ports import TopicPartition
 from rollog.kernel.broker.reading import read_to_end
-from rollog.kernel.broker.topics import topic_specs
+from rollog.kernel.broker.topics import OptionalTopic, topic_specs
 from rollog.kernel.errors import RewardError
 from rollog.kernel.metrics import Metrics
 from rollog.kernel.weights import WeightsStore
@@ -169,7 +169,12 @@ class Stage:
 
     def values(self, topic: str) -> list[bytes | None]:
         with self.broker.consumer(client_id="reader") as consumer:
-            count = {self.topics.samples: 2, self.topics.evaluations: 2, self.topics.tasks: 3}.get(topic, 1)
+            count = {
+                self.topics.samples: 2,
+                self.topics.evaluations: 2,
+                self.topics.tasks: 3,
+                self.topics.turns: 2,
+            }.get(topic, 1)
             return [record.value for record in read_to_end(consumer, topic, *range(count))]
 
     def samples(self, count: int, topic: str | None = None) -> list[Sample]:
@@ -221,7 +226,7 @@ class Stage:
 def a_stage(broker: Broker, topics: RunTopics, home: Path, weights: bytes | None = None) -> Iterator[Stage]:
     """Topics with an epoch and version 0."""
     with broker.admin() as admin:
-        admin.create_topics(topic_specs(topics, broker_config))
+        admin.create_topics(topic_specs(topics, broker_config, tuple(OptionalTopic)))
     with broker.producer(client_id="stage") as producer:
         stage = Stage(broker, topics, home, producer, WeightsStore(str(home / "weights")))
         stage.send(topics.control, DispatcherEpoch(epoch=1, dispatcher_id="d"))

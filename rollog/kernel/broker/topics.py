@@ -7,6 +7,7 @@ deleted by age; only `workers` and `<prefix>.runs` are compacted.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
 from rollog.kernel.broker.limits import (
@@ -18,7 +19,7 @@ from rollog.kernel.broker.ports import TopicSpec
 from rollog.kernel.errors import ConfigError, TopicMismatch
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from rollog.kernel.broker.ports import Admin
 
@@ -40,6 +41,12 @@ _compacted_segment_bytes = 8 << 20
 _compacted_segment_ms = 600_000
 
 
+class OptionalTopic(StrEnum):
+    """Topics that a run has only where its settings ask for them."""
+
+    TURNS = "turns"
+
+
 @dataclass(frozen=True, slots=True)
 class RunTopics:
     """Names of everything one run owns on the broker."""
@@ -59,6 +66,11 @@ class RunTopics:
     def samples(self) -> str:
         """Finished, failed, cancelled, expired and lost rollouts."""
         return self._named("samples")
+
+    @property
+    def turns(self) -> str:
+        """Model calls of rollouts under way, where `dispatch.durable_turns` keeps them."""
+        return self._named("turns")
 
     @property
     def evaluations(self) -> str:
@@ -116,7 +128,7 @@ def runs_topic(prefix: str) -> str:
     return f"{prefix}.runs"
 
 
-def run_topic_names(topics: RunTopics) -> list[str]:
+def run_topic_names(topics: RunTopics, optional: Collection[OptionalTopic] = ()) -> list[str]:
     """All topics of one run; the shared topic of manifests is not among them."""
     return [
         topics.tasks,
@@ -127,6 +139,7 @@ def run_topic_names(topics: RunTopics) -> list[str]:
         topics.control,
         topics.workers,
         topics.dead_letters,
+        *([topics.turns] if OptionalTopic.TURNS in optional else []),
     ]
 
 
@@ -159,7 +172,9 @@ class TopicSizes(Protocol):
         ...
 
 
-def topic_specs(topics: RunTopics, broker: TopicSizes) -> list[TopicSpec]:
+def topic_specs(
+    topics: RunTopics, broker: TopicSizes, optional: Collection[OptionalTopic] = ()
+) -> list[TopicSpec]:
     """How the topics of a run, and the topic of manifests, should exist.
 
     Raises ConfigError when `broker.max_record_bytes` is more than brokers accept in one request.
@@ -191,6 +206,7 @@ def topic_specs(topics: RunTopics, broker: TopicSizes) -> list[TopicSpec]:
             },
         )
 
+    turns = [spec(topics.turns, broker.samples_partitions, large)] if OptionalTopic.TURNS in optional else []
     return [
         spec(topics.tasks, broker.max_workers, large),
         spec(topics.samples, broker.samples_partitions, large),
@@ -200,6 +216,7 @@ def topic_specs(topics: RunTopics, broker: TopicSizes) -> list[TopicSpec]:
         spec(topics.control, 1, kept),
         spec(topics.workers, 1, compacted),
         spec(topics.dead_letters, 1, dead),
+        *turns,
         spec(runs_topic(topics.prefix), 1, compacted),
     ]
 

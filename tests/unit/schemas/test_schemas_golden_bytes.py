@@ -50,6 +50,8 @@ from schemas import (
     Stopped,
     Timings,
     TrainerEpoch,
+    Turn,
+    TurnBase,
     Verdict,
     WeightVersion,
     WorkerState,
@@ -138,6 +140,25 @@ def a_verdict() -> Verdict:
         replica=1,
         disposition=Disposition.TRAINED,
         lag=1,
+    )
+
+
+def a_turn() -> Turn:
+    return Turn(
+        task_id="3-43",
+        worker_id="w-5f3a",
+        group_id=7,
+        replica=1,
+        attempt=2,
+        number=2,
+        base=TurnBase(task_id="3-41", numbers=(0, 1)),
+        parent=1,
+        shared=5,
+        context=int32_array([9, 8]),
+        token_ids=int32_array([4, 5]),
+        behaviour_logprobs=float32_array([-0.5, -0.25]),
+        segments=(Segment(version=3, weights_digest="ab" * 8, start=0, end=2),),
+        finish_reason=FinishReason.STOP,
     )
 
 
@@ -237,6 +258,7 @@ def examples() -> dict[str, Record]:
         Stop(epoch=3, grant_id="grant-1"),
         Fence(epoch=3),
         a_sample(),
+        a_turn(),
         WeightVersion(version=3, sha256=new_weights, name="v000003-cdcd.safetensors", num_bytes=1_600_000),
         a_worker_status(),
         RoleStatus(

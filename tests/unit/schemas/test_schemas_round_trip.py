@@ -29,6 +29,7 @@ from schemas import (
     Segment,
     Status,
     Step,
+    Turn,
     TurnSpan,
     WeightVersion,
     array_types,
@@ -138,6 +139,21 @@ def a_valid_sample(sample: Sample) -> Sample:
     )
 
 
+def a_valid_turn(turn: Turn) -> Turn:
+    token_ids = int32_array([*turn.token_ids, 1])
+    arrays = complete_arrays(token_ids)
+    arrays.pop("loss_mask")
+    counted = ("group_id", "replica", "number", "shared")
+    return replace(
+        turn,
+        **arrays,
+        **{name: abs(getattr(turn, name)) // 2 for name in counted},
+        token_ids=token_ids,
+        attempt=turn.attempt % most_attempts,
+        parent=-1,
+    )
+
+
 def a_valid_task(task: RolloutTask) -> RolloutTask:
     prompt = Prompt(prompt_id=task.prompt.prompt_id, text=task.reward)
     counted = ("group_id", "replica", "sample_partition", "min_version", "num_replicas")
@@ -167,6 +183,7 @@ def valid_records(record_type: type[Record]) -> st.SearchStrategy[Any]:
     special: dict[type[Record], st.SearchStrategy[Any]] = {
         Sample: records_of(Sample).map(a_valid_sample),
         RolloutTask: records_of(RolloutTask).map(a_valid_task),
+        Turn: records_of(Turn).map(a_valid_turn),
         WeightVersion: records_of(WeightVersion).map(lambda notice: replace(notice, name="v1.safetensors")),
         LedgerRecord: ledger_records(),
     }

@@ -1,0 +1,143 @@
+"""The turns of one rollout as they go to the log, and those of an earlier attempt as they are served again.
+
+A call whose input equals that of a recorded turn not served yet gets its tokens, and nothing is generated: they were
+drawn under these ids. The first other call drops the rest of what was recorded, and from there on all is live. That is
+exact for any environment; how alike it behaves the second time only decides how much is saved.
+
+    generate ──> `turns`, acknowledged ──> the caller, who records and answers
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from producers.engines.ports import Generation, VersionSpan
+from producers.sessions.turn_chain import TakenTurn, placed_input
+from schemas import Segment, Turn, TurnBase, int32_array
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from producers.sessions.turn_chain import Chain
+    from schemas import RolloutTask
+
+
+class TurnLog(Protocol):
+    """Where turns become durable."""
+
+    async def write(self, turn: Turn, partition: int) -> None:
+        """Return when the turn is acknowledged. Raises BrokerError where that is not known; the worker ends then."""
+        ...
+
+
+class Journal:
+    """The turns of one rollout. `taken` is what may be served again."""
+
+    def __init__(
+        self,
+        task: RolloutTask,
+        worker_id: str,
+        log: TurnLog,
+        *,
+        digest_of: Callable[[int], str],
+        taken: Chain | None = None,
+        on_served: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._on_served = on_served
+        self._task = task
+        self._worker_id = worker_id
+        self._log = log
+        self._digest_of = digest_of
+        self._taken = taken
+        self._unserved = list(range(len(taken.turns))) if taken else []
+        self._served: list[int] = []
+        self._turns: list[TakenTurn] = []
+
+    @property
+    def resumed_from(self) -> str | None:
+        """Task id of the attempt of which something was served again; None where nothing was."""
+        return self._taken.task_id if self._taken is not None and self._served else None
+
+    @property
+    def num_served(self) -> int:
+        """How many turns were served again."""
+        return len(self._served)
+
+    def served(self, input_ids: Sequence[int]) -> Generation | None:
+        """What was sampled after this input in an earlier attempt, once; None where the call is to be generated."""
+        ids = int32_array(input_ids)
+        for number in self._unserved:
+            assert self._taken is not None
+            taken = self._taken.turns[number]
+            if len(taken.input_ids) == len(ids) and (taken.input_ids == ids).all():
+                self._unserved.remove(number)
+                self._served.append(number)
+                self._turns.append(taken)
+                self._on_served()
+                return _generation_of(taken.turn)
+        self._unserved.clear()
+        return None
+
+    async def keep(self, input_ids: Sequence[int], generation: Generation) -> None:
+        """Put what was generated on the log, before anybody sees it. Raises BrokerError."""
+        ids = int32_array(input_ids)
+        parent, shared = placed_input(ids, self._turns)
+        turn = Turn(
+            task_id=self._task.task_id,
+            worker_id=self._worker_id,
+            group_id=self._task.group_id,
+            replica=self._task.replica,
+            attempt=self._task.attempt,
+            number=len(self._turns),
+            base=self._base,
+            parent=parent,
+            shared=shared,
+            context=ids[shared:],
+            token_ids=generation.token_ids,
+            behaviour_logprobs=generation.behaviour_logprobs,
+            segments=self._segments(generation.spans),
+            finish_reason=generation.finish_reason,
+        )
+        self._turns.append(TakenTurn(ids, turn))
+        await self._log.write(turn, self._task.sample_partition)
+
+    @property
+    def _base(self) -> TurnBase | None:
+        if self._taken is None or not self._served:
+            return None
+        return TurnBase(task_id=self._taken.task_id, numbers=tuple(self._served))
+
+    def _segments(self, spans: Sequence[VersionSpan]) -> tuple[Segment, ...]:
+        return tuple(
+            Segment(
+                version=span.version,
+                weights_digest=self._digest_of(span.version),
+                start=span.start,
+                end=span.end,
+            )
+            for span in spans
+        )
+
+
+def _generation_of(turn: Turn) -> Generation:
+    return Generation(
+        token_ids=turn.token_ids,
+        behaviour_logprobs=turn.behaviour_logprobs,
+        spans=tuple(
+            VersionSpan(version=segment.version, start=segment.start, end=segment.end)
+            for segment in turn.segments
+        ),
+        finish_reason=turn.finish_reason,
+    )
+
+
+def oldest_version(chain: Chain) -> int:
+    """The version under which the oldest token of a chain was sampled."""
+    return min(segment.version for taken in chain.turns for segment in taken.turn.segments)
+
+
+def digests(chain: Chain) -> dict[int, str]:
+    """What the segments of a chain carry of each version."""
+    return {
+        segment.version: segment.weights_digest for taken in chain.turns for segment in taken.turn.segments
+    }

@@ -1,0 +1,134 @@
+"""Turns that were recorded are served again as long as the rollout asks the same; what it makes itself is kept."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from producers.engines.ports import Generation, VersionSpan
+from producers.sessions.journal import Journal, digests, oldest_version
+from producers.sessions.turn_chain import newest_chain
+from schemas import FinishReason, RolloutTask, Turn, float32_array, int32_array
+from tests.support import builders
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class Log:
+    """Every turn that was written."""
+
+    def __init__(self) -> None:
+        self.turns: list[Turn] = []
+
+    async def write(self, turn: Turn, partition: int) -> None:
+        assert partition == 3
+        self.turns.append(turn)
+
+
+def a_task(attempt: int) -> RolloutTask:
+    return builders.a_task(3, 1, task_id=f"1.{attempt + 1}", attempt=attempt, sample_partition=3)
+
+
+def a_generation(token: int, version: int = 0) -> Generation:
+    return Generation(
+        token_ids=int32_array([token]),
+        behaviour_logprobs=float32_array([-1]),
+        spans=(VersionSpan(version=version, start=0, end=1),),
+        finish_reason=FinishReason.STOP,
+    )
+
+
+def a_journal(log: Log, attempt: int) -> Journal:
+    taken = newest_chain(log.turns, earliest_attempt=0, attempt=attempt)
+    return Journal(a_task(attempt), "w", log, digest_of=lambda version: f"d{version}", taken=taken)
+
+
+def ask(journal: Journal, input_ids: Sequence[int], token: int, version: int = 0) -> int:
+    """The token that is sampled after an input: served again, or this one."""
+    served = journal.served(input_ids)
+    if served is None:
+        served = a_generation(token, version)
+        asyncio.run(journal.keep(input_ids, served))
+    return int(served.token_ids[0])
+
+
+def test_a_rollout_that_asks_the_same_gets_the_same_and_generates_nothing() -> None:
+    log = Log()
+    before = a_journal(log, 0)
+    assert [ask(before, [1], 5), ask(before, [1, 5, 2], 6)] == [5, 6]
+    assert before.resumed_from is None
+    after = a_journal(log, 1)
+    assert [ask(after, [1], 7), ask(after, [1, 5, 2], 8), ask(after, [1, 5, 2, 6, 3], 9)] == [5, 6, 9]
+    assert (after.resumed_from, after.num_served) == ("1.1", 2)
+    assert [turn.number for turn in log.turns] == [0, 1, 2]
+    assert log.turns[2].base is not None
+    assert log.turns[2].base.numbers == (0, 1)
+
+
+def test_the_first_other_call_drops_the_rest() -> None:
+    log = Log()
+    before = a_journal(log, 0)
+    ask(before, [1], 5)
+    ask(before, [1, 5, 2], 6)
+    after = a_journal(log, 1)
+    assert ask(after, [1], 7) == 5
+    assert ask(after, [1, 5, 3], 8) == 8
+    assert ask(after, [1, 5, 2], 9) == 9
+    chain = newest_chain(log.turns, earliest_attempt=0, attempt=2)
+    assert chain is not None
+    assert [int(taken.turn.token_ids[0]) for taken in chain.turns] == [5, 8, 9]
+
+
+def test_two_calls_of_one_input_are_served_one_after_the_other() -> None:
+    log = Log()
+    before = a_journal(log, 0)
+    ask(before, [1], 5)
+    ask(before, [1], 6)
+    after = a_journal(log, 1)
+    assert [ask(after, [1], 7) for _ in range(3)] == [5, 6, 7]
+
+
+def test_versions_and_digests_of_what_is_taken_over_are_known() -> None:
+    log = Log()
+    before = a_journal(log, 0)
+    ask(before, [1], 5, version=4)
+    ask(before, [2], 6, version=3)
+    chain = newest_chain(log.turns, earliest_attempt=0, attempt=1)
+    assert chain is not None
+    assert oldest_version(chain) == 3
+    assert digests(chain) == {3: "d3", 4: "d4"}
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_a_rollout_killed_again_and_again_makes_at_most_the_turn_in_flight_anew(seed: int) -> None:
+    rng = random.Random(seed)
+    log, generated = Log(), 0
+    kills = 0
+    for attempt in range(40):
+        journal, ids, made = a_journal(log, attempt), [1], []
+        for number in range(20):
+            served = journal.served(ids)
+            if served is None:
+                generated += 1
+                if rng.random() < 0.1:
+                    kills += 1
+                    break
+                served = a_generation(1000 * attempt + number)
+                asyncio.run(journal.keep(ids, served))
+            if rng.random() < 0.05:
+                kills += 1
+                break
+            made.append(int(served.token_ids[0]))
+            ids = [*ids, made[-1], 7]
+        else:
+            assert generated - 20 <= kills
+            chain = newest_chain(log.turns, earliest_attempt=0, attempt=attempt + 1)
+            if journal.num_served < 20:
+                assert chain is not None
+                assert [int(taken.turn.token_ids[0]) for taken in chain.turns] == made
+            return
+    raise AssertionError("no attempt came to its end")

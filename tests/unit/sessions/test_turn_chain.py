@@ -1,0 +1,130 @@
+"""Which turns of earlier attempts are taken over, and with which inputs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from producers.sessions.turn_chain import TakenTurn, newest_chain, placed_input
+from schemas import FinishReason, Segment, Turn, TurnBase, float32_array, int32_array
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def a_turn(
+    attempt: int,
+    number: int,
+    context: Sequence[int],
+    token: int,
+    *,
+    base: TurnBase | None = None,
+    parent: int = -1,
+    shared: int = 0,
+) -> Turn:
+    return Turn(
+        task_id=f"1.{attempt + 1}",
+        worker_id="w",
+        group_id=7,
+        replica=1,
+        attempt=attempt,
+        number=number,
+        base=base,
+        parent=parent,
+        shared=shared,
+        context=int32_array(context),
+        token_ids=int32_array([token]),
+        behaviour_logprobs=float32_array([-1]),
+        segments=(Segment(version=attempt, weights_digest="ab", start=0, end=1),),
+        finish_reason=FinishReason.STOP,
+    )
+
+
+def tokens(turns: Sequence[Turn], *, earliest: int = 0, attempt: int = 9) -> list[int] | None:
+    chain = newest_chain(turns, earliest_attempt=earliest, attempt=attempt)
+    return None if chain is None else [int(taken.turn.token_ids[0]) for taken in chain.turns]
+
+
+first = a_turn(0, 0, [1, 2], 3)
+second = a_turn(0, 1, [8], 4, parent=0, shared=3)
+third = a_turn(0, 2, [9], 5, parent=1, shared=5)
+
+
+def test_the_turns_of_one_attempt_are_its_chain_with_whole_inputs() -> None:
+    chain = newest_chain([first, second, third], earliest_attempt=0, attempt=1)
+    assert chain is not None
+    assert [taken.input_ids.tolist() for taken in chain.turns] == [[1, 2], [1, 2, 3, 8], [1, 2, 3, 8, 4, 9]]
+
+
+def test_what_was_taken_over_stands_before_the_own_turns() -> None:
+    own = a_turn(1, 2, [7], 6, base=TurnBase(task_id="1.1", numbers=(0, 1)), parent=1, shared=5)
+    assert tokens([first, second, third, own]) == [3, 4, 6]
+
+
+def test_turns_are_taken_over_in_the_order_in_which_they_were_served() -> None:
+    own = a_turn(1, 2, [7], 6, base=TurnBase(task_id="1.1", numbers=(1, 0)))
+    assert tokens([first, second, own]) == [4, 3, 6]
+
+
+def test_a_worker_that_was_given_up_writes_into_its_own_branch() -> None:
+    own = a_turn(1, 1, [7], 6, base=TurnBase(task_id="1.1", numbers=(0,)), parent=0, shared=3)
+    assert tokens([first, own, second, third]) == [3, 6]
+
+
+def test_the_newest_attempt_that_wrote_counts_and_not_the_longest() -> None:
+    assert tokens([first, second, third, a_turn(1, 0, [1, 2], 6)]) == [6]
+    assert tokens([first, second, third, a_turn(1, 0, [1, 2], 6)], attempt=1) == [3, 4, 5]
+
+
+def test_attempts_before_the_earliest_one_are_not_taken_over() -> None:
+    assert tokens([first, second], earliest=1) is None
+
+
+def test_a_turn_that_was_written_twice_counts_once() -> None:
+    assert tokens([first, first, second]) == [3, 4]
+
+
+def test_a_chain_ends_at_a_gap() -> None:
+    assert tokens([first, third]) == [3]
+
+
+def test_forged_bases_and_parents_lead_nowhere() -> None:
+    round_in_circles = [
+        a_turn(0, 0, [1], 3, base=TurnBase(task_id="1.2", numbers=(0,))),
+        a_turn(1, 0, [1], 3, base=TurnBase(task_id="1.1", numbers=(0,))),
+    ]
+    assert tokens(round_in_circles) is None
+    assert tokens([first, a_turn(1, 1, [1], 3, base=TurnBase(task_id="1.1", numbers=(4,)))]) is None
+    assert tokens([first, a_turn(0, 1, [8], 4, parent=0, shared=9)]) == [3]
+
+
+ids = st.lists(st.integers(0, 2), max_size=6)
+
+
+@given(inputs=st.lists(ids, max_size=6))
+def test_an_input_comes_back_from_its_parent_and_what_is_shared(inputs: list[list[int]]) -> None:
+    written: list[Turn] = []
+    before: list[TakenTurn] = []
+    for number, input_ids in enumerate(inputs):
+        array = int32_array(input_ids)
+        parent, shared = placed_input(array, before)
+        turn = a_turn(0, number, input_ids[shared:], number % 3, parent=parent, shared=shared)
+        written.append(turn)
+        before.append(TakenTurn(array, turn))
+    chain = newest_chain(written, earliest_attempt=0, attempt=1)
+    read = [] if chain is None else [taken.input_ids.tolist() for taken in chain.turns]
+    assert read == inputs
+    longest = [
+        max((_common(each, [*taken.input_ids, *taken.turn.token_ids]) for taken in before[:n]), default=0)
+        for n, each in enumerate(inputs)
+    ]
+    assert [turn.shared for turn in written] == longest
+
+
+def _common(one: Sequence[int], other: Sequence[int]) -> int:
+    length = min(len(one), len(other))
+    differs = np.flatnonzero(np.asarray(one[:length]) != np.asarray(other[:length]))
+    return int(differs[0]) if differs.size else length
