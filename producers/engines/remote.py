@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import secrets
 import time
 from dataclasses import dataclass, field
@@ -23,11 +24,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from producers.engines.model_files import end_token_ids, read_json
 from producers.engines.ports import Generation, GenerationRequest
 from producers.engines.remote_answers import Answer, Marks
-from producers.engines.remote_calls import ServerCalls
-from producers.engines.remote_state import ServerState, check_state, server_state
+from producers.engines.remote_calls import ServerCalls, ServerRefused
+from producers.engines.remote_state import ServerState, check_state, refusal_of, server_state
 from producers.engines.served_weights import file_digest
 from producers.engines.stop_texts import cut_off
-from rollog.kernel.errors import EngineDied, EngineError, WeightsError
+from rollog.kernel.errors import ConfigError, EngineDied, EngineError, WeightsError
 from rollog.kernel.logs import get_logger
 from schemas import SamplingParameters
 
@@ -156,7 +157,10 @@ class RemoteEngine:
         await self._while_alive(self._open.post("/pause?mode=keep&clear_cache=true"))
 
     async def load_weights(self, path: Path, version: int) -> None:
-        """Have the server overwrite its weights by a file that both see. Raises WeightsError; then nothing is served."""
+        """Have the server overwrite its weights by a file that both see.
+
+        Raises WeightsError; then nothing is served.
+        """
         self._is_serving = False
         self._is_settled.clear()
         try:
@@ -257,10 +261,11 @@ class RemoteEngine:
 
     async def _load(self, path: Path, version: int) -> None:
         digest = await asyncio.to_thread(file_digest, path)
+        place = os.path.abspath(path)  # noqa: PTH100, ASYNC240 - asks no disk, and follows no link: the server may have others
         mark = self._marks.load(version)
         await self._set_mark(self._marks.unfit)
         told = await self._open.on_workers(
-            "rollog_load", str(path.absolute()), digest, mark, seconds=self._server.load_seconds
+            "rollog_load", place, digest, mark, seconds=self._server.load_seconds
         )
         refusals = [each["refused"] for each in told if "refused" in each]
         if refusals:
@@ -281,13 +286,23 @@ class RemoteEngine:
         return info.get("weight_version") if isinstance(info, dict) else None
 
     async def _try_out(self) -> None:
-        """Generate one token under no version, to see that ids, log-probabilities and marks come. Raises EngineError."""
+        """Generate one token under no version: ids, log-probabilities and marks come.
+
+        Raises ConfigError, EngineDied.
+        """
         answer = Answer([0], self._vocabulary_size, 1)
         sampling = SamplingParameters(temperature=1.0, max_tokens=1)
         request = GenerationRequest(request_id="trial", prompt_token_ids=[0], sampling=sampling, seed=0)
         body = self._body(request, _Call(f"{self._word}-trial"), 1)
-        answer.add(await self._open.post(_generate, body))
-        answer.whole()
+        try:
+            answer.add(await self._open.post(_generate, body))
+            answer.whole()
+        except ServerRefused as error:
+            raise refusal_of(error, self._server) from error
+        except EngineDied:
+            raise
+        except EngineError as error:
+            raise ConfigError(f"{self._server.address} cannot be generated with: {error}") from error
 
     async def _keep_watch(self) -> None:
         """Notice a server that is gone, or was started again, also when nothing is being generated."""
@@ -303,8 +318,8 @@ class RemoteEngine:
                 continue
             if self._is_serving and expected == self._marks.current and found != expected:
                 self._die(
-                    f"the weights in the server at {self._server.address} are called {found!r} and not {expected!r}: it "
-                    "was started again, or another worker uses it"
+                    f"the weights in the server at {self._server.address} are called {found!r} and not {expected!r}: "
+                    "it was started again, or another worker uses it"
                 )
 
     def _die(self, reason: str) -> None:
@@ -317,16 +332,16 @@ class RemoteEngine:
         assert self._death is not None, "start() first"
         task = asyncio.ensure_future(work)
         task.add_done_callback(_look_at)
+        either: list[asyncio.Future[Any]] = [task, self._death]
         try:
-            await asyncio.wait({task, self._death}, return_when=asyncio.FIRST_COMPLETED)
-            if self._death.done():
-                raise EngineDied(self._death.result())
-            return await task
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if not self._death.done():
+                return await task
         except EngineDied as error:
             self._die(str(error))
-            raise
         finally:
             task.cancel()
+        raise EngineDied(self._death.result())
 
 
 def _look_at(task: asyncio.Future[Any]) -> None:

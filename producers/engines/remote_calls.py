@@ -24,7 +24,7 @@ from rollog.kernel.addresses import public_address
 from rollog.kernel.errors import ConfigError, EngineDied, EngineError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncGenerator, AsyncIterator
 
     from rollog.settings.generation import RolloutConfig
 
@@ -161,7 +161,7 @@ class ServerCalls:
             raise EngineDied(f"{self._place('/collective_rpc')} answered no results for {method}")
         return results
 
-    async def events(self, path: str, body: object) -> AsyncIterator[Any]:
+    async def events(self, path: str, body: object) -> AsyncGenerator[Any, None]:
         """The pieces of a streamed answer, as JSON. Raises as `get`, also where it breaks off."""
         async with self._sent("POST", path, body, None, with_key=True) as response:
             async for line in _lines(response):

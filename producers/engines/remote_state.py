@@ -34,7 +34,7 @@ _how_to_start = "docs/remote-engine.md has the command that starts it"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerState:
-    """What the server is. `mark` is what its weights are called now, `is_open` whether it loads weights without a key."""
+    """What the server is. `mark` is what its weights are called, `is_open` whether it loads others without a key."""
 
     version: str
     model: Mapping[str, Any]
@@ -67,7 +67,7 @@ async def server_state(calls: ServerCalls) -> ServerState:
             is_open=server.key is not None and await _is_open(calls),
         )
     except ServerRefused as error:
-        raise _refusal(error, server) from error
+        raise refusal_of(error, server) from error
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(
             f"{server.address} is no vLLM server of version 0.32 that works for a run ({error!r}): {_how_to_start}"
@@ -98,8 +98,8 @@ def check_state(
         )
     if state.logprobs_mode != "processed_logprobs":
         raise ConfigError(
-            f"{server.address} gives log-probabilities of kind {state.logprobs_mode}, which are not those of the sampling "
-            "temperature: start the server with --logprobs-mode processed_logprobs"
+            f"{server.address} gives log-probabilities of kind {state.logprobs_mode}, which are not those of "
+            "the sampling temperature: start the server with --logprobs-mode processed_logprobs"
         )
 
 
@@ -124,7 +124,8 @@ async def _is_open(calls: ServerCalls) -> bool:
     return True
 
 
-def _refusal(error: ServerRefused, server: InferenceServer) -> EngineError | ConfigError:
+def refusal_of(error: ServerRefused, server: InferenceServer) -> EngineError | ConfigError:
+    """What the user is told of an answer at the start; `error` itself where it may pass."""
     if error.status in _passing:
         return error
     if error.status == _unauthorized:
@@ -133,7 +134,10 @@ def _refusal(error: ServerRefused, server: InferenceServer) -> EngineError | Con
             f"it was asked {given}: name the right one with rollout.server_variable or rollout.server_file"
         )
     elif error.status in {_not_found, _forbidden}:
-        remedy = f"it lacks a route to update weights (VLLM_SERVER_DEV_MODE=1) or is no vLLM server: {_how_to_start}"
+        remedy = (
+            "it lacks a route to update weights (VLLM_SERVER_DEV_MODE=1) or to take tokens (--tokens-only), or is no "
+            f"vLLM server: {_how_to_start}"
+        )
     else:
         remedy = _how_to_start
     return ConfigError(f"{error}; {remedy}")

@@ -38,8 +38,8 @@ def check_served_file(
     found = Path(path).resolve()
     if not found.is_relative_to(Path(allowed).resolve()):
         raise WeightsError(
-            f"{Path(path).name} is not below {directory_variable} of the server: name the directory in which the worker "
-            "has its weights files, which both must read under one path"
+            f"{Path(path).name} is not below {directory_variable} of the server: name the directory in which "
+            "the worker has its weights files, which both must read under one path"
         )
     if not found.is_file():
         raise WeightsError(

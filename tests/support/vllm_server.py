@@ -23,6 +23,12 @@ server_key = "a-key-of-the-tests"
 _start_seconds = 240.0
 
 
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
 @dataclass
 class VllmServer:
     """A server of one model, which may be killed and started again at its address."""
@@ -31,9 +37,9 @@ class VllmServer:
     weights: Path
     log_path: Path
     max_context_tokens: int = 128
-    tokens_per_pass: int = 256
+    tokens_per_pass: int = 2048
     with_guard: bool = True
-    port: int = field(default_factory=lambda: free_port())
+    port: int = field(default_factory=free_port)
     process: ChildProcess | None = None
 
     @property
@@ -94,18 +100,14 @@ class VllmServer:
 
 
 @contextmanager
-def vllm_server(model: Path, weights: Path, log_path: Path, **options: int) -> Iterator[VllmServer]:
+def vllm_server(
+    model: Path, weights: Path, log_path: Path, *, tokens_per_pass: int = 2048, with_guard: bool = True
+) -> Iterator[VllmServer]:
     """A server that answers, of which nothing is left afterwards."""
-    server = VllmServer(model, weights, log_path, **options)
+    server = VllmServer(model, weights, log_path, tokens_per_pass=tokens_per_pass, with_guard=with_guard)
     try:
         server.start()
         yield server
     finally:
         if server.process is not None:
             server.process.kill()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
