@@ -61,7 +61,8 @@ pytestmark = [pytest.mark.filterwarnings("ignore:Unclosed context:ResourceWarnin
             # A second vLLM takes most of a minute to start; the first one's weights are those of the demo's kind.
             marks=[
                 pytest.mark.engine,
-                *([pytest.mark.slow] if (name, tied) == ("vllm", False) or name == "remote" else []),
+                *([pytest.mark.slow] if (name, tied) == ("vllm", False) else []),
+                *([pytest.mark.slow, pytest.mark.timeout(900)] if name == "remote" else []),
             ],
         )
         for name in (*makers, "remote")

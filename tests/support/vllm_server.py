@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 server_key = "a-key-of-the-tests"
-_start_seconds = 240.0
+_start_seconds = 600.0
 
 
 def free_port() -> int:

@@ -88,19 +88,13 @@ def test_health_alone_needs_no_key() -> None:
     assert asked("/health", headers=[])[0] == 200
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/sleep",
-        "/server_info",
-        "/update_weights",
-        "/weight_checker",
-        "/start_profile",
-        "/v1/completions",
-        "/pause/",
-    ]
-    + ["//pause", "/PAUSE", "/docs", "/openapi.json", "/reset_prefix_cache", "/invocations", ""],
+other_routes = (
+    "/sleep /server_info /update_weights /weight_checker /start_profile /v1/completions /docs /invocations"
 )
+other_spellings = "/pause/ //pause /PAUSE /pause%20 /openapi.json /reset_prefix_cache"
+
+
+@pytest.mark.parametrize("path", ["", *other_routes.split(), *other_spellings.split()])
 def test_routes_that_no_worker_asks_are_not_found(path: str) -> None:
     assert asked(path)[0] == 404
 
