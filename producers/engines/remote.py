@@ -30,7 +30,7 @@ from producers.engines.served_weights import file_digest
 from producers.engines.stop_texts import cut_off
 from rollog.kernel.errors import ConfigError, EngineDied, EngineError, WeightsError
 from rollog.kernel.logs import get_logger
-from schemas import SamplingParameters
+from schemas import FinishReason, SamplingParameters
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -52,6 +52,7 @@ class _Call:
     """A request in the server. `last_load` is the newest load of which an aborted one may hold tokens."""
 
     name: str
+    is_aborted: bool = False
     last_load: int | None = None
     has_ended: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -116,6 +117,7 @@ class RemoteEngine:
 
     async def generate(self, request: GenerationRequest) -> Generation:
         """Generate one response. Raises EngineError; EngineDied when server or weights are gone."""
+        self._raise_if_dead()
         if not self._is_serving:
             raise EngineError("no weights are loaded; wait for the first version")
         self._check(request)
@@ -128,11 +130,7 @@ class RemoteEngine:
         finally:
             call.has_ended.set()
             del self._in_flight[request.request_id]
-        try:
-            generation = self._marks.generation(answer, last_load=call.last_load)
-        except EngineDied as error:
-            self._die(str(error))
-            raise
+        generation = self._credited(answer, call)
         if num_tokens is None or num_tokens > len(generation.token_ids):
             return generation
         return cut_off(generation, num_tokens)
@@ -201,6 +199,19 @@ class RemoteEngine:
                 _log.info("waiting for the server", address=self._server.address, reason=str(error))
             await asyncio.sleep(_start_pause_seconds)
 
+    def _credited(self, answer: Answer, call: _Call) -> Generation:
+        if answer.finish_reason is FinishReason.ABORT and not call.is_aborted:
+            self._die(
+                f"the server at {self._server.address} ended a request that nobody aborted: it is being stopped, or "
+                "somebody else uses it"
+            )
+        self._raise_if_dead()
+        try:
+            return self._marks.generation(answer, last_load=call.last_load)
+        except EngineDied as error:
+            self._die(str(error))
+            raise
+
     def _check(self, request: GenerationRequest) -> None:
         num_tokens = len(request.prompt_token_ids)
         if not 0 < num_tokens < self.max_context_tokens:
@@ -256,6 +267,7 @@ class RemoteEngine:
         }
 
     async def _post_abort(self, call: _Call) -> None:
+        call.is_aborted = True
         # vLLM puts this word before the name of a request.
         await self._while_alive(self._open.post(_abort, {"request_ids": [f"generate-tokens-{call.name}"]}))
 
@@ -326,6 +338,10 @@ class RemoteEngine:
         self._is_serving = False
         if self._death is not None and not self._death.done():
             self._death.set_result(reason)
+
+    def _raise_if_dead(self) -> None:
+        if self._death is not None and self._death.done():
+            raise EngineDied(self._death.result())
 
     async def _while_alive(self, work: Coroutine[Any, Any, _T]) -> _T:
         """The result of `work`, unless the engine dies before. Raises EngineDied."""

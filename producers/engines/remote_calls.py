@@ -168,8 +168,11 @@ class ServerCalls:
                 content = line.strip().removeprefix(b"data:").strip()
                 if content == b"[DONE]":
                     return
-                if content:
-                    yield self._json(content, path)
+                piece = self._json(content, path) if content else None
+                if isinstance(piece, dict) and "error" in piece:
+                    await self._fail(f"{self._place(path)} ended its answer: {_start(content)}")
+                if piece is not None:
+                    yield piece
         raise EngineDied(f"{self._place(path)} ended its answer before it was complete")
 
     async def _answer(
@@ -217,9 +220,13 @@ class ServerCalls:
         message = f"{self._place(path)} answered {response.status}: {said}"
         if response.status in _refused:
             raise EngineError(message)
-        if response.status == _failed and path != "/health" and await self._is_healthy():
-            raise EngineError(message)
+        if response.status == _failed and path != "/health":
+            await self._fail(message)
         raise ServerRefused(message, response.status)
+
+    async def _fail(self, message: str) -> None:
+        """Raise EngineError where the server goes on, EngineDied otherwise."""
+        raise EngineError(message) if await self._is_healthy() else ServerRefused(message, _failed)
 
     async def _is_healthy(self) -> bool:
         try:

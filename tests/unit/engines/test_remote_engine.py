@@ -230,7 +230,7 @@ def test_a_server_that_takes_no_requests_any_more_ends_the_engine(model: Path, s
             with pytest.raises(EngineDied, match=f"answered {status}"):
                 await engine.generate(a_request())
             del server.instead[generate]
-            with pytest.raises(EngineError):
+            with pytest.raises(EngineDied, match=f"answered {status}"):
                 await engine.generate(a_request())
 
     asyncio.run(scenario())
@@ -241,6 +241,33 @@ def test_an_error_of_a_server_that_is_not_healthy_ends_the_engine(model: Path) -
         async with a_server() as server, an_engine(server, model) as engine:
             server.instead = {generate: answering(500, "dead"), "/health": answering(503, "")}
             with pytest.raises(EngineDied, match="answered 500"):
+                await engine.generate(a_request())
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(("health", "error"), [(200, EngineError), (503, EngineDied)])
+def test_an_error_in_a_streamed_answer_counts_as_one_before_it(
+    model: Path, health: int, error: type[EngineError]
+) -> None:
+    async def scenario() -> None:
+        async with a_server() as server, an_engine(server, model) as engine:
+            server.instead = {
+                generate: answering(200, 'data: {"error": {"message": "no room"}}\n\ndata: [DONE]\n\n'),
+                "/health": answering(health, ""),
+            }
+            with pytest.raises(EngineError, match=r"ended its answer: .*no room") as raised:
+                await engine.generate(a_request(stop=StopTexts(("x",), lambda _: "")))
+            assert isinstance(raised.value, EngineDied) is (error is EngineDied)
+
+    asyncio.run(scenario())
+
+
+def test_a_server_that_aborts_on_its_own_ends_the_engine(model: Path) -> None:
+    async def scenario() -> None:
+        async with a_server() as server, an_engine(server, model) as engine:
+            server.change = lambda answer: first(answer).update(finish_reason="abort")
+            with pytest.raises(EngineDied, match="a request that nobody aborted"):
                 await engine.generate(a_request())
 
     asyncio.run(scenario())
@@ -344,6 +371,8 @@ def test_a_server_that_was_started_again_is_noticed_while_a_request_waits(model:
             server.mark = "default"
             with pytest.raises(EngineDied, match="'default' and not 'rollog-"):
                 await waits
+            with pytest.raises(EngineDied, match="'default' and not 'rollog-"):
+                await engine.generate(a_request())
 
     asyncio.run(scenario())
 
