@@ -9,7 +9,8 @@ vllm_prefill.py         recorded tokens read by vLLM as prompts, for a verificat
 transformers_engine.py  plain transformers, where vLLM is not installed
 simulated.py            no model: for tests and for benchmarks in simulated time
 socket_directory.py     where vLLM's sockets and temporary files lie
-starting.py             a start that can be abandoned          weights_file.py, model_files.py  files of a model
+starting.py             a start that can be abandoned          lifeline.py  an end that ends all that waits
+weights_file.py         and model_files.py: files of a model
 """
 
 from __future__ import annotations

@@ -19,8 +19,9 @@ import os
 import secrets
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
+from producers.engines.lifeline import Lifeline
 from producers.engines.model_files import end_token_ids, read_json
 from producers.engines.ports import Generation, GenerationRequest
 from producers.engines.remote_answers import Answer, Marks
@@ -33,13 +34,11 @@ from rollog.kernel.logs import get_logger
 from schemas import FinishReason, SamplingParameters
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
     from pathlib import Path
 
     from producers.engines.remote_calls import InferenceServer
 
 _log = get_logger("rollout")
-_T = TypeVar("_T")
 _generate = "/inference/v1/generate"
 _abort = "/inference/v1/abort_requests"
 _first_pause_seconds = 0.01
@@ -90,7 +89,7 @@ class RemoteEngine:
         self._is_serving = False
         self._is_settled = asyncio.Event()
         self._is_settled.set()
-        self._death: asyncio.Future[str] | None = None
+        self._lifeline: Lifeline | None = None
         self._watch: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -98,7 +97,7 @@ class RemoteEngine:
 
         Raises ConfigError for a wrong key, model or server; EngineError where nothing answers in time.
         """
-        self._death = asyncio.get_running_loop().create_future()
+        self._lifeline = Lifeline()
         self._calls = ServerCalls(self._server)
         state = await self._answering()
         config = read_json(self._model, "config.json")
@@ -117,16 +116,16 @@ class RemoteEngine:
 
     async def generate(self, request: GenerationRequest) -> Generation:
         """Generate one response. Raises EngineError; EngineDied when server or weights are gone."""
-        self._raise_if_dead()
+        self._life.check()
         if not self._is_serving:
             raise EngineError("no weights are loaded; wait for the first version")
         self._check(request)
         call = self._in_flight[request.request_id] = _Call(f"{self._word}-{request.request_id}")
         try:
-            answer, num_tokens = await self._while_alive(self._answer_to(request, call))
+            answer, num_tokens = await self._life.while_it_lasts(self._answer_to(request, call))
             call.has_ended.set()
             # Until a load is settled nobody knows whether the server's mark speaks of the weights that it has.
-            await self._while_alive(self._is_settled.wait())
+            await self._life.while_it_lasts(self._is_settled.wait())
         finally:
             call.has_ended.set()
             del self._in_flight[request.request_id]
@@ -152,7 +151,7 @@ class RemoteEngine:
 
     async def pause(self) -> None:
         """Freeze all requests in the server; their attention state is dropped and recomputed after `resume`."""
-        await self._while_alive(self._open.post("/pause?mode=keep&clear_cache=true"))
+        await self._life.while_it_lasts(self._open.post("/pause?mode=keep&clear_cache=true"))
 
     async def load_weights(self, path: Path, version: int) -> None:
         """Have the server overwrite its weights by a file that both see.
@@ -162,14 +161,14 @@ class RemoteEngine:
         self._is_serving = False
         self._is_settled.clear()
         try:
-            await self._while_alive(self._load(path, version))
+            await self._life.while_it_lasts(self._load(path, version))
         finally:
             self._is_settled.set()
         self._is_serving = True
 
     async def resume(self) -> None:
         """Go on with the frozen requests."""
-        await self._while_alive(self._open.post("/resume"))
+        await self._life.while_it_lasts(self._open.post("/resume"))
 
     async def close(self) -> None:
         """End the connections, and with them what the server computes for this engine. The server stays."""
@@ -179,6 +178,11 @@ class RemoteEngine:
             await asyncio.wait([self._watch])
         if self._calls is not None:
             await self._calls.close()
+
+    @property
+    def _life(self) -> Lifeline:
+        assert self._lifeline is not None, "start() first"
+        return self._lifeline
 
     @property
     def _open(self) -> ServerCalls:
@@ -201,15 +205,15 @@ class RemoteEngine:
 
     def _credited(self, answer: Answer, call: _Call) -> Generation:
         if answer.finish_reason is FinishReason.ABORT and not call.is_aborted:
-            self._die(
+            self._life.end(
                 f"the server at {self._server.address} ended a request that nobody aborted: it is being stopped, or "
                 "somebody else uses it"
             )
-        self._raise_if_dead()
+        self._life.check()
         try:
             return self._marks.generation(answer, last_load=call.last_load)
         except EngineDied as error:
-            self._die(str(error))
+            self._life.end(str(error))
             raise
 
     def _check(self, request: GenerationRequest) -> None:
@@ -269,7 +273,9 @@ class RemoteEngine:
     async def _post_abort(self, call: _Call) -> None:
         call.is_aborted = True
         # vLLM puts this word before the name of a request.
-        await self._while_alive(self._open.post(_abort, {"request_ids": [f"generate-tokens-{call.name}"]}))
+        await self._life.while_it_lasts(
+            self._open.post(_abort, {"request_ids": [f"generate-tokens-{call.name}"]})
+        )
 
     async def _load(self, path: Path, version: int) -> None:
         digest = await asyncio.to_thread(file_digest, path)
@@ -326,41 +332,10 @@ class RemoteEngine:
             except EngineError as error:
                 # Loading, the server answers nothing else, for as long as the load may take.
                 if self._is_settled.is_set() and expected == self._marks.current:
-                    self._die(str(error))
+                    self._life.end(str(error))
                 continue
             if self._is_serving and expected == self._marks.current and found != expected:
-                self._die(
+                self._life.end(
                     f"the weights in the server at {self._server.address} are called {found!r} and not {expected!r}: "
                     "it was started again, or another worker uses it"
                 )
-
-    def _die(self, reason: str) -> None:
-        self._is_serving = False
-        if self._death is not None and not self._death.done():
-            self._death.set_result(reason)
-
-    def _raise_if_dead(self) -> None:
-        if self._death is not None and self._death.done():
-            raise EngineDied(self._death.result())
-
-    async def _while_alive(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """The result of `work`, unless the engine dies before. Raises EngineDied."""
-        assert self._death is not None, "start() first"
-        task = asyncio.ensure_future(work)
-        task.add_done_callback(_look_at)
-        either: list[asyncio.Future[Any]] = [task, self._death]
-        try:
-            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-            if not self._death.done():
-                return await task
-        except EngineDied as error:
-            self._die(str(error))
-        finally:
-            task.cancel()
-        raise EngineDied(self._death.result())
-
-
-def _look_at(task: asyncio.Future[Any]) -> None:
-    """So that nobody misses an error of which the death of the engine is told in its place."""
-    if not task.cancelled():
-        task.exception()
