@@ -6,8 +6,8 @@ import asyncio
 import json
 import urllib.error
 import urllib.request
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import pytest
 from support.threaded_run import small_settings, whole_run
@@ -24,7 +24,7 @@ from rollog.run.preflight.servers import inference
 from schemas import Disposition, LedgerKind, Status
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Coroutine, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
     from rollog.kernel.broker.kafka import KafkaBroker
@@ -48,59 +48,62 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
         yield started
 
 
-@asynccontextmanager
-async def a_bench(server: VllmServer) -> AsyncIterator[Bench]:
+@contextmanager
+def a_bench(server: VllmServer, runner: asyncio.Runner) -> Iterator[Bench]:
     """An engine that has loaded version 1."""
     engine = RemoteEngine(
         server.settings, str(server.model), max_context_tokens=max_context_tokens, watch_seconds=3600.0
     )
     versions = {version: server.model / f"v{version}.safetensors" for version in range(3)}
-    bench = Bench(engine, server.model, True, versions, asyncio.Runner())
+    bench = Bench(engine, server.model, True, versions, runner)
     try:
-        await engine.start()
-        await bench.swap(1)
+        runner.run(engine.start())
+        runner.run(bench.swap(1))
         yield bench
     finally:
-        await engine.close()
+        runner.run(engine.close())
 
 
-def run(scenario: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(scenario, 900))
+@pytest.fixture
+def runner() -> Iterator[asyncio.Runner]:
+    with asyncio.Runner() as made:
+        yield made
 
 
-def test_two_engines_on_one_server_never_share_their_weights(server: VllmServer) -> None:
-    async def scenario() -> None:
-        async with a_bench(server) as first:
-            running = [
-                asyncio.create_task(first.engine.generate(first.request(seed=seed, max_tokens=100)))
-                for seed in range(8)
-            ]
-            async with a_bench(server) as second:
-                request = second.request(seed=3)
-                close_to(second, request, await second.engine.generate(request))
-            ended = await asyncio.gather(*running, return_exceptions=True)
-            for each in ended:
-                is_lost = isinstance(each, EngineDied)
-                assert is_lost or (
-                    isinstance(each, Generation) and {span.version for span in each.spans} == {1}
-                )
-            with pytest.raises(EngineDied, match="one worker to a server"):
-                await first.engine.generate(first.request())
+def test_two_engines_on_one_server_never_share_their_weights(
+    server: VllmServer, runner: asyncio.Runner
+) -> None:
+    async def overtaken(first: Bench, second: Bench) -> None:
+        running = [
+            asyncio.create_task(first.engine.generate(first.request(seed=seed, max_tokens=100)))
+            for seed in range(8)
+        ]
+        await second.swap(1)
+        request = second.request(seed=3)
+        close_to(second, request, await second.engine.generate(request))
+        for each in await asyncio.gather(*running, return_exceptions=True):
+            is_lost = isinstance(each, EngineDied)
+            assert is_lost or (isinstance(each, Generation) and {span.version for span in each.spans} == {1})
+        with pytest.raises(EngineDied, match="one worker to a server"):
+            await first.engine.generate(first.request())
 
-    run(scenario())
+    with a_bench(server, runner) as second, a_bench(server, runner) as first:
+        runner.run(overtaken(first, second))
 
 
-def test_a_file_of_another_directory_is_refused_by_the_server(server: VllmServer, tmp_path: Path) -> None:
+def test_a_file_of_another_directory_is_refused_by_the_server(
+    server: VllmServer, runner: asyncio.Runner, tmp_path: Path
+) -> None:
     elsewhere = tmp_path / "v1.safetensors"
     elsewhere.write_bytes((server.model / "v1.safetensors").read_bytes())
 
-    async def scenario() -> None:
-        async with a_bench(server) as bench:
-            await bench.engine.pause()
-            with pytest.raises(WeightsError, match="is not below ROLLOG_SERVED_WEIGHTS of the server"):
-                await bench.engine.load_weights(elsewhere, 2)
+    async def refused(bench: Bench) -> None:
+        await bench.engine.pause()
+        with pytest.raises(WeightsError, match="is not below ROLLOG_SERVED_WEIGHTS of the server"):
+            await bench.engine.load_weights(elsewhere, 2)
 
-    run(scenario())
+    with a_bench(server, runner) as bench:
+        runner.run(refused(bench))
 
 
 @pytest.mark.parametrize("path", ["/pause", "/weight_info", "/collective_rpc", "/sleep", "/v1/models"])
@@ -113,35 +116,34 @@ def test_the_real_server_answers_nothing_without_the_key(server: VllmServer, pat
 
 
 def test_a_server_started_again_between_two_requests_is_not_credited_with_weights_it_lost(
-    server: VllmServer,
+    server: VllmServer, runner: asyncio.Runner
 ) -> None:
-    async def scenario() -> None:
-        async with a_bench(server) as bench:
-            await bench.engine.generate(bench.request())
-            server.kill()
-            await asyncio.to_thread(server.start)
-            with pytest.raises(EngineDied, match="'default', which this worker did not load"):
-                await bench.engine.generate(bench.request())
-        async with a_bench(server) as bench:
-            request = bench.request(seed=1)
-            close_to(bench, request, await bench.engine.generate(request))
-
-    run(scenario())
+    with a_bench(server, runner) as bench:
+        runner.run(bench.engine.generate(bench.request()))
+        server.kill()
+        server.start()
+        with pytest.raises(EngineDied, match="'default', which this worker did not load"):
+            runner.run(bench.engine.generate(bench.request()))
+    with a_bench(server, runner) as bench:
+        request = bench.request(seed=1)
+        close_to(bench, request, runner.run(bench.engine.generate(request)))
 
 
-def test_requests_end_with_the_server(server: VllmServer) -> None:
-    async def scenario() -> None:
-        async with a_bench(server) as bench:
-            requests = [bench.request(seed=seed, max_tokens=100) for seed in range(16)]
-            running = [asyncio.create_task(bench.engine.generate(request)) for request in requests]
-            await asyncio.sleep(0)
-            server.kill()
-            ended = await asyncio.gather(*running, return_exceptions=True)
-            assert {type(each) for each in ended} == {EngineDied}
-            with pytest.raises(EngineDied):
-                await bench.engine.pause()
+def test_requests_that_are_in_a_server_that_is_killed_end_with_it(
+    server: VllmServer, runner: asyncio.Runner
+) -> None:
+    async def killed(bench: Bench) -> None:
+        requests = [bench.request(seed=seed, max_tokens=100) for seed in range(16)]
+        running = [asyncio.create_task(bench.engine.generate(request)) for request in requests]
+        await asyncio.sleep(0)
+        server.kill()
+        ended = await asyncio.gather(*running, return_exceptions=True)
+        assert {type(each) for each in ended} == {EngineDied}
+        with pytest.raises(EngineDied):
+            await bench.engine.pause()
 
-    run(scenario())
+    with a_bench(server, runner) as bench:
+        runner.run(killed(bench))
 
 
 @pytest.mark.broker
