@@ -53,7 +53,7 @@ class VllmServer:
         )
 
     def start(self) -> None:
-        """Returns once it answers. To be called on the main thread: the kernel ends it with the thread that starts it."""
+        """Returns once it answers. To be called on the main thread: the server ends with the thread that starts it."""
         self.process = ChildProcess.start(
             self._command(), log_path=self.log_path, environment=self._environment()
         )
