@@ -158,7 +158,8 @@ def test_a_run_goes_on_when_its_server_is_killed_and_started_again(
         "server_address": "http://127.0.0.1:1",
     }
     settings = small_settings(tmp_path, run_topics.run, run={"num_steps": 6}, rollout=rollout)
-    with vllm_server(tmp_path / "model", tmp_path, tmp_path / "server.log") as server:
+    model = tmp_path / "model"
+    with vllm_server(model, tmp_path, tmp_path / "server.log", max_context_tokens=64) as server:
         settings = settings.changed(rollout={"server_address": server.address})
         assert [finding.remedy for finding in inference(settings)] == [None]
         with whole_run(kafka_broker, tmp_path, settings) as run:

@@ -36,9 +36,8 @@ class VllmServer:
     model: Path
     weights: Path
     log_path: Path
-    max_context_tokens: int = 128
-    tokens_per_pass: int = 2048
-    with_guard: bool = True
+    max_context_tokens: int
+    tokens_per_pass: int
     port: int = field(default_factory=free_port)
     process: ChildProcess | None = None
 
@@ -74,7 +73,6 @@ class VllmServer:
             return False
 
     def _command(self) -> list[str]:
-        guard = ["--middleware", "producers.engines.vllm_guard.Guard"] if self.with_guard else []
         return [
             *(sys.executable, "-m", "vllm.entrypoints.launchers.api_server.entry"),
             *("--model", str(self.model), "--host", "127.0.0.1", "--port", str(self.port)),
@@ -82,7 +80,7 @@ class VllmServer:
             *("--max-model-len", str(self.max_context_tokens), "--generation-config", "vllm"),
             *("--logprobs-mode", "processed_logprobs"),
             *("--worker-extension-cls", "producers.engines.vllm_worker.ServedWeightLoader"),
-            *guard,
+            *("--middleware", "producers.engines.vllm_guard.Guard"),
             *("--max-num-seqs", "64", "--kv-cache-memory-bytes", str(64 << 20), "--enforce-eager"),
             *("--no-enable-chunked-prefill", "--max-num-batched-tokens", str(self.tokens_per_pass)),
             "--disable-uvicorn-access-log",
@@ -101,10 +99,12 @@ class VllmServer:
 
 @contextmanager
 def vllm_server(
-    model: Path, weights: Path, log_path: Path, *, tokens_per_pass: int = 2048, with_guard: bool = True
+    model: Path, weights: Path, log_path: Path, *, max_context_tokens: int = 128, tokens_per_pass: int = 2048
 ) -> Iterator[VllmServer]:
     """A server that answers, of which nothing is left afterwards."""
-    server = VllmServer(model, weights, log_path, tokens_per_pass=tokens_per_pass, with_guard=with_guard)
+    server = VllmServer(
+        model, weights, log_path, max_context_tokens=max_context_tokens, tokens_per_pass=tokens_per_pass
+    )
     try:
         server.start()
         yield server
