@@ -45,6 +45,16 @@ def make_engine(model: ModelConfig, rollout: RolloutConfig, seed: int, home: Pat
             capacity=rollout.capacity,
             num_threads=engine_threads(rollout),
         )
+    if rollout.engine == "remote":
+        from producers.engines.remote import RemoteEngine  # noqa: PLC0415
+        from producers.engines.remote_calls import inference_server  # noqa: PLC0415
+
+        return RemoteEngine(
+            inference_server(rollout),
+            model.path,
+            dtype=model.dtype,
+            max_context_tokens=model.max_context_tokens,
+        )
     from producers.engines.vllm import VllmEngine  # noqa: PLC0415  # heavy
 
     return VllmEngine(

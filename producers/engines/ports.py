@@ -1,6 +1,6 @@
 """What a rollout worker needs of an inference engine.
 
-Three implementations keep these promises and pass one contract suite: vLLM, transformers and
+Four implementations keep these promises and pass one contract suite: vLLM, a vLLM server elsewhere, transformers and
 a simulated one. All methods are called from one asyncio loop.
 """
 
@@ -55,7 +55,7 @@ class Engine(Protocol):
 
     @property
     def name(self) -> str:
-        """`vllm`, `transformers` or `simulated`."""
+        """`vllm`, `remote`, `transformers` or `simulated`."""
         ...
 
     @property

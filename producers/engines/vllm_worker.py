@@ -17,6 +17,10 @@ from typing import TYPE_CHECKING, Any
 from safetensors.torch import load_file
 from vllm.platforms import current_platform
 
+from producers.engines.served_weights import check_served_file
+from producers.engines.weights_file import ModelTensors, model_tensors
+from rollog.kernel.errors import WeightsError
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -68,3 +72,41 @@ class WeightLoader:
                 f"this vLLM build packed {len(packed)} parameters ({packed[0]} ...) and would go on using the "
                 "old weights"
             )
+
+
+class ServedWeightLoader(WeightLoader):
+    """The same in a server that others start (`vllm serve --worker-extension-cls`), called through /collective_rpc.
+
+    Files are read from one directory only, which the server's environment names, and only with the digest that the
+    caller has verified. Everything answered is a JSON object.
+    """
+
+    model_config: Any
+    _rollog_mark: str = ""
+    _rollog_tensors: ModelTensors | None = None
+
+    def rollog_describe(self) -> dict[str, Any]:
+        """What the engine on the other side compares with its settings."""
+        config = self.model_config
+        return {
+            "model": config.hf_config.to_dict() | {"dtype": str(config.dtype).removeprefix("torch.")},
+            "max_context_tokens": config.max_model_len,
+            "logprobs_mode": str(config.logprobs_mode),
+        }
+
+    def rollog_load(self, path: str, sha256: str, mark: str) -> dict[str, str]:
+        """Overwrite the weights by a file; `mark` names what is loaded from here on. Says what was refused, and why."""
+        self._rollog_mark = ""
+        try:
+            if self._rollog_tensors is None:
+                self._rollog_tensors = model_tensors(self.model_config.model)
+            checked = check_served_file(path, sha256, self._rollog_tensors)
+            self.rollog_load_weights(str(checked), list(self._rollog_tensors.required))
+        except (WeightsError, OSError, RuntimeError, ValueError) as error:
+            return {"refused": f"{type(error).__name__}: {error}"}
+        self._rollog_mark = mark
+        return {"mark": mark}
+
+    def rollog_loaded(self) -> dict[str, str]:
+        """The mark of the weights that were loaded last; empty where there are none, or a load failed."""
+        return {"mark": self._rollog_mark}

@@ -274,6 +274,8 @@ class RolloutWorker:
         try:
             await engine.start()
         except EngineError as error:
+            if engine.name == "remote":
+                raise EngineNotStarted(str(error)) from error
             raise EngineNotStarted(
                 f"{engine.name} {engine.engine_version} could not start with model.path = {path!r} on this device: "
                 f"{error}; the lines above say why. Check the model, rollout.kv_cache_bytes and rollout.engine_args, "

@@ -53,6 +53,11 @@ class Placement:
 
 def placed_here(settings: Settings, num_workers: int) -> tuple[Placement, Sequence[str]] | None:
     """Where `rollog up` starts its roles, and the names of the devices; None without a GPU. Raises ConfigError."""
+    if settings.rollout.engine == "remote" and num_workers > 1:
+        raise ConfigError(
+            f'rollout.engine = "remote" has one server for one worker, and {num_workers} workers are asked for: start '
+            "the others with `rollog rollout` and a rollout.server_address of their own"
+        )
     names = visible_devices(os.environ)
     if not names:
         return None
@@ -68,7 +73,7 @@ def placed_here(settings: Settings, num_workers: int) -> tuple[Placement, Sequen
 
 def devices_per_worker(rollout: RolloutConfig) -> int:
     """How many devices one worker's engine computes on. Raises ConfigError for a size that is none."""
-    if rollout.engine == "simulated":
+    if rollout.engine in {"simulated", "remote"}:
         return 0
     if rollout.engine != "vllm":
         return 1

@@ -229,8 +229,23 @@ class DispatchConfig(Section):
 class RolloutConfig(Section):
     """A rollout worker and its engine."""
 
-    engine: Annotated[Literal["vllm", "transformers", "simulated"], PER_MACHINE] = "vllm"
-    """Inference engine."""
+    engine: Annotated[Literal["vllm", "transformers", "remote", "simulated"], PER_MACHINE] = "vllm"
+    """Inference engine; `remote` is a vLLM server elsewhere, which works for one worker
+    ([remote engine](remote-engine.md))."""
+    server_address: Annotated[str | None, PER_MACHINE, SecretPart.USER_OF_ADDRESS] = None
+    """Address of the server (`engine = "remote"`), `http://host:port` or `https://host:port`."""
+    server_variable: Annotated[str | None, PER_MACHINE] = None
+    """Name of the environment variable of the worker that holds the server's API key."""
+    server_file: Annotated[str | None, PER_MACHINE] = None
+    """File whose one line is the API key, in place of `server_variable`."""
+    server_certificates: Annotated[str | None, PER_MACHINE] = None
+    """File of certificates (PEM) that an `https` server's is checked against; left out, those of the system."""
+    server_call_seconds: Annotated[float, Field(gt=0), PER_MACHINE] = 30.0
+    """Time that the server has for a call that is neither a generation nor a load."""
+    server_load_seconds: Annotated[float, Field(gt=0), PER_MACHINE] = 600.0
+    """Time that the server has to load a version."""
+    server_start_seconds: Annotated[float, Field(ge=0), PER_MACHINE] = 300.0
+    """Time that a worker waits at its start for the server to answer."""
     capacity: Annotated[int, Field(ge=1), PER_MACHINE] = 64
     """Rollouts generated at once: the engine's slots. Scoring takes none, up to `reward.max_in_flight`."""
     reload: Annotated[Literal["keep", "drain", "abort"], PER_MACHINE] = "keep"
@@ -258,3 +273,15 @@ class RolloutConfig(Section):
     """Tries to load a version before the worker leaves."""
     engine_args: Annotated[_Table, PER_MACHINE, SecretPart.NAMED_ENTRIES] = Field(default_factory=dict)
     """Further arguments of the engine (vLLM: AsyncEngineArgs)."""
+
+    @model_validator(mode="after")
+    def _server_is_named(self) -> Self:
+        if self.engine == "remote" and self.server_address is None:
+            raise ValueError(
+                'rollout.engine = "remote" needs rollout.server_address, such as "http://127.0.0.1:8000"'
+            )
+        if self.server_variable is not None and self.server_file is not None:
+            raise ValueError(
+                "rollout.server_variable and rollout.server_file both say where the key is; leave one out"
+            )
+        return self

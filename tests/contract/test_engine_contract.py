@@ -6,6 +6,7 @@ import asyncio
 import os
 import stat
 import threading
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -26,9 +27,11 @@ from support.tiny_engine import (
     save_versions,
     tokens_per_pass,
 )
+from support.vllm_server import vllm_server
 from support.worker_thread import a_stage, a_worker
 
 from producers.engines.ports import Generation, GenerationRequest, VersionSpan
+from producers.engines.remote import RemoteEngine
 from producers.engines.stop_texts import StopTexts
 from producers.rollout.resumption import ResumableResponse
 from rollog.kernel.broker.memory import MemoryBroker
@@ -41,6 +44,7 @@ if TYPE_CHECKING:
 
     from support.worker_thread import Stage
 
+    from producers.engines.ports import Engine
     from rollog.kernel.broker.topics import RunTopics
     from schemas import Sample, WorkerStatus
 
@@ -55,25 +59,38 @@ pytestmark = [pytest.mark.filterwarnings("ignore:Unclosed context:ResourceWarnin
             (name, tied),
             id=f"{name}-{'tied' if tied else 'untied'}",
             # A second vLLM takes most of a minute to start; the first one's weights are those of the demo's kind.
-            marks=[pytest.mark.engine, *([pytest.mark.slow] if (name, tied) == ("vllm", False) else [])],
+            marks=[
+                pytest.mark.engine,
+                *([pytest.mark.slow] if (name, tied) == ("vllm", False) else []),
+                *([pytest.mark.slow, pytest.mark.timeout(900)] if name == "remote" else []),
+            ],
         )
-        for name in makers
+        for name in (*makers, "remote")
         for tied in (True, False)
     ],
 )
 def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     name, tied = request.param
-    if name == "vllm":
+    if name in {"vllm", "remote"}:
         pytest.importorskip("vllm", reason="vLLM is not installed")
     model = tmp_path_factory.mktemp("model")
     versions = save_versions(model, tied)
-    with asyncio.Runner() as runner:
-        engine = makers[name](str(model))
+    with asyncio.Runner() as runner, made(name, model, tmp_path_factory.getbasetemp()) as engine:
         runner.run(engine.start())
         yield Bench(engine, model, tied, versions, runner)
         runner.run(engine.close())
     if name == "vllm":
         assert not Path(os.environ["VLLM_RPC_BASE_PATH"]).exists()
+
+
+@contextmanager
+def made(name: str, model: Path, weights: Path) -> Iterator[Engine]:
+    """An engine that is not started, and what it needs while it lives."""
+    if name != "remote":
+        yield makers[name](str(model))
+        return
+    with vllm_server(model, weights, model / "server.log", tokens_per_pass=tokens_per_pass) as server:
+        yield RemoteEngine(server.settings, str(model), max_context_tokens=max_context_tokens)
 
 
 def test_sockets_and_files_of_vllm_lie_in_its_private_directory(bench: Bench) -> None:

@@ -46,8 +46,9 @@ def _memory(settings: Settings, num_parameters: int, there: int | None) -> list[
         return []  # that it is missing is said elsewhere
     if there is None or torch.cuda.is_available():
         return []
-    # Weights and gradients in training, and the engine's weights.
-    needed = 3 * _version_bytes(settings, num_parameters)
+    # Weights and gradients in training, and the engine's weights where it is here.
+    num_copies = 2 if settings.rollout.engine == "remote" else 3
+    needed = num_copies * _version_bytes(settings, num_parameters)
     needed += num_parameters * _optimizer_bytes * (settings.trainer.lora_rank == 0)
     found = f"trainer and engine need at least {readable_bytes(needed)}, there are {readable_bytes(there)}"
     remedy = (

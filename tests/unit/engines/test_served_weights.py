@@ -1,0 +1,69 @@
+"""Which files a server loads when it is told to."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from producers.engines.served_weights import check_served_file, directory_variable, file_digest
+from producers.engines.weights_file import ModelTensors
+from rollog.kernel.errors import WeightsError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+tensors = ModelTensors({"weight": (2, 3)})
+
+
+def a_file(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_file({"weight": np.zeros((2, 3), np.float32)}, path)
+    return path
+
+
+def checked(path: Path, directory: Path, digest: str | None = None) -> Path:
+    digest = file_digest(path) if digest is None else digest
+    return check_served_file(str(path), digest, tensors, {directory_variable: str(directory)})
+
+
+def test_a_file_below_the_directory_with_its_digest_is_loaded(tmp_path: Path) -> None:
+    path = a_file(tmp_path / "weights" / "run" / "v.safetensors")
+    assert file_digest(path) == sha256(path.read_bytes()).hexdigest()
+    assert checked(path, tmp_path / "weights") == path
+
+
+def test_files_outside_of_the_directory_are_refused_however_they_are_named(tmp_path: Path) -> None:
+    inside, outside = tmp_path / "weights", a_file(tmp_path / "other" / "v.safetensors")
+    inside.mkdir()
+    link = inside / "link.safetensors"
+    link.symlink_to(outside)
+    for path in (outside, inside / ".." / "other" / "v.safetensors", link):
+        with pytest.raises(WeightsError, match=f"is not below {directory_variable}"):
+            checked(path, inside)
+
+
+def test_other_bytes_than_those_that_were_verified_are_refused(tmp_path: Path) -> None:
+    path = a_file(tmp_path / "v.safetensors")
+    with pytest.raises(WeightsError, match="other bytes for the server"):
+        checked(path, tmp_path, digest="0" * 64)
+
+
+def test_a_file_that_does_not_fit_or_is_not_there_is_refused(tmp_path: Path) -> None:
+    path = a_file(tmp_path / "v.safetensors")
+    other = ModelTensors({"weight": (3, 3)})
+    with pytest.raises(WeightsError, match="has shape"):
+        check_served_file(str(path), file_digest(path), other, {directory_variable: str(tmp_path)})
+    with pytest.raises(WeightsError, match="one directory under one path"):
+        checked(tmp_path / "missing.safetensors", tmp_path, digest="")
+    with pytest.raises(WeightsError, match="cannot be read"):
+        file_digest(tmp_path / "missing.safetensors")
+
+
+def test_without_a_directory_nothing_is_loaded(tmp_path: Path) -> None:
+    path = a_file(tmp_path / "v.safetensors")
+    with pytest.raises(WeightsError, match="is not set in the server's environment"):
+        check_served_file(str(path), file_digest(path), tensors, {})
