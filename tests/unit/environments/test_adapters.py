@@ -121,7 +121,7 @@ def test_a_composite_draws_from_the_datasets_it_is_made_of() -> None:
     ("parameters", "message"),
     [
         ({"dataset": "chain_sums"}, "none of reasoning-gym's: .*chain_sum, "),
-        ({"dataset": "arc_agi", "level": -1}, "level = -1 is below 0"),
+        ({"dataset": "arc_agi", "level": -1}, "level = -1: give one or more levels from 0"),
         ({"dataset": "composite", "level": 1}, "no curriculum for 'composite'"),
     ],
 )
