@@ -82,9 +82,10 @@ def prepare_model(
     task: str,
     seed: int = warm_start_seed,
     on_progress: Callable[[float], None] | None = None,
+    settings: WarmStartSettings | None = None,
 ) -> Path:
     """The model directory of a task that `made_for` names, made if it is not in the cache. Raises DataError."""
-    chosen = WarmStartSettings()
+    chosen = settings or WarmStartSettings()
     place = cache_dir / f"{task}-{_key(f'{task}.py', seed, chosen)}"
     _make_once(place, lambda building: _write_model(building / "model", task, seed, chosen, on_progress))
     return place / "model"

@@ -35,7 +35,7 @@ guessing_words = (
 )
 sums_words = (
     *special_tokens,
-    *sums.introduction.split(),
+    *dict.fromkeys(sums.introduction.split()),
     *sums.operators,
     "=",
     sums.opening,
