@@ -18,7 +18,7 @@ from benchmarks.harness.figures import Figure, t_interval
 from rollog.kernel.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
 Summary = dict[str, Any]
@@ -35,22 +35,24 @@ def measure_example(
     home: Path,
     on_progress: Callable[[str], None],
 ) -> tuple[list[Summary], list[Summary]]:
-    """Summaries of the runs of `config` and of its controls.
+    """Summaries of the runs of `config` and of its controls, each audited.
 
     Raises:
-        CalledProcessError: a run ended with another exit status than 0.
+        CalledProcessError: a run or its audit ended with another exit status than 0.
         DataError: a run's summary breaks what must hold of any run.
     """
     mark = time.strftime("%m%d%H%M%S")
-    runs, controls = [], []
-    for seed in seeds:
-        runs.append(run_example(home, f"{name}-{seed}-{mark}", {"run.seed": seed}, config))
-        on_progress(f"seed {seed}: held-out reward {runs[-1]['held_out_after']:.3f}")
-    for seed in control_seeds:
-        assignments = {"run.seed": seed, "reward.control": "shuffled"}
-        controls.append(run_example(home, f"{name}-control-{seed}-{mark}", assignments, config))
-        on_progress(f"control {seed}: held-out reward {controls[-1]['held_out_after']:.3f}")
-    return runs, controls
+
+    def summaries(kind: str, numbers: Iterable[int], settings: Mapping[str, object]) -> Iterator[Summary]:
+        for seed in numbers:
+            run = f"{kind}-{seed}-{mark}"
+            summary = run_example(home, run, {"run.seed": seed, **settings}, config)
+            audit(home, run)
+            on_progress(f"{kind} {seed}: held-out reward {summary['held_out_after']:.3f}")
+            yield summary
+
+    runs = list(summaries(name, seeds, {}))
+    return runs, list(summaries(f"{name}-control", control_seeds, {"reward.control": "shuffled"}))
 
 
 def run_example(
@@ -64,6 +66,12 @@ def run_example(
     summary: Summary = json.loads((home / "runs" / name / "summary.json").read_text())
     check(summary)
     return summary | {"command_seconds": round(time.monotonic() - started, 1)}
+
+
+def audit(home: Path, run: str) -> None:
+    """`rollog audit` of a run that is over. Raises CalledProcessError where it finds something."""
+    command = [sys.executable, "-m", "rollog.cli.main", "audit", run, "--home", str(home)]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 
 def check(summary: Summary) -> None:
