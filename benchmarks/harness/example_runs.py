@@ -13,6 +13,7 @@ import time
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+import rollog
 from benchmarks.harness.demo_run import set_options
 from benchmarks.harness.figures import Figure, t_interval
 from rollog.kernel.errors import DataError
@@ -38,8 +39,8 @@ def measure_example(
     """Summaries of the runs of `config` and of its controls, each audited.
 
     Raises:
-        CalledProcessError: a run or its audit ended with another exit status than 0.
-        DataError: a run's summary breaks what must hold of any run.
+        CalledProcessError: a run ended with another exit status than 0.
+        DataError: a run's summary breaks what must hold of any run, or its audit finds something.
     """
     mark = time.strftime("%m%d%H%M%S")
 
@@ -47,9 +48,8 @@ def measure_example(
         for seed in numbers:
             run = f"{kind}-{seed}-{mark}"
             summary = run_example(home, run, {"run.seed": seed, **settings}, config)
-            audit(home, run)
             on_progress(f"{kind} {seed}: held-out reward {summary['held_out_after']:.3f}")
-            yield summary
+            yield summary | recorded(home, run)
 
     runs = list(summaries(name, seeds, {}))
     return runs, list(summaries(f"{name}-control", control_seeds, {"reward.control": "shuffled"}))
@@ -68,10 +68,18 @@ def run_example(
     return summary | {"command_seconds": round(time.monotonic() - started, 1)}
 
 
-def audit(home: Path, run: str) -> None:
-    """`rollog audit` of a run that is over. Raises CalledProcessError where it finds something."""
-    command = [sys.executable, "-m", "rollog.cli.main", "audit", run, "--home", str(home)]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+def recorded(home: Path, run: str) -> Summary:
+    """What the log of a run says that is over, once it is audited: sampled tokens of an episode, by step.
+
+    Raises DataError where the audit finds something.
+    """
+    with rollog.open_run(run, home=home) as opened:
+        report = opened.audit()
+        if not report.is_clean:
+            raise DataError("\n".join(report.lines()))
+        lengths = [round(row["num_tokens"] / row["num_samples"], 2) for row in opened.steps()]
+    checked = {each.name: each.num_checked for each in report.checks}
+    return {"audit_checked": checked, "tokens_by_step": lengths}
 
 
 def check(summary: Summary) -> None:

@@ -1,7 +1,7 @@
 """What sums of reasoning-gym teach: `rollog up --config examples/reasoning_gym.toml` over several run seeds.
 
-Beside the rewards stands how long the answers are that were trained, as a sum that is worked out takes more words, and
-how many held-out questions the model has met: both warm start and dataset draw sums at random.
+Beside the rewards stands how long the answers of the first and the last step are, as a sum that is worked out takes more
+words, and how many held-out questions the model has met: warm start and dataset both draw sums at random.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ def measure_sums(
     runs, controls = measure_example(
         "sums", config, seeds=seeds, control_seeds=control_seeds, home=home, on_progress=on_progress
     )
-    lengths = [run["tokens_trained"] / run["samples_trained"] for run in runs]
     figures = [
         *learning_figures("sums", runs, controls),
-        mean_figure("sums.answer", lengths, unit="tokens"),
+        mean_figure("sums.answer_at_first", [run["tokens_by_step"][0] for run in runs], unit="tokens"),
+        mean_figure("sums.answer_at_last", [run["tokens_by_step"][-1] for run in runs], unit="tokens"),
         mean_figure("sums.held_out_met", [share_met()], unit="share", higher_is_better=False),
     ]
     return figures, {"runs": runs, "controls": controls}
