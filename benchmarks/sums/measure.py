@@ -1,7 +1,7 @@
 """What sums of reasoning-gym teach: `rollog up --config examples/reasoning_gym.toml` over several run seeds.
 
-Beside the rewards stands how long the answers of the first and the last step are, as a sum that is worked out takes more
-words, and how many held-out questions the model has met: warm start and dataset both draw sums at random.
+Beside the rewards stands how long the answers of the first and the last step are, as a sum that is worked out takes
+more words, and how many held-out questions the model has met: warm start and dataset both draw sums at random.
 """
 
 from __future__ import annotations

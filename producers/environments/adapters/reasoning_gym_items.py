@@ -110,7 +110,7 @@ def _levels(
     if dataset not in CURRICULA:
         raise ValueError(f"level = {level}: reasoning-gym has no curriculum for {dataset!r}; leave it out")
     levels = (level,) if isinstance(level, int) else tuple(level)
-    if not levels or min(levels) < 0:
+    if not levels or not all(isinstance(each, int) and each >= 0 for each in levels):
         raise ValueError(f"level = {level}: give one or more levels from 0, the lowest, on")
     return levels
 

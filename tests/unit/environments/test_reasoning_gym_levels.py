@@ -85,6 +85,7 @@ def test_a_field_that_is_given_makes_a_refused_level_one_that_there_is() -> None
     ("parameters", "message"),
     [
         ({"level": []}, r"level = \[\]: give one or more levels"),
+        ({"level": "hard"}, r"level = hard: give one or more levels"),
         ({"level": [0, -1]}, r"level = \[0, -1\]: give one or more levels from 0"),
         ({"level": 1, "seeds_per_level": 5}, r"seeds_per_level = 5 with level = 1: .* a list of levels"),
         ({"seeds_per_level": 5}, r"seeds_per_level = 5 with level = None"),
