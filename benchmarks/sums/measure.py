@@ -19,8 +19,9 @@ from rollog.demo.word_task import sums_task
 from rollog.settings.sources import load_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from benchmarks.harness.example_runs import Summary
     from benchmarks.harness.figures import Figure
 
 config = Path("examples") / "reasoning_gym.toml"
@@ -33,13 +34,17 @@ def measure_sums(
     runs, controls = measure_example(
         "sums", config, seeds=seeds, control_seeds=control_seeds, home=home, on_progress=on_progress
     )
-    figures = [
+    return figures_of(runs, controls), {"runs": runs, "controls": controls}
+
+
+def figures_of(runs: Sequence[Summary], controls: Sequence[Summary]) -> list[Figure]:
+    """Means over seeds."""
+    return [
         *learning_figures("sums", runs, controls),
         mean_figure("sums.answer_at_first", [run["tokens_by_step"][0] for run in runs], unit="tokens"),
         mean_figure("sums.answer_at_last", [run["tokens_by_step"][-1] for run in runs], unit="tokens"),
         mean_figure("sums.held_out_met", [share_met()], unit="share", higher_is_better=False),
     ]
-    return figures, {"runs": runs, "controls": controls}
 
 
 def share_met() -> float:
