@@ -56,6 +56,9 @@ experiments: Mapping[str, Experiment] = {
     "picture": Experiment(question="a run whose trainer, worker and broker are killed, drawn", minutes=2),
     "demo": Experiment(question="what the demo learns, and how long a step takes", minutes=5),
     "guessing": Experiment(question="what a small model learns of a game of several turns", minutes=12),
+    "sums": Experiment(
+        question="what a small model learns of sums of reasoning-gym, easy ones first", minutes=10
+    ),
 }
 
 

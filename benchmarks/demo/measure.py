@@ -10,27 +10,21 @@ step. Where the limit of 1.0 s per step was set, such a loop took 0.31 s, so tha
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import time
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from benchmarks.demo import bare_learning
-from benchmarks.harness.demo_run import set_options
+from benchmarks.harness.example_runs import Summary, run_example
 from benchmarks.harness.figures import Figure
 from rollog.demo.prepare import prepare
-from rollog.kernel.errors import DataError
 from rollog.settings.sources import load_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
-
-Summary = dict[str, Any]
 
 greedy_target, sampled_target, start_limit, step_limit_seconds, control_limit = 0.92, 0.88, 0.55, 1.0, 0.05
 bare_limit_ratio = 3.2
@@ -48,11 +42,11 @@ def measure_demo(
     mark = time.strftime("%m%d%H%M%S")
     runs, bare = [], []
     for seed in seeds:
-        runs.append(run_demo(home, f"demo-{seed}-{mark}", {"run.seed": seed}))
+        runs.append(run_example(home, f"demo-{seed}-{mark}", {"run.seed": seed}))
         bare.append(bare_step_seconds(home, seed))
         on_progress(f"seed {seed}: held-out accuracy {runs[-1]['held_out_after']:.3f}")
     controls = [
-        run_demo(home, f"control-{seed}-{mark}", {"run.seed": seed, "reward.control": "shuffled"})
+        run_example(home, f"control-{seed}-{mark}", {"run.seed": seed, "reward.control": "shuffled"})
         for seed in control_seeds
     ]
     return figures_of(runs, bare, controls), {
@@ -62,36 +56,12 @@ def measure_demo(
     }
 
 
-def run_demo(home: Path, name: str, assignments: Mapping[str, object], config: Path | None = None) -> Summary:
-    """One run to its end, of the demo or of `config`; its summary with the seconds of the whole command."""
-    command = [sys.executable, "-m", "rollog.cli.main", "up", "--plain", "--home", str(home), "--run", name]
-    command += [] if config is None else ["--config", str(config)]
-    started = time.monotonic()
-    subprocess.run([*command, *set_options(assignments)], check=True, stdout=subprocess.DEVNULL)
-    summary: Summary = json.loads((home / "runs" / name / "summary.json").read_text())
-    check(summary)
-    return summary | {"command_seconds": round(time.monotonic() - started, 1)}
-
-
 def bare_step_seconds(home: Path, seed: int) -> float:
     """Seconds per step of the bare loop: of its processor, as it computes on one thread."""
     torch.set_num_threads(1)
     settings = load_settings()
     outcome = bare_learning.learn(prepare(home / "cache", seed=0), settings, seed=seed, lag=1, shuffled=False)
     return (outcome.generation_seconds + outcome.training_seconds) / settings.run.num_steps
-
-
-def check(summary: Summary) -> None:
-    """What must hold of any run, whatever it learnt. Raises DataError."""
-    holds = {
-        "vLLM and DeepSpeed": (summary["engine"], summary["trainer"]) == ("vllm", "deepspeed"),
-        "a disposition for every sample": sum(summary["samples_by_disposition"].values())
-        == summary["samples_produced"],
-        "no sample older than alpha": summary["max_lag"] <= summary["alpha"],
-    }
-    broken = [what for what, is_so in holds.items() if not is_so]
-    if broken:
-        raise DataError(f"the run's summary does not show {', '.join(broken)}: {summary}")
 
 
 def figures_of(runs: Sequence[Summary], bare: Sequence[float], controls: Sequence[Summary]) -> list[Figure]:

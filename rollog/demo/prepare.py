@@ -17,15 +17,16 @@ import tempfile
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from rollog.demo import sums
 from rollog.demo.countdown import problems, row
 from rollog.demo.settings import WarmStartSettings
 from rollog.kernel.errors import DataError
 from rollog.kernel.file_lock import locked
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 warm_start_seed = 0
 """Seed of the demo's start; runs differ by `run.seed` and share it."""
@@ -69,15 +70,24 @@ def prepare(
     return _files(place)
 
 
-def prepare_game(
-    cache_dir: Path, seed: int = warm_start_seed, on_progress: Callable[[float], None] | None = None
+def made_for(environment: str, parameters: Mapping[str, Any]) -> str | None:
+    """The task whose model plays this environment, or none."""
+    if environment == "rollog.demo.guessing:Guessing":
+        return "guessing"
+    return "sums" if environment == "reasoning_gym" and sums.are_asked(parameters) else None
+
+
+def prepare_model(
+    cache_dir: Path,
+    task: str,
+    seed: int = warm_start_seed,
+    on_progress: Callable[[float], None] | None = None,
+    settings: WarmStartSettings | None = None,
 ) -> Path:
-    """The model directory that plays `rollog.demo.guessing`, made if it is not in the cache. Raises DataError."""
-    chosen = WarmStartSettings()
-    place = cache_dir / f"guessing-{_key('guessing.py', seed, chosen)}"
-    _make_once(
-        place, lambda building: _write_model(building / "model", "guessing", seed, chosen, on_progress)
-    )
+    """The model directory of a task that `made_for` names, made if it is not in the cache. Raises DataError."""
+    chosen = settings or WarmStartSettings()
+    place = cache_dir / f"{task}-{_key(f'{task}.py', seed, chosen)}"
+    _make_once(place, lambda building: _write_model(building / "model", task, seed, chosen, on_progress))
     return place / "model"
 
 
@@ -129,9 +139,9 @@ def _write_model(
     from rollog.demo.model import save_tokenizer  # noqa: PLC0415  torch is needed only here
     from rollog.demo.warm_start import train  # noqa: PLC0415  the same
     from rollog.demo.word_models import save_model  # noqa: PLC0415  the same
-    from rollog.demo.word_task import countdown_task, guessing_task  # noqa: PLC0415  the same
+    from rollog.demo.word_task import tasks  # noqa: PLC0415  the same
 
-    task = countdown_task if task_name == "countdown" else guessing_task
+    task = tasks[task_name]
     directory.mkdir()
     save_model(train(seed, settings, on_progress, task), directory)
     save_tokenizer(directory, task)

@@ -22,6 +22,8 @@ class WarmStartSettings:
     heed_answers: float = 0.3
     """Chance, after that, that a guess of a demonstrated game heeds the answers before it; the others are blind. What
     the model has learnt in the first part is still there, but it hardly acts on it."""
+    work_out: float = 0.3
+    """Chance, after that, that a demonstrated sum is worked out; the others are answered at once."""
     num_micro_batches: int = 2
     """Parts of a batch, by length, so that little is padded; their gradients add up."""
     learning_rate: float = 2.5e-3

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rollog.demo import countdown, guessing
+from rollog.demo import countdown, guessing, sums
 from rollog.demo.word_models import eos_token, special_tokens
 
 if TYPE_CHECKING:
@@ -32,6 +32,15 @@ guessing_words = (
     ":",
     *guessing.answers,
     *(str(value) for value in range(1, guessing.largest_number + 1)),
+)
+sums_words = (
+    *special_tokens,
+    *dict.fromkeys(sums.introduction.split()),
+    *sums.operators,
+    "=",
+    sums.opening,
+    sums.closing,
+    *(str(value) for value in range(-sums.largest_sum, sums.largest_sum + 1)),
 )
 
 
@@ -68,6 +77,16 @@ def _guessing_examples(rng: random.Random, settings: WarmStartSettings, practise
     return [_example(guessing_task, list(_turns(game, rng, heed_answers))) for game in drawn]
 
 
+def _sums_examples(rng: random.Random, settings: WarmStartSettings, practises: bool) -> list[Example]:
+    work_out = 1.0 if practises else settings.work_out
+    found = []
+    for _ in range(settings.batch_size):
+        asked = sums.drawn(rng)
+        answer = asked.answer(worked_out=rng.random() < work_out)
+        found.append(_example(sums_task, [(asked.question, False), (f"{answer} {eos_token}", True)]))
+    return found
+
+
 def _turns(game: guessing.Game, rng: random.Random, heed_answers: float) -> Iterator[tuple[str, bool]]:
     yield guessing.Played.new(game).range, False
     for guess, answer in guessing.demonstration(game, rng, heed_answers=heed_answers):
@@ -85,3 +104,6 @@ def _example(task: WordTask, parts: Sequence[tuple[str, bool]]) -> Example:
 
 countdown_task = WordTask(words=countdown_words, max_context_tokens=64, examples=_countdown_examples)
 guessing_task = WordTask(words=guessing_words, max_context_tokens=64, examples=_guessing_examples)
+sums_task = WordTask(words=sums_words, max_context_tokens=64, examples=_sums_examples)
+tasks = {"countdown": countdown_task, "guessing": guessing_task, "sums": sums_task}
+"""By the name of the module that tells what is asked."""

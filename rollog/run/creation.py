@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from rollog.kernel.broker.ports import Broker
 
 demo_reward = "rollog.demo.countdown:reward"
-demo_game = "rollog.demo.guessing:Guessing"
 
 
 def complete(settings: Settings, home: Path, on_progress: Callable[[str, float], None]) -> Settings:
@@ -36,7 +35,7 @@ def complete(settings: Settings, home: Path, on_progress: Callable[[str, float],
     if settings.run.name is None:
         settings = settings.changed(run={"name": made_up_name()})
     if settings.environment.name is not None:
-        settings = _with_game_model(settings, home / "cache" / "demo", on_progress)
+        settings = _with_made_model(settings, home / "cache" / "demo", on_progress)
     elif settings.model.path is None or settings.data.train is None:
         settings = _with_demo_files(settings, home / "cache" / "demo", on_progress)
     if settings.reward.identity is None and settings.environment.name is None:
@@ -130,17 +129,20 @@ def _refuse_differences(existing: RunManifest, wanted: RunManifest, address: str
     )
 
 
-def _with_game_model(settings: Settings, cache: Path, on_progress: Callable[[str, float], None]) -> Settings:
+def _with_made_model(settings: Settings, cache: Path, on_progress: Callable[[str, float], None]) -> Settings:
     if settings.model.path is not None:
         return settings
-    if settings.environment.name != demo_game:
-        raise ConfigError(
-            f"environment.name = {settings.environment.name!r} needs a model: name a directory or a Hugging Face model "
-            f"with model.path. Only {demo_game!r} has one that is made here"
-        )
-    from rollog.demo.prepare import prepare_game  # noqa: PLC0415  # imports torch when it has to train
+    from rollog.demo.prepare import made_for, prepare_model  # noqa: PLC0415  # imports torch when it has to train
 
-    directory = prepare_game(cache, on_progress=lambda fraction: on_progress("the game's model", fraction))
+    name = settings.environment.name
+    task = None if name is None else made_for(name, settings.environment.parameters)
+    if task is None:
+        raise ConfigError(
+            f"environment.name = {name!r} needs a model: name a directory or a Hugging Face model with model.path. "
+            "One is made here for examples/guessing.toml and examples/reasoning_gym.toml alone, with the "
+            "environment.parameters that they have"
+        )
+    directory = prepare_model(cache, task, on_progress=lambda done: on_progress("the example's model", done))
     return settings.changed(model={"path": str(directory)})
 
 

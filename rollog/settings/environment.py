@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, JsonValue
 
 from rollog.settings.section import FIXED, PER_MACHINE, Section
 
-_Parameters = dict[str, str | int | float | bool]
+_Parameters = dict[str, JsonValue]
 
 
 class EnvironmentConfig(Section):
@@ -18,7 +18,7 @@ class EnvironmentConfig(Section):
     """One of rollog's environments ([environments](environments.md)) or `module:factory`. Left out, rollouts are single
     responses to the prompts of `data`."""
     parameters: Annotated[_Parameters, FIXED] = Field(default_factory=dict)
-    """What the environment is made with, by name."""
+    """What the environment is made with, by name: lists and tables, too."""
     format: Annotated[Literal["auto", "chat", "text"], FIXED] = "auto"
     """How both speak: `chat` as messages of user (the environment) and assistant in the model's chat template, `text`
     as plain text behind each other. `auto` is `chat` where the tokenizer has a template."""

@@ -199,6 +199,8 @@ def _type(field: Schema, definitions: Mapping[str, Schema]) -> str:
         return " or ".join(_type(part, definitions) for part in parts)
     if "oneOf" in field:
         return "table"
+    if not field:
+        return "anything"
     if "enum" in field or "const" in field:
         return ", ".join(f"`{choice}`" for choice in field.get("enum", [field.get("const")]))
     bounds = [f"{sign} {field[name]}" for name, sign in _bounds.items() if name in field]

@@ -14,9 +14,10 @@ from transformers import AutoModelForCausalLM
 
 from rollog.demo.countdown import check, problems
 from rollog.demo.model import load_tokenizer
-from rollog.demo.prepare import DemoFiles, prepare
+from rollog.demo.prepare import DemoFiles, prepare, prepare_model
 from rollog.demo.settings import WarmStartSettings
 from rollog.demo.warm_start import train
+from rollog.demo.word_task import tasks
 from rollog.kernel.errors import DataError
 
 if TYPE_CHECKING:
@@ -71,6 +72,17 @@ def test_the_saved_model_is_the_trained_one_and_loads_as_any_other(files: DemoFi
     trained = train(0, short).state_dict()
     assert all(torch.equal(value, trained[name]) for name, value in loaded.state_dict().items())
     assert load_tokenizer(files.model).eos_token_id == loaded.config.eos_token_id
+
+
+@pytest.mark.parametrize("task", ["guessing", "sums"])
+def test_the_model_of_an_example_knows_the_words_of_its_task_and_is_made_once(task: str, cache: Path) -> None:
+    directory = prepare_model(cache, task, settings=short)
+    loaded, tokenizer = AutoModelForCausalLM.from_pretrained(directory), load_tokenizer(directory)
+    words = " ".join(tasks[task].words)
+    assert tokenizer.encode(words) == list(range(loaded.config.vocab_size))
+    told: list[float] = []
+    assert prepare_model(cache, task, on_progress=told.append, settings=short) == directory
+    assert told == []
 
 
 def test_other_users_may_read_the_files(files: DemoFiles) -> None:

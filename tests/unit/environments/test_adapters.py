@@ -20,15 +20,11 @@ from producers.environments.adapters.private_random import PrivateRandom
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-reasoning_gym = pytest.importorskip("reasoning_gym")
+pytest.importorskip("reasoning_gym")
 pytest.importorskip("gymnasium")
 
-from producers.environments.adapters.gymnasium_text import GymnasiumText  # noqa: E402  # needs the package
-from producers.environments.adapters.reasoning_gym_items import ReasoningGymItem  # noqa: E402  # the same
-
-no_scores_of_their_own = {"boxnet", "graph_color", "propositional_logic", "rubiks_cube", "rush_hour"}
-"""Datasets of several right answers, which do not say one."""
-takes_anything_for_no = {"game_of_life_halting"}
+from producers.environments.adapters.gymnasium_text import GymnasiumText  # needs the package
+from producers.environments.adapters.reasoning_gym_items import ReasoningGymItem  # the same
 
 
 def test_a_number_is_found_by_halving_and_early_guesses_are_worth_more() -> None:
@@ -125,31 +121,13 @@ def test_a_composite_draws_from_the_datasets_it_is_made_of() -> None:
     ("parameters", "message"),
     [
         ({"dataset": "chain_sums"}, "none of reasoning-gym's: .*chain_sum, "),
-        ({"dataset": "arc_agi", "level": -1}, "level = -1 is below 0"),
+        ({"dataset": "arc_agi", "level": -1}, "level = -1: give one or more levels from 0"),
         ({"dataset": "composite", "level": 1}, "no curriculum for 'composite'"),
     ],
 )
 def test_datasets_and_levels_that_there_are_not_are_refused(parameters: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         ReasoningGymItem(**parameters)
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # one of the packages reads its data so
-def test_every_dataset_asks_and_scores() -> None:
-    names = sorted(reasoning_gym.factory.DATASETS)
-    assert len(names) == 106
-    for name in names:
-        if name == "composite":
-            continue
-        item = ReasoningGymItem(dataset=name)
-        assert item.reset(5).text
-        result = item.step("no answer (((")
-        assert result.is_over
-        assert 0.0 <= result.reward < (2 if name in takes_anything_for_no else 0.99), name
-        if name not in no_scores_of_their_own:
-            item.reset(5)
-            assert item.step(item._item["answer"]).reward >= 0.99, name
 
 
 def test_a_text_that_is_no_action_costs_the_turn_and_changes_nothing() -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from pydantic import ValidationError
 
 from rollog.settings.settings import Settings
+from rollog.settings.sources import load_settings
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def settings(**sections: dict[str, Any]) -> Settings:
@@ -62,3 +66,18 @@ def test_a_group_is_whole_episodes_of_all_seats(groups: dict[str, int], key: str
 
 def test_calls_may_be_drained_beside_an_environment() -> None:
     assert settings(rollout={"reload": "drain"}).rollout.reload == "drain"
+
+
+def test_parameters_may_be_lists_and_tables_and_are_as_they_were_in_the_manifest(tmp_path: Path) -> None:
+    config = tmp_path / "run.toml"
+    config.write_text(
+        "[environment]\nname = 'reasoning_gym'\n[environment.parameters]\nlevel = [0, 2]\n"
+        "configuration = { min_terms = 4, nested = { list = [true, 'x', 1.5] } }\n"
+    )
+    loaded = load_settings(config, assignments=["environment.parameters.level=[1]"])
+    assert loaded.environment.parameters == {
+        "level": [1],
+        "configuration": {"min_terms": 4, "nested": {"list": [True, "x", 1.5]}},
+    }
+    again = Settings.from_manifest(loaded.to_manifest())
+    assert again.environment == loaded.environment

@@ -1,0 +1,1 @@
+"""What a small model learns of sums of reasoning-gym."""
