@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from producers.rollout.prompts import PromptRenderer
     from producers.rollout.resumption import ResumableResponse
     from producers.rollout.speech import Speech
+    from rollog.kernel.metrics import Metrics
     from schemas import Sample
 
 _budget_ended = (BudgetSpent, CallsInFlight, Overlong)
@@ -93,6 +94,7 @@ class EpisodeMaker:
         calls: EngineCalls,
         renderer: PromptRenderer,
         episodes: Episodes,
+        metrics: Metrics,
     ) -> None:
         self._worker_id = worker_id
         self._calls = calls
@@ -100,6 +102,7 @@ class EpisodeMaker:
         self._pool = episodes.pool
         self._settings = episodes.settings
         self._speech = episodes.speech
+        self._metrics = metrics
         self._waiting: dict[str, asyncio.Task[Any]] = {}
 
     async def generate(self, replica: Replica) -> Response | Sample:
@@ -162,7 +165,9 @@ class EpisodeMaker:
                 played.is_over = played.is_truncated = True
                 return
             action = self._renderer.text(turn)
+            asked_at = time.monotonic()
             result = await self._wait_for(replica, episode.step(action))
+            self._metrics.rollout_environment_seconds.observe(time.monotonic() - asked_at)
             played.rewards.append(result.reward)
             played.is_over, played.is_truncated = result.is_over, result.truncated
             if not result.is_over:
