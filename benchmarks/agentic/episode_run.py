@@ -131,6 +131,8 @@ class EpisodeRun(SimulatedRun):
             episodes_per_process=self.variant.slots_per_worker,
             step_timeout_seconds=_never_seconds,
             reset_timeout_seconds=_never_seconds,
+            # The stacks of two threads for each episode count, whatever of them is used.
+            max_memory_bytes=64 << 30,
         )
 
 
