@@ -12,7 +12,7 @@ from benchmarks.harness.options import BenchOptions, bench_options, count_option
 @click.option(
     "--only",
     callback=names(lambda: tuple(parts)),
-    default=",".join(parts),
+    default=next(iter(parts)),
     show_default=True,
     help=f"{'; '.join(f'{name}: {part.question}' for name, part in parts.items())}.",
 )

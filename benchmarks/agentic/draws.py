@@ -38,11 +38,13 @@ class EpisodeDraws:
     def of(self, group: int, replica: int, attempt: int) -> EpisodeDraw:
         """The draw of one attempt at an episode."""
         name = f"agentic/{self.seed}/{self.number}/{group}/{replica}/{attempt}"
-        noise = random.Random(name)  # noqa: S311  # a workload, not a secret
+        noise = random.Random(name)  # a workload, not a secret
         fate = noise.random()
         hangs_at = noise.randrange(self.num_turns)
         factor = self.slowness if fate < self.slow_share else 1.0
-        latencies = tuple(factor * max(0.0, noise.gauss(self.mean, self.sigma)) for _ in range(self.num_turns))
+        latencies = tuple(
+            factor * max(0.0, noise.gauss(self.mean, self.sigma)) for _ in range(self.num_turns)
+        )
         hangs = self.slow_share <= fate < self.slow_share + self.hang_share
         return EpisodeDraw(latencies=latencies, hangs_at=hangs_at if hangs else None)
 

@@ -108,9 +108,7 @@ class EpisodeRun(SimulatedRun):
 
     def prompt(self, number: int) -> Prompt:
         """An episode whose seed is the number of its group."""
-        return Prompt(
-            prompt_id=f"seed-{number}", text="", reward_inputs_json=json.dumps({"seed": number})
-        )
+        return Prompt(prompt_id=f"seed-{number}", text="", reward_inputs_json=json.dumps({"seed": number}))
 
     def _pool(self) -> EnvironmentPool:
         limits = environment_limits(self.sections.environment)
@@ -142,7 +140,10 @@ def turn_of(request: GenerationRequest) -> bytes:
 
 
 def name_of(request: GenerationRequest) -> str:
-    """The episode of a request as `GROUP/REPLICA/ATTEMPT`: its first observation says the group, its name the replica, its seed the attempt."""
+    """The episode of a request as `GROUP/REPLICA/ATTEMPT`.
+
+    Its first observation says the group, its name the replica, its seed the attempt. Raises ValueError for other seeds.
+    """
     opening = request.prompt_token_ids[:_turn_tokens]
     group = int(ByteTokenizer().decode(opening).partition(":")[0])
     rollout, _, turn = request.request_id.rpartition("#")
@@ -152,5 +153,3 @@ def name_of(request: GenerationRequest) -> str:
         if derived_seed(seed, int(turn)) == request.seed:
             return f"{group}/{replica}/{attempt}"
     raise ValueError(f"request {request.request_id} has the seed of no attempt")
-
-

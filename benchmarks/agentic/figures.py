@@ -94,7 +94,11 @@ def _of_variant(variant: EpisodeVariant, found: Sequence[EpisodeResult]) -> list
     per_turn = fmean(1000 * each.cpu_seconds / max(1, each.num_turns) for each in found)
     rows = (
         ("seconds", fmean(each.seconds for each in found), _seconds_unit(several=several)),
-        ("orders", fmean(each.num_tasks for each in found) / num_trained, "episodes ordered per episode trained"),
+        (
+            "orders",
+            fmean(each.num_tasks for each in found) / num_trained,
+            "episodes ordered per episode trained",
+        ),
         ("failed", fmean(each.failed for each in found), "episodes of a run that ran into the time-out"),
         ("cancelled", fmean(each.cancelled for each in found), "episodes of a run that were cancelled"),
         ("kills", fmean(each.kills for each in found), "processes of environments of a run that were killed"),
@@ -115,7 +119,9 @@ def _of_variant(variant: EpisodeVariant, found: Sequence[EpisodeResult]) -> list
 
 
 def _seconds_unit(*, several: bool) -> str:
-    return "s of engine time for a step" if several else "s of engine time from the first task to the full batch"
+    return (
+        "s of engine time for a step" if several else "s of engine time from the first task to the full batch"
+    )
 
 
 def _speedup(pairs: Sequence[_Pair]) -> float:

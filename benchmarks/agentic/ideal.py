@@ -1,7 +1,8 @@
 """The ideal that episodes are measured against: environments and training in discrete events, without any overhead.
 
-Pure, and written apart from the product: no rule of `rollog` is imported, only the draws are shared. Decisions, messages,
-starts, reloads and commits take no time. The rules are those of docs/protocol.md for whole alphas, without filters:
+Pure, and written apart from the product: no rule of `rollog` is imported, only the draws are shared. Decisions,
+messages, starts, reloads and commits take no time. The rules are those of docs/protocol.md for whole alphas, without
+filters:
 
 * Open are at most (1 + alpha) B groups, never more than the steps left need, and the redundant groups on top.
 * A group orders G members and the redundant ones; with G of them finished the others are cancelled.

@@ -98,7 +98,9 @@ def _result(run: EpisodeRun, job: Job, cpu_seconds: float) -> EpisodeResult:
         real_seconds=(ends_ms[-1] - begun_ms) / 1000,
         cpu_seconds=cpu_seconds,
         num_tasks=len(issued_ms),
-        num_turns=sum(num_turns(sample.loss_mask) for _, sample in samples if sample.status is Status.FINISHED),
+        num_turns=sum(
+            num_turns(sample.loss_mask) for _, sample in samples if sample.status is Status.FINISHED
+        ),
         failed=statuses.count(Status.FAILED),
         cancelled=statuses.count(Status.CANCELLED),
         kills=sum(pool.counts.kills for pool in run.pools),

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 from benchmarks.agentic.draws import EpisodeDraws
 from benchmarks.agentic.ideal import EpisodeModel, EpisodePlan, lock_step_ends
 from benchmarks.harness.variant import Variant
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
 
 turn_seconds = 1.0
 """Engine seconds that the policy takes for one turn."""
@@ -70,10 +73,11 @@ class EpisodeVariant(Variant):
     def ideal_seconds(self, seed: int, number: int) -> float:
         """Engine seconds of the ideal to the full batch, or of one step of several."""
         draws = self.draws(seed, number)
-        if self.in_lock_step:
-            ends = lock_step_ends(draws, self.plan)
-        else:
-            ends = EpisodeModel(draws, self.plan).step_ends()
+        ends = (
+            lock_step_ends(draws, self.plan)
+            if self.in_lock_step
+            else EpisodeModel(draws, self.plan).step_ends()
+        )
         return seconds_of_a_step(ends)
 
 
@@ -164,13 +168,15 @@ def training_comparisons(*, num_steps: int = 6, num_turns: int = 10) -> list[Com
     modes = (
         _training("training.asynchronous_environments", num_steps, num_turns),
         _training("training.alpha_1", num_steps, num_turns, alpha=1.0),
-        _training("training.alpha_1_redundant", num_steps, num_turns, alpha=1.0, more_groups=1, more_members=2),
+        _training(
+            "training.alpha_1_redundant", num_steps, num_turns, alpha=1.0, more_groups=1, more_members=2
+        ),
     )
     return [Comparison(name=mode.name, baseline=lock_step, mode=mode) for mode in modes]
 
 
 _lock_step_seconds = 1446.0
-"""Mean of the ideal time of a batch of 8 x 8 episodes of 10 turns in lock-step (sigma 10, 3 % slow); a test plays it."""
+"""Mean ideal time of a batch of 8 x 8 episodes of 10 turns in lock-step (sigma 10, 3 % slow); a test plays it."""
 
 
 def _training(

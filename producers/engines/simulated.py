@@ -85,7 +85,8 @@ class SimulatedEngine:
     """Deterministic responses at `tokens_per_second` per request.
 
     `failure_of` names the error that a request shall raise, or None; `length_of` the number of tokens of its
-    response, in place of a hash, `tokens_of` the tokens themselves. With `tensors` a weights file must fit them; without, any file will do.
+    response, in place of a hash, `tokens_of` the tokens themselves. With `tensors` a weights file must fit them;
+    without, any file will do.
     """
 
     name = "simulated"

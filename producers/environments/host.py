@@ -97,10 +97,8 @@ class EpisodeThread:
             if episode is not None:
                 episode.close()
             return {}
-        if self._is_closing:
-            raise ValueError("the episode is being closed")
-        if episode is None:
-            raise ValueError("the environment was not made")
+        if self._is_closing or episode is None:
+            raise ValueError("the episode is being closed" if episode else "the environment was not made")
         if operation == "reset":
             return {"observation": observation_as_json(episode.reset(call["seed"]))}
         if operation == "step":

@@ -1,7 +1,7 @@
 """Environments in a few processes, so that nothing one of them does can stop the run.
 
 Many episodes are played at once and none waits for another: each has a thread of its own in one of the processes.
-Whatever goes wrong with one call raises EnvironmentFailed for its episode. One that is late costs its episode alone: the
+Whatever goes wrong with one call raises EnvironmentFailed for its episode. A late one costs its episode alone: the
 process gets no further ones until it has answered, and is killed when the others have left. Processes are made as they
 are needed, and one that ended is replaced by the next `open`.
 """
