@@ -24,6 +24,13 @@ from benchmarks.harness.options import BenchOptions, bench_options, count_option
     f"{', '.join(f'{name} {part.num_draws}' for name, part in parts.items())}.",
 )
 @click.option(
+    "--environments",
+    "num_environments",
+    type=click.IntRange(min=8),
+    help="Environments without redundancy, in groups of 8; left out, "
+    f"{', '.join(f'{part.num_environments} for {name}' for name, part in parts.items())}. The last takes no other.",
+)
+@click.option(
     "--speed",
     type=click.FloatRange(min=0, min_open=True),
     help="Engine seconds in a real second: the higher, the more the overheads weigh. Left out, "
@@ -35,6 +42,7 @@ def agentic(
     *,
     only: tuple[str, ...],
     num_draws: int | None,
+    num_environments: int | None,
     speed: float | None,
     num_processes: int,
     options: BenchOptions,
@@ -53,6 +61,7 @@ def agentic(
         figures, details, num_failed = measure_agentic(
             names=only,
             num_draws=num_draws,
+            num_environments=num_environments,
             seed=options.seed,
             speed=speed,
             num_processes=num_processes,

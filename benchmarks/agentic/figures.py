@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from benchmarks.agentic.run_measurement import EpisodeResult
-    from benchmarks.agentic.variants import Comparison, EpisodeVariant, Part
+    from benchmarks.agentic.variants import Comparison, EpisodeVariant
 
 Outcomes = dict[str, dict[int, "EpisodeResult"]]
 """By name of the variant and number of the draw."""
@@ -26,10 +26,15 @@ class _Pair:
     mode: EpisodeResult
 
 
-def figures_of(part: Part, outcomes: Mapping[str, Mapping[int, EpisodeResult]]) -> list[Figure]:
+def figures_of(
+    comparisons: Sequence[Comparison],
+    outcomes: Mapping[str, Mapping[int, EpisodeResult]],
+    *,
+    least_share_of_ideal: float,
+) -> list[Figure]:
     """Per comparison the speed-up, its share of the ideal and the mode's efficiency; per variant what a run took."""
     figures: dict[str, Figure] = {}
-    for comparison in part.comparisons():
+    for comparison in comparisons:
         baseline, mode = (
             outcomes.get(variant.name, {}) for variant in (comparison.baseline, comparison.mode)
         )
@@ -38,7 +43,7 @@ def figures_of(part: Part, outcomes: Mapping[str, Mapping[int, EpisodeResult]]) 
         if not pairs:
             continue
         both = (
-            *_ratios(comparison, part.least_share_of_ideal, pairs),
+            *_ratios(comparison, least_share_of_ideal, pairs),
             *_of_variant(comparison.baseline, [pair.baseline for pair in pairs]),
             *_of_variant(comparison.mode, [pair.mode for pair in pairs]),
         )

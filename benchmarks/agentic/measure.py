@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from benchmarks.agentic.figures import Outcomes
+    from benchmarks.agentic.variants import Comparison
     from benchmarks.harness.figures import Figure
     from benchmarks.harness.own_kafka import OwnKafka
 
@@ -32,6 +33,7 @@ def measure_agentic(
     names: Sequence[str],
     num_draws: int | None,
     seed: int,
+    num_environments: int | None,
     speed: float | None,
     num_processes: int,
     kafka: OwnKafka,
@@ -39,9 +41,21 @@ def measure_agentic(
 ) -> tuple[list[Figure], dict[str, object], int]:
     """All figures of the named parts, what every run took, and how many runs failed. Raises ChildFailed.
 
-    Without `num_draws` and `speed` every part has those that it is published with.
+    Without `num_draws`, `num_environments` and `speed` every part has those that it is published with.
     """
-    jobs = [job for name in names for job in jobs_of(name, num_draws=num_draws, seed=seed, speed=speed)]
+    comparisons = {
+        name: parts[name].comparisons(num_environments or parts[name].num_environments) for name in names
+    }
+    jobs = [
+        job
+        for name, found in comparisons.items()
+        for job in jobs_of(
+            found,
+            num_draws=num_draws or parts[name].num_draws,
+            seed=seed,
+            speed=speed or parts[name].speed,
+        )
+    ]
     found: Outcomes = defaultdict(dict)
     warm_up = Job(variant=_warm_up_variant, seed=seed, number=0, speed=_warm_up_speed)
     ended = outcomes(
@@ -55,7 +69,13 @@ def measure_agentic(
         result = outcome.result
         found[job.variant.name][job.number] = result
         on_progress(f"{place}: {result.seconds:.1f} s, ideal {result.ideal_seconds:.1f} s")
-    figures = [figure for name in names for figure in figures_of(parts[name], found)]
+    figures = [
+        figure
+        for name in names
+        for figure in figures_of(
+            comparisons[name], found, least_share_of_ideal=parts[name].least_share_of_ideal
+        )
+    ]
     runs = {
         name: {str(number): asdict(each) for number, each in sorted(by_number.items())}
         for name, by_number in found.items()
@@ -63,16 +83,15 @@ def measure_agentic(
     return figures, {"runs": runs}, len(jobs) - sum(len(by_number) for by_number in found.values())
 
 
-def jobs_of(name: str, *, num_draws: int | None, seed: int, speed: float | None) -> list[Job]:
-    """One run for each variant and draw of a part; those of a draw follow one another."""
-    part = parts[name]
+def jobs_of(comparisons: Sequence[Comparison], *, num_draws: int, seed: int, speed: float) -> list[Job]:
+    """One run for each variant and draw; those of a draw follow one another."""
     variants = {
         variant.name: variant
-        for comparison in part.comparisons()
+        for comparison in comparisons
         for variant in (comparison.baseline, comparison.mode)
     }
     return [
-        Job(variant=variant, seed=seed, number=number, speed=speed or part.speed)
-        for number in range(num_draws or part.num_draws)
+        Job(variant=variant, seed=seed, number=number, speed=speed)
+        for number in range(num_draws)
         for variant in variants.values()
     ]

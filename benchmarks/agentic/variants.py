@@ -97,17 +97,21 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One question, the draws it is published with, its speed, and the least share of the ideal that is aimed at."""
+    """One question, the draws it is published with, its speed, and the least share of the ideal that is aimed at.
+
+    `comparisons` takes how many environments there are; the samples of a batch are as many.
+    """
 
     question: str
     num_draws: int
+    num_environments: int
     speed: float
     least_share_of_ideal: float
-    comparisons: Callable[[], list[Comparison]]
+    comparisons: Callable[[int], list[Comparison]]
 
 
 def asynchrony_comparisons(
-    sigmas: tuple[float, ...] = (10.0,), *, num_environments: int = 512, num_turns: int = 30
+    num_environments: int, sigmas: tuple[float, ...] = (10.0,), *, num_turns: int = 30
 ) -> list[Comparison]:
     """Every environment on its own against lock-step, for several spreads of the latencies."""
 
@@ -133,9 +137,15 @@ def asynchrony_comparisons(
 
 
 def redundancy_comparisons(
-    *, num_groups: int = 32, group_size: int = 8, extra: tuple[tuple[int, int], ...] = ((4, 1), (4, 4))
+    num_environments: int, *, more_members: tuple[int, ...] = (1, 4)
 ) -> list[Comparison]:
-    """More groups and members than needed, where environments are slow or hang, against just as many as needed."""
+    """More groups and members than needed, where environments are slow or hang, against just as many as needed.
+
+    Groups have 8 members; an eighth more groups is started, with one more member and with four more.
+    """
+    group_size = 8
+    num_groups = num_environments // group_size
+    more_groups = max(1, num_groups // 8)
 
     def variant(more_groups: int, more_members: int) -> EpisodeVariant:
         groups, members = num_groups + more_groups, group_size + more_members
@@ -154,16 +164,23 @@ def redundancy_comparisons(
 
     return [
         Comparison(
-            name=f"redundancy.{num_groups + more_groups}x{group_size + more_members}",
+            name=f"redundancy.{num_groups + more_groups}x{group_size + more}",
             baseline=variant(0, 0),
-            mode=variant(more_groups, more_members),
+            mode=variant(more_groups, more),
         )
-        for more_groups, more_members in extra
+        for more in more_members
     ]
 
 
-def training_comparisons(*, num_steps: int = 6, num_turns: int = 10) -> list[Comparison]:
-    """Environment-level asynchrony, then asynchronous training, then redundancy on top, each against lock-step."""
+def training_comparisons(
+    num_environments: int, *, num_steps: int = 6, num_turns: int = 10
+) -> list[Comparison]:
+    """Environment-level asynchrony, then asynchronous training, then redundancy on top, each against lock-step.
+
+    Raises ValueError for another number of environments than 64: how long training takes is written down for that.
+    """
+    if num_environments != _training_environments:
+        raise ValueError(f"training is measured with {_training_environments} environments")
     lock_step = _training("training.lock_step", num_steps, num_turns, in_lock_step=True)
     modes = (
         _training("training.asynchronous_environments", num_steps, num_turns),
@@ -175,6 +192,7 @@ def training_comparisons(*, num_steps: int = 6, num_turns: int = 10) -> list[Com
     return [Comparison(name=mode.name, baseline=lock_step, mode=mode) for mode in modes]
 
 
+_training_environments = 64
 _lock_step_seconds = 1446.0
 """Mean ideal time of a batch of 8 x 8 episodes of 10 turns in lock-step (sigma 10, 3 % slow); a test plays it."""
 
@@ -209,8 +227,9 @@ def _training(
 
 parts: Mapping[str, Part] = {
     "asynchrony": Part(
-        question="every environment on its own against lock-step, 512 of them",
+        question="every environment on its own against lock-step",
         num_draws=12,
+        num_environments=512,
         speed=4.0,
         least_share_of_ideal=0.95,
         comparisons=asynchrony_comparisons,
@@ -218,13 +237,15 @@ parts: Mapping[str, Part] = {
     "spreads": Part(
         question="the same with latencies that vary less",
         num_draws=4,
+        num_environments=512,
         speed=4.0,
         least_share_of_ideal=0.95,
-        comparisons=partial(asynchrony_comparisons, (5.0, 1.0)),
+        comparisons=partial(asynchrony_comparisons, sigmas=(5.0, 1.0)),
     ),
     "redundancy": Part(
         question="redundant environments where some are slow or hang",
         num_draws=12,
+        num_environments=256,
         speed=4.0,
         least_share_of_ideal=0.95,
         comparisons=redundancy_comparisons,
@@ -232,6 +253,7 @@ parts: Mapping[str, Part] = {
     "training": Part(
         question="asynchronous environments, training and redundancy against training in lock-step",
         num_draws=12,
+        num_environments=_training_environments,
         speed=20.0,
         least_share_of_ideal=0.9,
         comparisons=training_comparisons,

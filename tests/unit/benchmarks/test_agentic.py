@@ -11,7 +11,7 @@ from benchmarks.agentic.episode_run import name_of
 from benchmarks.agentic.figures import figures_of
 from benchmarks.agentic.measure import jobs_of
 from benchmarks.agentic.run_measurement import EpisodeResult, measure_run
-from benchmarks.agentic.variants import EpisodeVariant, Part, asynchrony_comparisons, parts
+from benchmarks.agentic.variants import EpisodeVariant, asynchrony_comparisons, redundancy_comparisons
 from benchmarks.harness.variant import Job
 from producers.engines.ports import GenerationRequest
 from rollog.kernel.broker.memory import MemoryBroker
@@ -85,10 +85,10 @@ def test_training_of_several_steps_is_measured_by_the_step(tmp_path: Path) -> No
 
 
 def test_the_runs_of_a_draw_follow_one_another() -> None:
-    jobs = jobs_of("redundancy", num_draws=2, seed=5, speed=None)
+    jobs = jobs_of(redundancy_comparisons(256), num_draws=2, seed=5, speed=3.0)
     names = ["redundancy.32x8", "redundancy.36x9", "redundancy.36x12"]
     assert [(job.variant.name, job.number) for job in jobs] == [(n, draw) for draw in (0, 1) for n in names]
-    assert {(job.seed, job.speed) for job in jobs} == {(5, parts["redundancy"].speed)}
+    assert {(job.seed, job.speed) for job in jobs} == {(5, 3.0)}
 
 
 def a_result(seconds: float, ideal_seconds: float) -> EpisodeResult:
@@ -106,16 +106,10 @@ def a_result(seconds: float, ideal_seconds: float) -> EpisodeResult:
 
 
 def test_a_speed_up_stands_beside_its_ideal_and_one_that_owes_nothing_to_a_slow_baseline() -> None:
-    part = Part(
-        question="",
-        num_draws=1,
-        speed=1.0,
-        least_share_of_ideal=0.95,
-        comparisons=lambda: asynchrony_comparisons((10.0,)),
-    )
     baseline, mode = a_result(110.0, 100.0), a_result(50.0, 40.0)
     runs = {"lock_step.sigma_10": {0: baseline}, "asynchronous.sigma_10": {0: mode, 1: replace(mode)}}
-    figures = {figure.name.removeprefix("agentic."): figure for figure in figures_of(part, runs)}
+    found = figures_of(asynchrony_comparisons(512), runs, least_share_of_ideal=0.95)
+    figures = {figure.name.removeprefix("agentic."): figure for figure in found}
     speedup = figures["asynchrony.sigma_10.speedup"]
     assert (speedup.value, speedup.ideal, speedup.num_draws) == (2.2, 2.5, 1)
     assert figures["asynchrony.sigma_10.speedup_over_ideal_baseline"].value == 2.0

@@ -117,18 +117,18 @@ def test_draws_have_the_shares_and_latencies_that_were_asked_for() -> None:
 
 
 def test_the_ideal_brings_with_environments_on_their_own_what_the_paper_shows() -> None:
-    (comparison,) = asynchrony_comparisons((10.0,))
+    (comparison,) = asynchrony_comparisons(512)
     pairs = [[side.ideal_seconds(0, n) for side in (comparison.baseline, comparison.mode)] for n in range(3)]
     assert fmean(a for a, _ in pairs) / fmean(b for _, b in pairs) == pytest.approx(2.46, abs=0.1)
 
 
 def test_training_takes_a_third_of_a_step_in_lock_step() -> None:
-    baseline = training_comparisons()[0].baseline
+    baseline = training_comparisons(64)[0].baseline
     steps = fmean(baseline.ideal_seconds(0, number) for number in range(100))
     assert baseline.train_seconds / steps == pytest.approx(1 / 3, abs=0.01)
 
 
 def test_only_where_environments_hang_episodes_are_timed() -> None:
-    variants = [each.mode for part in parts.values() for each in part.comparisons()]
+    variants = [each.mode for part in parts.values() for each in part.comparisons(part.num_environments)]
     assert all((each.timeout_seconds < 1e5) == (each.hang_share > 0) for each in variants)
-    assert redundancy_comparisons()[0].mode.timeout_seconds == pytest.approx(10 * 20 * (1 + 1.27 * 10))
+    assert redundancy_comparisons(256)[0].mode.timeout_seconds == pytest.approx(10 * 20 * (1 + 1.27 * 10))
