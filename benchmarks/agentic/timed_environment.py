@@ -7,6 +7,7 @@ episodes of a group share one. Only the standard library is imported here.
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from benchmarks.agentic.draws import EpisodeDraw, EpisodeDraws
 from producers.environments.ports import Declaration, Observation, StepResult
@@ -15,9 +16,8 @@ from producers.environments.ports import Declaration, Observation, StepResult
 class TimedEnvironment:
     """Answers each turn after the drawn latency, `speed` engine seconds in a real one; the last turn is worth 1."""
 
-    def __init__(self, *, speed: float, **draws: float) -> None:
-        counts = {name: int(draws.pop(name)) for name in ("seed", "number", "num_turns")}
-        self._draws = EpisodeDraws(**counts, **draws)
+    def __init__(self, *, speed: float, **draws: Any) -> None:
+        self._draws = EpisodeDraws(**draws)
         self._speed = speed
         self._drawn: EpisodeDraw | None = None
         self._turn = 0

@@ -169,7 +169,9 @@ class RolloutWorker:
         self._calls = EngineCalls(self._session, parts.engine, on_resumed=self._report.resumed)
         self._maker = _maker(worker_id, self._calls, parts)
         episodes = parts.episodes
-        self._episode_metrics = episodes and EpisodeMetrics(episodes.pool.counts, parts.metrics)
+        self._episode_metrics = (
+            None if episodes is None else EpisodeMetrics(episodes.pool.counts, parts.metrics)
+        )
         self._scorer = ResponseScorer(
             self._session,
             training_rewards=parts.training_rewards,
