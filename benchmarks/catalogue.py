@@ -55,6 +55,12 @@ experiments: Mapping[str, Experiment] = {
     "data_plane": Experiment(question="what samples cost on their way through the log", minutes=1),
     "picture": Experiment(question="a run whose trainer, worker and broker are killed, drawn", minutes=2),
     "demo": Experiment(question="what the demo learns, and how long a step takes", minutes=5),
+    "agentic": Experiment(
+        question="what asynchronous and redundant environments bring",
+        minutes=50,
+        # Engine seconds of the draws over speed and processes.
+        minutes_by_part={"asynchrony": 50, "spreads": 20, "redundancy": 100, "training": 180},
+    ),
     "guessing": Experiment(question="what a small model learns of a game of several turns", minutes=12),
     "sums": Experiment(
         question="what a small model learns of sums of reasoning-gym, easy ones first", minutes=10

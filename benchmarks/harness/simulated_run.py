@@ -89,7 +89,11 @@ class SimulatedRun:
         self._store = WeightsStore((home / "weights").resolve().as_uri())
         self.stop = threading.Event()
         self._roles: list[_Role] = []
-        self.sections = settings_of(job.variant)
+        self.sections = self.settings()
+
+    def settings(self) -> Settings:
+        """The configuration of the run."""
+        return settings_of(self._variant)
 
     def create(self) -> None:
         """Topics, and version 0, which the trainer will publish once more with genesis."""
@@ -190,8 +194,15 @@ class SimulatedRun:
             weights_uri=self._store.uri,
             num_replicas=sections.groups.num_replicas,
         )
+        parts = self.worker_parts(name)
+        async with open_worker(settings, parts, worker_id=name, stop=self.stop) as worker:
+            await worker.run()
+
+    def worker_parts(self, name: str) -> WorkerParts:
+        """What the worker of that name is made of."""
+        sections = self.sections
         rewards = make_rewards(sections.reward.function or "", sections.reward)
-        parts = WorkerParts(
+        return WorkerParts(
             broker=self._broker,
             engine=self._engine(self._slowness(name)),
             renderer=PromptRenderer(ByteTokenizer(), max_context_tokens=sections.model.max_context_tokens),
@@ -200,8 +211,6 @@ class SimulatedRun:
             store=WeightsStore(self._store.uri),
             metrics=Metrics(),
         )
-        async with open_worker(settings, parts, worker_id=name, stop=self.stop) as worker:
-            await worker.run()
 
     def _slowness(self, worker: str) -> float:
         """How many times longer everything takes at this worker."""
@@ -243,13 +252,14 @@ class SimulatedRun:
             broker=self._broker,
             metrics=Metrics(),
             dispatcher_id=name,
-            prompts=[self._prompt(number) for number in range(num_prompts)],
+            prompts=[self.prompt(number) for number in range(num_prompts)],
             held_out=[],
         )
         with take_over.start() as dispatcher:
             dispatcher.run(self.stop)
 
-    def _prompt(self, number: int) -> Prompt:
+    def prompt(self, number: int) -> Prompt:
+        """The prompt of that number, which is that of a group as well."""
         row: dict[str, object] = {"passes": self._workload.passes(number)}
         if self._variant.reward_seconds:
             row["judge_seconds"] = self._variant.reward_seconds / self._speed

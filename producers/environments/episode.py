@@ -58,6 +58,7 @@ class Episode:
         self._environment = environment
         self._bounds = bounds
         self._loop: BackgroundLoop | None = None
+        self._is_interrupted = False
         self._to_act: tuple[int, ...] = ()
         self._state = "new"
         self._num_turns = 0
@@ -105,13 +106,21 @@ class Episode:
         observation = self._checked(self._result_of(environment.restore(str(snapshot["text"]))))
         return self._began(observation, num_turns=int(snapshot["num_turns"]))
 
+    def interrupt(self) -> None:
+        """Cancel an `async def` method that is under way; a plain one goes on to its end. From any thread."""
+        self._is_interrupted = True
+        if self._loop is not None:
+            self._loop.interrupt()
+
     def close(self) -> None:
         """Close the environment. Idempotent."""
         if self._state == "closed":
             return
         self._state = "closed"
         try:
-            self._result_of(self._environment.close())
+            value = self._environment.close()
+            if inspect.isawaitable(value):
+                self._own_loop().last_result_of(value)
         finally:
             if self._loop is not None:
                 self._loop.close()
@@ -136,11 +145,15 @@ class Episode:
 
     def _result_of(self, value: Any) -> Any:
         """What a method gave; if it is to be awaited, on a loop that lives as long as the episode."""
-        if not inspect.isawaitable(value):
-            return value
+        return self._own_loop().result_of(value) if inspect.isawaitable(value) else value
+
+    def _own_loop(self) -> BackgroundLoop:
         if self._loop is None:
             self._loop = BackgroundLoop()
-        return self._loop.result_of(value)
+            # Whoever interrupted meanwhile may have seen none.
+            if self._is_interrupted:
+                self._loop.interrupt()
+        return self._loop
 
     def _checked_result(self, result: StepResult) -> StepResult:
         done_seats = frozenset(self._seat(seat) for seat in result.done_seats)

@@ -50,17 +50,26 @@ class AnswerWriter:
 
 
 class EpisodeThread:
-    """Makes one environment and serves its calls in the order in which they came."""
+    """Makes one environment and serves its calls in the order in which they came.
+
+    To close it ends what came before: an `async def` method under way is cancelled, what has not begun never does.
+    """
 
     def __init__(self, writer: AnswerWriter, bounds: Bounds) -> None:
         self._writer = writer
         self._bounds = bounds
         self._calls: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self._episode: Episode | None = None
+        self._is_closing = False
         threading.Thread(target=self._run, name="episode", daemon=True).start()
 
     def take(self, call: dict[str, Any]) -> None:
         """Serve a call after those that came before it."""
+        if call["operation"] == "close":
+            self._is_closing = True
+            # Before the call is there to be served: closing itself is not cancelled.
+            if self._episode is not None:
+                self._episode.interrupt()
         self._calls.put(call)
 
     def _run(self) -> None:
@@ -88,8 +97,8 @@ class EpisodeThread:
             if episode is not None:
                 episode.close()
             return {}
-        if episode is None:
-            raise ValueError("the environment was not made")
+        if self._is_closing or episode is None:
+            raise ValueError("the episode is being closed" if episode else "the environment was not made")
         if operation == "reset":
             return {"observation": observation_as_json(episode.reset(call["seed"]))}
         if operation == "step":

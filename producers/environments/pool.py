@@ -1,9 +1,9 @@
 """Environments in a few processes, so that nothing one of them does can stop the run.
 
 Many episodes are played at once and none waits for another: each has a thread of its own in one of the processes.
-Whatever goes wrong with one call raises EnvironmentFailed for its episode. A call that hangs costs its process, and
-with it the other episodes there; processes are made as they are needed, and one that ended is replaced by the next
-`open`.
+Whatever goes wrong with one call raises EnvironmentFailed for its episode. A late one costs its episode alone: the
+process gets no further ones until it has answered, and is killed when the others have left. Processes are made as they
+are needed, and one that ended is replaced by the next `open`.
 """
 
 from __future__ import annotations
@@ -35,10 +35,14 @@ _closed = "the environments are closed: the worker is leaving"
 
 @dataclass(slots=True)
 class PoolCounts:
-    """What became of the episodes so far. `timed_out` are failed, too; `kills` counts processes, not episodes."""
+    """What became of the episodes so far.
+
+    `cancelled` and `timed_out` are failed, too: cancelled in a call of the environment. `kills` counts processes.
+    """
 
     opened: int = 0
     failed: int = 0
+    cancelled: int = 0
     timed_out: int = 0
     kills: int = 0
 
@@ -100,8 +104,10 @@ class ProcessGroup:
 
     def least_busy(self) -> EnvironmentProcess:
         """A process for one more episode: an idle one, a new one, or the one with the fewest."""
-        least = min(self.processes, key=lambda process: len(process.episodes), default=None)
-        if least is None or (least.episodes and len(self.processes) < self._limits.num_processes):
+        self._end_doubtful()
+        trusted = [process for process in self.processes if not process.is_doubtful]
+        least = min(trusted, key=lambda process: len(process.episodes), default=None)
+        if least is None or (least.episodes and len(trusted) < self._limits.num_processes):
             least = EnvironmentProcess(self._limits, self._python, self._on_end)
             self.processes.append(least)
         return least
@@ -114,6 +120,12 @@ class ProcessGroup:
             process.end(EnvironmentFailed("the worker is leaving"))
         if self._ending:
             await asyncio.wait(self._ending)
+
+    def _end_doubtful(self) -> None:
+        """Keep at most as many that may hang as there are others: the oldest are killed, whoever is still there."""
+        doubtful = [process for process in self.processes if process.is_doubtful]
+        for process in doubtful[: max(0, len(doubtful) - self._limits.num_processes)]:
+            process.end(EnvironmentFailed("its process was killed, since calls hang in too many processes"))
 
     def _on_end(self, process: EnvironmentProcess) -> None:
         self.processes.remove(process)
@@ -281,9 +293,8 @@ class EpisodeHandle:
             self._leave()
 
     def lose_process(self, error: EnvironmentFailed) -> None:
-        """The process has ended, and the episode with it."""
-        self._process.episodes.pop(self.name, None)
-        self._group.room.give()
+        """The process has ended, or goes on without the episode."""
+        self._left()
         if not self._is_closed:
             self._failed(error)
 
@@ -326,6 +337,7 @@ class EpisodeHandle:
             raise EnvironmentFailed(self._named(error)) from error
         except asyncio.CancelledError:
             # What it will answer, and so where the episode stands, nobody will know.
+            self._pool.counts.cancelled += 1
             self._fail(EnvironmentFailed("a call of the episode was cancelled"))
             raise
         finally:
@@ -372,7 +384,7 @@ class EpisodeHandle:
         call.answer.add_done_callback(lambda _: self._left())
 
     def _left(self) -> None:
-        if self._process.episodes.pop(self.name, None) is not None:
+        if self._process.leave(self.name):
             self._group.room.give()
 
 

@@ -71,13 +71,16 @@ class ProcessEpisode(Protocol):
     """An episode, as its process knows it."""
 
     def lose_process(self, error: EnvironmentFailed) -> None:
-        """The process has ended, and the episode with it."""
+        """The process has ended, or goes on without the episode."""
         ...
 
 
 @dataclass(eq=False)
 class EnvironmentCall:
-    """One call in flight. An answer bears the name of its call, which is drawn at random."""
+    """One call in flight. An answer bears the name of its call, which is drawn at random.
+
+    Nobody waits for a late one any more; its answer may come all the same.
+    """
 
     episode: str
     operation: str
@@ -85,6 +88,7 @@ class EnvironmentCall:
     answer: asyncio.Future[dict[str, Any]]
     name: str = field(default_factory=lambda: secrets.token_hex(8))
     timer: asyncio.TimerHandle | None = None
+    is_late: bool = False
 
     def fail(self, error: EnvironmentFailed) -> None:
         """Raise the error where the answer is awaited, unless nobody awaits it any more."""
@@ -97,14 +101,17 @@ class EnvironmentCall:
 class EnvironmentProcess(asyncio.Protocol):
     """One process, from its start to its end, and this end of its socket.
 
-    | state    | reached by                                            | its calls                               |
-    | ---      | ---                                                   | ---                                     |
-    | starting | `started`, asked for by the first episode             | it has none                             |
-    | serving  | its first line                                        | timed; in order within an episode       |
-    | ended    | `end`, a late call, a line that is no answer, its own | all fail, and so do all of its episodes |
+    | state    | reached by                                              | its calls                               |
+    | ---      | ---                                                     | ---                                     |
+    | starting | `started`, asked for by the first episode               | it has none                             |
+    | serving  | its first line; the answers of all late calls           | timed; in order within an episode       |
+    | doubtful | a late call, while it holds other episodes              | the same; it gets no further episodes   |
+    | ended    | `end`, a late call or a doubtful one without others, a  | all fail, and so do all of its episodes |
+    |          | line that is no answer, its own                         |                                         |
 
     Example: episodes A, B and C are in it, A and B at a step, C waits for its agent. A's step takes longer than 30 s:
-    the process is killed, A's call raises EnvironmentTimedOut, B's raises EnvironmentFailed, and so does C's next one.
+    A's call raises EnvironmentTimedOut, A is told to close, and its place is free. B and C go on. Where A's method can
+    be cancelled, A is closed, and the process serves on. Where it hangs, the process is killed once B and C have left.
     """
 
     def __init__(
@@ -159,12 +166,25 @@ class EnvironmentProcess(asyncio.Protocol):
             call.fail(self._end or EnvironmentFailed("the environment's process is not there"))
             return call
         line = json.dumps({"call": call.name, "episode": episode, "operation": operation, **fields})
-        has_turn = all(other.episode != episode for other in self._calls.values())
+        has_turn = self._next_of(episode) is None
         self._calls[call.name] = call
         if has_turn:
             self._time(call)
         self._transport.write(line.encode() + b"\n")
         return call
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether a call is late and has not been answered: something in it may hang."""
+        return any(call.is_late for call in self._calls.values())
+
+    def leave(self, episode: str) -> bool:
+        """Let go of an episode; false where it has left already. A doubtful process without episodes is killed."""
+        if self.episodes.pop(episode, None) is None:
+            return False
+        if not self.episodes and self.is_doubtful:
+            self.end(EnvironmentFailed("its process was killed, since one of its calls hung"))
+        return True
 
     def end(self, error: EnvironmentFailed, *, late: EnvironmentCall | None = None) -> None:
         """Kill the process with its group; its calls and episodes fail. Idempotent."""
@@ -316,9 +336,14 @@ class EnvironmentProcess(asyncio.Protocol):
 
     def _time_next(self, episode: str) -> None:
         """Time the call of the episode whose turn it is now, if one waits."""
-        call = next((call for call in self._calls.values() if call.episode == episode), None)
+        call = self._next_of(episode)
         if call is not None and call.timer is None:
             self._time(call)
+
+    def _next_of(self, episode: str) -> EnvironmentCall | None:
+        """The first call of the episode that is waited for."""
+        calls = (call for call in self._calls.values() if call.episode == episode and not call.is_late)
+        return next(calls, None)
 
     def _time(self, call: EnvironmentCall) -> None:
         loop = asyncio.get_running_loop()
@@ -330,9 +355,27 @@ class EnvironmentProcess(asyncio.Protocol):
         if asyncio.get_running_loop().time() - due > _suspended_seconds:
             self._time(call)
             return
-        reason = f"a call of {call.operation} took longer than {call.timeout_seconds:g} s, and its process was killed"
-        _log.warning("environment process killed", reason=reason, pid=self.pid, episodes=len(self.episodes))
-        self.end(EnvironmentFailed(reason), late=call)
+        reason = f"a call of {call.operation} took longer than {call.timeout_seconds:g} s"
+        episodes = len(self.episodes)
+        _log.warning("environment call late", reason=reason, pid=self.pid, episodes=episodes)
+        if self.episodes.keys() <= {call.episode}:
+            self.end(EnvironmentFailed(f"{reason}, and its process was killed"), late=call)
+        else:
+            self._go_on_without(call, EnvironmentTimedOut(reason))
+
+    def _go_on_without(self, late: EnvironmentCall, error: EnvironmentTimedOut) -> None:
+        """Fail the episode of a late call alone: it is told to close, and what is left of it is not waited for."""
+        late.fail(error)
+        late.is_late = True
+        others = [call for call in self._calls.values() if call.episode == late.episode]
+        if all(call.operation != "close" for call in others):
+            others.append(self.send(late.episode, "close", late.timeout_seconds))
+        for call in others:
+            call.fail(error)
+            call.is_late = True
+        episode = self.episodes.get(late.episode)
+        if episode is not None:
+            episode.lose_process(error)
 
 
 def _interpreter_command(python: str | None) -> list[str]:

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from producers.rollout.speech import Speech
     from producers.rollout.turn_log import DurableTurns
     from producers.sessions.budgets import Call
+    from rollog.kernel.metrics import Metrics
     from schemas import Sample
 
 _budget_ended = (BudgetSpent, CallsInFlight, Overlong)
@@ -88,6 +89,7 @@ class EpisodeMaker:
         calls: EngineCalls,
         renderer: PromptRenderer,
         episodes: Episodes,
+        metrics: Metrics,
         turns: DurableTurns | None = None,
     ) -> None:
         self._worker_id = worker_id
@@ -97,6 +99,7 @@ class EpisodeMaker:
         self._pool = episodes.pool
         self._settings = episodes.settings
         self._speech = episodes.speech
+        self._metrics = metrics
         self._episodes: dict[tuple[str, int], SeatedEpisode] = {}
         self._by_request: dict[str, SeatedEpisode] = {}
 
@@ -197,7 +200,9 @@ class EpisodeMaker:
             if said is None:
                 episode.is_truncated = True
                 return
+            asked_at = time.monotonic()
             result = await self._wait_for(episode, handle.step(said))
+            self._metrics.rollout_environment_seconds.observe(time.monotonic() - asked_at)
             episode.take(result)
             observation = result.observation
 

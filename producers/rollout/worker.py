@@ -23,6 +23,7 @@ from producers.rollout import actions
 from producers.rollout.committed import CommittedVersions
 from producers.rollout.downloads import Downloads
 from producers.rollout.engine_calls import EngineCalls
+from producers.rollout.episode_metrics import EpisodeMetrics
 from producers.rollout.episodes import EpisodeMaker
 from producers.rollout.heartbeats import Heartbeats
 from producers.rollout.intake import RecordIntake
@@ -169,6 +170,10 @@ class RolloutWorker:
             self._session, parts.engine, parts.metrics, capacity=config.capacity, reload=config.reload
         )
         self._calls = EngineCalls(self._session, parts.engine, on_resumed=self._report.resumed)
+        episodes = parts.episodes
+        self._episode_metrics = (
+            None if episodes is None else EpisodeMetrics(episodes.pool.counts, parts.metrics)
+        )
         self._scorer = ResponseScorer(
             self._session,
             training_rewards=parts.training_rewards,
@@ -315,6 +320,8 @@ class RolloutWorker:
                 self._session.was_suspended(now - last_tick_at)
             last_tick_at = now
             self._report.observe()
+            if self._episode_metrics is not None:
+                self._episode_metrics.observe()
             self._leave_if_stopped()
             if self._pace.is_due(now, self._session.num_scoring):
                 self._act(self._session.end_overdue())
@@ -423,7 +430,7 @@ def _maker(
 ) -> RolloutMaker:
     if parts.episodes is None:
         return ResponseMaker(worker_id, calls, parts.renderer)
-    return EpisodeMaker(worker_id, calls, parts.renderer, parts.episodes, turns)
+    return EpisodeMaker(worker_id, calls, parts.renderer, parts.episodes, parts.metrics, turns)
 
 
 def _session(settings: RolloutSettings, worker_id: str, *, has_episodes: bool) -> WorkerSession:

@@ -20,7 +20,7 @@
     │   └── EngineNotStarted   the engine could not start: it is tried once more
     ├── RewardError            one reward could not be computed: its sample fails
     ├── EnvironmentFailed      an environment raised, broke its port, or lost its process: its episode fails
-    │   └── EnvironmentTimedOut    one of its calls took too long; its process was killed
+    │   └── EnvironmentTimedOut    one of its calls took too long
     ├── SandboxError           a sandbox ended, or did not do what only it could do
     ├── RunExists              a run name is taken
     ├── RunNotFound            no manifest of that name
@@ -131,7 +131,7 @@ class EnvironmentFailed(RollogError):
 
 
 class EnvironmentTimedOut(EnvironmentFailed):
-    """A call of an environment took longer than its time-out, and its process was killed."""
+    """A call of an environment took longer than its time-out."""
 
 
 class SandboxError(RollogError):

@@ -124,8 +124,23 @@ class Metrics:
         self.rollout_reward_seconds = self._histogram(
             "rollog_rollout_reward_seconds", "Time to compute one reward", _seconds_buckets
         )
+        self._add_episodes()
         self._add_reload()
         self._add_idle()
+
+    def _add_episodes(self) -> None:
+        self.rollout_episodes = self._counter(
+            "rollog_rollout_episodes_total",
+            "Episodes of environments: opened, failed, and of the failed those timed_out (a call took too long) and "
+            "cancelled (in a call of the environment)",
+            ("outcome",),
+        )
+        self.rollout_environment_kills = self._counter(
+            "rollog_rollout_environment_kills_total", "Processes of environments that were killed"
+        )
+        self.rollout_environment_seconds = self._histogram(
+            "rollog_rollout_environment_seconds", "Time of an environment for one answer", _seconds_buckets
+        )
 
     def _add_idle(self) -> None:
         self.rollout_idle_seconds = self._counter(

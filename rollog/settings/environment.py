@@ -42,9 +42,10 @@ class EnvironmentConfig(Section):
     num_processes: Annotated[int, Field(ge=1), PER_MACHINE] = 2
     """Processes of a worker that hold environments."""
     episodes_per_process: Annotated[int, Field(ge=1), PER_MACHINE] = 64
-    """Episodes that one process holds at once; all of them fail when it has to be killed."""
+    """Episodes that one process holds at once; all of them fail when it crashes."""
     reset_timeout_seconds: Annotated[float, Field(gt=0), PER_MACHINE] = 60.0
-    """An environment that takes longer to begin is killed and its episode fails."""
+    """The episode of an environment that takes longer to begin fails. The environment is closed where that is possible,
+    else its process is killed when the other episodes there have left."""
     step_timeout_seconds: Annotated[float, Field(gt=0), PER_MACHINE] = 30.0
     """The same for each answer."""
     variables: Annotated[tuple[str, ...], PER_MACHINE] = ()

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from benchmarks.agentic.run_measurement import measure_run as measure_episodes
+from benchmarks.agentic.variants import EpisodeVariant
 from benchmarks.harness.variant import Job, Variant
 from benchmarks.scaling.measure import answering_variant, measure_dispatcher, measure_workers, worker_variant
 from benchmarks.scheduling.asynchrony import training_comparisons
@@ -129,3 +131,12 @@ def test_the_dispatcher_is_measured_with_workers_that_answer_at_once(
     load = measure_dispatcher(job, embedded_kafka.address, tmp_path / "run", seconds=1.0)
     assert load.num_tasks > 0
     assert load.dispatcher_cpu_seconds > 0
+
+
+def test_a_run_of_episodes_is_measured_beside_its_ideal(broker: Broker, tmp_path: Path) -> None:
+    variant = EpisodeVariant(
+        name="episodes", num_groups=2, group_size=2, slots_per_worker=4, num_turns=3, sigma=5.0
+    )
+    found = measure_episodes(Job(variant=variant, seed=0, number=0, speed=50.0), broker, tmp_path)
+    assert (found.num_tasks, found.num_turns, found.failed) == (4, 12, 0)
+    assert found.seconds > 0.99 * found.ideal_seconds

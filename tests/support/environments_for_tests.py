@@ -54,7 +54,10 @@ def nothing(_: str) -> str:
     return ""
 
 
-def hang(_: str) -> str:
+def hang(path: str) -> str:
+    """Tell a file that it begins, if one is named, and never end."""
+    if path:
+        Path(path).touch()
     while True:
         pass
 
@@ -131,6 +134,39 @@ class AsyncEcho:
         await asyncio.sleep(0.05)
         self._has_run.set()
         Path(self._touches).touch()  # noqa: ASYNC240  # a test's file
+
+
+class Waiting:
+    """Waits for ever in the method that is named, tells a file when it begins to, and another when it is cancelled."""
+
+    declaration = Declaration("none", max_turns=1000)
+
+    def __init__(self, *, directory: str, waits_in: str = "step") -> None:
+        self._directory = Path(directory)
+        self._waits_in = waits_in
+
+    async def reset(self, seed: int) -> Observation:
+        await self._wait_in("reset")
+        return Observation.of(f"seed {seed}")
+
+    async def step(self, action: str) -> StepResult:
+        await self._wait_in("step")
+        return StepResult.of(f"you said {action}")
+
+    async def close(self) -> None:
+        # As what goes to a server does, closing takes a turn of the loop.
+        await asyncio.sleep(0)
+        (self._directory / "closed").touch()
+
+    async def _wait_in(self, method: str) -> None:
+        if method != self._waits_in:
+            return
+        (self._directory / "waits").touch()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            (self._directory / "cancelled").touch()
+            raise
 
 
 class Counter:

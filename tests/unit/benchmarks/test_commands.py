@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 import benchmarks
+from benchmarks.agentic.variants import parts as agentic_parts
 from benchmarks.catalogue import experiments, listing
 from benchmarks.harness.demo_run import as_published
 from benchmarks.harness.options import BenchOptions, bench_options, numbers, report
@@ -47,8 +48,9 @@ def test_the_list_names_every_experiment_and_how_to_run_one() -> None:
     assert any("-m benchmarks.training" in line for line in lines)
 
 
-def test_the_list_says_how_long_every_part_of_scheduling_takes() -> None:
+def test_the_list_says_how_long_every_part_takes() -> None:
     assert experiments["scheduling"].minutes_by_part.keys() == parts.keys()
+    assert experiments["agentic"].minutes_by_part.keys() == agentic_parts.keys()
     assert all(f"--only {name} (about " in listing() for name in parts)
 
 

@@ -344,3 +344,26 @@ def test_a_held_episode_can_be_cancelled(stage: Stage) -> None:
         )
         sample = stage.sample()
     assert (sample.status, sample.cancel_reason) == (Status.CANCELLED, "surplus")
+
+
+def test_a_task_that_is_cancelled_is_cancelled_in_its_environment(stage: Stage, tmp_path: Path) -> None:
+    waiting = replace(
+        episodes().settings,
+        environment=EnvironmentSpec(
+            environment="support.environments_for_tests:Waiting", parameters={"directory": str(tmp_path)}
+        ),
+    )
+    task = an_episode(stage)
+    with running(stage, rewards=EpisodeRewards(), episodes=replace(episodes(), settings=waiting)):
+        stage.give_grant()
+        stage.order(task)
+        wait_until((tmp_path / "waits").exists, message="the environment is at a step")
+        stage.order(
+            Cancel(
+                task_id=task.task_id, epoch=task.epoch, grant_id=task.grant_id, reason=CancelReason.SURPLUS
+            )
+        )
+        sample = stage.sample()
+        # The time-out of a step is 30 s, and this wait is shorter.
+        wait_until((tmp_path / "cancelled").exists, message="the step is cancelled in the environment")
+    assert (sample.status, sample.cancel_reason) == (Status.CANCELLED, "surplus")
