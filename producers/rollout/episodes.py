@@ -89,6 +89,7 @@ class EpisodeMaker:
         calls: EngineCalls,
         renderer: PromptRenderer,
         episodes: Episodes,
+        *,
         metrics: Metrics,
         turns: DurableTurns | None = None,
     ) -> None:

@@ -430,7 +430,7 @@ def _maker(
 ) -> RolloutMaker:
     if parts.episodes is None:
         return ResponseMaker(worker_id, calls, parts.renderer)
-    return EpisodeMaker(worker_id, calls, parts.renderer, parts.episodes, parts.metrics, turns)
+    return EpisodeMaker(worker_id, calls, parts.renderer, parts.episodes, metrics=parts.metrics, turns=turns)
 
 
 def _session(settings: RolloutSettings, worker_id: str, *, has_episodes: bool) -> WorkerSession:
