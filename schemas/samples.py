@@ -173,12 +173,15 @@ class Sample(ArrayEquality):
 
     @property
     def num_sampled_tokens(self) -> int:
-        """How long the rollout is: tokens that its turns sampled, or all its response tokens where it names no turns."""
+        """How long the rollout is: what the policy said in all sequences, without what an environment answered.
+
+        Tokens of its turns, trained or not; where it names none, tokens with loss mask 1.
+        """
         if self.turns:
             return sum(turn.end - turn.start for turn in self.turns)
         if self.payload is not None:
-            return sum(self.payload.num_tokens)
-        return self.num_tokens + sum(len(fork.token_ids) for fork in self.forks)
+            return self.payload.num_trained_tokens
+        return sum(int(np.count_nonzero(each.loss_mask)) for each in (self, *self.forks))
 
     @property
     def is_truncated(self) -> bool:

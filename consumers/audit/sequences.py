@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 def num_counted_tokens(sample: Sample) -> int:
-    """Tokens that a sample counts for: those of its turns, or its responses where it names none."""
+    """Tokens that a sample counts for: those of its turns, or those with loss mask 1 where it names none."""
     if sample.turns:
         return sum(turn.end - turn.start for turn in sample.turns)
-    return sum(len(sequence.token_ids) for sequence in _sequences(sample))
+    return sum(int(np.count_nonzero(sequence.loss_mask)) for sequence in _sequences(sample))
 
 
 def check_sequences(check: Check, sample: Sample, place: Place) -> None:

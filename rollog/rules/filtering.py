@@ -28,7 +28,7 @@ class Member(Protocol):
 
     @property
     def num_tokens(self) -> int:
-        """Its length: the tokens that the policy sampled in all its turns, where the record names them."""
+        """Its length: the tokens that the policy sampled in all its turns."""
         ...
 
     @property

@@ -175,7 +175,9 @@ def _defect_of_ending(sample: Sample, temperature: float) -> str | None:
 def _defect_of_tokens(sample: Sample, limits: SampleLimits) -> str | None:
     if sample.status is not Status.FINISHED:
         return None
-    return _defect_of_lengths(sample, limits.max_context_tokens) or _defect_of_ids(sample, limits.num_vocabulary)
+    return _defect_of_lengths(sample, limits.max_context_tokens) or _defect_of_ids(
+        sample, limits.num_vocabulary
+    )
 
 
 def _defect_of_lengths(sample: Sample, max_context_tokens: int | None) -> str | None:

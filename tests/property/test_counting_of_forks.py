@@ -76,7 +76,9 @@ def test_forks_of_equal_context_change_neither_loss_nor_gradient(
         )
         assert found.result.losses == pytest.approx(plain.result.losses, abs=1e-13)
         assert distance(found.parameters, plain.parameters) < 1e-12
-        assert distance(found.parameters, nn.utils.parameters_to_vector(RecurrentPolicy().parameters())) > 1e-3
+        assert (
+            distance(found.parameters, nn.utils.parameters_to_vector(RecurrentPolicy().parameters())) > 1e-3
+        )
 
 
 @pytest.mark.parametrize(
@@ -195,9 +197,7 @@ def test_positions_number_sequences_by_sample_and_ranks_share_the_sequences_of_a
         for place, sample in enumerate(samples)
         for _ in sample.rows()
     ]
-    plan = plan_groups(
-        groups, TrainerConfig(num_minibatches=3, micro_batch_tokens=40), world_size=2, seed=1
-    )
+    plan = plan_groups(groups, TrainerConfig(num_minibatches=3, micro_batch_tokens=40), world_size=2, seed=1)
     named = sorted(position for part in plan for position in part.positions)
     assert named == list(range(len(rows_of)))
     for minibatch in range(3):

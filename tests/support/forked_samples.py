@@ -195,9 +195,7 @@ def an_episode(group: int, replica: int, *, turn_rewards: bool = False, seed: in
     )
 
 
-def a_turn(
-    number: int, sequence: int, start: int, end: int, *, untrained: str | None = None
-) -> TurnSpan:
+def a_turn(number: int, sequence: int, start: int, end: int, *, untrained: str | None = None) -> TurnSpan:
     return TurnSpan(
         number=number,
         sequence=sequence,
@@ -221,7 +219,9 @@ def forked(sample: Sample, draw: np.random.Generator) -> Sample:
     for sequence in range(max(of_turns) + 1):
         own = [turn for turn, at in zip(sample.turns, of_turns, strict=True) if at == sequence]
         start, end = own[0].start, own[-1].end
-        turns += [replace(turn, sequence=sequence, start=turn.start - start, end=turn.end - start) for turn in own]
+        turns += [
+            replace(turn, sequence=sequence, start=turn.start - start, end=turn.end - start) for turn in own
+        ]
         mask = np.zeros(end - start, dtype="u1")
         for turn in own:
             mask[turn.start - start : turn.end - start] = 1

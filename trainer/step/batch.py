@@ -106,19 +106,12 @@ def shaped_rewards(sample: Sample, algorithm: AlgorithmConfig) -> tuple[float, .
     if algorithm.overlong_share == 0:
         return rewards
     lost = overlong_penalty(
-        _num_said_tokens(sample),
+        sample.num_sampled_tokens,
         max_tokens=algorithm.response_budget,
         share=algorithm.overlong_share,
         penalty=algorithm.overlong_penalty,
     )
     return (*rewards[:-1], rewards[-1] - lost)
-
-
-def _num_said_tokens(sample: Sample) -> int:
-    """Tokens of the policy, in all sequences: what its turns sampled, or what its loss mask has where it names none."""
-    if sample.turns:
-        return sample.num_sampled_tokens
-    return sum(int(np.count_nonzero(row.loss_mask)) for row in sample.rows())
 
 
 def _turn_rewards(sample: Sample) -> tuple[float, ...]:

@@ -82,5 +82,7 @@ def test_lists_of_lists_have_a_type_of_their_own_also_where_all_are_empty() -> N
     pyarrow = pytest.importorskip("pyarrow")
     columns = column_types(lists32="fork_token_ids", texts="fork_reasons")
     rows = Table(columns, lambda: iter([{"fork_token_ids": [], "fork_reasons": []}]))
-    assert rows.to_arrow().schema.field("fork_token_ids").type == pyarrow.list_(pyarrow.list_(pyarrow.int32()))
+    assert rows.to_arrow().schema.field("fork_token_ids").type == pyarrow.list_(
+        pyarrow.list_(pyarrow.int32())
+    )
     assert rows.to_arrow().schema.field("fork_reasons").type == pyarrow.list_(pyarrow.string())

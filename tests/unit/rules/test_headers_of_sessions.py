@@ -16,7 +16,9 @@ from rollog.rules.headers import SampleLimits, header_of
 from rollog.rules.verdicts import current_verdict
 from schemas import Disposition, Fork, Sample, Segment, int32_array
 
-limits = SampleLimits(num_partitions=4, num_replicas=8, temperature=1.0, num_vocabulary=11, max_context_tokens=64)
+limits = SampleLimits(
+    num_partitions=4, num_replicas=8, temperature=1.0, num_vocabulary=11, max_context_tokens=64
+)
 
 
 def a_sample(**versions: int) -> Sample:
@@ -30,9 +32,7 @@ def a_sample(**versions: int) -> Sample:
     return replace(
         sample,
         segments=(made_by(own, len(sample.token_ids)),),
-        forks=tuple(
-            replace(each, segments=(made_by(fork, len(each.token_ids)),)) for each in sample.forks
-        ),
+        forks=tuple(replace(each, segments=(made_by(fork, len(each.token_ids)),)) for each in sample.forks),
     )
 
 
@@ -71,7 +71,7 @@ def test_a_rollout_is_as_long_as_what_its_turns_sampled() -> None:
     episode = an_episode(1, 0)
     assert header(episode).num_tokens == int(np.count_nonzero(episode.loss_mask)) < episode.num_tokens
     assert header(forked(episode, np.random.default_rng(0))).num_tokens == header(episode).num_tokens
-    assert header(replace(episode, turns=())).num_tokens == episode.num_tokens
+    assert header(replace(episode, turns=())).num_tokens == header(episode).num_tokens
 
 
 def test_a_turn_that_is_not_trained_counts_in_the_length() -> None:
