@@ -184,9 +184,10 @@ def _defect_of_lengths(sample: Sample, max_context_tokens: int | None) -> str | 
     """Each sequence is read by the model in one piece, so each must fit; together they may be longer."""
     if max_context_tokens is None:
         return None
-    lengths = [len(sample.prompt_token_ids) + sample.num_tokens]
-    for fork in sample.forks:
-        lengths.append(fork.shared + len(fork.context) + len(fork.token_ids))
+    lengths = [
+        len(sample.prompt_token_ids) + sample.num_tokens,
+        *(fork.shared + len(fork.context) + len(fork.token_ids) for fork in sample.forks),
+    ]
     for sequence, num_tokens in enumerate(lengths):
         if num_tokens > max_context_tokens:
             place = f" of sequence {sequence}" if sequence else ""

@@ -19,7 +19,6 @@ from support.small_training import (
 )
 
 from consumers.audit.auditor import audit_run
-from consumers.audit.findings import Check
 from consumers.lineage import Lineage
 from consumers.trained_samples import sample_columns, trained_samples
 from consumers.verification.pieces import pieces_of
@@ -34,6 +33,7 @@ from trainer.startup import start_trainer
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from consumers.audit.findings import Check
     from rollog.kernel.broker.topics import RunTopics
     from trainer.loop import Trainer
     from trainer.settings import TrainerSettings

@@ -1,5 +1,7 @@
-"""A rollout counts once (I13): how its turns are shared out among sequences changes nothing, and a reader who takes each
-sequence for a sample of its own is told apart."""
+"""A rollout counts once (I13): how its turns are shared out among sequences changes nothing.
+
+A reader who takes each sequence for a sample of its own is told apart.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
 """From samples to tensors.
 
-Shapes: B sequences of a micro-batch (its samples, where these have one each), S rows of a forward pass, T positions of a
-row, R response positions, N trained tokens. Padded, every sequence has a row and is padded on the right, so positions count from 0 without gaps and a causal
-model needs no attention mask: nothing real ever looks at padding. Packed, sequences share rows; positions restart at
-0 with each one, which is how a model knows to keep them apart, and with the padding at the end of a row.
+Shapes: B sequences of a micro-batch, its samples where each has one; S rows of a forward pass, T positions of a row, R
+response positions, N trained tokens. Padded, every sequence has a row and is padded on the right, so positions count
+from 0 without gaps and a causal model needs no attention mask: nothing real ever looks at padding. Packed, sequences
+share rows; positions restart at 0 with each one, which is how a model knows to keep them apart, and with the padding at
+the end of a row.
 """
 # ruff: noqa: N815 - fields that are tensors carry shape suffixes
 

@@ -1,4 +1,4 @@
-"""What the rules see of a sample of several sequences: one rollout, as old as its oldest token, as long as its turns."""
+"""What rules see of a sample of several sequences: one rollout, as old as its oldest token, as long as its turns."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ limits = SampleLimits(
 
 
 def a_sample(**versions: int) -> Sample:
-    """A session of one fork at least; `own` and `fork` are the versions that made its sequences, all of known weights."""
+    """A session of one fork at least; `own` and `fork` are the versions that made its sequences."""
     sample = next(
         found
         for replica in range(8)

@@ -1,4 +1,4 @@
-"""Samples of several sequences in a batch, by hand: rows, turns, rewards, denominators, and what ranks tell each other."""
+"""Samples of several sequences in a batch, by hand: rows, turns, rewards, denominators, and what ranks are told."""
 
 from __future__ import annotations
 
