@@ -25,12 +25,17 @@ def num_counted_tokens(sample: Sample) -> int:
     """Tokens that a sample counts for: those of its turns, or those with loss mask 1 where it names none."""
     if sample.turns:
         return sum(turn.end - turn.start for turn in sample.turns)
+    if sample.payload is not None:
+        return sample.payload.num_trained_tokens
     return sum(int(np.count_nonzero(sequence.loss_mask)) for sequence in _sequences(sample))
 
 
 def check_sequences(check: Check, sample: Sample, place: Place) -> None:
-    """Every sequence of one trained sample."""
+    """Every sequence of one trained sample; those whose arrays are in a payload count as not checked."""
     if not sample.turns:
+        return
+    if sample.payload is not None:
+        check.num_unchecked += len(_sequences(sample))
         return
     check.num_checked += len(_sequences(sample))
     for message in sequence_faults(sample):

@@ -12,7 +12,18 @@ from support.forked_samples import a_session, a_turn
 from consumers.audit.findings import Check, Place
 from consumers.audit.samples import lag_of
 from consumers.audit.sequences import check_sequences, num_counted_tokens, sequence_faults
-from schemas import FinishReason, Fork, Kind, Sample, Segment, Status, float32_array, int32_array, uint8_array
+from schemas import (
+    FinishReason,
+    Fork,
+    Kind,
+    Payload,
+    Sample,
+    Segment,
+    Status,
+    float32_array,
+    int32_array,
+    uint8_array,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -120,3 +131,19 @@ def test_the_lag_is_that_of_the_oldest_token_and_the_length_that_of_the_turns() 
     assert lag_of(a_sample(), 3) == 2
     assert num_counted_tokens(a_sample()) == 4
     assert num_counted_tokens(replace(a_sample(), turns=(), forks=())) == 2
+
+
+def test_what_is_in_a_payload_counts_as_not_checked() -> None:
+    payload = Payload(
+        sha256="ab" * 32, num_bytes=9, num_prompt_tokens=2, num_tokens=(3, 2), num_trained_tokens=4
+    )
+    empty = {
+        "token_ids": int32_array(),
+        "behaviour_logprobs": float32_array(),
+        "loss_mask": uint8_array(),
+    }
+    sample = replace(a_sample(), payload=payload, forks=(replace(a_fork(), **empty),), **empty)
+    check = Check(name="I11, I12", what="", unit="")
+    check_sequences(check, sample, place)
+    assert (check.num_checked, check.num_unchecked, check.findings) == (0, 2, [])
+    assert num_counted_tokens(sample) == sample.num_sampled_tokens == 4
