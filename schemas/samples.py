@@ -181,7 +181,8 @@ class Sample(ArrayEquality):
             return sum(turn.end - turn.start for turn in self.turns)
         if self.payload is not None:
             return self.payload.num_trained_tokens
-        return sum(int(np.count_nonzero(each.loss_mask)) for each in (self, *self.forks))
+        masks = (self.loss_mask, *(fork.loss_mask for fork in self.forks))
+        return sum(int(np.count_nonzero(mask)) for mask in masks)
 
     @property
     def is_truncated(self) -> bool:
