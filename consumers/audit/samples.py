@@ -132,7 +132,7 @@ def lag_of(sample: Sample, version: int) -> int:
 
 def segments_of(sample: Sample) -> list[Segment]:
     """Those of all its sequences."""
-    return [segment for sequence in (sample, *sample.forks) for segment in sequence.segments]
+    return [*sample.segments, *(segment for fork in sample.forks for segment in fork.segments)]
 
 
 def _of_outcome(
