@@ -66,13 +66,13 @@ def kl_shaped_rewards(
     The response counts as one action (RLOO, arXiv 2402.14740): all its tokens, of all its sequences, share its
     divergence. Of several turns with rewards of their own the last one bears it.
     """
-    by_sample = [[batch.samples[place] for place in places] for places in positions_by_sample(batch)]
-    divergences_of_samples = [
-        sum(divergence_of[place] for place in places) for places in positions_by_sample(batch)
-    ]
+    places_of = positions_by_sample(batch)
+    by_sample = [[batch.samples[place] for place in places] for places in places_of]
     rewards = [
-        _with_last_reward_lowered(rows[0], algorithm.kl_coefficient * divergence)
-        for rows, divergence in zip(by_sample, divergences_of_samples, strict=True)
+        _with_last_reward_lowered(
+            rows[0], algorithm.kl_coefficient * sum(divergence_of[place] for place in places)
+        )
+        for rows, places in zip(by_sample, places_of, strict=True)
     ]
     by_group = groupby(zip(by_sample, rewards, strict=True), key=lambda pair: pair[0][0].group)
     groups = [[turns for _, turns in members] for _, members in by_group]
