@@ -148,7 +148,7 @@ def test_a_step_on_sessions_is_that_of_the_slow_reference(
 
 def as_samples_of_their_own(group: Sequence[Sample]) -> list[Sample]:
     """What a reader makes of a group who knows no forks: every sequence a sample with the reward of the whole."""
-    found = []
+    found: list[Sample] = []
     for sample in group:
         for row in sample.rows():
             alone = replace(

@@ -161,7 +161,8 @@ def trained(
 def an_episode(group: int, replica: int, *, turn_rewards: bool = False, seed: int = 0) -> Sample:
     """A sample of one sequence: two to five turns of one to three tokens, with up to two ids of context between."""
     draw = np.random.default_rng([group, replica, seed])
-    spans, end = [], 0
+    spans: list[tuple[int, int]] = []
+    end = 0
     for _ in range(int(draw.integers(2, 6))):
         start = end + (int(draw.integers(0, 3)) if spans else 0)
         end = start + int(draw.integers(1, 4))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.forked_samples import a_session, a_turn
@@ -137,7 +137,7 @@ def test_what_is_in_a_payload_counts_as_not_checked() -> None:
     payload = Payload(
         sha256="ab" * 32, num_bytes=9, num_prompt_tokens=2, num_tokens=(3, 2), num_trained_tokens=4
     )
-    empty = {
+    empty: dict[str, Any] = {
         "token_ids": int32_array(),
         "behaviour_logprobs": float32_array(),
         "loss_mask": uint8_array(),

@@ -14,7 +14,7 @@ from rollog.rules import reasons
 from rollog.rules.filtering import filter_reason
 from rollog.rules.headers import SampleLimits, header_of
 from rollog.rules.verdicts import current_verdict
-from schemas import Disposition, Fork, Sample, Segment, int32_array
+from schemas import Disposition, Sample, Segment, int32_array
 
 limits = SampleLimits(
     num_partitions=4, num_replicas=8, temperature=1.0, num_vocabulary=11, max_context_tokens=64
@@ -112,7 +112,8 @@ def test_ids_outside_the_vocabulary_are_found_in_forks(name: str) -> None:
     (first, *others) = sample.forks
     ids = np.array(getattr(first, name))
     ids[-1] = 11
-    wrong: Fork = replace(first, **{name: int32_array(ids)})
+    changes: dict[str, Any] = {name: int32_array(ids)}
+    wrong = replace(first, **changes)
     defect = header(replace(sample, forks=(wrong, *others))).defect
     assert defect is not None
     assert defect.startswith(f"forks[0].{name}[{len(ids) - 1}] is 11, outside the model's vocabulary of 11")
