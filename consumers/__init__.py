@@ -8,6 +8,6 @@ archive.py          a run in one file             trained_samples.py  trained sa
 evaluation.py       scores of held-out prompts    ledger.py           the ledger, its chain verified
 recorded_steps.py   training steps and verdicts as rows     tables.py   rows as Arrow, pandas, datasets
 references.py       samples by the references of the ledger
-audit/              I1 to I6 checked on the log, without the rules that wrote it
+audit/              I1 to I6, I11, I12 checked on the log, without the rules that wrote it
 verification/       recorded log-probabilities compared with those that a model computes again
 """

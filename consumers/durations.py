@@ -185,9 +185,9 @@ def _by_group(rollouts: Iterable[_Rollouts]) -> Iterator[tuple[float, ...]]:
 
 
 def _num_epochs(step: Step) -> int:
-    """The plan names each position once per pass; a step without a plan made one."""
-    num_trained = sum(len(microbatch.positions) for microbatch in step.plan)
-    return max(1, round(num_trained / step.num_samples)) if step.num_samples else 1
+    """The plan names each position, one per sequence of a sample, once per pass; a step without a plan made one."""
+    named = [position for microbatch in step.plan for position in microbatch.positions]
+    return max(1, round(len(named) / len(set(named)))) if named else 1
 
 
 def _train_seconds_per_sample(steps: Sequence[_Taken], world_size: int) -> float | None:

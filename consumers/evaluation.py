@@ -66,5 +66,5 @@ class EvaluationTally:
 def _is_evidence(sample: Sample) -> bool:
     """Whether the sample finished under its pinned version throughout."""
     return sample.status is Status.FINISHED and all(
-        segment.version == sample.pinned_version for segment in sample.segments
+        segment.version == sample.pinned_version for segment in sample.all_segments
     )

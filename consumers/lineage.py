@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from consumers.ledger import LedgerEntry
     from rollog.kernel.broker.ports import Broker, Record
     from rollog.kernel.broker.topics import RunTopics
-    from schemas import Prompt, Verdict
+    from schemas import Fork, Prompt, Verdict
 
 Answer = dict[str, Any]
 Place = tuple[int, int]
@@ -395,13 +395,26 @@ def _sample(sample: Sample) -> Answer:
         "reward": sample.reward,
         "reward_components": sample.reward_components,
         "turn_rewards": list(sample.turn_rewards),
-        "num_tokens": sample.num_tokens,
+        "num_tokens": sample.num_sampled_tokens,
         "wasted_tokens": sample.wasted_tokens,
         "finish_reason": None if sample.finish_reason is None else sample.finish_reason.value,
         "cancel_reason": sample.cancel_reason,
         "error": None if sample.error_class is None else f"{sample.error_class}: {sample.error_message}",
         "segments": [asdict(segment) for segment in sample.segments],
+        "forks": [_fork(fork) for fork in sample.forks],
+        "turns": [asdict(turn) for turn in sample.turns],
         "response_text": sample.response_text,
+    }
+
+
+def _fork(fork: Fork) -> Answer:
+    return {
+        "parent": fork.parent,
+        "shared": fork.shared,
+        "reason": fork.reason,
+        "num_context_tokens": len(fork.context),
+        "num_tokens": len(fork.token_ids),
+        "segments": [asdict(segment) for segment in fork.segments],
     }
 
 

@@ -31,6 +31,10 @@ _names_of_types = {
     "wholes32": "int32[]",
     "reals": "float64[]",
     "reals32": "float32[]",
+    "texts": "string[]",
+    "lists": "int64[][]",
+    "lists32": "int32[][]",
+    "real_lists32": "float32[][]",
 }
 
 

@@ -1,5 +1,9 @@
 """The trained samples of a run as a dataset: one row per sample, in the order of training.
 
+A sample of several sequences is one row, too, because its reward counts once: the columns `fork_...` have an entry per
+further sequence, which begins with the first `fork_shared` ids of sequence `fork_parents` (0 is the sample's own), then
+has its own context and tokens; `turn_...` have one per turn.
+
 Consumes `steps`, `samples` (by reference) and, for the texts of prompts, `tasks`. Holds the samples of one step and the
 text of every prompt. Produces one file, under its final name only when it is whole.
 """
@@ -26,7 +30,7 @@ if TYPE_CHECKING:
     from consumers.tables import Row
     from rollog.kernel.broker.ports import Broker, Consumer
     from rollog.kernel.broker.topics import RunTopics
-    from schemas import Prompt, Sample, Verdict
+    from schemas import Fork, Prompt, Sample, TurnSpan, Verdict
 
     Groups = Sequence[Sequence[Sample]]
     Advantages = Callable[[Groups, Mapping[str, object]], Sequence[Sequence[float | None]]]
@@ -38,7 +42,11 @@ sample_columns = column_types(
     wholes32="prompt_token_ids token_ids loss_mask",
     reals32="behaviour_logprobs",
     reals="turn_rewards",
-    wholes="segment_versions segment_ends",
+    wholes="segment_versions segment_ends turn_sequences turn_starts turn_ends fork_parents fork_shared",
+    texts="turn_finish_reasons turn_untrained fork_reasons",
+    lists="fork_segment_versions fork_segment_ends",
+    lists32="fork_contexts fork_token_ids fork_loss_masks",
+    real_lists32="fork_behaviour_logprobs",
 )
 
 
@@ -131,6 +139,32 @@ def _row(verdict: Verdict, sample: Sample, prompt: Prompt | None) -> Row:
         "loss_mask": sample.loss_mask.tolist(),
         "segment_versions": [segment.version for segment in sample.segments],
         "segment_ends": [segment.end for segment in sample.segments],
+        **_turns(sample.turns),
+        **_forks(sample.forks),
+    }
+
+
+def _turns(turns: Sequence[TurnSpan]) -> Row:
+    return {
+        "turn_sequences": [turn.sequence for turn in turns],
+        "turn_starts": [turn.start for turn in turns],
+        "turn_ends": [turn.end for turn in turns],
+        "turn_finish_reasons": [turn.finish_reason.value for turn in turns],
+        "turn_untrained": [turn.untrained for turn in turns],
+    }
+
+
+def _forks(forks: Sequence[Fork]) -> Row:
+    return {
+        "fork_parents": [fork.parent for fork in forks],
+        "fork_shared": [fork.shared for fork in forks],
+        "fork_contexts": [fork.context.tolist() for fork in forks],
+        "fork_token_ids": [fork.token_ids.tolist() for fork in forks],
+        "fork_behaviour_logprobs": [fork.behaviour_logprobs.tolist() for fork in forks],
+        "fork_loss_masks": [fork.loss_mask.tolist() for fork in forks],
+        "fork_segment_versions": [[segment.version for segment in fork.segments] for fork in forks],
+        "fork_segment_ends": [[segment.end for segment in fork.segments] for fork in forks],
+        "fork_reasons": [fork.reason for fork in forks],
     }
 
 

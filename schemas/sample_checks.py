@@ -169,6 +169,10 @@ def _check_masks(sample: Sample) -> None:
 
 
 def _check_turn_rewards(sample: Sample) -> None:
+    if sample.forks and not sample.turns:
+        raise _refuse(
+            sample, "turn_rewards, forks and no turns; nothing says which reward is whose: name its turns"
+        )
     if sample.payload is None or sample.turns:
         expected = sample.num_turns
         if len(sample.turn_rewards) != expected:

@@ -172,6 +172,19 @@ class Sample(ArrayEquality):
         return len(self.token_ids)
 
     @property
+    def num_sampled_tokens(self) -> int:
+        """How long the rollout is: what the policy said in all sequences, without what an environment answered.
+
+        Tokens of its turns, trained or not; where it names none, tokens with loss mask 1.
+        """
+        if self.turns:
+            return sum(turn.end - turn.start for turn in self.turns)
+        if self.payload is not None:
+            return self.payload.num_trained_tokens
+        masks = (self.loss_mask, *(fork.loss_mask for fork in self.forks))
+        return sum(int(np.count_nonzero(mask)) for mask in masks)
+
+    @property
     def is_truncated(self) -> bool:
         """Whether the response was cut off before its end: at its most tokens, or at the end of the context."""
         return self.finish_reason is FinishReason.LENGTH
@@ -179,9 +192,12 @@ class Sample(ArrayEquality):
     @property
     def first_version(self) -> int | None:
         """Version of the oldest segment of any sequence; None when nothing was generated."""
-        own = (segment.version for segment in self.segments)
-        forks = (segment.version for fork in self.forks for segment in fork.segments)
-        return min((*own, *forks), default=None)
+        return min((segment.version for segment in self.all_segments), default=None)
+
+    @property
+    def all_segments(self) -> tuple[Segment, ...]:
+        """The segments of every sequence, one after another; each counts in the tokens of its own."""
+        return (*self.segments, *(segment for fork in self.forks for segment in fork.segments))
 
     @property
     def num_turns(self) -> int:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from consumers.audit.findings import Check
 from consumers.audit.samples import lag_bound, lag_of, lag_quota
+from consumers.audit.sequences import num_counted_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,6 +37,7 @@ class TrainedBatch:
     groups: defaultdict[int, TrainedGroup] = field(default_factory=lambda: defaultdict(TrainedGroup))
     lags: Counter[int] = field(default_factory=Counter)
     num_samples: int = 0
+    num_sequences: int = 0
     num_tokens: int = 0
     reward_sum: float = 0.0
 
@@ -48,7 +50,8 @@ class TrainedBatch:
             group.lag, group.oldest = lag, (place, sample.sample_id)
         self.lags[lag] += 1
         self.num_samples += 1
-        self.num_tokens += sample.num_tokens
+        self.num_sequences += 1 + len(sample.forks)
+        self.num_tokens += num_counted_tokens(sample)
         self.reward_sum += sample.reward or 0.0
 
 
@@ -142,7 +145,7 @@ def check_step(
             expected=reward_mean,
             found=step.reward_mean,
         )
-    for message in _plan_faults(step.plan, batch.num_samples, genesis):
+    for message in _plan_faults(step.plan, batch.num_sequences, genesis):
         check.find(message, place=entry.place, record_id=entry.name)
 
 
@@ -228,13 +231,13 @@ def _aside(name: str) -> Check:
     return Check(name=name, what="", unit="")
 
 
-def _plan_faults(plan: PlanFacts, num_samples: int, genesis: Genesis | None) -> Iterator[str]:
+def _plan_faults(plan: PlanFacts, num_sequences: int, genesis: Genesis | None) -> Iterator[str]:
     """A plan names each position of the training order equally often, on ranks that exist."""
     counts = plan.counts
-    wrong = sorted(position for position in counts if not 0 <= position < num_samples)
+    wrong = sorted(position for position in counts if not 0 <= position < num_sequences)
     if wrong:
-        yield f"the plan names positions {wrong[:5]}, the step has {num_samples} samples"
-    if set(counts) != set(range(num_samples)) or len(set(counts.values())) > 1:
-        yield f"the plan does not name each of {num_samples} samples equally often"
+        yield f"the plan names positions {wrong[:5]}, the samples of the step have {num_sequences} sequences"
+    if set(counts) != set(range(num_sequences)) or len(set(counts.values())) > 1:
+        yield f"the plan does not name each of {num_sequences} sequences equally often"
     if genesis is not None and not plan.ranks <= set(range(genesis.world_size)):
         yield f"the plan names ranks {sorted(plan.ranks)}, the run has {genesis.world_size}"

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from consumers.audit.batches import TrainedBatches
 from consumers.audit.findings import Missing, Place
 from consumers.audit.other_writers import is_of_nobody, is_unverified
-from consumers.audit.samples import possible_dispositions, recorded_sample
+from consumers.audit.samples import lag_of, possible_dispositions, recorded_sample, segments_of
+from consumers.audit.sequences import check_sequences
 from schemas import Disposition
 
 if TYPE_CHECKING:
@@ -200,14 +201,15 @@ class SamplesPass:
             return
         version = entry.record.version - 1
         self.batches.add(sample, entry.record.version, place)
-        self.ledger.checks.freshness.num_checked += len(sample.segments)
+        self.ledger.checks.freshness.num_checked += len(segments_of(sample))
         self.ledger.checks.freshness.expect(
-            version - min(segment.version for segment in sample.segments),
+            lag_of(sample, version),
             judged.lag,
             f"its lag, by {entry.name}",
             place=place,
             record_id=sample.sample_id,
         )
+        check_sequences(self.ledger.checks.sequences, sample, place)
         self.weights.trained(sample, version, place)
         if not self.other_writers.trained(sample, judged, place):
             self.orders.trained(sample, place)

@@ -138,6 +138,11 @@ class Checks:
             what="a step could be done again: its samples are there, its plan and figures fit them",
             unit="steps",
         )
+        self.sequences = Check(
+            name="I11, I12",
+            what="sequences are whole: shared ids are there, each sampled token is in one turn, trained as that says",
+            unit="sequences of trained samples that name their turns",
+        )
         self.verdicts = Check(
             name="verdicts",
             what="dispositions follow from the records, worked out anew",

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from consumers.audit.judged import Judged
     from consumers.audit.ledger_index import Entry, LedgerIndex
     from rollog.kernel.broker.ports import Record
+    from schemas import Segment
 
 num_digest_bytes = 16
 """Bytes of the sha256 of a record's value that the ledger keeps."""
@@ -125,8 +126,13 @@ def _of_batch(
 
 
 def lag_of(sample: Sample, version: int) -> int:
-    """Versions between the oldest segment of a finished sample and the one that consumed it."""
-    return version - min(segment.version for segment in sample.segments)
+    """Versions between the oldest segment of any sequence of a finished sample and the one that consumed it."""
+    return version - min(segment.version for segment in segments_of(sample))
+
+
+def segments_of(sample: Sample) -> list[Segment]:
+    """Those of all its sequences."""
+    return [*sample.segments, *(segment for fork in sample.forks for segment in fork.segments)]
 
 
 def _of_outcome(
@@ -146,7 +152,7 @@ def _of_outcome(
 def _has_known_weights(sample: Sample, version: int, ledger: LedgerIndex) -> bool:
     return all(
         segment.version <= version and ledger.knows(segment.version, segment.weights_digest)
-        for segment in sample.segments
+        for segment in segments_of(sample)
     )
 
 
@@ -164,6 +170,6 @@ def _defect(sample: Sample, partition: int, num_partitions: int, config: AuditCo
         f"temperature {sample.temperature}": is_finished
         and config.temperature is not None
         and not math.isclose(sample.temperature, config.temperature, rel_tol=1e-5),
-        "no segment": is_finished and not sample.segments,
+        "no segment": is_finished and not segments_of(sample),
     }
     return next((fault for fault, is_so in faults.items() if is_so), None)

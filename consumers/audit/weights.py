@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from consumers.audit.findings import Missing, Place
+from consumers.audit.samples import segments_of
 from rollog.kernel.errors import WeightsError
 from schemas import Sample, Status, WeightVersion, WorkerStatus
 from schemas.codec import SchemaError, decode_as
@@ -80,9 +81,9 @@ class WeightsChecks:
             )
 
     def trained(self, sample: Sample, version: int | None, place: Place) -> None:
-        """Every segment of a trained sample was generated with weights committed before its step."""
+        """Every segment of every sequence of a trained sample was generated with weights committed before its step."""
         check = self.ledger.checks.versions
-        for segment in sample.segments:
+        for segment in segments_of(sample):
             check.num_checked += 1
             is_known = self.ledger.knows(segment.version, segment.weights_digest)
             if is_known is None or version is None:
@@ -99,7 +100,7 @@ class WeightsChecks:
             return  # the dispatcher sets it aside, and no score counts it
         if sample.status is not Status.FINISHED:
             return
-        for segment in sample.segments:
+        for segment in segments_of(sample):
             if self._is_too_new(segment.version):
                 self.end.names_version(segment.version, "an evaluation", place)
                 continue

@@ -34,10 +34,10 @@ def audit(
 ) -> int:
     """Check a run, live or finished: nothing lost, nothing twice, nothing too old, nothing altered.
 
-    Checks the ledger's hash chain, the bytes of every sample judged and the invariants I1 to I6 on the topics and the
-    weights store alone, and prints what was checked with counts. Exit status 1 and the exact records when something
-    is off. What retention has deleted is named, and not counted as checked. docs/audit.md says what each check means
-    and what none of them can show.
+    Checks the ledger's hash chain, the bytes of every sample judged and the invariants I1 to I6, I11 and I12 on the
+    topics and the weights store alone, and prints what was checked with counts. Exit status 1 and the exact records
+    when something is off. What retention has deleted is named, and not counted as checked. docs/audit.md says what
+    each check means and what none of them can show.
 
     Consumes steps, samples, tasks, control, weights, evaluations, workers and dead-letters; produces nothing on the
     log.

@@ -28,7 +28,7 @@ class Member(Protocol):
 
     @property
     def num_tokens(self) -> int:
-        """Length of the response."""
+        """Its length: the tokens that the policy sampled in all its turns."""
         ...
 
     @property

@@ -13,9 +13,10 @@ import numpy as np
 from schemas import Kind, Status
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from schemas import Sample, Segment
+    from schemas.arrays import Int32Array
 
 num_digest_bytes = 16
 
@@ -31,7 +32,7 @@ class SampleLimits:
 
     `num_replicas` is how many a group has, the redundant ones included; `temperature` that of sampling, by which the
     trainer divides logits. `num_vocabulary` token ids exist, from 0; `max_context_tokens` is the longest prompt plus
-    response; None where that is not known.
+    response of one sequence; None where that is not known.
     """
 
     num_partitions: int
@@ -48,6 +49,9 @@ class SampleHeader:
     `defect` says why the record is dead (undecodable, invalid, of the wrong kind, on the wrong partition);
     group_id and replica are then -1 unless the record's headers name them. `is_by_other` marks a sample of another
     writer than the run's workers, whom the settings name.
+
+    `segments` and `first_version` are of all sequences: the oldest token of any decides the lag. `num_tokens` is the
+    length of the rollout, `Sample.num_sampled_tokens`.
     """
 
     partition: int
@@ -101,10 +105,10 @@ def header_of(
         group_id=sample.group_id,
         replica=sample.replica,
         attempt=sample.attempt,
-        segments=sample.segments,
+        segments=sample.all_segments,
         first_version=sample.first_version,
         reward=sample.reward,
-        num_tokens=sample.num_tokens,
+        num_tokens=sample.num_sampled_tokens,
         is_truncated=sample.is_truncated,
         num_prompt_tokens=len(sample.prompt_token_ids),
         wasted_tokens=sample.wasted_tokens,
@@ -171,19 +175,46 @@ def _defect_of_ending(sample: Sample, temperature: float) -> str | None:
 def _defect_of_tokens(sample: Sample, limits: SampleLimits) -> str | None:
     if sample.status is not Status.FINISHED:
         return None
-    num_tokens = len(sample.prompt_token_ids) + sample.num_tokens
-    if limits.max_context_tokens is not None and num_tokens > limits.max_context_tokens:
-        return f"{num_tokens} tokens of prompt and response, the context has {limits.max_context_tokens}"
-    for name, token_ids in (("prompt_token_ids", sample.prompt_token_ids), ("token_ids", sample.token_ids)):
-        above = np.inf if limits.num_vocabulary is None else limits.num_vocabulary
+    return _defect_of_lengths(sample, limits.max_context_tokens) or _defect_of_ids(
+        sample, limits.num_vocabulary
+    )
+
+
+def _defect_of_lengths(sample: Sample, max_context_tokens: int | None) -> str | None:
+    """Each sequence is read by the model in one piece, so each must fit; together they may be longer."""
+    if max_context_tokens is None:
+        return None
+    lengths = [
+        len(sample.prompt_token_ids) + sample.num_tokens,
+        *(fork.shared + len(fork.context) + len(fork.token_ids) for fork in sample.forks),
+    ]
+    for sequence, num_tokens in enumerate(lengths):
+        if num_tokens > max_context_tokens:
+            place = f" of sequence {sequence}" if sequence else ""
+            return f"{num_tokens} tokens of prompt and response{place}, the context has {max_context_tokens}"
+    return None
+
+
+def _defect_of_ids(sample: Sample, num_vocabulary: int | None) -> str | None:
+    above = np.inf if num_vocabulary is None else num_vocabulary
+    for name, token_ids in _own_ids(sample):
         outside = np.flatnonzero((token_ids < 0) | (token_ids >= above))
         if outside.size:
             position = int(outside[0])
             return (
                 f"{name}[{position}] is {token_ids[position]}, outside the model's vocabulary of "
-                f"{limits.num_vocabulary or 'ids from 0'}"
+                f"{num_vocabulary or 'ids from 0'}"
             )
     return None
+
+
+def _own_ids(sample: Sample) -> Iterator[tuple[str, Int32Array]]:
+    """Every id of the record, by the name of its field; what forks share stands in their parents."""
+    yield "prompt_token_ids", sample.prompt_token_ids
+    yield "token_ids", sample.token_ids
+    for number, fork in enumerate(sample.forks):
+        yield f"forks[{number}].context", fork.context
+        yield f"forks[{number}].token_ids", fork.token_ids
 
 
 def is_drawn_at(sample: Sample, temperature: float) -> bool:

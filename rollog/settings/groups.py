@@ -42,7 +42,8 @@ class GroupConfig(Section):
     inside; left out, no bounds."""
     response_tokens_mean_bounds: Annotated[tuple[_NumTokens, _NumTokens] | None, FIXED] = None
     """Groups whose mean response length lies outside are filtered, as too short or too long, in tokens; the bounds
-    themselves are inside; of an episode the environment's text counts, too; left out, no bounds."""
+    themselves are inside; of an episode what the policy sampled counts, not the environment's text; left out, no
+    bounds."""
     max_truncated_share: Annotated[Annotated[float, Field(ge=0, lt=1)] | None, FIXED] = None
     """Groups of whose responses a larger share was cut off by `sampling.max_tokens` or the end of the context are
     filtered; 0 filters a group for a single one; left out, none is."""

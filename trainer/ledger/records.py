@@ -190,14 +190,20 @@ def close_record(
 
 
 def sample_statistics(samples: Sequence[Sample]) -> dict[str, float]:
-    """Mean response length, and -mean(mu): an estimate of the behaviour policy's entropy per token, in nats."""
-    logprobs = [
-        float(sample.behaviour_logprobs[sample.loss_mask != 0].sum(dtype=np.float64)) for sample in samples
-    ]
-    num_trained = sum(int(np.count_nonzero(sample.loss_mask)) for sample in samples)
+    """How long samples are and what they cost, and an estimate of the behaviour policy's entropy per token, in nats.
+
+    `behaviour_entropy` is -mean(mu) over trained tokens. `context_per_trained_token` are the ids that the forward pass
+    reads and that are not trained, per trained one: prompts, what environments answered, what forks share.
+    """
+    rows = [row for sample in samples for row in sample.rows()]
+    logprobs = [float(row.behaviour_logprobs[row.loss_mask != 0].sum(dtype=np.float64)) for row in rows]
+    num_trained = sum(int(np.count_nonzero(row.loss_mask)) for row in rows)
+    num_read = sum(len(row.prompt_token_ids) + len(row.token_ids) for row in rows)
     return {
-        "response_tokens_mean": fmean(sample.num_tokens for sample in samples),
+        "response_tokens_mean": fmean(sample.num_sampled_tokens for sample in samples),
         "behaviour_entropy": -sum(logprobs) / max(num_trained, 1),
+        "sequences_per_sample": len(rows) / len(samples),
+        "context_per_trained_token": (num_read - num_trained) / max(num_trained, 1),
     }
 
 

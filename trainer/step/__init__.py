@@ -3,7 +3,7 @@
 `training_step.py` is the whole of it: one function whose lines are the stages. Each stage has its file:
 
     before the engine, where trainer and redo make a batch
-        batch.py            groups of samples -> a training batch
+        batch.py            groups of samples -> a training batch; sequences.py: which of its rows are one sample
         advantages.py       rewards -> advantages, the formulas
         planning.py         which samples an optimizer step, a rank and a forward pass take together; packing.py: rows
     training_step.py        the stages from here on, on every engine

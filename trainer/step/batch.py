@@ -6,6 +6,7 @@ A step is a function of these samples in this order, of the plan, and of the eng
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,12 +17,13 @@ from schemas import int32_array, num_turns, uint8_array
 from trainer.step.advantages import overlong_penalty, turn_advantages
 from trainer.step.planning import plan_step
 from trainer.step.ports import TrainingBatch, TrainingSample
+from trainer.step.sequences import turns_of_tokens
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from rollog.settings.training import AlgorithmConfig, TrainerConfig
-    from schemas import MicroBatch, Sample
+    from schemas import MicroBatch, Row, Sample
     from schemas.arrays import Int32Array, UInt8Array
     from trainer.step.ports import StepResult
 
@@ -43,27 +45,54 @@ def training_batch(
     """
     rewards = [[shaped_rewards(sample, algorithm) for sample in group] for group in groups]
     advantages = turn_advantages(rewards, algorithm)
-    samples: list[TrainingSample] = []
+    sequences: list[TrainingSample] = []
+    num_samples = 0
     for index, group in enumerate(groups):
         for sample, turns, per_turn in zip(group, rewards[index], advantages[index], strict=True):
             _check_temperature(sample, temperature)
+            worth = _Worth(group=index, number=num_samples, turn_rewards=turns, turn_advantages=per_turn)
             is_left_out = algorithm.mask_truncated and sample.is_truncated
-            has_turns = bool(_turn_rewards(sample)) and not is_left_out
-            samples.append(
-                TrainingSample(
-                    prompt_token_ids=sample.prompt_token_ids,
-                    token_ids=sample.token_ids,
-                    behaviour_logprobs=sample.behaviour_logprobs,
-                    loss_mask=np.zeros_like(sample.loss_mask) if is_left_out else _loss_mask(sample),
-                    advantage=per_turn[0],
-                    group=index,
-                    reward=sum(turns),
-                    turn_rewards=turns if has_turns else (),
-                    turn_advantages=per_turn if has_turns else (),
-                    lags=None if version is None else _lags(sample, version - 1),
-                )
-            )
-    return TrainingBatch(samples=tuple(samples), plan=tuple(plan))
+            current = None if version is None else version - 1
+            sequences += _sequences(sample, worth, is_left_out=is_left_out, current=current)
+            num_samples += 1
+    return TrainingBatch(samples=tuple(sequences), plan=tuple(plan))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Worth:
+    """What all sequences of a sample share: its place, and what came of its turns, or of it as one."""
+
+    group: int
+    number: int
+    turn_rewards: tuple[float, ...]
+    turn_advantages: tuple[float, ...]
+
+
+def _sequences(
+    sample: Sample, worth: _Worth, *, is_left_out: bool, current: int | None
+) -> Iterator[TrainingSample]:
+    """One row per sequence; `current` is the version that the step begins with. Nothing of one left out is trained."""
+    rows = sample.rows()
+    masks = [np.zeros_like(row.loss_mask) if is_left_out else _loss_mask(row) for row in rows]
+    num_trained = sum(int(np.count_nonzero(mask)) for mask in masks)
+    has_turns = bool(_turn_rewards(sample)) and not is_left_out
+    of_tokens = turns_of_tokens(sample.turns, rows) if has_turns and sample.turns else [None] * len(rows)
+    for row, mask, turns in zip(rows, masks, of_tokens, strict=True):
+        yield TrainingSample(
+            prompt_token_ids=row.prompt_token_ids,
+            token_ids=row.token_ids,
+            behaviour_logprobs=row.behaviour_logprobs,
+            loss_mask=mask,
+            advantage=worth.turn_advantages[0],
+            group=worth.group,
+            reward=sum(worth.turn_rewards),
+            turn_rewards=worth.turn_rewards if has_turns else (),
+            turn_advantages=worth.turn_advantages if has_turns else (),
+            lags=None if current is None else _lags(row, current),
+            sample=worth.number,
+            num_sample_tokens=num_trained,
+            turns=turns,
+        )
 
 
 def shaped_rewards(sample: Sample, algorithm: AlgorithmConfig) -> tuple[float, ...]:
@@ -77,7 +106,7 @@ def shaped_rewards(sample: Sample, algorithm: AlgorithmConfig) -> tuple[float, .
     if algorithm.overlong_share == 0:
         return rewards
     lost = overlong_penalty(
-        int(np.count_nonzero(sample.loss_mask)),
+        sample.num_sampled_tokens,
         max_tokens=algorithm.response_budget,
         share=algorithm.overlong_share,
         penalty=algorithm.overlong_penalty,
@@ -86,18 +115,24 @@ def shaped_rewards(sample: Sample, algorithm: AlgorithmConfig) -> tuple[float, .
 
 
 def _turn_rewards(sample: Sample) -> tuple[float, ...]:
-    """Those of turns that can be trained: a first turn of one token that nothing predicts cannot."""
-    if not sample.turn_rewards:
-        return ()
+    """Those of all turns that the sample names; where it names none, of turns that can be trained.
+
+    Counted by the loss mask, a first turn of one token that nothing predicts is none.
+    """
+    if sample.turns or not sample.turn_rewards:
+        return sample.turn_rewards
     return sample.turn_rewards[len(sample.turn_rewards) - num_turns(_loss_mask(sample)) :]
 
 
 def plan_groups(
     groups: Sequence[Sequence[Sample]], trainer: TrainerConfig, *, world_size: int, seed: int
 ) -> tuple[MicroBatch, ...]:
-    """The micro-batches of one step over these groups."""
+    """The micro-batches of one step over these groups. Positions number sequences, by sample, then by sequence."""
     return plan_step(
-        [[len(sample.prompt_token_ids) + sample.num_tokens for sample in group] for group in groups],
+        [
+            [len(row.prompt_token_ids) + len(row.token_ids) for sample in group for row in sample.rows()]
+            for group in groups
+        ],
         num_minibatches=trainer.num_minibatches,
         world_size=world_size,
         micro_batch_tokens=trainer.micro_batch_tokens,
@@ -116,17 +151,17 @@ def check_finite(result: StepResult, version: int) -> None:
         )
 
 
-def _loss_mask(sample: Sample) -> UInt8Array:
-    mask = sample.loss_mask
-    if len(sample.prompt_token_ids) == 0 and len(mask):
+def _loss_mask(row: Row | Sample) -> UInt8Array:
+    mask = row.loss_mask
+    if len(row.prompt_token_ids) == 0 and len(mask):
         return uint8_array(np.concatenate(([0], mask[1:])))  # nothing predicts the first token of all
     return mask
 
 
-def _lags(sample: Sample, current: int) -> Int32Array:
+def _lags(row: Row, current: int) -> Int32Array:
     """Versions from the one that generated each token to `current`."""
-    lags = np.full(sample.num_tokens, -1)
-    for segment in sample.segments:
+    lags = np.full(len(row.token_ids), -1)
+    for segment in row.segments:
         lags[segment.start : segment.end] = current - segment.version
     return int32_array(lags)
 

@@ -1,9 +1,10 @@
 """From samples to tensors.
 
-Shapes: B samples of a micro-batch, S rows of a forward pass, T positions of a row, R response positions, N trained
-tokens. Padded, every sample has a row and is padded on the right, so positions count from 0 without gaps and a causal
-model needs no attention mask: nothing real ever looks at padding. Packed, samples share rows; positions restart at 0
-with each sample, which is how a model knows to keep them apart, and with the padding at the end of a row.
+Shapes: B sequences of a micro-batch, its samples where each has one; S rows of a forward pass, T positions of a row, R
+response positions, N trained tokens. Padded, every sequence has a row and is padded on the right, so positions count
+from 0 without gaps and a causal model needs no attention mask: nothing real ever looks at padding. Packed, sequences
+share rows; positions restart at 0 with each one, which is how a model knows to keep them apart, and with the padding at
+the end of a row.
 """
 # ruff: noqa: N815 - fields that are tensors carry shape suffixes
 
@@ -16,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from schemas import float32_array, turn_numbers
+from schemas import float32_array
 from trainer.step.packing import pack_rows
 from trainer.step.planning import first_pass
 
@@ -34,6 +35,7 @@ class CollatedBatch:
 
     `source_N` are places in the flattened (S, T) grid whose logits predict trained tokens, `target_N` these
     tokens, `response_N` their places in the flattened (B, R) grid. Tokens whose loss mask is 0 are in none.
+    `sample_tokens_B` are the trained tokens of the whole sample that a sequence is of.
     `lags_BR` is -1 where the lag of a token is not known. `position_ids_ST` is None where positions simply count,
     `values_BR` and `returns_BR` are None without a critic.
     """
@@ -47,6 +49,7 @@ class CollatedBatch:
     mask_BR: Tensor
     advantages_BR: Tensor
     lags_BR: Tensor
+    sample_tokens_B: Tensor
     values_BR: Tensor | None = None
     returns_BR: Tensor | None = None
 
@@ -69,6 +72,7 @@ def collate(
     advantages_BR = np.zeros((num_samples, response_width), dtype=np.float32)
     lags_BR = np.full((num_samples, response_width), -1, dtype=np.int64)
     starts_B = np.zeros(num_samples, dtype=np.int64)
+    sample_tokens_B = np.zeros(num_samples, dtype=np.int64)
     for row, sample in enumerate(samples):
         length = len(sample.token_ids)
         behaviour_BR[row, :length] = sample.behaviour_logprobs
@@ -77,6 +81,7 @@ def collate(
         if sample.lags is not None:
             lags_BR[row, :length] = sample.lags
         starts_B[row] = begins_B[row] + len(sample.prompt_token_ids)
+        sample_tokens_B[row] = _num_sample_tokens(sample)
     samples_N, columns_N = np.nonzero(mask_BR)
     tokens_N = starts_B[samples_N] + columns_N
     return CollatedBatch(
@@ -89,6 +94,7 @@ def collate(
         mask_BR=torch.from_numpy(mask_BR),
         advantages_BR=torch.from_numpy(advantages_BR),
         lags_BR=torch.from_numpy(lags_BR),
+        sample_tokens_B=torch.from_numpy(sample_tokens_B),
         **_estimates(samples, mask_BR.shape),
     )
 
@@ -115,8 +121,14 @@ def _advantages(sample: TrainingSample) -> float | npt.NDArray[np.float32]:
     if sample.estimates is not None:
         return sample.estimates.advantages
     if sample.turn_advantages:
-        return float32_array(sample.turn_advantages)[turn_numbers(sample.loss_mask)]
+        return float32_array(sample.turn_advantages)[sample.turn_of_tokens]
     return sample.advantage
+
+
+def _num_sample_tokens(sample: TrainingSample) -> int:
+    if sample.num_sample_tokens is not None:
+        return sample.num_sample_tokens
+    return int(np.count_nonzero(sample.loss_mask))
 
 
 def _estimates(samples: Sequence[TrainingSample], shape: tuple[int, ...]) -> dict[str, Tensor]:

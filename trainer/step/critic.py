@@ -4,6 +4,9 @@ Before the first minibatch of a step the policy, as it is then, says of every tr
 `trainer.step.advantages.gae_advantages` compares that with what came; the values and what they should have been are
 what the value head is trained with, in the same minibatches as the policy (`trainer.step.losses.values`).
 
+Of a sample with several sequences each goes from its own first token to its last, where nothing is to come but what
+turns after it have (`trainer.step.sequences.rewards_of_tokens`).
+
 Each rank computes the values of the samples that it trains in the first pass, and ranks exchange them: every rank then
 has those of the samples that it trains in a later pass, and sums over the whole batch, in the order of the batch, that
 do not depend on how it is shared out.
@@ -17,12 +20,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from rollog.kernel.errors import EngineError
-from schemas import float32_array, turn_numbers
+from schemas import float32_array
 from trainer.step.advantages import gae_advantages, std_epsilon
 from trainer.step.collation import first_pass_micro_batches
 from trainer.step.forward import frozen_values
 from trainer.step.gathering import gather_by_position
 from trainer.step.ports import TokenEstimates
+from trainer.step.sequences import rewards_of_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class ValueSums(NamedTuple):
-    """Sums over the trained tokens of one sample."""
+    """Sums over the trained tokens of one sequence."""
 
     num_tokens: float
     advantages: float
@@ -105,15 +109,11 @@ def _own_values(batch: TrainingBatch, engine: StepEngine) -> dict[int, Float64Ar
 
 def _rewards(sample: TrainingSample) -> Float64Array:
     """What comes with each trained token: the reward with the last of all, or that of each turn with its last."""
-    turns = turn_numbers(sample.loss_mask)
-    trained = turns[turns >= 0]
-    rewards = np.zeros(trained.size)
+    trained = sample.turn_of_tokens[sample.loss_mask != 0]
     if sample.turn_rewards:
-        rewards[np.searchsorted(trained, np.arange(len(sample.turn_rewards)), side="right") - 1] = (
-            sample.turn_rewards
-        )
-    elif trained.size:
-        rewards[-1] = sample.reward
+        return rewards_of_tokens(trained, sample.turn_rewards)
+    rewards = np.zeros(trained.size)
+    rewards[-1:] = sample.reward
     return rewards
 
 

@@ -41,7 +41,13 @@ def accumulate_gradients(
         collated = collated_micro_batch(batch, positions, engine)
         fixed = fixed_logprobs.of_micro_batch(minibatch, positions, collated)
         losses_BR, measured = _micro_batch_losses(engine.policy, collated, algorithm, fixed)
-        share = aggregate(losses_BR, collated.mask_BR, algorithm.aggregation, minibatch.denominators)
+        share = aggregate(
+            losses_BR,
+            collated.mask_BR,
+            algorithm.aggregation,
+            minibatch.denominators,
+            sample_tokens_B=collated.sample_tokens_B,
+        )
         engine.backward(share)
         loss += share.item()
         sums += measured

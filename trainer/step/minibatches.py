@@ -8,19 +8,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trainer.step.losses.aggregation import Denominators
+from trainer.step.sequences import sample_key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
     from rollog.settings.training import AlgorithmConfig
-    from trainer.step.ports import TrainingBatch, TrainingSample
+    from trainer.step.ports import TrainingBatch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Minibatch:
     """One optimizer step's work.
 
-    `micro_batches` are those of one rank, each the positions of its samples in the batch; `denominators` count the
+    `micro_batches` are those of one rank, each the positions of its sequences in the batch; `denominators` count the
     samples of all ranks. `is_first` where no optimizer step of this training step comes before it.
     """
 
@@ -31,25 +32,27 @@ class Minibatch:
 
 def rank_minibatches(batch: TrainingBatch, rank: int, algorithm: AlgorithmConfig) -> list[Minibatch]:
     """A batch as `rank` trains it, in the order of its plan; every rank gets equally many micro-batches."""
-    tokens_per_sequence = algorithm.response_budget if algorithm.aggregation == "sequence_sum" else 1
+    tokens_per_sample = algorithm.response_budget if algorithm.aggregation == "sequence_sum" else 1
     minibatches: list[Minibatch] = []
     for index in sorted({planned.minibatch for planned in batch.plan}):
         of_all_ranks = [planned for planned in batch.plan if planned.minibatch == index]
-        samples = [batch.samples[position] for planned in of_all_ranks for position in planned.positions]
+        positions = [position for planned in of_all_ranks for position in planned.positions]
         minibatches.append(
             Minibatch(
                 micro_batches=tuple(planned.positions for planned in of_all_ranks if planned.rank == rank),
-                denominators=_denominators(samples, tokens_per_sequence),
+                denominators=_denominators(batch, positions, tokens_per_sample),
                 is_first=not minibatches,
             )
         )
     return minibatches
 
 
-def _denominators(samples: Iterable[TrainingSample], tokens_per_sequence: int) -> Denominators:
-    num_trained = [int(np.count_nonzero(sample.loss_mask)) for sample in samples]
+def _denominators(batch: TrainingBatch, positions: Sequence[int], tokens_per_sample: int) -> Denominators:
+    num_trained = {
+        position: int(np.count_nonzero(batch.samples[position].loss_mask)) for position in positions
+    }
     return Denominators(
-        num_tokens=sum(num_trained),
-        num_sequences=sum(count > 0 for count in num_trained),
-        tokens_per_sequence=tokens_per_sequence,
+        num_tokens=sum(num_trained.values()),
+        num_samples=len({sample_key(batch, position) for position, count in num_trained.items() if count}),
+        tokens_per_sample=tokens_per_sample,
     )

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from schemas import turn_numbers
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -33,13 +35,16 @@ class TokenEstimates:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TrainingSample:
-    """What is learnt from one sample. Response arrays have one entry per response token.
+    """What is learnt from one sequence of a sample. Response arrays have one entry per response token.
 
     `group` is the number of its group in the batch and `reward` what its advantage was computed from, for engines that
     take a divergence off the reward. `lags` counts, per token, the versions from the one that generated it to the one
     that the step begins with; None where that is not known. `turn_rewards` and `turn_advantages` have an entry per turn
-    (`schemas.turn_numbers`) where turns have rewards of their own, and win over those of the whole; `estimates` of a
-    critic win over all.
+    where turns have rewards of their own, and win over those of the whole; `estimates` of a critic win over all.
+
+    Of several sequences of a sample each has `sample`, its number in the batch, `num_sample_tokens`, the trained tokens
+    of all of them, and the rewards and advantages of all. `turns` has the number of each token's turn, -1 for context.
+    Left out, the sequence is a whole sample, its turns counted by `schemas.turn_numbers`.
     """
 
     prompt_token_ids: Int32Array
@@ -53,6 +58,14 @@ class TrainingSample:
     turn_rewards: tuple[float, ...] = ()
     turn_advantages: tuple[float, ...] = ()
     estimates: TokenEstimates | None = None
+    sample: int | None = None
+    num_sample_tokens: int | None = None
+    turns: Int32Array | None = None
+
+    @property
+    def turn_of_tokens(self) -> Int32Array:
+        """The number of the turn of each response token, in all the sample; of others than trained ones any number."""
+        return turn_numbers(self.loss_mask) if self.turns is None else self.turns
 
     @property
     def num_tokens(self) -> int:
@@ -62,7 +75,7 @@ class TrainingSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TrainingBatch:
-    """The samples of one training step in training order, and how they are cut up."""
+    """The samples of one training step in training order, a row per sequence, and how these are cut up."""
 
     samples: tuple[TrainingSample, ...]
     plan: tuple[MicroBatch, ...]

@@ -76,3 +76,13 @@ def test_a_batch_without_rows_is_a_mistake_of_the_caller() -> None:
 def test_a_library_that_is_missing_is_named_with_its_extra() -> None:
     with pytest.raises(ConfigError, match=r"need no_such_library.*rollog\[data\]"):
         imported("no_such_library", "tables")
+
+
+def test_lists_of_lists_have_a_type_of_their_own_also_where_all_are_empty() -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    columns = column_types(lists32="fork_token_ids", texts="fork_reasons")
+    rows = Table(columns, lambda: iter([{"fork_token_ids": [], "fork_reasons": []}]))
+    assert rows.to_arrow().schema.field("fork_token_ids").type == pyarrow.list_(
+        pyarrow.list_(pyarrow.int32())
+    )
+    assert rows.to_arrow().schema.field("fork_reasons").type == pyarrow.list_(pyarrow.string())

@@ -51,8 +51,8 @@ class Case:
     def denominators(self) -> Denominators:
         return Denominators(
             num_tokens=int(self.mask.sum()),
-            num_sequences=int(self.mask.any(dim=1).sum()),
-            tokens_per_sequence=budget,
+            num_samples=int(self.mask.any(dim=1).sum()),
+            tokens_per_sample=budget,
         )
 
     def loss(self, algorithm: AlgorithmConfig, logprobs: Tensor, rows: slice = slice(None)) -> Tensor:
@@ -302,7 +302,7 @@ def test_on_policy_every_loss_has_the_gradient_of_the_policy_gradient(name: Algo
     algorithm = configured(name, aggregation="sequence_sum")
     _, gradient = case.gradient(algorithm)
     expected = torch.where(case.mask, -case.advantages[:, None], 0.0) / (
-        budget * case.denominators.num_sequences
+        budget * case.denominators.num_samples
     )
     torch.testing.assert_close(gradient, expected)
 

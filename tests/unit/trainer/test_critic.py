@@ -132,7 +132,7 @@ def test_cutting_a_minibatch_into_micro_batches_changes_nothing(aggregation: Agg
     start, target, old = (torch.randn(6, 5, generator=draw, dtype=torch.float64) for _ in range(3))
     mask = torch.rand(6, 5, generator=draw) < 0.7
     denominators = Denominators(
-        num_tokens=int(mask.sum()), num_sequences=int(mask.any(dim=1).sum()), tokens_per_sequence=5
+        num_tokens=int(mask.sum()), num_samples=int(mask.any(dim=1).sum()), tokens_per_sample=5
     )
 
     def gradient(*parts: list[int]) -> Tensor:

@@ -20,8 +20,8 @@ aggregations: list[Aggregation] = [*get_args(Aggregation)]
 def denominators_of(mask_BR: Tensor) -> Denominators:
     return Denominators(
         num_tokens=int(mask_BR.sum()),
-        num_sequences=int(mask_BR.any(dim=1).sum()),
-        tokens_per_sequence=int(mask_BR.shape[1]),
+        num_samples=int(mask_BR.any(dim=1).sum()),
+        tokens_per_sample=int(mask_BR.shape[1]),
     )
 
 
@@ -88,7 +88,7 @@ def test_token_mean_weighs_tokens_and_sequence_mean_weighs_samples() -> None:
 def test_sequence_sum_divides_each_sum_by_a_constant_however_long_the_sample_is() -> None:
     losses = torch.tensor([[1.0, 1.0, 1.0], [5.0, 0.0, 0.0]])
     mask = torch.tensor([[True, True, True], [True, False, False]])
-    of_ten = Denominators(num_tokens=4, num_sequences=2, tokens_per_sequence=10)
+    of_ten = Denominators(num_tokens=4, num_samples=2, tokens_per_sample=10)
     assert aggregate(losses, mask, "sequence_sum", of_ten).item() == pytest.approx((3 / 10 + 5 / 10) / 2)
 
 

@@ -264,4 +264,4 @@ def test_a_step_without_a_minibatch_has_no_losses() -> None:
 def test_the_constant_of_sequence_sum_is_the_longest_response() -> None:
     algorithm = AlgorithmConfig(type="dr_grpo", max_response_tokens=77)
     for minibatch in rank_minibatches(a_batch(), 0, algorithm):
-        assert minibatch.denominators.tokens_per_sequence == 77
+        assert minibatch.denominators.tokens_per_sample == 77

@@ -27,10 +27,14 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from schemas.arrays import Int32Array
+
     Arrays = dict[str, npt.NDArray[Any]]
 
 _call = "call"
 _no_integers = int32_array()
+_nothing = -1
+"""In place of a number that is not there; those that may be missing count from 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -90,11 +94,11 @@ def batch_message(name: str, batch: TrainingBatch) -> RankMessage:
             "token_ids": _joined([sample.token_ids for sample in samples], "<i4"),
             "behaviour_logprobs": _joined([sample.behaviour_logprobs for sample in samples], "<f4"),
             "loss_mask": _joined([sample.loss_mask for sample in samples], "u1"),
-            "lags": _joined([_lags(sample) for sample in samples], "<i4"),
+            "lags": _joined([_or_empty(sample.lags) for sample in samples], "<i4"),
             "num_prompt": _integers(len(sample.prompt_token_ids) for sample in samples),
             "num_response": _integers(len(sample.token_ids) for sample in samples),
             "num_mask": _integers(len(sample.loss_mask) for sample in samples),
-            "num_lags": _integers(len(_lags(sample)) for sample in samples),
+            "num_lags": _integers(len(_or_empty(sample.lags)) for sample in samples),
             "knows_lags": _integers(sample.lags is not None for sample in samples),
             "group": _integers(sample.group for sample in samples),
             "advantage": _numbers(sample.advantage for sample in samples),
@@ -104,6 +108,11 @@ def batch_message(name: str, batch: TrainingBatch) -> RankMessage:
                 advantage for sample in samples for advantage in sample.turn_advantages
             ),
             "num_turns": _integers(len(sample.turn_rewards) for sample in samples),
+            "sample": _integers(_or_none(sample.sample) for sample in samples),
+            "num_sample_tokens": _integers(_or_none(sample.num_sample_tokens) for sample in samples),
+            "turns": _joined([_or_empty(sample.turns) for sample in samples], "<i4"),
+            "num_turns_of_tokens": _integers(len(_or_empty(sample.turns)) for sample in samples),
+            "knows_turns": _integers(sample.turns is not None for sample in samples),
         },
     )
 
@@ -111,44 +120,27 @@ def batch_message(name: str, batch: TrainingBatch) -> RankMessage:
 def batch_of(message: RankMessage) -> TrainingBatch:
     """The batch of a message that `batch_message` made."""
     arrays = message.arrays
-    columns = zip(
-        _split(arrays["prompt_token_ids"], arrays["num_prompt"]),
-        _split(arrays["token_ids"], arrays["num_response"]),
-        _split(arrays["behaviour_logprobs"], arrays["num_response"]),
-        _split(arrays["loss_mask"], arrays["num_mask"]),
-        _split(arrays["lags"], arrays["num_lags"]),
-        *(arrays[name].tolist() for name in ("knows_lags", "group", "advantage", "reward")),
-        _split(arrays["turn_rewards"], arrays["num_turns"]),
-        _split(arrays["turn_advantages"], arrays["num_turns"]),
-        strict=True,
-    )
+    columns: dict[str, Iterable[Any]] = {
+        "prompt_token_ids": _split(arrays["prompt_token_ids"], arrays["num_prompt"]),
+        "token_ids": _split(arrays["token_ids"], arrays["num_response"]),
+        "behaviour_logprobs": _split(arrays["behaviour_logprobs"], arrays["num_response"]),
+        "loss_mask": _split(arrays["loss_mask"], arrays["num_mask"]),
+        "lags": _where_known(_split(arrays["lags"], arrays["num_lags"]), arrays["knows_lags"]),
+        **{name: arrays[name].tolist() for name in ("group", "advantage", "reward")},
+        **{
+            name: [tuple(of_turns.tolist()) for of_turns in _split(arrays[name], arrays["num_turns"])]
+            for name in ("turn_rewards", "turn_advantages")
+        },
+        **{
+            name: [None if number == _nothing else number for number in arrays[name].tolist()]
+            for name in ("sample", "num_sample_tokens")
+        },
+        "turns": _where_known(_split(arrays["turns"], arrays["num_turns_of_tokens"]), arrays["knows_turns"]),
+    }
     return TrainingBatch(
         samples=tuple(
-            TrainingSample(
-                prompt_token_ids=prompt,
-                token_ids=tokens,
-                behaviour_logprobs=behaviour,
-                loss_mask=mask,
-                advantage=advantage,
-                group=group,
-                reward=reward,
-                lags=lags if knows_lags else None,
-                turn_rewards=tuple(turns.tolist()),
-                turn_advantages=tuple(per_turn.tolist()),
-            )
-            for (
-                prompt,
-                tokens,
-                behaviour,
-                mask,
-                lags,
-                knows_lags,
-                group,
-                advantage,
-                reward,
-                turns,
-                per_turn,
-            ) in columns
+            TrainingSample(**dict(zip(columns, values, strict=True)))
+            for values in zip(*columns.values(), strict=True)
         ),
         plan=tuple(
             MicroBatch(minibatch=minibatch, rank=rank, positions=tuple(positions))
@@ -185,13 +177,23 @@ def _without_tokens(sample: TrainingSample) -> TrainingSample:
     )
 
 
-def _lags(sample: TrainingSample) -> npt.NDArray[np.int32]:
-    return _no_integers if sample.lags is None else sample.lags
+def _or_empty(array: Int32Array | None) -> Int32Array:
+    return _no_integers if array is None else array
+
+
+def _or_none(number: int | None) -> int:
+    return _nothing if number is None else number
 
 
 def _joined(arrays: Sequence[npt.NDArray[Any]], type_code: str) -> npt.NDArray[Any]:
     joined: npt.NDArray[Any] = np.concatenate([*arrays, uint8_array()]).astype(type_code)
     return joined
+
+
+def _where_known(
+    arrays: Sequence[npt.NDArray[Any]], is_known: npt.NDArray[Any]
+) -> list[npt.NDArray[Any] | None]:
+    return [array if known else None for array, known in zip(arrays, is_known, strict=True)]
 
 
 def _integers(values: Iterable[int]) -> npt.NDArray[np.int64]:

@@ -1,7 +1,8 @@
 """From losses of tokens to the loss of a minibatch.
 
 Sums are divided by denominators of the whole minibatch that the caller passes in: cutting a minibatch into
-micro-batches, or sharing it among ranks, leaves its gradient unchanged.
+micro-batches, or sharing it among ranks, leaves its gradient unchanged. They count samples, not sequences: a rollout
+weighs as much with ten forks as with none.
 """
 
 from __future__ import annotations
@@ -20,17 +21,22 @@ if TYPE_CHECKING:
 class Denominators:
     """What the sums of one minibatch are divided by, over all its micro-batches and ranks.
 
-    `num_tokens` counts unmasked tokens, `num_sequences` samples that have at least one; `tokens_per_sequence` is the
-    constant that `sequence_sum` divides each sample's sum by.
+    `num_tokens` counts unmasked tokens, `num_samples` samples that have at least one in any of their sequences;
+    `tokens_per_sample` is the constant that `sequence_sum` divides each sample's sum by.
     """
 
     num_tokens: int
-    num_sequences: int
-    tokens_per_sequence: int = 1
+    num_samples: int
+    tokens_per_sample: int = 1
 
 
 def aggregate(
-    losses_BR: Tensor, mask_BR: Tensor, aggregation: Aggregation, denominators: Denominators
+    losses_BR: Tensor,
+    mask_BR: Tensor,
+    aggregation: Aggregation,
+    denominators: Denominators,
+    *,
+    sample_tokens_B: Tensor | None = None,
 ) -> Tensor:
     """This micro-batch's share of the minibatch loss; the shares add up to the loss.
 
@@ -38,14 +44,17 @@ def aggregate(
     `sequence_mean` first averages each sample over its own tokens, then over the minibatch's samples (GRPO, arXiv
     2402.03300, equation 3); `sequence_sum` divides each sample's sum by a constant, then averages over the samples (Dr.
     GRPO, arXiv 2503.20783). Samples without an unmasked token count in none.
+
+    A row is one sequence of a sample. `sample_tokens_B` has the unmasked tokens of all sequences of its sample, which
+    may be in other micro-batches and on other ranks; None where every row is a whole sample.
     """
     kept_BR = torch.where(mask_BR, losses_BR, 0.0)
-    num_sequences = max(denominators.num_sequences, 1)
+    num_samples = max(denominators.num_samples, 1)
     match aggregation:
         case "token_mean":
             return kept_BR.sum() / max(denominators.num_tokens, 1)
         case "sequence_mean":
-            lengths_B = mask_BR.sum(dim=1).clamp(min=1)
-            return (kept_BR.sum(dim=1) / lengths_B).sum() / num_sequences
+            lengths_B = (mask_BR.sum(dim=1) if sample_tokens_B is None else sample_tokens_B).clamp(min=1)
+            return (kept_BR.sum(dim=1) / lengths_B).sum() / num_samples
         case "sequence_sum":
-            return kept_BR.sum() / (num_sequences * denominators.tokens_per_sequence)
+            return kept_BR.sum() / (num_samples * denominators.tokens_per_sample)
