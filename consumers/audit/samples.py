@@ -119,6 +119,8 @@ def _of_batch(
     possible = _of_outcome(outcome if closed_by == entry.index else None, judged, is_replica_trained)
     if entry.record.kind is LedgerKind.CLOSE:
         possible |= {Disposition.INCOMPLETE}
+    if sample.awaits_reward and sample.reward is None:
+        possible |= {Disposition.UNREWARDED}
     if Fraction(str(alpha)) % 1 and lag_of(sample, entry.version or 0) == lag_bound(alpha):
         possible |= {Disposition.STALE}
     return possible
@@ -160,6 +162,7 @@ def _defect(sample: Sample, partition: int, num_partitions: int, config: AuditCo
         and sample.replica >= num_replicas,
         f"group {sample.group_id} on partition {partition}": sample.group_id % num_partitions != partition,
         f"reward {sample.reward}": is_finished
+        and not (config.has_late_rewards and sample.awaits_reward and sample.reward is None)
         and not math.isfinite(math.nan if sample.reward is None else sample.reward),
         f"temperature {sample.temperature}": is_finished
         and config.temperature is not None

@@ -16,6 +16,7 @@ Place = tuple[int, int]
 reasons_by_disposition = {
     Disposition.STALE: IssueReason.STALE,
     Disposition.DEAD: IssueReason.DEAD,
+    Disposition.UNREWARDED: IssueReason.UNREWARDED,
     Disposition.FAILED: IssueReason.FAILED,
     Disposition.LOST: IssueReason.LOST,
     Disposition.CANCELLED: IssueReason.CANCELLED,

@@ -127,4 +127,5 @@ def prune(source: RecordedRunRequest, keep_steps: int, dry_run: bool) -> None:
 def _specs(settings: Settings) -> list[TopicSpec]:
     from rollog.kernel.broker.topics import RunTopics, topic_specs  # noqa: PLC0415
 
-    return topic_specs(RunTopics(settings.run.prefix, settings.run_name), settings.broker)
+    topics = RunTopics(settings.run.prefix, settings.run_name)
+    return topic_specs(topics, settings.broker, has_late_rewards=settings.reward.late)

@@ -43,7 +43,12 @@ def join_run(request: RunRequest, wait_seconds: float) -> JoinedRun:
     found = find_run_of(request, wait_seconds)
     manifest = found.manifest
     with found.broker.admin() as admin:
-        check_topics(admin, topic_specs(RunTopics(manifest.prefix, manifest.run), found.settings.broker))
+        specs = topic_specs(
+            RunTopics(manifest.prefix, manifest.run),
+            found.settings.broker,
+            has_late_rewards=found.settings.reward.late,
+        )
+        check_topics(admin, specs)
     return found
 
 

@@ -23,6 +23,7 @@ from schemas import (
     Grant,
     LedgerRecord,
     Revoke,
+    Reward,
     RoleStatus,
     RolloutTask,
     RunClosed,
@@ -48,8 +49,8 @@ This page is written by `python -m rollog.settings.topic_reference > docs/refere
 `rollog/kernel/broker/topics.py`; change that, not the page. Who writes and reads what, and when, is in
 [protocol](../protocol.md#topics); the fields of the records are in [schemas](schemas.md).
 
-A run owns eight topics, `<prefix>.<run>.<name>`; all runs under a prefix share `<prefix>.runs`. Partitions are always
-chosen by the writer. `rollog topics print --run NAME` prints the same with the values of your own settings, without
+A run owns eight topics, `<prefix>.<run>.<name>`, and with `reward.late` a ninth, `rewards`; all runs under a prefix
+share `<prefix>.runs`. Partitions are always chosen by the writer. `rollog topics print --run NAME` prints the same with the values of your own settings, without
 asking a broker; `rollog topics create` creates them and `rollog topics check` compares.
 """
 
@@ -77,6 +78,7 @@ With the default `[broker]` section. `rollog topics check` compares all but `seg
 records_by_topic: Mapping[str, tuple[type[Record], ...]] = {
     "tasks": (RolloutTask, Cancel, Stop, Fence),
     "samples": (Sample,),
+    "rewards": (Reward,),
     "evaluations": (Sample,),
     "steps": (LedgerRecord,),
     "weights": (WeightVersion,),
@@ -97,7 +99,7 @@ _topics = RunTopics("<prefix>", "<run>")
 
 def topic_reference() -> str:
     """The page as Markdown."""
-    specs = topic_specs(_topics, BrokerConfig())
+    specs = topic_specs(_topics, BrokerConfig(), has_late_rewards=True)
     lines = ["| topic | holds | records | partitions |", "| --- | --- | --- | --- |"]
     lines += [_row(spec) for spec in specs]
     settings = [f"| `{spec.name}` | {_settings(spec)} |" for spec in specs]

@@ -244,4 +244,6 @@ def _following(
         verdicts=verdicts,
         closed_groups=closed_groups,
         body=body,
+        reward_position=ledger.reward_position,
+        reward_mark=ledger.reward_mark,
     )

@@ -61,6 +61,11 @@ class RunTopics:
         return self._named("samples")
 
     @property
+    def rewards(self) -> str:
+        """Rewards of samples that came without one; only of runs with `reward.late`."""
+        return self._named("rewards")
+
+    @property
     def evaluations(self) -> str:
         """Rollouts of held-out prompts."""
         return self._named("evaluations")
@@ -117,7 +122,7 @@ def runs_topic(prefix: str) -> str:
 
 
 def run_topic_names(topics: RunTopics) -> list[str]:
-    """All topics of one run; the shared topic of manifests is not among them."""
+    """The topics that every run has; the shared topic of manifests, and that of late rewards, are not among them."""
     return [
         topics.tasks,
         topics.samples,
@@ -159,8 +164,10 @@ class TopicSizes(Protocol):
         ...
 
 
-def topic_specs(topics: RunTopics, broker: TopicSizes) -> list[TopicSpec]:
+def topic_specs(topics: RunTopics, broker: TopicSizes, *, has_late_rewards: bool = False) -> list[TopicSpec]:
     """How the topics of a run, and the topic of manifests, should exist.
+
+    With `has_late_rewards` the topic is among them on which samples get their rewards.
 
     Raises ConfigError when `broker.max_record_bytes` is more than brokers accept in one request.
     """
@@ -194,6 +201,7 @@ def topic_specs(topics: RunTopics, broker: TopicSizes) -> list[TopicSpec]:
     return [
         spec(topics.tasks, broker.max_workers, large),
         spec(topics.samples, broker.samples_partitions, large),
+        *([spec(topics.rewards, 1, kept)] if has_late_rewards else []),
         spec(topics.evaluations, broker.samples_partitions, large),
         spec(topics.steps, 1, large),
         spec(topics.weights, 1, kept),
