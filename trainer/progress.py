@@ -13,8 +13,7 @@ if TYPE_CHECKING:
 
 causes = {
     Disposition.FILTERED: "what the filters in [groups] do not let pass",
-    Disposition.INCOMPLETE: "attempts that failed, were lost, dropped or left without a reward until the group was given "
-    "up",
+    Disposition.INCOMPLETE: "attempts that failed, were lost, dropped or unrewarded until the group was given up",
 }
 
 

@@ -8,7 +8,7 @@ from fractions import Fraction
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from schemas import Disposition, Kind, LedgerKind, Sample, Status
+from schemas import Disposition, Kind, LedgerKind, Sample, Status, sample_id
 from schemas.codec import SchemaError, decode_as
 
 if TYPE_CHECKING:
@@ -167,6 +167,13 @@ def _defect(sample: Sample, partition: int, num_partitions: int, config: AuditCo
         f"temperature {sample.temperature}": is_finished
         and config.temperature is not None
         and not math.isclose(sample.temperature, config.temperature, rel_tol=1e-5),
+        f"waits as {sample.sample_id}": _waits_under_another_name(sample),
         "no segment": is_finished and not sample.segments,
     }
     return next((fault for fault, is_so in faults.items() if is_so), None)
+
+
+def _waits_under_another_name(sample: Sample) -> bool:
+    """A reward is found by the name that group, replica and attempt give its sample."""
+    name = sample_id(sample.group_id, sample.replica, sample.attempt)
+    return sample.awaits_reward and sample.reward is None and sample.sample_id != name

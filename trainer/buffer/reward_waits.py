@@ -1,4 +1,4 @@
-"""Samples that wait for their reward: since when, and which rewards are kept for them and for those still to be read."""
+"""Samples that wait for their reward: since when, and which rewards are kept for them and for those to come."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from rollog.rules.late_rewards import KeptRewards
-from trainer.buffer.pending import Place
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from rollog.rules.headers import SampleHeader
+    from trainer.buffer.pending import Place
 
 
 @dataclass(slots=True)

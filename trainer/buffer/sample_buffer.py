@@ -90,7 +90,7 @@ class SampleBuffer:
         self._freshness = freshness
         self._headers: dict[Place, SampleHeader] = {}
         self._candidates: defaultdict[int, set[Place]] = defaultdict(set)
-        self.waits = waits or RewardWaits()
+        self.waits = RewardWaits() if waits is None else waits
         self._ready: dict[int, ReadyGroup] = {}
         self._pending = Pending()
         self._hold = ProtectionHold(ledger, freshness)

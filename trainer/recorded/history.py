@@ -1,7 +1,7 @@
 """A run as its log recorded it: what recovery, replay and counterfactual training read.
 
-Consumes `steps`, `weights` and, by reference, `samples` and `rewards`, through consumers alone; produces nothing. On a crash it is
-read again.
+Consumes `steps`, `weights` and, by reference, `samples` and `rewards`, through consumers alone; produces nothing. On a
+crash it is read again.
 """
 
 from __future__ import annotations
