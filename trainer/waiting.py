@@ -119,8 +119,8 @@ def _unscored(facts: TrainerFacts) -> Cause:
     return Cause(
         what=f"{facts.num_ready} of {facts.groups_per_batch} groups are complete; {num_samples} finished samples wait "
         f"for a reward, the longest for {facts.longest_wait_seconds:.0f} s, and {last}",
-        remedy="see whether the program runs that writes to the topic of rewards; a sample without one is given up after "
-        "reward.deadline_seconds, and made again",
+        remedy="see whether the program runs that writes to the topic of rewards; after reward.deadline_seconds a "
+        "sample without one is given up and made again",
         waits_on="scorer",
     )
 

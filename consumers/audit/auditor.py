@@ -1,8 +1,9 @@
 """The audit of a run, live or finished.
 
 Consumes steps, dead-letters, tasks, control, rewards, samples, weights, evaluations and workers, each once, up to the
-ends found at the start, and the files of the weights store; then what has come to steps meanwhile. Produces nothing. Of a sample
-only digest and header are held, from its disposition in the ledger until the record itself is met.
+ends found at the start, and the files of the weights store; then what has come to steps meanwhile. Produces nothing. Of
+a sample only digest and header are held, from its disposition in the ledger until the record itself is met; of each
+reward that may count, 100 bytes.
 """
 
 from __future__ import annotations

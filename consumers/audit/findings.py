@@ -145,8 +145,8 @@ class Checks:
         )
         self.late_rewards = Check(
             name="I17",
-            what="what waited for its reward has the first valid one, named by the ledger, or was disposed of without one "
-            "that had been read",
+            what="what waited for its reward has the first valid one, named by the ledger, or was disposed of before "
+            "one was read",
             unit="samples that came without a reward",
         )
         self.dead_letters = Check(

@@ -1,7 +1,7 @@
 """I17: what samples that came without a reward were given, against the topic of rewards, worked out anew.
 
-Of each sample the first reward counts whose number of turn rewards fits, among those that differ in it: later ones of the
-same number, and any behind one without turn rewards, count for nothing.
+Of each sample the first reward counts whose number of turn rewards fits, among the first four that differ in it: later
+ones of the same number, and any behind one without turn rewards, count for nothing.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from consumers.audit.findings import Place
 from consumers.audit.samples import num_digest_bytes
 from schemas import Disposition, Reward, Sample
 from schemas.codec import SchemaError, decode_as
 
 if TYPE_CHECKING:
+    from consumers.audit.findings import Place
     from consumers.audit.judged import Judged
     from consumers.audit.ledger_index import LedgerIndex
     from rollog.kernel.broker.ports import Record

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 class PrunePlan:
     """What to delete of `samples`, and what is lost by it.
 
-    `offsets` are the new beginning offsets per partition, `reward_offset` that of `rewards`. Steps up to `last_step_lost` cannot be re-trained any more, 0
-    for none. `num_unchecked` records in all have no bytes any more to compare with the ledger's digests.
+    `offsets` are the new beginning offsets per partition, `reward_offset` that of `rewards`. Steps up to
+    `last_step_lost` cannot be re-trained any more, 0 for none. `num_unchecked` records in all have no bytes any more to
+    compare with the ledger's digests.
     """
 
     offsets: tuple[int, ...]
@@ -124,7 +125,7 @@ class _Judged:
         return self.records[self.record_numbers[index]]
 
     def needed(self, last_step_let_go: int, *, is_open: bool) -> Iterator[int]:
-        """Indices of verdicts on records that must stay: those judged after the last step that is let go, those of open groups."""
+        """Verdicts on records that must stay, by index: those after the last step let go, those of open groups."""
         first_kept = self._first_kept(last_step_let_go)
         for index, (group, number) in enumerate(zip(self.groups, self.record_numbers, strict=True)):
             if number >= first_kept or (is_open and group >= 0 and group not in self.closed):

@@ -213,8 +213,8 @@ def _disagreements_with_environment(settings: Settings) -> list[str]:
     found = []
     if settings.reward.late:
         found.append(
-            f"environment.name = {environment.name!r} gives its episodes their rewards, but reward.late = true waits for "
-            "them from elsewhere; leave one of them out"
+            f"environment.name = {environment.name!r} gives its episodes their rewards, but reward.late = true waits "
+            "for them from elsewhere; leave one of them out"
         )
     own: dict[str, object] = {
         "data.train": settings.data.train,

@@ -50,8 +50,9 @@ This page is written by `python -m rollog.settings.topic_reference > docs/refere
 [protocol](../protocol.md#topics); the fields of the records are in [schemas](schemas.md).
 
 A run owns eight topics, `<prefix>.<run>.<name>`, and with `reward.late` a ninth, `rewards`; all runs under a prefix
-share `<prefix>.runs`. Partitions are always chosen by the writer. `rollog topics print --run NAME` prints the same with the values of your own settings, without
-asking a broker; `rollog topics create` creates them and `rollog topics check` compares.
+share `<prefix>.runs`. Partitions are always chosen by the writer. `rollog topics print --run NAME` prints the same with
+the values of your own settings, without asking a broker; `rollog topics create` creates them and `rollog topics check`
+compares.
 """
 
 _names_introduction = """\

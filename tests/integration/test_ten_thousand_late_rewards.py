@@ -60,9 +60,13 @@ def test_of_ten_thousand_late_rewards_each_trained_sample_has_the_first_valid_on
         counts = Counter(verdict.disposition for verdict in verdicts)
         assert counts[Disposition.TRAINED] == 210 * 8 * 4
         assert counts[Disposition.UNREWARDED] > 0
-        assert i17.num_checked == len(run.auditor.samples) - counts[Disposition.LOST] - counts[
-            Disposition.CANCELLED
-        ] - counts[Disposition.FAILED]
+        assert (
+            i17.num_checked
+            == len(run.auditor.samples)
+            - counts[Disposition.LOST]
+            - counts[Disposition.CANCELLED]
+            - counts[Disposition.FAILED]
+        )
         for verdict in verdicts:
             sample = run.auditor.samples[(verdict.partition, verdict.offset)].sample
             if verdict.disposition is Disposition.TRAINED and sample is not None:

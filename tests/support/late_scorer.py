@@ -24,7 +24,7 @@ mistakes = {"missing": 0.04, "misfit": 0.08, "doubled": 0.3, "invalid": 0.02, "u
 
 @dataclass(slots=True)
 class LateScorer:
-    """Takes note of samples when their rollouts end, which is before their records are written, and scores them later."""
+    """Takes note of samples when their rollouts end, before their records are written, and scores them later."""
 
     broker: Broker
     topics: RunTopics

@@ -139,9 +139,7 @@ class SimulatedRun(Component):
         self.home = Path(tempfile.mkdtemp(prefix="simulated-run-"))
         self.topics = RunTopics("rollog", self.home.name.lower().replace("_", "-"))
         with self.broker.admin() as admin:
-            specs = topic_specs(
-                self.topics, self._broker_config, has_late_rewards=self.plan.late_rewards
-            )
+            specs = topic_specs(self.topics, self._broker_config, has_late_rewards=self.plan.late_rewards)
             ensure_topics(admin, specs)
         if self.plan.late_rewards:
             self.scorer = LateScorer(self.broker, self.topics)

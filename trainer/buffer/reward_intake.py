@@ -131,7 +131,7 @@ class RewardIntake(Component):
         """
         self._restore(now_seconds)
         self._buffer.waits.look(now_seconds)
-        # A verdict `unrewarded` is right up to the position at which it is decided, so that stays until it is committed.
+        # `unrewarded` is right up to the position at which it is decided, so that stays until it is committed.
         if self._buffer.has_unrewarded:
             return
         if not self._waiting:
@@ -173,7 +173,7 @@ class RewardIntake(Component):
         self._is_restored = True
 
     def _can_tell(self) -> bool:
-        """Whether it is known of all that wait whether they were ordered: a task stands in the log before any reward."""
+        """Whether it is known which of them were ordered: a task stands in the log before any reward for it."""
         if all(self._is_known(each) for each in self._waiting):
             self._ends = None
             return True
@@ -241,7 +241,7 @@ class RewardIntake(Component):
             log.warning(event, offset=arrived.record.offset, sample=sample, reason=reason)
 
     def _end_waits(self, now_seconds: float) -> None:
-        """A reward that was written in time counts, however late it is read: so the end is asked for behind that time."""
+        """A reward that was written in time counts, however late it is read: the end is asked for behind that time."""
         if self._goal is None:
             if not any(self._buffer.waits.over(now_seconds)):
                 return
@@ -264,9 +264,9 @@ def check_rewards_retained(broker: Broker, topic: str, mark: int) -> None:
         beginning = consumer.beginning_offsets([place])[place]
     if beginning > mark:
         raise TopicMismatch(
-            f"{topic}: rewards from offset {mark} to {beginning - 1} may be those of samples that wait for one, and are "
-            "no longer in the topic; raise its retention (retention.ms=-1) and restore them from a replica, or start a "
-            "new run"
+            f"{topic}: rewards from offset {mark} to {beginning - 1} may be those of samples that wait for one, and "
+            "are no longer in the topic; raise its retention (retention.ms=-1) and restore them from a replica, or "
+            "start a new run"
         )
 
 

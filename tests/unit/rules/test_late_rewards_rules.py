@@ -42,7 +42,9 @@ def test_the_example_of_the_docstring() -> None:
 
 
 @given(st.lists(st.integers(0, 6), max_size=12), st.integers(1, 6))
-def test_at_most_four_are_kept_and_the_first_that_fits_among_them_counts(nums: list[int], num_turns: int) -> None:
+def test_at_most_four_are_kept_and_the_first_that_fits_among_them_counts(
+    nums: list[int], num_turns: int
+) -> None:
     kept = KeptRewards()
     for offset, num in enumerate(nums):
         kept.add(3, given_reward(offset, num_turns=num))
@@ -68,7 +70,10 @@ def test_a_new_reader_begins_at_the_first_reward_that_is_kept() -> None:
     assert kept.mark(9) == 9
 
 
-@pytest.mark.parametrize("text", ["", "g1", "g1.r2", "g-1.r0.a0", "g01.r0.a0", "g1.r0.a0 ", "g1.r0.a\u0661", "g" + "1" * 30 + ".r0.a0"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "g1", "g1.r2", "g-1.r0.a0", "g01.r0.a0", "g1.r0.a0 ", "g1.r0.a\u0661", "g" + "1" * 30 + ".r0.a0"],
+)
 def test_what_names_no_attempt_is_told(text: str) -> None:
     assert attempt_named(text) is None
 
@@ -108,9 +113,7 @@ def test_a_sample_of_another_writer_may_not_wait() -> None:
     issued.add(a_task(0), partition=0, offset=0)
     sample = a_sample(0, 0, reward=None, awaits_reward=True, worker_id="teacher")
     header = header_of(sample, partition=0, offset=0, digest=bytes(16), limits=limits)
-    placed = issued.placed(
-        header, sample, grants={}, newest_epoch=1, other_writers=frozenset({"teacher"})
-    )
+    placed = issued.placed(header, sample, grants={}, newest_epoch=1, other_writers=frozenset({"teacher"}))
     assert (placed.group_id, placed.is_waiting) == (-1, False)
     assert "bring theirs" in (placed.defect or "")
 

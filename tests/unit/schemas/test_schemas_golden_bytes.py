@@ -300,7 +300,9 @@ def examples() -> dict[str, Record]:
             headers={"type": b"Sample"},
         ),
     ]
-    return {type(record).__name__: record for record in others} | ledger | {"LedgerRecord-late": late_record()}
+    return (
+        {type(record).__name__: record for record in others} | ledger | {"LedgerRecord-late": late_record()}
+    )
 
 
 def readable(data: bytes) -> str:
