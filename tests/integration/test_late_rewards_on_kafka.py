@@ -7,7 +7,6 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -104,9 +103,12 @@ def processes() -> Iterator[list[subprocess.Popen[bytes]]]:
 
 
 def test_a_killed_trainer_takes_late_rewards_up_again_and_a_replay_is_equal(
-    kafka_broker: KafkaBroker, tmp_path: Path, processes: list[subprocess.Popen[bytes]]
+    kafka_broker: KafkaBroker,
+    tmp_path: Path,
+    run_topics: RunTopics,
+    processes: list[subprocess.Popen[bytes]],
 ) -> None:
-    name = f"late-{time.time_ns() % 10**9}"
+    name = run_topics.run
     topics = RunTopics("rollog", name)
     settings = small_settings(
         tmp_path,
