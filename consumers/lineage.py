@@ -1,9 +1,9 @@
 """Where something in a run comes from and what became of it: samples, steps, policy versions, prompts.
 
-Consumes `steps`, `tasks`, `samples`, `rewards`, `evaluations` and `weights`, from their beginnings to their ends at the time of
-the call; produces nothing. Answers are made of what JSON has. Records are picked by their Kafka headers and decoded
-only when picked. Of records that retention deleted the answer says what the ledger knows. The ledger is gone over once,
-and once more for an answer that needs verdicts: of those only the ones asked for are held.
+Consumes `steps`, `tasks`, `samples`, `rewards`, `evaluations` and `weights`, from their beginnings to their ends at the
+time of the call; produces nothing. Answers are made of what JSON has. Records are picked by their Kafka headers and
+decoded only when picked. Of records that retention deleted the answer says what the ledger knows. The ledger is gone
+over once, and once more for an answer that needs verdicts: of those only the ones asked for are held.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from rollog.rules.standing_still import Cause
+from rollog.rules.standing_still import Cause, scorer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -121,7 +121,7 @@ def _unscored(facts: TrainerFacts) -> Cause:
         f"for a reward, the longest for {facts.longest_wait_seconds:.0f} s, and {last}",
         remedy="see whether the program runs that writes to the topic of rewards; after reward.deadline_seconds a "
         "sample without one is given up and made again",
-        waits_on="scorer",
+        waits_on=scorer,
     )
 
 
