@@ -3,7 +3,7 @@
 Consumes steps, dead-letters, tasks, control, rewards, samples, weights, evaluations and workers, each once, up to the
 ends found at the start, and the files of the weights store; then what has come to steps meanwhile. Produces nothing. Of
 a sample only digest and header are held, from its disposition in the ledger until the record itself is met; of each
-reward that may count, 100 bytes.
+reward that may count, a few numbers.
 """
 
 from __future__ import annotations

@@ -15,15 +15,17 @@ from rollog.kernel.weights import WeightsStore
 from schemas import Disposition
 
 num_rewards = 10_000
+num_steps = 115
 plan = Plan(
     late_rewards=True,
-    reward_deadline_seconds=15.0,
-    alpha=2.0,
-    groups_per_batch=8,
+    reward_deadline_seconds=3.0,
+    alpha=4.0,
+    groups_per_batch=16,
     group_size=4,
-    num_steps=210,
+    num_steps=num_steps,
+    patience_seconds=1.0,
     num_prompts=400,
-    num_slots=40,
+    num_slots=80,
     checkpoint_every_steps=5,
     filters={"filter_zero_signal": False},
     snapshot_every_seconds=2.0,
@@ -37,7 +39,7 @@ def test_of_ten_thousand_late_rewards_each_trained_sample_has_the_first_valid_on
     num_kills = 0
     with SimulatedRun(plan) as run:
         assert run.scorer is not None
-        run.scorer.most_waiting = 60
+        run.scorer.mistakes["missing"] = 0.01
         while not (run.trainer is not None and run.trainer.ledger.is_closed):
             if run.trainer is None:
                 run.start_trainer()
@@ -58,7 +60,7 @@ def test_of_ten_thousand_late_rewards_each_trained_sample_has_the_first_valid_on
         stored, named = run.scorer.stored(), rewards_named(ledger)
         verdicts = [verdict for record in ledger for verdict in record.verdicts]
         counts = Counter(verdict.disposition for verdict in verdicts)
-        assert counts[Disposition.TRAINED] == 210 * 8 * 4
+        assert counts[Disposition.TRAINED] == num_steps * 16 * 4
         assert counts[Disposition.UNREWARDED] > 0
         assert (
             i17.num_checked

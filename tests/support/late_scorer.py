@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from rollog.kernel.broker.topics import RunTopics
     from schemas import LedgerRecord, Sample
 
-mistakes = {"missing": 0.04, "misfit": 0.08, "doubled": 0.3, "invalid": 0.02, "unmatched": 0.02}
+_usual_mistakes = {"missing": 0.04, "misfit": 0.08, "doubled": 0.3, "invalid": 0.02, "unmatched": 0.02}
 """How often each happens to a reward."""
 
 
@@ -29,8 +30,8 @@ class LateScorer:
     broker: Broker
     topics: RunTopics
     seed: int = 0
-    most_waiting: int = 12
     unwritten: list[tuple[str, float]] = field(default_factory=list)
+    mistakes: dict[str, float] = field(default_factory=lambda: dict(_usual_mistakes))
     num_written: Counter[str] = field(default_factory=Counter)
     _random: random.Random = field(init=False)
     _writer: LateRewards = field(init=False)
@@ -47,8 +48,8 @@ class LateScorer:
         return value
 
     def write_some(self) -> None:
-        """Write as many as keep the number of unwritten ones in bounds, in any order."""
-        while len(self.unwritten) > self._random.randint(0, self.most_waiting):
+        """Write a random share of those that are due, in any order."""
+        for _ in range(math.ceil(len(self.unwritten) * self._random.random())):
             self.write_one(self._random.randrange(1 << 30))
 
     def write_one(self, which: int) -> None:
@@ -72,7 +73,7 @@ class LateScorer:
         self._writer.flush()
 
     def _happens(self, what: str) -> bool:
-        happens = self._random.random() < mistakes[what]
+        happens = self._random.random() < self.mistakes[what]
         self.num_written[what] += happens
         return happens
 
