@@ -62,14 +62,8 @@ def test_of_ten_thousand_late_rewards_each_trained_sample_has_the_first_valid_on
         counts = Counter(verdict.disposition for verdict in verdicts)
         assert counts[Disposition.TRAINED] == num_steps * 16 * 4
         assert counts[Disposition.UNREWARDED] > 0
-        assert (
-            i17.num_checked
-            == len(run.auditor.samples)
-            - counts[Disposition.LOST]
-            - counts[Disposition.CANCELLED]
-            - counts[Disposition.FAILED]
-        )
-        for verdict in verdicts:
-            sample = run.auditor.samples[(verdict.partition, verdict.offset)].sample
-            if verdict.disposition is Disposition.TRAINED and sample is not None:
-                assert named[verdict.sample_id] == first_valid(stored[verdict.sample_id], sample)
+        judged = [run.auditor.samples[(verdict.partition, verdict.offset)] for verdict in verdicts]
+        assert i17.num_checked == sum(recorded.is_finished for recorded in judged)
+        for verdict, recorded in zip(verdicts, judged, strict=True):
+            if verdict.disposition is Disposition.TRAINED and recorded.sample is not None:
+                assert named[verdict.sample_id] == first_valid(stored[verdict.sample_id], recorded.sample)
