@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -85,9 +87,9 @@ def test_an_attempt_is_named_by_its_id() -> None:
 def test_a_finished_sample_may_wait_where_the_run_has_late_rewards() -> None:
     sample = a_sample(0, 0, reward=None, awaits_reward=True)
 
-    def defect(*, late: bool, **changes: object) -> str | None:
+    def defect(*, late: bool, **changes: Any) -> str | None:
         limits = SampleLimits(num_partitions=4, num_replicas=2, temperature=1.0, has_late_rewards=late)
-        read = a_sample(0, 0, **{"reward": None, "awaits_reward": True, **changes})
+        read = a_sample(0, 0, **({"reward": None, "awaits_reward": True} | changes))
         return header_of(read, partition=0, offset=0, digest=bytes(16), limits=limits).defect
 
     assert sample.awaits_reward

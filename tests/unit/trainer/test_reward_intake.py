@@ -102,6 +102,11 @@ def world(memory_broker: MemoryBroker, run_topics: RunTopics) -> Iterator[World]
         yield World(memory_broker, run_topics, LedgerBuilder(), orders, writer)
 
 
+def is_given_up(buffer: SampleBuffer) -> bool:
+    """Whether the next ledger record says `unrewarded` of a sample."""
+    return buffer.has_unrewarded
+
+
 def test_a_new_trainer_reads_again_from_the_mark_what_samples_wait_for(world: World) -> None:
     world.writer.send("g0.r0.a0", 1.0)
     world.writer.send("g0.r1.a0", 2.0)
@@ -174,11 +179,11 @@ def test_a_sample_is_given_up_only_behind_all_rewards_that_were_written_in_time(
         # The trainer was away for longer than the deadline, and the reward had come before it was over.
         world.writer.send("g0.r0.a0", 1.0)
         intake.take_in(100.0)
-        assert not world.buffer.has_unrewarded
+        assert not is_given_up(world.buffer)
         world.wait_for(1, offset=1)
         intake.take_in(101.0)
         intake.take_in(112.0)
-        assert world.buffer.has_unrewarded
+        assert is_given_up(world.buffer)
         # A reward that comes now is behind the position at which it was given up.
         world.writer.send("g0.r1.a0", 1.0)
         intake.take_in(113.0)
