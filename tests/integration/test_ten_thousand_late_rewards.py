@@ -11,8 +11,10 @@ from support.simulated_run import Plan, SimulatedRun
 
 from consumers.audit.auditor import audit_run
 from consumers.ledger import read_ledger
+from rollog.kernel.broker.reading import read_to_end
 from rollog.kernel.weights import WeightsStore
-from schemas import Disposition
+from schemas import Disposition, Sample, Status
+from schemas.codec import decode_as
 
 num_rewards = 10_000
 num_steps = 115
@@ -55,15 +57,19 @@ def test_of_ten_thousand_late_rewards_each_trained_sample_has_the_first_valid_on
         report = audit_run(run.broker, run.topics, WeightsStore(run.trainer_settings.weights_uri))
         assert report.is_clean, "\n".join(report.lines())
         i17 = next(check for check in report.checks if check.name == "I17")
-        run.auditor.look()
         ledger = [entry.record for entry in read_ledger(run.broker, run.topics)]
         stored, named = run.scorer.stored(), rewards_named(ledger)
         verdicts = [verdict for record in ledger for verdict in record.verdicts]
         counts = Counter(verdict.disposition for verdict in verdicts)
         assert counts[Disposition.TRAINED] == num_steps * 16 * 4
         assert counts[Disposition.UNREWARDED] > 0
-        judged = [run.auditor.samples[(verdict.partition, verdict.offset)] for verdict in verdicts]
-        assert i17.num_checked == sum(recorded.is_finished for recorded in judged)
-        for verdict, recorded in zip(verdicts, judged, strict=True):
-            if verdict.disposition is Disposition.TRAINED and recorded.sample is not None:
-                assert named[verdict.sample_id] == first_valid(stored[verdict.sample_id], recorded.sample)
+        with run.broker.consumer(client_id="test") as consumer:
+            samples = {
+                (record.partition, record.offset): decode_as(Sample, record.value or b"")
+                for record in read_to_end(consumer, run.topics.samples, 0, 1)
+            }
+        judged = [samples[(verdict.partition, verdict.offset)] for verdict in verdicts]
+        assert i17.num_checked == sum(sample.status is Status.FINISHED for sample in judged)
+        for verdict, sample in zip(verdicts, judged, strict=True):
+            if verdict.disposition is Disposition.TRAINED:
+                assert named[verdict.sample_id] == first_valid(stored[verdict.sample_id], sample)
