@@ -163,10 +163,10 @@ def test_what_is_trained_is_read_with_the_reward_that_the_ledger_names(
 
     altered = with_rewards(recorded, run.topics, change)
     with (
-        altered.consumer(client_id="test") as consumer,
+        altered.consumer(client_id="test") as reader,
         pytest.raises(LedgerError, match="is not the record"),
     ):
-        read_referenced(consumer, run.topics, trained)
+        read_referenced(reader, run.topics, trained)
 
 
 def test_rewards_below_the_audit_window_may_be_deleted(run: SimulatedRun) -> None:
