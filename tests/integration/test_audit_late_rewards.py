@@ -180,3 +180,19 @@ def test_rewards_below_the_audit_window_may_be_deleted(run: SimulatedRun) -> Non
         if verdict.late_reward is not None
     ]
     assert 0 < found.reward_offset <= min([*kept, ledger[-1].reward_mark])
+
+
+def test_what_is_left_after_pruning_passes_the_audit() -> None:
+    with SimulatedRun(plan) as run:
+        run.come_to_the_end()
+        ledger = [entry.record for entry in read_ledger(run.broker, run.topics)]
+        found = plan_prune(ledger, (0, 0), keep_steps=2, redo_from=None)
+        offsets = {
+            TopicPartition(run.topics.samples, number): offset for number, offset in enumerate(found.offsets)
+        }
+        with run.broker.admin() as admin:
+            admin.delete_records(offsets | {TopicPartition(run.topics.rewards, 0): found.reward_offset})
+        report = audit_run(run.broker, run.topics, WeightsStore(run.trainer_settings.weights_uri))
+        assert report.is_clean, "\n".join(report.lines())
+        check = next(check for check in report.checks if check.name == "I17")
+        assert check.num_checked > check.num_unchecked
