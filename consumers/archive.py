@@ -71,6 +71,9 @@ def export_archive(
         WeightsError: a weights file that was asked for is gone or damaged.
     """
     names = _topics_in_order(topics)
+    with broker.admin() as admin:
+        if not admin.describe_topics([topics.rewards]):
+            names.remove(topics.rewards)
     return write_archive(broker, topics, names, store, path, weights=weights)
 
 
@@ -113,6 +116,7 @@ def _topics_in_order(topics: RunTopics) -> list[str]:
         topics.weights,
         topics.dead_letters,
         topics.samples,
+        topics.rewards,
         topics.evaluations,
         topics.tasks,
         topics.workers,

@@ -1,9 +1,9 @@
 """Where something in a run comes from and what became of it: samples, steps, policy versions, prompts.
 
-Consumes `steps`, `tasks`, `samples`, `evaluations` and `weights`, from their beginnings to their ends at the time of
-the call; produces nothing. Answers are made of what JSON has. Records are picked by their Kafka headers and decoded
-only when picked. Of records that retention deleted the answer says what the ledger knows. The ledger is gone over once,
-and once more for an answer that needs verdicts: of those only the ones asked for are held.
+Consumes `steps`, `tasks`, `samples`, `rewards`, `evaluations` and `weights`, from their beginnings to their ends at the
+time of the call; produces nothing. Answers are made of what JSON has. Records are picked by their Kafka headers and
+decoded only when picked. Of records that retention deleted the answer says what the ledger knows. The ledger is gone
+over once, and once more for an answer that needs verdicts: of those only the ones asked for are held.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any
 from consumers.ledger import StoredLedger
 from consumers.readable import read_readable
 from consumers.reason_words import reason_in_words
+from consumers.references import read_rewards
 from rollog.kernel.broker.reading import read_topic
-from rollog.kernel.errors import ConfigError
+from rollog.kernel.errors import ConfigError, LedgerError
+from rollog.rules.late_rewards import rewarded
 from rollog.rules.ledger_state import LedgerState
 from schemas import (
     Disposition,
@@ -320,7 +322,20 @@ class Lineage:
             sample = decode_as(Sample, record.value or b"")
         except SchemaError as error:
             return {**found, "unreadable": str(error)}
-        return {**found, **_sample(sample)}
+        known = judged.get((record.partition, record.offset)) if self._is_training(record) else None
+        return {**found, **_sample(sample if known is None else self._rewarded(sample, known.verdict))}
+
+    def _rewarded(self, sample: Sample, verdict: Verdict) -> Sample:
+        """The sample with the reward that it got late, if it did and that can still be read."""
+        reference = verdict.late_reward
+        if reference is None:
+            return sample
+        try:
+            with self.broker.consumer(client_id="lineage") as consumer:
+                found = read_rewards(consumer, self.topics.rewards, [reference])
+        except LedgerError:
+            return sample
+        return rewarded(sample, found[reference.offset])
 
     def _attempt(self, record: Record, judged: Mapping[Place, _Judged]) -> Answer:
         """One record of samples in short, by its headers."""
@@ -349,6 +364,7 @@ def _disposition(judged: _Judged) -> Answer:
         "disposition": verdict.disposition.value,
         "reason": verdict.reason,
         "why": reason_in_words(verdict.disposition, verdict.reason),
+        **({} if verdict.late_reward is None else {"late_reward_offset": verdict.late_reward.offset}),
         "lag": verdict.lag,
         "step": judged.version if is_trained else None,
         "ledger_sequence": judged.sequence,

@@ -26,6 +26,7 @@ _of_reasons = {
     reasons.run_closed: "the run ended while its group was open",
     reasons.cancelled: "its task was taken back, because its result would have been too old",
     reasons.untrainable: "training fails on its group",
+    reasons.no_reward: "nobody wrote a reward for it within reward.deadline_seconds",
     reasons.other_writer: "it was written by one of groups.other_writers",
     CancelReason.SATISFIED.value: "its group or the run had ended, so its task was taken back",
     CancelReason.SURPLUS.value: "its group had enough members, so its task was taken back",

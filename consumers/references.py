@@ -1,6 +1,7 @@
 """Samples read again by the references that the ledger holds: the very records that were trained, or an error.
 
-Consumes `samples`, by place. Raises LedgerError for a record that is gone or is not the one referenced.
+Consumes `samples` and, for samples that got their reward late, `rewards`, by place. Raises LedgerError for a record
+that is gone or is not the one referenced.
 """
 
 from __future__ import annotations
@@ -11,20 +12,64 @@ from rollog.kernel.broker.ports import TopicPartition
 from rollog.kernel.broker.reading import read_until
 from rollog.kernel.errors import LedgerError
 from rollog.rules.headers import record_digest
-from schemas import Sample
+from rollog.rules.late_rewards import rewarded
+from schemas import Reward, Sample
 from schemas.codec import SchemaError, decode_as
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
     from rollog.kernel.broker.ports import Consumer
-    from schemas import Verdict
+    from rollog.kernel.broker.topics import RunTopics
+    from schemas import RewardReference, Verdict
 
 
 def read_referenced(
+    consumer: Consumer, topics: RunTopics, references: Sequence[Verdict]
+) -> dict[tuple[int, int], Sample]:
+    """The referenced samples by place, with the rewards that the ledger names.
+
+    Raises LedgerError when one is gone or is not the one that was trained.
+    """
+    found = _read_samples(consumer, topics.samples, references)
+    late = {(each.partition, each.offset): each.late_reward for each in references if each.late_reward}
+    rewards = read_rewards(consumer, topics.rewards, tuple(late.values()))
+    return found | {
+        place: rewarded(found[place], rewards[reference.offset]) for place, reference in late.items()
+    }
+
+
+def read_rewards(consumer: Consumer, topic: str, references: Sequence[RewardReference]) -> dict[int, Reward]:
+    """The referenced rewards by offset. Raises LedgerError when one is gone or is not the one that is named."""
+    if not references:
+        return {}
+    wanted = {reference.offset: reference for reference in references}
+    place = TopicPartition(topic, 0)
+    beginning = consumer.beginning_offsets([place])[place]
+    _require_all(place, [offset for offset in wanted if offset < beginning], "rewards of trained samples")
+    records = read_until(consumer, {place: min(wanted)}, {place: max(wanted) + 1})
+    found = {
+        record.offset: _verified_reward(record.value, wanted[record.offset])
+        for record in records
+        if record.offset in wanted
+    }
+    _require_all(place, wanted.keys() - found.keys(), "rewards of trained samples")
+    return found
+
+
+def _verified_reward(value: bytes | None, reference: RewardReference) -> Reward:
+    place = f"the reward at offset {reference.offset}"
+    if record_digest(value) != reference.digest:
+        raise LedgerError(f"{place} is not the record that the ledger names; restore the topic")
+    try:
+        return decode_as(Reward, value or b"")
+    except SchemaError as error:
+        raise LedgerError(f"{place} was used but cannot be decoded now: {error}") from error
+
+
+def _read_samples(
     consumer: Consumer, topic: str, references: Sequence[Verdict]
 ) -> dict[tuple[int, int], Sample]:
-    """The referenced samples by place. Raises LedgerError when one is gone or is not the one that was trained."""
     found: dict[tuple[int, int], Sample] = {}
     for partition in sorted({reference.partition for reference in references}):
         wanted = {reference.offset: reference for reference in references if reference.partition == partition}
@@ -47,10 +92,10 @@ def _read_places(
     return found
 
 
-def _require_all(partition: TopicPartition, missing: Collection[int]) -> None:
+def _require_all(partition: TopicPartition, missing: Collection[int], what: str = "trained samples") -> None:
     if missing:
         raise LedgerError(
-            f"{partition.topic}, partition {partition.partition}: trained samples at offsets {sorted(missing)[:5]} are "
+            f"{partition.topic}, partition {partition.partition}: {what} at offsets {sorted(missing)[:5]} are "
             "no longer in the topic, so their step cannot be redone; restore the topic or a later checkpoint"
         )
 

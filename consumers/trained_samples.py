@@ -94,7 +94,7 @@ def _rows(
     """The rows of one step."""
     record = entry.record
     trained = [verdict for verdict in record.verdicts if verdict.disposition is Disposition.TRAINED]
-    samples = read_referenced(consumer, topics.samples, trained)
+    samples = read_referenced(consumer, topics, trained)
     groups = [
         [samples[(verdict.partition, verdict.offset)] for verdict in members]
         for _, members in groupby(trained, key=lambda verdict: verdict.group_id)

@@ -31,11 +31,13 @@ from schemas.ledger import (
     LedgerRecord,
     MicroBatch,
     Rebase,
+    RewardReference,
     Step,
     StepTimings,
     Verdict,
 )
 from schemas.records import Record, record_types
+from schemas.rewards import Reward
 from schemas.runs import RunManifest
 from schemas.samples import (
     FinishReason,
@@ -95,6 +97,8 @@ __all__ = [
     "Rebase",
     "Record",
     "Revoke",
+    "Reward",
+    "RewardReference",
     "RoleStatus",
     "RolloutTask",
     "Row",

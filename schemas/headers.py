@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from schemas.rewards import Reward
 from schemas.samples import Sample
 from schemas.tasks import Cancel, RolloutTask
 from schemas.turns import Turn
@@ -26,7 +27,8 @@ def headers_of(record: Record) -> list[tuple[str, bytes]]:
         headers["group_id"] = str(record.group_id)
         headers["replica"] = str(record.replica)
         headers["attempt"] = str(record.attempt)
-    if isinstance(record, Sample):
+    if isinstance(record, Sample | Reward):
         headers["sample_id"] = record.sample_id
+    if isinstance(record, Sample):
         headers["status"] = record.status.value
     return [(name, value.encode()) for name, value in headers.items()]

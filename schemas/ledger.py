@@ -19,6 +19,7 @@ class Disposition(StrEnum):
     DUPLICATE = "duplicate"
     REDUNDANT = "redundant"
     STALE = "stale"
+    UNREWARDED = "unrewarded"
     INCOMPLETE = "incomplete"
     FILTERED = "filtered"
     TRAINED = "trained"
@@ -36,11 +37,20 @@ class LedgerKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RewardReference:
+    """The record of `rewards` that gave a sample its reward; `digest` has 16 bytes, as that of a verdict."""
+
+    offset: int
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """A disposition of the record at (partition, offset) of `samples`.
 
     `digest` is the first 16 bytes of the sha256 of the record's value; `reason` refines the disposition
     (for example which filter). Undecodable records have group_id and replica -1 unless their header tells.
+    `late_reward` names what gave the sample its reward, where the sample did not bring it.
     """
 
     partition: int
@@ -52,6 +62,7 @@ class Verdict:
     disposition: Disposition
     lag: int | None = None
     reason: str = ""
+    late_reward: RewardReference | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,6 +172,7 @@ class LedgerRecord:
     `version` is the policy version after this record, `alpha` the asynchronous ratio in force for the next
     step, `low_water_marks` the smallest offset without a disposition per samples partition. A `verdicts`
     record has no body. A record near the size limit is split into `num_parts` within one transaction.
+    `rewards` was read up to `reward_position`; a new trainer reads it on from `reward_mark`.
     """
 
     kind: LedgerKind
@@ -174,3 +186,5 @@ class LedgerRecord:
     body: LedgerBody = None
     part: int = 0
     num_parts: int = 1
+    reward_position: int = 0
+    reward_mark: int = 0

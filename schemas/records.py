@@ -7,6 +7,7 @@ from typing import get_args
 from schemas.control import DatasetEnd, DispatcherEpoch, Grant, Revoke, RunClosed, Stopped, TrainerEpoch
 from schemas.dead_letters import DeadLetter
 from schemas.ledger import LedgerRecord
+from schemas.rewards import Reward
 from schemas.runs import RunManifest
 from schemas.samples import Sample
 from schemas.tasks import Cancel, Fence, RolloutTask, Stop
@@ -21,6 +22,7 @@ Record = (
     | Fence
     | Sample
     | Turn
+    | Reward
     | WeightVersion
     | LedgerRecord
     | WorkerStatus

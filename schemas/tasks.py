@@ -22,6 +22,7 @@ class IssueReason(StrEnum):
     CANCELLED = "cancelled"
     STALE = "stale"
     DEAD = "dead"
+    UNREWARDED = "unrewarded"
 
 
 class CancelReason(StrEnum):

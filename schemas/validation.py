@@ -6,10 +6,12 @@ are judged elsewhere.
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from schemas.errors import SchemaError
 from schemas.ledger import Amend, Close, Genesis, LedgerKind, LedgerRecord, Rebase, Step
+from schemas.rewards import Reward
 from schemas.sample_checks import check_sample, gap_in, most_attempts
 from schemas.samples import Sample
 from schemas.tasks import RolloutTask
@@ -18,6 +20,9 @@ from schemas.weights import WeightVersion
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+most_id_characters = 200
+"""Of the sample that a reward names."""
 
 _bodies: dict[LedgerKind, type[Any] | None] = {
     LedgerKind.GENESIS: Genesis,
@@ -75,6 +80,22 @@ def check_weight_version(notice: WeightVersion) -> None:
         raise SchemaError(f"weights of version {notice.version}: {notice.name!r} is not a plain file name")
 
 
+def check_reward(reward: Reward) -> None:
+    """It names a sample, and all its numbers are finite."""
+    if not 0 < len(reward.sample_id) <= most_id_characters:
+        raise SchemaError(
+            f"a reward whose sample_id has {len(reward.sample_id)} characters, 1 to {most_id_characters} are needed"
+        )
+    values = {
+        "reward": reward.reward,
+        **{f"components[{name!r}]": value for name, value in reward.components.items()},
+    }
+    values |= {f"turn_rewards[{number}]": value for number, value in enumerate(reward.turn_rewards)}
+    for name, value in values.items():
+        if not isfinite(value):
+            raise SchemaError(f"reward of sample {reward.sample_id}: {name} is {value}, not a finite number")
+
+
 def check_ledger_record(record: LedgerRecord) -> None:
     """The body fits the kind; later parts of a split record may go without one."""
     expected = _bodies[record.kind]
@@ -93,6 +114,7 @@ checks: Mapping[type[Any], Callable[[Any], None]] = {
     RolloutTask: check_rollout_task,
     Turn: check_turn,
     WeightVersion: check_weight_version,
+    Reward: check_reward,
     LedgerRecord: check_ledger_record,
 }
 """The check of each record that has one."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from rollog.rules.headers import SampleLimits, vocabulary_size
 from rollog.rules.task_names import TasksOfRun
+from trainer.buffer.reward_intake import RewardIntake
 from trainer.buffer.sample_stream import SampleStream
 from trainer.control import ControlReader
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from rollog.kernel.broker.topics import RunTopics
     from rollog.rules.ledger_state import LedgerState
     from schemas import TrainerEpoch
+    from trainer.buffer.sample_buffer import SampleBuffer
     from trainer.buffer.sample_stream import Origins
     from trainer.control import KnownTasks
     from trainer.engines.ports import TrainingEngine
@@ -58,6 +60,12 @@ class LogReaders:
             max_record_bytes=settings.broker.max_record_bytes,
         )
 
+    def rewards(self, buffer: SampleBuffer, control: ControlReader) -> RewardIntake | None:
+        """Who reads rewards from the mark on; None where all samples bring theirs."""
+        if self.settings.reward_deadline_seconds is None:
+            return None
+        return RewardIntake(self.broker, self.topics.rewards, self.ledger, buffer, control)
+
     def _sample_limits(self, engine: TrainingEngine) -> SampleLimits:
         settings = self.settings
         # The engine of a closed run is not started, and nothing is read there.
@@ -70,4 +78,5 @@ class LogReaders:
             temperature=settings.sampling_temperature,
             num_vocabulary=num_vocabulary,
             max_context_tokens=settings.model.max_context_tokens,
+            has_late_rewards=settings.reward_deadline_seconds is not None,
         )

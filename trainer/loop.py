@@ -8,6 +8,7 @@ notices, dead letters, checkpoints. Who waits for what, and what unblocks it:
     worker      waits for a grant and for tasks        <- dispatcher (`control`, `tasks`)
                 and for weights as new as a task asks  <- the trainer's transaction (`weights`)
     trainer     waits for B complete fresh groups      <- workers (`samples`)
+                or, late, for rewards of samples       <- whoever scores (`rewards`), or `reward.deadline_seconds`
                 or for a protected group               <- its samples, or after `freshness.patience_seconds` nothing
                 and, once training is over, `Stopped`  <- dispatcher (`control`), or `run.close_timeout_seconds`
 
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from rollog.rules.standing_still import Cause
     from schemas import LedgerRecord, MicroBatch, Sample, WeightVersion
     from trainer.buffer.ready_groups import ReadyGroup
+    from trainer.buffer.reward_intake import RewardIntake
     from trainer.buffer.sample_buffer import SampleBuffer
     from trainer.buffer.sample_stream import SampleStream
     from trainer.checkpoints import EngineCheckpoints
@@ -75,7 +77,7 @@ class TrainerParts:
     """What a trainer works with, all of one run that was taken over.
 
     `settings` are those in force, `history` is read to its end, `engine` stands at its version. `resources` holds what
-    is closed with the trainer.
+    is closed with the trainer. `rewards` are read where samples may come without theirs.
     """
 
     settings: TrainerSettings
@@ -87,6 +89,7 @@ class TrainerParts:
     checkpoints: EngineCheckpoints
     buffer: SampleBuffer
     stream: SampleStream
+    rewards: RewardIntake | None
     control: ControlReader
     failed: FailedBatches
     reporter: Reporter
@@ -143,6 +146,7 @@ class Trainer(Component):
         self._checkpoints = parts.checkpoints
         self._buffer = parts.buffer
         self._stream = parts.stream
+        self._rewards = parts.rewards
         self._control = parts.control
         self._failed = parts.failed
         self._reporter = parts.reporter
@@ -176,6 +180,7 @@ class Trainer(Component):
         """Take in what arrived; then one step, or one verdicts record, or nothing."""
         self._control.poll()
         self._take_in_samples()
+        self._take_in_rewards()
         self._turn()
         self._snapshot.write_if_due(self._history, self._control, self._clock())
         if self._ledger.is_closed:
@@ -208,6 +213,12 @@ class Trainer(Component):
     def _take_in_samples(self) -> None:
         # Wait for samples only when there was nothing to do: whoever has work must not sleep for more.
         self._take_in_what_arrives_in(0.0 if self._made_progress else poll_seconds)
+
+    def _take_in_rewards(self) -> None:
+        if self._rewards is not None:
+            now = self._clock()
+            self._rewards.take_in(now)
+            self._reporter.rewards(self._rewards.num_by_outcome, self._buffer.waits, now)
 
     def _catch_up(self) -> None:
         """Take in what arrived while the step was computed, as far as the broker gives it within a second.
@@ -369,17 +380,22 @@ class Trainer(Component):
         """Commit one record, fold it into ledger and buffer, release what it disposed of."""
         places = [(verdict.partition, verdict.offset) for verdict in record.verdicts]
         dead_letters = self._stream.dead_letters(places)
+        rewards = self._rewards
+        if rewards is not None:
+            record, dead_letters = rewards.marked(record), [*dead_letters, *rewards.dead_letters]
         started = self._clock()
         # Where this raises, nothing here has changed, and nobody knows whether it is committed: the caller ends.
         entry = self._writer.commit(record, weights=weights, dead_letters=dead_letters)
         self._clocks.commit_seconds = self._clock() - started
         self._history.add(entry)
-        self._reporter.committed(self._clocks.commit_seconds, len(dead_letters))
+        self._reporter.committed(self._clocks.commit_seconds, dead_letters)
         self._reporter.closed(record)
         self._reporter.judged(self._buffer.committed(record))
         if isinstance(record.body, Step):
             self._reporter.stepped(record, record.body, self._clocks.commit_seconds)
         self._stream.release(places)
+        if rewards is not None:
+            rewards.release()
         self._control.forget(group.group_id for group in record.closed_groups)
         self._made_progress = True
 
@@ -401,6 +417,11 @@ class Trainer(Component):
                 lacking=tuple(self._buffer.lacking(self._control.ordered_groups)),
                 holding=self._buffer.holding,
                 num_unplaced=self._stream.num_unplaced,
+                waiting=self._buffer.waits.replicas,
+                longest_wait_seconds=self._buffer.waits.longest_seconds(now),
+                seconds_since_reward=None
+                if self._rewards is None or self._rewards.last_given_seconds is None
+                else now - self._rewards.last_given_seconds,
                 num_pending=self._buffer.num_pending,
                 closing_reason=None if closing is None else closing.reason,
                 is_stopped=self._control.is_stopped,

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 causes = {
     Disposition.FILTERED: "what the filters in [groups] do not let pass",
-    Disposition.INCOMPLETE: "attempts that failed, were lost or dropped until the group was given up",
+    Disposition.INCOMPLETE: "attempts that failed, were lost, dropped or unrewarded until the group was given up",
 }
 
 
@@ -46,8 +46,8 @@ def check_progress(ledger: LedgerState, groups: GroupConfig, newest_failure: str
         said = "" if newest_failure is None else f", the newest with {newest_failure!r}"
         raise DataError(
             f"the first {num_groups} groups are closed and not one rollout has come to a reward: "
-            f"{ledger.num_by_disposition[Disposition.FAILED]} attempts failed{said}; correct what they failed with, "
-            "and begin a new run"
+            f"{ledger.num_by_disposition[Disposition.FAILED]} attempts failed{said}{_unrewarded(ledger)}; correct what "
+            "they failed with, and begin a new run"
         )
     if num_groups < groups.most_untrained_in_a_row:
         return
@@ -70,3 +70,9 @@ def check_progress(ledger: LedgerState, groups: GroupConfig, newest_failure: str
 
 def _has_finished_any(ledger: LedgerState) -> bool:
     return any(ledger.num_by_disposition[each] for each in judged_behind_a_response)
+
+
+def _unrewarded(ledger: LedgerState) -> str:
+    """Those that nobody gave a reward, where there are any."""
+    num = ledger.num_by_disposition[Disposition.UNREWARDED]
+    return f", and for {num} no reward came within reward.deadline_seconds" if num else ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
 from rollog.kernel.logs import get_logger
@@ -16,8 +16,10 @@ if TYPE_CHECKING:
 
     from rollog.kernel.metrics import Metrics
     from rollog.rules.headers import SampleHeader
+    from rollog.rules.late_rewards import RewardOutcome
     from rollog.settings.groups import GroupConfig
-    from schemas import LedgerRecord, Step, Verdict
+    from schemas import DeadLetter, LedgerRecord, Step, Verdict
+    from trainer.buffer.reward_waits import RewardWaits
 
 log = get_logger("trainer")
 
@@ -31,6 +33,7 @@ class Reporter:
     def __init__(self, metrics: Metrics, groups: GroupConfig) -> None:
         self._metrics = metrics
         self._groups = groups
+        self._num_rewards: Counter[RewardOutcome] = Counter()
 
     def ready(self, version: int, alpha: float) -> None:
         """The trainer is at `version`, and the next step is taken with `alpha`."""
@@ -46,10 +49,19 @@ class Reporter:
         """A poll for samples took so long."""
         self._metrics.broker_log_seconds.labels(operation="poll").observe(seconds)
 
-    def committed(self, seconds: float, num_dead_letters: int) -> None:
-        """A transaction took so long."""
+    def committed(self, seconds: float, dead_letters: Iterable[DeadLetter]) -> None:
+        """A transaction with these dead letters took so long."""
         self._metrics.broker_log_seconds.labels(operation="commit").observe(seconds)
-        self._metrics.broker_dead_letters.labels(topic="samples").inc(num_dead_letters)
+        for letter in dead_letters:
+            self._metrics.broker_dead_letters.labels(topic=letter.topic.rsplit(".", 1)[-1]).inc()
+
+    def rewards(self, num_by_outcome: Mapping[RewardOutcome, int], waits: RewardWaits, now: float) -> None:
+        """Records of `rewards` that this trainer has read so far, and the samples that wait for one."""
+        for outcome, num in num_by_outcome.items():
+            self._metrics.trainer_rewards.labels(outcome=outcome.value).inc(num - self._num_rewards[outcome])
+            self._num_rewards[outcome] = num
+        self._metrics.trainer_waiting_samples.set(len(waits))
+        self._metrics.trainer_longest_reward_wait_seconds.set(waits.longest_seconds(now))
 
     def judged(self, verdicts: Iterable[tuple[Verdict, SampleHeader]]) -> None:
         """Dispositions that one record has brought into the ledger."""

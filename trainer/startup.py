@@ -15,6 +15,7 @@ What is asked for counts already in 1, so that `trainer.allow_rebase` can be giv
 
 from __future__ import annotations
 
+import math
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -28,6 +29,8 @@ from rollog.rules.alpha_control import alpha_of_step
 from rollog.rules.role_voice import RoleVoice
 from rollog.settings.changes import new_changes
 from schemas import RunRole
+from trainer.buffer.reward_intake import check_rewards_retained
+from trainer.buffer.reward_waits import RewardWaits
 from trainer.buffer.sample_buffer import SampleBuffer
 from trainer.buffer.sample_stream import check_retained
 from trainer.checkpoints import CheckpointStore, EngineCheckpoints
@@ -106,6 +109,11 @@ def start_trainer(
         readers = LogReaders(settings=in_force, broker=broker, topics=take_over.topics, ledger=ledger)
         control = opened.enter_context(readers.control(writer.epoch, known))
         stream = opened.enter_context(readers.samples(engine, control))
+        waits = RewardWaits(in_force.reward_deadline_seconds or math.inf)
+        buffer = SampleBuffer(ledger, in_force.groups, in_force.freshness, waits)
+        rewards = readers.rewards(buffer, control)
+        if rewards is not None:
+            opened.enter_context(rewards)
         _tell_ready(reporter, settings.run, ledger, writer.epoch)
         parts = TrainerParts(
             settings=in_force,
@@ -115,8 +123,9 @@ def start_trainer(
             engine=engine,
             store=take_over.store,
             checkpoints=take_over.checkpoints,
-            buffer=SampleBuffer(ledger, in_force.groups, in_force.freshness),
+            buffer=buffer,
             stream=stream,
+            rewards=rewards,
             control=control,
             failed=FailedBatches.read(settings.failed_batches),
             reporter=reporter,
@@ -181,6 +190,8 @@ class TakeOver:
             return self._prepared(None)
         self._check_partitions(ledger)
         check_retained(self.broker, self.topics.samples, ledger.low_water_marks)
+        if self.manifested.reward_deadline_seconds is not None:
+            check_rewards_retained(self.broker, self.topics.rewards, ledger.reward_mark)
         self.enters(f"loading the model and restoring version {ledger.version}")
         restored = restore_engine(
             self.engine,

@@ -7,15 +7,16 @@ The first of these that holds is told:
 | training is over: `Stopped`, or the last samples, are waited for | dispatcher |
 | samples are read, and what says where they come from is not | broker |
 | a protected group holds up a batch that is complete | trainer: it waits by its own rule |
+| enough groups would be complete, had their samples their rewards | scorer |
 | too few groups are complete: which lack how many samples | worker |
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from rollog.rules.standing_still import Cause
+from rollog.rules.standing_still import Cause, scorer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,7 +29,9 @@ class TrainerFacts:
     """What a trainer knows between two steps.
 
     `lacking` are groups that were ordered and are not complete, oldest first, with the samples that each lacks;
-    `holding` are protected groups, with the seconds that they may still hold training up.
+    `holding` are protected groups, with the seconds that they may still hold training up. `waiting` has the replicas
+    whose samples wait for a reward, by group; the longest does so for `longest_wait_seconds`, and the last reward was
+    given `seconds_since_reward` ago, None where none was.
     """
 
     num_ready: int
@@ -37,6 +40,9 @@ class TrainerFacts:
     lacking: tuple[tuple[int, int], ...] = ()
     holding: Mapping[int, float]
     num_unplaced: int = 0
+    waiting: Mapping[int, frozenset[int]] = field(default_factory=dict)
+    longest_wait_seconds: float = 0.0
+    seconds_since_reward: float | None = None
     num_pending: int = 0
     closing_reason: str | None = None
     is_stopped: bool = False
@@ -64,7 +70,14 @@ def cause_of(facts: TrainerFacts) -> Cause:
         )
     if facts.holding and facts.num_ready >= facts.groups_per_batch:
         return _held(facts)
+    if facts.num_ready + _num_unscored(facts) >= facts.groups_per_batch and facts.waiting:
+        return _unscored(facts)
     return _too_few(facts)
+
+
+def _num_unscored(facts: TrainerFacts) -> int:
+    """Groups that lack nothing but rewards."""
+    return sum(0 < num <= len(facts.waiting.get(group, ())) for group, num in facts.lacking)
 
 
 def _closing(facts: TrainerFacts) -> Cause:
@@ -93,6 +106,22 @@ def _held(facts: TrainerFacts) -> Cause:
         f"they are waited for, at most {max(facts.holding.values()):.0f} s more",
         remedy="the dispatcher's log names their worker; freshness.patience_seconds bounds how long training waits",
         waits_on="trainer",
+    )
+
+
+def _unscored(facts: TrainerFacts) -> Cause:
+    num_samples = sum(map(len, facts.waiting.values()))
+    last = (
+        "no reward has come since this trainer began"
+        if facts.seconds_since_reward is None
+        else f"the last reward came {facts.seconds_since_reward:.0f} s ago"
+    )
+    return Cause(
+        what=f"{facts.num_ready} of {facts.groups_per_batch} groups are complete; {num_samples} finished samples wait "
+        f"for a reward, the longest for {facts.longest_wait_seconds:.0f} s, and {last}",
+        remedy="see whether the program runs that writes to the topic of rewards; after reward.deadline_seconds a "
+        "sample without one is given up and made again",
+        waits_on=scorer,
     )
 
 

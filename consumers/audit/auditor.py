@@ -1,8 +1,9 @@
 """The audit of a run, live or finished.
 
-Consumes steps, dead-letters, tasks, control, samples, weights, evaluations and workers, each once, up to the ends found
-at the start, and the files of the weights store; then what has come to steps meanwhile. Produces nothing. Of a sample
-only digest and header are held, from its disposition in the ledger until the record itself is met.
+Consumes steps, dead-letters, tasks, control, rewards, samples, weights, evaluations and workers, each once, up to the
+ends found at the start, and the files of the weights store; then what has come to steps meanwhile. Produces nothing. Of
+a sample only digest and header are held, from its disposition in the ledger until the record itself is met; of each
+reward that may count, a few numbers.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from consumers.audit.dead_letters import DeadLetterChecks
 from consumers.audit.disposal import SamplesPass
 from consumers.audit.findings import Checks, Missing
 from consumers.audit.issues import Reissues
+from consumers.audit.late_rewards import LateRewardChecks
 from consumers.audit.ledger_end import LedgerEnd
 from consumers.audit.ledger_index import LedgerIndex
 from consumers.audit.manifests import check_manifests
@@ -104,6 +106,9 @@ class _Audit:
         )
         self._tasks = TasksPass(self._reissues, self._orders)
         self._other_writers = OtherWriters(self._ledger)
+        self._late_rewards = LateRewardChecks(
+            self._ledger, topics.rewards, cut=stored.cut(topics.rewards).get(0, 0)
+        )
         self._samples = SamplesPass(
             self._ledger,
             self._reissues,
@@ -112,6 +117,7 @@ class _Audit:
             self._orders,
             self._end,
             self._other_writers,
+            self._late_rewards,
         )
 
     def read(self) -> None:
@@ -123,6 +129,8 @@ class _Audit:
             self._orders.control(record)
         for record in stored.read(topics.tasks):
             self._tasks.add(record)
+        for record in stored.read(topics.rewards):
+            self._late_rewards.add(record)
         for record in stored.read(topics.samples):
             self._samples.add(record)
         self._missing += self._what_retention_took()
@@ -233,12 +241,15 @@ class _Audit:
             topics.steps: "the chain is checked from the first record left; what stood before it is not, nor are "
             "dispositions, versions and settings that it held",
             topics.samples: "these records are not checked",
+            topics.rewards: "whether samples that came without a reward have that one is not checked where it is gone",
             topics.weights: "notices that stood there are not checked",
             topics.evaluations: "evaluations that stood there are not checked",
             topics.dead_letters: "whether what was judged dead has its dead letter is not checked where it is gone",
             topics.control: "whose the grants were that stood there is not checked",
             topics.tasks: "tasks that stood there, and what follows up to the next fence, are not checked",
         }
+        if not self._ledger.config.has_late_rewards:
+            del consequences[topics.rewards]
         for topic, consequence in consequences.items():
             yield from self._stored.missing(topic, consequence)
 
@@ -263,6 +274,7 @@ class _Audit:
             self._topics.tasks: self._tasks.num_unreadable,
             self._topics.control: self._orders.num_unreadable,
             self._topics.dead_letters: self._dead_letters.num_unreadable,
+            self._topics.rewards: self._late_rewards.num_unreadable,
         }
         for topic, count in unreadable.items():
             if count:

@@ -16,6 +16,7 @@ class AuditConfig:
     group_size: int | None = None
     redundant_replicas: int | None = None
     temperature: float | None = None
+    has_late_rewards: bool = False
     other_writers: frozenset[str] = frozenset()
 
     @property
@@ -32,6 +33,7 @@ _keys = {
     "group_size": ("groups", "group_size"),
     "redundant_replicas": ("groups", "redundant_replicas"),
     "temperature": ("sampling", "temperature"),
+    "has_late_rewards": ("reward", "late"),
 }
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from consumers.audit.dead_letters import DeadLetterChecks
     from consumers.audit.issues import Reissues
     from consumers.audit.judged import Judged
+    from consumers.audit.late_rewards import LateRewardChecks
     from consumers.audit.ledger_end import LedgerEnd
     from consumers.audit.ledger_index import LedgerIndex
     from consumers.audit.orders import Orders
@@ -62,6 +63,7 @@ class SamplesPass:
     orders: Orders
     end: LedgerEnd
     other_writers: OtherWriters
+    late_rewards: LateRewardChecks
     counts: SampleCounts = field(default_factory=SampleCounts)
     batches: TrainedBatches = field(init=False)
 
@@ -89,7 +91,7 @@ class SamplesPass:
                 self.orders.ended(judged.sample_id)
             else:
                 self._check_verdict(recorded, judged, place)
-                self._check_trained(recorded, judged, place)
+                self._check_finished(recorded, judged, place)
         if recorded.is_finished and is_as_judged and not (judged is not None and is_of_nobody(judged)):
             self.reissues.finished(recorded, judged)
 
@@ -194,10 +196,13 @@ class SamplesPass:
                 identity, said, f"whose it is, by {entry.name}", place=place, record_id=sample.sample_id
             )
 
-    def _check_trained(self, recorded: RecordedSample, judged: Judged, place: Place) -> None:
-        """What a trained sample adds to its step, and which weights made it."""
+    def _check_finished(self, recorded: RecordedSample, judged: Judged, place: Place) -> None:
+        """The reward of a finished sample; of a trained one what it adds to its step, and which weights made it."""
         entry, sample = self.ledger.entries[judged.entry], recorded.sample
-        if judged.disposition is not Disposition.TRAINED or not recorded.is_finished or sample is None:
+        if not recorded.is_finished or sample is None:
+            return
+        sample = self.late_rewards.judged(sample, judged, place)
+        if judged.disposition is not Disposition.TRAINED:
             return
         version = entry.record.version - 1
         self.batches.add(sample, entry.record.version, place)

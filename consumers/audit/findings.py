@@ -130,7 +130,7 @@ class Checks:
         )
         self.issues = Check(
             name="I5",
-            what="nothing issued again that had finished and was not judged stale, failed or dead",
+            what="nothing issued again that had finished and was not judged stale, unrewarded, failed or dead",
             unit="tasks issued again",
         )
         self.steps = Check(
@@ -148,10 +148,19 @@ class Checks:
             what="dispositions follow from the records, worked out anew",
             unit="dispositions",
         )
+        self.late_rewards = Check(
+            name="I17",
+            what="what waited for its reward has the first valid one, named by the ledger, or was disposed of before "
+            "one was read",
+            unit="samples that came without a reward",
+        )
         self.dead_letters = Check(
             name="dead letters", what="one for each record judged dead, with its bytes", unit="dead letters"
         )
 
     def all(self) -> list[Check]:
-        """All of them."""
-        return list(vars(self).values())
+        """All of them; I17 where any sample came without its reward."""
+        found = list(vars(self).values())
+        if not self.late_rewards.num_checked and not self.late_rewards.findings:
+            found.remove(self.late_rewards)
+        return found

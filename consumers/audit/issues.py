@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from consumers.audit.samples import RecordedSample
     from schemas import RolloutTask
 
-_may_come_again = frozenset({Disposition.STALE, Disposition.FAILED, Disposition.DEAD})
+_may_come_again = frozenset({Disposition.STALE, Disposition.UNREWARDED, Disposition.FAILED, Disposition.DEAD})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +72,7 @@ class Reissues:
                 f"partition {recorded.partition}, offset {recorded.offset} of samples had finished and was read",
                 place=task.place,
                 record_id=f"task {task.task_id}, attempt {task.attempt}",
-                expected=f"stale, failed or dead before offset {task.ledger_position} of the ledger",
+                expected=f"stale, unrewarded, failed or dead before offset {task.ledger_position} of the ledger",
                 found=verdict,
             )
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from consumers.audit.chain import Link
     from consumers.audit.findings import Checks
-    from schemas import ClosedGroup, LedgerBody, LedgerRecord, Verdict
+    from schemas import ClosedGroup, LedgerBody, LedgerRecord, RewardReference, Verdict
 
 num_weights_digits = 16
 """Hexadecimal digits of a weights file's sha256 that segments carry."""
@@ -60,6 +60,8 @@ class LedgerIndex:
     weights: dict[int, str] = field(default_factory=dict)
     judged: defaultdict[int, JudgedRecords] = field(default_factory=lambda: defaultdict(JudgedRecords))
     trained: TrainedReplicas = field(default_factory=TrainedReplicas)
+    late_rewards: dict[tuple[int, int], RewardReference] = field(default_factory=dict)
+    """The rewards that verdicts name, by place of the sample."""
     closed_groups: dict[int, tuple[int, Disposition]] = field(default_factory=dict)
     num_by_disposition: Counter[Disposition] = field(default_factory=Counter)
     config: AuditConfig = field(default_factory=AuditConfig)
@@ -68,6 +70,7 @@ class LedgerIndex:
     genesis: Genesis | None = None
     _marks: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
     _revision: int = 0
+    _reward_position: int = 0
 
     @property
     def version(self) -> int:
@@ -93,6 +96,7 @@ class LedgerIndex:
         self._check_alpha(entry, record.body)
         self._take_body(entry, record.body)
         self._take_marks(entry, record.low_water_marks)
+        self._check_reward_position(entry)
         for verdict in record.verdicts:
             self._judge(verdict, entry)
         closings = {group.outcome: (entry.index, group.outcome) for group in record.closed_groups}
@@ -191,6 +195,18 @@ class LedgerIndex:
                 )
             self._marks[partition].append(max(mark, before))
 
+    def _check_reward_position(self, entry: Entry) -> None:
+        position, mark = entry.record.reward_position, entry.record.reward_mark
+        if position < self._reward_position or mark > position:
+            self.checks.late_rewards.find(
+                "how far rewards were read goes back, or a new reader would begin behind it",
+                place=entry.place,
+                record_id=entry.name,
+                expected=f"a position of {self._reward_position} or more, a mark up to it",
+                found=f"position {position}, mark {mark}",
+            )
+        self._reward_position = max(self._reward_position, position)
+
     def _judge(self, verdict: Verdict, entry: Entry) -> None:
         place = Place(self.samples_topic, verdict.partition, verdict.offset)
         earlier = self.judged[verdict.partition].get(verdict.offset)
@@ -214,6 +230,8 @@ class LedgerIndex:
                 reason=verdict.reason,
             )
             self.num_by_disposition[verdict.disposition] += 1
+            if verdict.late_reward is not None:
+                self.late_rewards[(verdict.partition, verdict.offset)] = verdict.late_reward
         if verdict.disposition is Disposition.TRAINED:
             self._train(verdict, entry, place)
 

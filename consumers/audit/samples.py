@@ -8,7 +8,7 @@ from fractions import Fraction
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from schemas import Disposition, Kind, LedgerKind, Sample, Status
+from schemas import Disposition, Kind, LedgerKind, Sample, Status, sample_id
 from schemas.codec import SchemaError, decode_as
 
 if TYPE_CHECKING:
@@ -120,6 +120,8 @@ def _of_batch(
     possible = _of_outcome(outcome if closed_by == entry.index else None, judged, is_replica_trained)
     if entry.record.kind is LedgerKind.CLOSE:
         possible |= {Disposition.INCOMPLETE}
+    if sample.awaits_reward and sample.reward is None:
+        possible |= {Disposition.UNREWARDED}
     if Fraction(str(alpha)) % 1 and lag_of(sample, entry.version or 0) == lag_bound(alpha):
         possible |= {Disposition.STALE}
     return possible
@@ -166,10 +168,18 @@ def _defect(sample: Sample, partition: int, num_partitions: int, config: AuditCo
         and sample.replica >= num_replicas,
         f"group {sample.group_id} on partition {partition}": sample.group_id % num_partitions != partition,
         f"reward {sample.reward}": is_finished
+        and not (config.has_late_rewards and sample.awaits_reward and sample.reward is None)
         and not math.isfinite(math.nan if sample.reward is None else sample.reward),
         f"temperature {sample.temperature}": is_finished
         and config.temperature is not None
         and not math.isclose(sample.temperature, config.temperature, rel_tol=1e-5),
+        f"waits as {sample.sample_id}": _waits_under_another_name(sample),
         "no segment": is_finished and not segments_of(sample),
     }
     return next((fault for fault, is_so in faults.items() if is_so), None)
+
+
+def _waits_under_another_name(sample: Sample) -> bool:
+    """A reward is found by the name that group, replica and attempt give its sample."""
+    name = sample_id(sample.group_id, sample.replica, sample.attempt)
+    return sample.awaits_reward and sample.reward is None and sample.sample_id != name

@@ -28,6 +28,7 @@ class StoredTopics:
         ordered = [
             topics.steps,
             topics.samples,
+            topics.rewards,
             topics.weights,
             topics.evaluations,
             topics.workers,

@@ -18,6 +18,7 @@ _by_dispatcher = frozenset(reason.value for reason in CancelReason)
 reasons_by_disposition = {
     Disposition.STALE: IssueReason.STALE,
     Disposition.DEAD: IssueReason.DEAD,
+    Disposition.UNREWARDED: IssueReason.UNREWARDED,
     Disposition.FAILED: IssueReason.FAILED,
     Disposition.LOST: IssueReason.LOST,
     Disposition.CANCELLED: IssueReason.CANCELLED,

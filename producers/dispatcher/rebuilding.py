@@ -57,6 +57,7 @@ class Rebuilding:
             num_partitions=self.settings.broker.samples_partitions,
             num_replicas=self.settings.groups.num_replicas,
             temperature=self.settings.sampling.temperature,
+            has_late_rewards=self.settings.reward.late,
         )
 
     def ends(self) -> dict[TopicPartition, int]:

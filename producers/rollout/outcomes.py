@@ -54,13 +54,13 @@ def finished_sample(
     response: Response,
     worker_id: str,
     *,
-    reward: RewardResult,
+    reward: RewardResult | None,
     digest_of: Callable[[int], str],
     timings: Timings,
 ) -> Sample:
-    """A scored, trainable sample."""
+    """A scored, trainable sample; without a reward it waits for one."""
     generation = response.generation
-    return replace(
+    finished = replace(
         _sample(response.replica, worker_id, Status.FINISHED),
         prompt_token_ids=np.asarray(response.prompt_token_ids, dtype="<i4"),
         token_ids=generation.token_ids,
@@ -68,13 +68,18 @@ def finished_sample(
         loss_mask=response.loss_mask,
         segments=_segments(generation.spans, digest_of),
         response_text=response.text,
-        reward=reward.reward,
-        reward_components=reward.components,
-        turn_rewards=reward.turn_rewards,
         finish_reason=generation.finish_reason,
         resumed_from=response.resumed_from,
         timings=timings,
         wasted_tokens=response.wasted_tokens,
+    )
+    if reward is None:
+        return replace(finished, awaits_reward=True)
+    return replace(
+        finished,
+        reward=reward.reward,
+        reward_components=reward.components,
+        turn_rewards=reward.turn_rewards,
     )
 
 

@@ -62,7 +62,8 @@ def make_parts(settings: RolloutSettings, broker: Broker, metrics: Metrics, work
 
 
 def _rewards(settings: RolloutSettings) -> Rewards:
-    if settings.environment.name is not None:
+    is_scored_outside = settings.reward.late and settings.reward.identity is None
+    if settings.environment.name is not None or is_scored_outside:
         return EpisodeRewards()
     if settings.reward.identity is None:
         raise ConfigError("reward.function is missing; name it as module:function, or a ready reward")

@@ -73,11 +73,20 @@ class Response:
 
 
 class ResponseScorer:
-    """Makes samples of responses. The two `Rewards` differ in the negative control only."""
+    """Makes samples of responses. The two `Rewards` differ in the negative control only.
+
+    With `has_late_rewards` samples of training come without a reward, unless the response brings one: they wait for it.
+    """
 
     def __init__(
-        self, session: WorkerSession, *, training_rewards: Rewards, evaluation_rewards: Rewards
+        self,
+        session: WorkerSession,
+        *,
+        training_rewards: Rewards,
+        evaluation_rewards: Rewards,
+        has_late_rewards: bool = False,
     ) -> None:
+        self._has_late_rewards = has_late_rewards
         self._session = session
         self._rewards = {Kind.TRAINING: training_rewards, Kind.EVALUATION: evaluation_rewards}
         self._scoring: dict[str, asyncio.Future[RewardResult]] = {}
@@ -86,8 +95,11 @@ class ResponseScorer:
         """Make the sample of one response, finished or not."""
         began_at = time.monotonic()
         replica = response.replica
+        reward: RewardResult | None = response.reward
+        waits = self._has_late_rewards and replica.task.kind is Kind.TRAINING
         try:
-            reward = await self._reward(response)
+            if reward is None or not waits:
+                reward = None if waits else await self._reward(response)
         except (DataError, RewardError) as error:
             ending = self._session.ending_of(replica.task.task_id)
             return unfinished_sample(

@@ -178,6 +178,7 @@ class RolloutWorker:
             self._session,
             training_rewards=parts.training_rewards,
             evaluation_rewards=parts.evaluation_rewards,
+            has_late_rewards=settings.reward.late,
         )
         self._reloader = Reloader(
             engine=parts.engine,

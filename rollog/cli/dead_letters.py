@@ -55,6 +55,7 @@ def dead_letters(source: RecordedRunRequest, reinject: bool, chosen: tuple[int, 
                 num_partitions=run.settings.broker.samples_partitions,
                 num_replicas=run.settings.groups.num_replicas,
                 temperature=run.settings.sampling.temperature,
+                has_late_rewards=run.settings.reward.late,
             ),
             chosen=chosen or None,
         )

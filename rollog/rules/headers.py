@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from schemas import Kind, Status
+from schemas import Kind, Status, sample_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from rollog.rules.late_rewards import GivenReward
     from schemas import Sample, Segment
     from schemas.arrays import Int32Array
 
@@ -32,7 +33,8 @@ class SampleLimits:
 
     `num_replicas` is how many a group has, the redundant ones included; `temperature` that of sampling, by which the
     trainer divides logits. `num_vocabulary` token ids exist, from 0; `max_context_tokens` is the longest prompt plus
-    response of one sequence; None where that is not known.
+    response of one sequence; None where that is not known. With `has_late_rewards` a finished sample may come without
+    its reward.
     """
 
     num_partitions: int
@@ -40,6 +42,7 @@ class SampleLimits:
     temperature: float
     num_vocabulary: int | None = None
     max_context_tokens: int | None = None
+    has_late_rewards: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +51,8 @@ class SampleHeader:
 
     `defect` says why the record is dead (undecodable, invalid, of the wrong kind, on the wrong partition);
     group_id and replica are then -1 unless the record's headers name them. `is_by_other` marks a sample of another
-    writer than the run's workers, whom the settings name.
+    writer than the run's workers, whom the settings name. A finished one without `reward` waits for it; `late_reward`
+    is the record that then gave it.
 
     `segments` and `first_version` are of all sequences: the oldest token of any decides the lag. `num_tokens` is the
     length of the rollout, `Sample.num_sampled_tokens`.
@@ -73,6 +77,13 @@ class SampleHeader:
     cancel_reason: str | None = None
     defect: str | None = None
     is_by_other: bool = False
+    num_turns: int = 0
+    late_reward: GivenReward | None = None
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it is a finished sample that has no reward yet."""
+        return self.status is Status.FINISHED and self.defect is None and self.reward is None
 
     @property
     def place(self) -> tuple[int, int]:
@@ -114,6 +125,7 @@ def header_of(
         wasted_tokens=sample.wasted_tokens,
         cancel_reason=sample.cancel_reason,
         defect=_defect(sample, partition, limits),
+        num_turns=sample.num_turns if sample.awaits_reward else 0,
     )
 
 
@@ -144,7 +156,7 @@ def _defect(sample: Sample, partition: int, limits: SampleLimits) -> str | None:
         return f"a sample of kind {sample.kind} does not belong on this topic"
     return (
         _defect_of_identity(sample, partition, limits)
-        or _defect_of_ending(sample, limits.temperature)
+        or _defect_of_ending(sample, limits)
         or _defect_of_tokens(sample, limits)
     )
 
@@ -160,10 +172,16 @@ def _defect_of_identity(sample: Sample, partition: int, limits: SampleLimits) ->
     return None
 
 
-def _defect_of_ending(sample: Sample, temperature: float) -> str | None:
+def _defect_of_ending(sample: Sample, limits: SampleLimits) -> str | None:
+    temperature = limits.temperature
     if sample.status is not Status.FINISHED:
         return None
-    if sample.reward is None or not math.isfinite(sample.reward):
+    if sample.reward is None and sample.awaits_reward and limits.has_late_rewards:
+        # Its reward is found by this name.
+        name = sample_id(sample.group_id, sample.replica, sample.attempt)
+        if sample.sample_id != name:
+            return f"it waits for a reward of {sample.sample_id[:80]!r}, but its id is {name}"
+    elif sample.reward is None or not math.isfinite(sample.reward):
         return f"a finished sample with reward {sample.reward}"
     if not is_drawn_at(sample, temperature):
         return (

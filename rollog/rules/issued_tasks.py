@@ -162,6 +162,8 @@ class IssuedTasks:
         closed groups are not asked about.
         """
         if sample is not None and sample.worker_id in other_writers:
+            if header.is_waiting:
+                return foreign_header(header, "it waits for a reward; samples of other writers bring theirs")
             if header.group_id in self._of_group:
                 return replace(header, is_by_other=True)
             return foreign_header(header, f"group {header.group_id} was never issued")
@@ -173,6 +175,11 @@ class IssuedTasks:
     def has_group(self, group_id: int) -> bool:
         """Whether a task of this group has been read."""
         return group_id in self._of_group
+
+    def orders(self, group_id: int, replica: int, attempt: int) -> bool:
+        """Whether a task that has been read orders this attempt."""
+        tasks = (self._tasks[task_id] for task_id in self._of_group.get(group_id, ()))
+        return any(task.attempt == attempt and _orders(task, replica) for task in tasks)
 
     def knows(self, header: SampleHeader, *, grants: Mapping[str, Grant], newest_epoch: int) -> bool:
         """Whether all has been read that says where a sample comes from: its task, its grant, epochs of fences."""

@@ -28,6 +28,7 @@ def ledger_to_plain(ledger: LedgerState) -> dict[str, Any]:
         "amendments": {str(revision): changes for revision, changes in ledger.amendments.items()},
         "is_closed": ledger.is_closed,
         "low_water_marks": list(ledger.low_water_marks),
+        "rewards": [ledger.reward_position, ledger.reward_mark],
         "weights": [ledger.weights[version] for version in range(ledger.version + 1)],
         "closed_groups": ledger.closed_groups.to_plain(),
         "tallies": [
@@ -59,6 +60,8 @@ def ledger_from_plain(plain: dict[str, Any]) -> LedgerState:
         amendments={int(revision): dict(changes) for revision, changes in plain["amendments"].items()},
         is_closed=bool(plain["is_closed"]),
         low_water_marks=tuple(int(mark) for mark in plain["low_water_marks"]),
+        reward_position=int(plain["rewards"][0]),
+        reward_mark=int(plain["rewards"][1]),
         weights={version: str(sha256) for version, sha256 in enumerate(plain["weights"])},
         closed_groups=GroupOutcomes.from_plain(plain["closed_groups"]),
         disposed={(int(partition), int(offset)) for partition, offset in plain["disposed"]},

@@ -50,6 +50,8 @@ class LedgerState:
     amendments: dict[int, dict[str, object]] = field(default_factory=dict)
     is_closed: bool = False
     low_water_marks: tuple[int, ...] = ()
+    reward_position: int = 0
+    reward_mark: int = 0
     weights: dict[int, str] = field(default_factory=dict)
     closed_groups: GroupOutcomes = field(default_factory=GroupOutcomes)
     tallies: defaultdict[int, defaultdict[int, ReplicaTally]] = field(
@@ -103,6 +105,7 @@ class LedgerState:
         self.version = record.version
         self.alpha = record.alpha
         self.low_water_marks = record.low_water_marks
+        self.reward_position, self.reward_mark = record.reward_position, record.reward_mark
         self.disposed = {
             (partition, offset)
             for partition, offset in self.disposed
@@ -221,7 +224,7 @@ def filter_reasons(record: LedgerRecord) -> dict[int, str]:
 def tally_verdict(tally: ReplicaTally, disposition: Disposition) -> None:
     """Count a verdict towards the limits of its replica."""
     match disposition:
-        case Disposition.FAILED | Disposition.DEAD:
+        case Disposition.FAILED | Disposition.DEAD | Disposition.UNREWARDED:
             tally.num_failed += 1
         case Disposition.LOST:
             tally.num_lost += 1

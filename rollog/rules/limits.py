@@ -30,7 +30,7 @@ class ReplicaTally:
 def is_exhausted(tally: ReplicaTally, groups: GroupConfig, freshness: FreshnessConfig) -> bool:
     """Whether the attempts at a replica are used up.
 
-    Failed and dead attempts share one limit, lost ones have their own; stale ones never count unless the
+    Failed, dead and unrewarded attempts share one limit, lost ones have their own; stale ones never count unless the
     configuration drops them.
     """
     return (

@@ -31,7 +31,8 @@ class GroupFacts:
     """What the ledger and the undisposed samples say of one open group.
 
     `members` are the fresh samples that count, in order of arrival: the first of each replica, at most G of them.
-    `fresh_replicas` are all replicas with a fresh sample, those beyond the first G included. `tallies` count how the
+    `fresh_replicas` are all replicas with a fresh sample, those beyond the first G and those that wait for a reward
+    included. `tallies` count how the
     other attempts at each replica ended, in the ledger and since. `refused_as` is the filter that a complete group does
     not pass.
 
@@ -57,8 +58,12 @@ def facts_of_group(
     ledger: LedgerState,
     groups: GroupConfig,
     freshness: FreshnessConfig,
+    waiting: Iterable[int] = (),
 ) -> GroupFacts:
-    """What becomes of an open group with these fresh samples and these attempts that are none, all undisposed."""
+    """What becomes of an open group with these fresh samples and these attempts that are none, all undisposed.
+
+    `waiting` are replicas with a fresh sample that has no reward yet: it is no member.
+    """
     first: dict[int, SampleHeader] = {}
     for header in sorted(fresh, key=lambda header: header.place):
         # The first one counts, not the best: choosing among attempts at a replica would bias what is trained.
@@ -67,7 +72,7 @@ def facts_of_group(
     is_complete = len(members) == groups.group_size
     return GroupFacts(
         members=members,
-        fresh_replicas=frozenset(first),
+        fresh_replicas=frozenset((*first, *waiting)),
         tallies=_tallies(group_id, endings, ledger),
         is_complete=is_complete,
         is_protected=is_protected(group_id, ledger, freshness),
@@ -78,13 +83,17 @@ def facts_of_group(
 def fresh_and_ended(
     headers: Iterable[SampleHeader], ledger: LedgerState
 ) -> tuple[list[SampleHeader], list[Ending]]:
-    """Undisposed samples as the ledger judges them now: the fresh candidates, and how the others end."""
+    """Undisposed samples as the ledger judges them now: the fresh candidates, and how the others end.
+
+    One that waits for its reward is neither.
+    """
     fresh: list[SampleHeader] = []
     endings: list[Ending] = []
     for header in headers:
         verdict = current_verdict(header, ledger)
         if verdict is None:
-            fresh.append(header)
+            if not header.is_waiting:
+                fresh.append(header)
         else:
             endings.append((header.replica, verdict[0]))
     return fresh, endings

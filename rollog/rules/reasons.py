@@ -31,6 +31,8 @@ run_closed = "run_closed"
 cancelled = "cancelled"
 untrainable = "untrainable"
 """Training failed on the group, twice with its batch and then alone."""
+no_reward = "no_reward"
+"""Nobody gave it a reward within the time that it may wait for one."""
 other_writer = "other_writer"
 """Trained, and written by one of `groups.other_writers`."""
 
@@ -47,6 +49,7 @@ named_reasons = frozenset(
             run_closed,
             cancelled,
             untrainable,
+            no_reward,
             other_writer,
         ),
         *(reason.value for reason in CancelReason),

@@ -41,12 +41,15 @@ _repeat_seconds = 60.0
 silent_seconds = 10.0
 """A role that was heard and is silent for so long, five heartbeats, is not there."""
 
+scorer = "scorer"
+"""Who has to act where rewards come late and do not come."""
+
 _commands = {RunRole.TRAINER: "rollog train", RunRole.DISPATCHER: "rollog dispatch"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cause:
-    """What is waited for, what to do about it, and who has to act: broker, dispatcher, trainer or worker."""
+    """What is waited for, what to do about it, and who has to act: broker, dispatcher, trainer, worker or scorer."""
 
     what: str
     waits_on: str
@@ -157,5 +160,5 @@ def words_of(status: RoleStatus | None, version: int) -> str:
 
 
 def acts_itself(status: RoleStatus | None, version: int) -> bool:
-    """Whether the role says that it is itself who has to act."""
-    return bool(words_of(status, version)) and status is not None and status.waits_on == status.role
+    """Whether the role says that it is itself who has to act, or a program outside of the run that only it knows of."""
+    return bool(words_of(status, version)) and status is not None and status.waits_on in (status.role, scorer)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from rollog.kernel.broker.ports import Broker
+    from rollog.kernel.broker.ports import Broker, TopicSpec
 
 demo_reward = "rollog.demo.countdown:reward"
 
@@ -38,7 +38,8 @@ def complete(settings: Settings, home: Path, on_progress: Callable[[str, float],
         settings = _with_made_model(settings, home / "cache" / "demo", on_progress)
     elif settings.model.path is None or settings.data.train is None:
         settings = _with_demo_files(settings, home / "cache" / "demo", on_progress)
-    if settings.reward.identity is None and settings.environment.name is None:
+    is_scored_outside = settings.reward.late and settings.data.held_out is None
+    if settings.reward.identity is None and settings.environment.name is None and not is_scored_outside:
         settings = settings.changed(reward={"function": demo_reward})
     if settings.weights.uri is None:
         directory = (home / "weights" / settings.run_name).resolve()
@@ -53,10 +54,7 @@ def create_run(broker: Broker, settings: Settings) -> RunManifest:
     manifest = manifest_of(settings)
     refuse_taken_name(broker, settings)
     with broker.admin() as admin:
-        ensure_topics(
-            admin,
-            topic_specs(RunTopics(manifest.prefix, manifest.run), settings.broker, settings.optional_topics),
-        )
+        ensure_topics(admin, specs_of_run(settings))
     register_run(broker, manifest)
     return manifest
 
@@ -73,11 +71,14 @@ def create_run_if_missing(broker: Broker, settings: Settings) -> tuple[RunManife
         existing = find_run(broker, settings.run.prefix, settings.run_name)
     _refuse_differences(existing, manifest_of(settings), broker.address)
     with broker.admin() as admin:
-        check_topics(
-            admin,
-            topic_specs(RunTopics(existing.prefix, existing.run), settings.broker, settings.optional_topics),
-        )
+        check_topics(admin, specs_of_run(settings))
     return existing, False
+
+
+def specs_of_run(settings: Settings) -> list[TopicSpec]:
+    """How the topics of the run of these completed settings should exist."""
+    topics = RunTopics(settings.run.prefix, settings.run_name)
+    return topic_specs(topics, settings.broker, settings.optional_topics)
 
 
 def refuse_taken_name(broker: Broker, settings: Settings) -> None:
@@ -103,7 +104,7 @@ def manifest_of(settings: Settings) -> RunManifest:
         created_unix_seconds=time.time(),
         partitions={
             spec.name.removeprefix(start): spec.num_partitions
-            for spec in topic_specs(topics, settings.broker, settings.optional_topics)
+            for spec in specs_of_run(settings)
             if spec.name.startswith(start)
         },
     )

@@ -34,6 +34,8 @@ def prune_samples(run: RecordedRun, home: Path, *, keep_steps: int, is_dry_run: 
     if plan.num_deleted and not is_dry_run:
         with run.broker.admin() as admin:
             admin.delete_records(dict(zip(places, plan.offsets, strict=True)))
+            if plan.reward_offset:
+                admin.delete_records({TopicPartition(run.topics.rewards, 0): plan.reward_offset})
     yield from _lines(plan, run, ledger, is_dry_run=is_dry_run)
 
 
@@ -52,6 +54,8 @@ def _lines(plan: PrunePlan, run: RecordedRun, ledger: LedgerState, *, is_dry_run
     verb = "would be deleted" if is_dry_run else "were deleted"
     offsets = ", ".join(f"{number}: {offset}" for number, offset in enumerate(plan.offsets))
     yield f"{run.topics.samples}: {plan.num_deleted} offsets {verb}, below (by partition) {offsets}"
+    if plan.reward_offset:
+        yield f"{run.topics.rewards}: offsets below {plan.reward_offset} {verb}"
     yield f"audit can then no longer compare {plan.num_unchecked} samples with the digests in the ledger"
     if plan.last_step_lost:
         yield (

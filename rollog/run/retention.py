@@ -19,11 +19,13 @@ if TYPE_CHECKING:
 class PrunePlan:
     """What to delete of `samples`, and what is lost by it.
 
-    `offsets` are the new beginning offsets per partition. Steps up to `last_step_lost` cannot be re-trained any more, 0
-    for none. `num_unchecked` records in all have no bytes any more to compare with the ledger's digests.
+    `offsets` are the new beginning offsets per partition, `reward_offset` that of `rewards`. Steps up to
+    `last_step_lost` cannot be re-trained any more, 0 for none. `num_unchecked` records in all have no bytes any more to
+    compare with the ledger's digests.
     """
 
     offsets: tuple[int, ...]
+    reward_offset: int
     num_deleted: int
     num_unchecked: int
     last_step_lost: int
@@ -34,7 +36,7 @@ def plan_prune(
 ) -> PrunePlan:
     """What may go while the newest `keep_steps` steps stay auditable and can be trained again.
 
-    The ledger is gone over once, and of each verdict four numbers are held. `beginnings` are the beginning offsets now.
+    The ledger is gone over once, and of each verdict five numbers are held. `beginnings` are the beginning offsets now.
     `redo_from` is the first step that recovery would redo, None where there is nothing to recover. Records of open
     groups stay, because a dispatcher counts attempts by them.
 
@@ -51,12 +53,16 @@ def plan_prune(
             f"least {version - redo_from + 1} steps, or prune where the trainer keeps newer complete checkpoints "
             "(--home) or after it has written one"
         )
-    needed = judged.needed(last_step_let_go, is_open=redo_from is not None)
-    offsets = _lowest(needed, judged.low_water_marks)
+    needed = list(judged.needed(last_step_let_go, is_open=redo_from is not None))
+    places = ((judged.partitions[index], judged.offsets[index]) for index in needed)
+    offsets = _lowest(places, judged.low_water_marks)
+    used = (judged.reward_offsets[index] for index in needed)
+    reward_offset = min((offset for offset in used if offset >= 0), default=judged.reward_mark)
     offsets = tuple(max(pair) for pair in zip(offsets, beginnings, strict=True))
     deleted = [index for index, (place, offset) in enumerate(judged.places()) if offset < offsets[place]]
     return PrunePlan(
         offsets=offsets,
+        reward_offset=min(reward_offset, judged.reward_mark),
         num_deleted=sum(offset - beginning for offset, beginning in zip(offsets, beginnings, strict=True)),
         num_unchecked=len(deleted),
         last_step_lost=max(
@@ -75,16 +81,18 @@ class _Record:
 
 @dataclass(slots=True)
 class _Judged:
-    """Every verdict of a ledger as four numbers and a flag, in order."""
+    """Every verdict of a ledger as five numbers and a flag, in order."""
 
     partitions: array[int] = field(default_factory=lambda: array("i"))
     offsets: array[int] = field(default_factory=lambda: array("q"))
+    reward_offsets: array[int] = field(default_factory=lambda: array("q"))
     groups: array[int] = field(default_factory=lambda: array("q"))
     record_numbers: array[int] = field(default_factory=lambda: array("q"))
     are_trained: bytearray = field(default_factory=bytearray)
     records: list[_Record] = field(default_factory=list)
     closed: set[int] = field(default_factory=set)
     low_water_marks: tuple[int, ...] = ()
+    reward_mark: int = 0
 
     @classmethod
     def of(cls, ledger: Iterable[LedgerRecord]) -> _Judged:
@@ -99,11 +107,13 @@ class _Judged:
         for verdict in record.verdicts:
             self.partitions.append(verdict.partition)
             self.offsets.append(verdict.offset)
+            self.reward_offsets.append(-1 if verdict.late_reward is None else verdict.late_reward.offset)
             self.groups.append(verdict.group_id)
             self.record_numbers.append(len(self.records))
             self.are_trained.append(verdict.disposition is Disposition.TRAINED)
         self.closed.update(group.group_id for group in record.closed_groups)
         self.low_water_marks = record.low_water_marks
+        self.reward_mark = record.reward_mark
         self.records.append(_Record(record.version, record.kind in (LedgerKind.STEP, LedgerKind.REBASE)))
 
     def places(self) -> Iterator[tuple[int, int]]:
@@ -114,12 +124,12 @@ class _Judged:
         """The record that a verdict stands in."""
         return self.records[self.record_numbers[index]]
 
-    def needed(self, last_step_let_go: int, *, is_open: bool) -> Iterator[tuple[int, int]]:
-        """Where records are that must stay: those judged after the last step that is let go, those of open groups."""
+    def needed(self, last_step_let_go: int, *, is_open: bool) -> Iterator[int]:
+        """Verdicts on records that must stay, by index: those after the last step let go, those of open groups."""
         first_kept = self._first_kept(last_step_let_go)
-        for place, group, number in zip(self.places(), self.groups, self.record_numbers, strict=True):
+        for index, (group, number) in enumerate(zip(self.groups, self.record_numbers, strict=True)):
             if number >= first_kept or (is_open and group >= 0 and group not in self.closed):
-                yield place
+                yield index
 
     def _first_kept(self, last_step_let_go: int) -> int:
         """Number of the record after that step; of the first where none is let go."""

@@ -129,6 +129,13 @@ class RewardConfig(Section):
     control: Annotated[Literal["none", "shuffled"], FIXED] = "none"
     """`shuffled` gives each training sample the reward of another one: the negative control."""
 
+    late: Annotated[bool, FIXED] = False
+    """Whether other programs give training samples their rewards later, through the topic `rewards`
+    ([late rewards](rewards.md#late-rewards)). Workers then score evaluations alone."""
+    deadline_seconds: Annotated[float, Field(gt=0), FIXED] = 3600.0
+    """With `late`: how long a sample waits for its reward, from when the trainer first read it, until it is given up as
+    `unrewarded` and made again. A trainer that is started again counts anew."""
+
     @property
     def identity(self) -> str | None:
         """The reward in one line, as tasks name it: the function, or the components with their weights."""
@@ -148,6 +155,11 @@ class RewardConfig(Section):
             raise ValueError(
                 f"reward.function = {self.function!r} and reward.components both say what the reward is; leave one "
                 "out (reward.components = [])"
+            )
+        if self.late and self.control == "shuffled":
+            raise ValueError(
+                'reward.control = "shuffled" exchanges the rewards that workers compute; with reward.late = true they '
+                "compute none: leave one of them out"
             )
         for name, count in Counter(component.recorded_as for component in self.components).items():
             if count > 1 or name in _taken_names:

@@ -91,7 +91,8 @@ class Settings(Section):
     @property
     def optional_topics(self) -> tuple[OptionalTopic, ...]:
         """Topics that this run has beyond those of every run."""
-        return (OptionalTopic.TURNS,) if self.dispatch.durable_turns else ()
+        asked = {OptionalTopic.TURNS: self.dispatch.durable_turns, OptionalTopic.REWARDS: self.reward.late}
+        return tuple(topic for topic, is_asked in asked.items() if is_asked)
 
     def changed(self, **sections: dict[str, Any]) -> Settings:
         """These settings with some keys replaced: `changed(run={"name": "first"})`."""
@@ -155,7 +156,8 @@ def check_files(settings: Settings) -> None:
     _check_dataset("data.train", settings.data.train)
     _check_dataset("data.held_out", settings.data.held_out)
     _check_reward(settings.reward)
-    if settings.data.train is not None and settings.reward.identity is None:
+    is_scored_outside = settings.reward.late and settings.data.held_out is None
+    if settings.data.train is not None and settings.reward.identity is None and not is_scored_outside:
         raise ConfigError(
             f"data.train = {public_address(settings.data.train)!r} needs a reward function; "
             'set reward.function = "module:function", or name a ready one, for example "math"'
@@ -231,6 +233,11 @@ def _disagreements_with_environment(settings: Settings) -> list[str]:
         given = [key for key, value in environment.model_dump().items() if value != defaults[key]]
         return [f"environment.{key} is set and environment.name is not: name an environment" for key in given]
     found = []
+    if settings.reward.late:
+        found.append(
+            f"environment.name = {environment.name!r} gives its episodes their rewards, but reward.late = true waits "
+            "for them from elsewhere; leave one of them out"
+        )
     own: dict[str, object] = {
         "data.train": settings.data.train,
         "data.held_out": settings.data.held_out,

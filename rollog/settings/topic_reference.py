@@ -23,6 +23,7 @@ from schemas import (
     Grant,
     LedgerRecord,
     Revoke,
+    Reward,
     RoleStatus,
     RolloutTask,
     RunClosed,
@@ -49,10 +50,10 @@ This page is written by `python -m rollog.settings.topic_reference > docs/refere
 `rollog/kernel/broker/topics.py`; change that, not the page. Who writes and reads what, and when, is in
 [protocol](../protocol.md#topics); the fields of the records are in [schemas](schemas.md).
 
-A run owns eight topics, `<prefix>.<run>.<name>`, and `turns` where `dispatch.durable_turns` is on; all runs under a
-prefix share `<prefix>.runs`. Partitions are always chosen by the writer. `rollog topics print --run NAME` prints the
-same with the values of your own settings, without asking a broker; `rollog topics create` creates them and `rollog
-topics check` compares.
+A run owns eight topics, `<prefix>.<run>.<name>`, with `dispatch.durable_turns` also `turns`, and with `reward.late`
+`rewards`; all runs under a prefix share `<prefix>.runs`. Partitions are always chosen by the writer. `rollog topics
+print --run NAME` prints the same with the values of your own settings, without asking a broker; `rollog topics create`
+creates them and `rollog topics check` compares.
 """
 
 _names_introduction = """\
@@ -79,6 +80,7 @@ With the default `[broker]` section. `rollog topics check` compares all but `seg
 records_by_topic: Mapping[str, tuple[type[Record], ...]] = {
     "tasks": (RolloutTask, Cancel, Stop, Fence),
     "samples": (Sample,),
+    "rewards": (Reward,),
     "evaluations": (Sample,),
     "steps": (LedgerRecord,),
     "weights": (WeightVersion,),

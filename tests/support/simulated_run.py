@@ -18,7 +18,7 @@ from producers.dispatcher.settings import DispatcherSettings
 from producers.dispatcher.startup import TakeOver
 from producers.rollout.tasks import TaskLimits
 from rollog.kernel.broker.ports import TopicPartition
-from rollog.kernel.broker.topics import RunTopics, ensure_topics, topic_specs
+from rollog.kernel.broker.topics import OptionalTopic, RunTopics, ensure_topics, topic_specs
 from rollog.kernel.errors import BrokerTimeout, Expired, Superseded
 from rollog.kernel.lifecycle import Component
 from rollog.kernel.metrics import Metrics
@@ -36,6 +36,7 @@ from rollog.settings.run import BrokerConfig, LastBatch, ModelConfig, RunConfig
 from rollog.settings.training import AlgorithmConfig, OptimizerConfig, TrainerConfig
 from schemas import Prompt, RolloutTask
 from schemas.codec import decode
+from support.late_scorer import LateScorer
 from support.rebuilt_state import facts_of_state, facts_of_trainer, rebuilt_state
 from support.run_auditor import RunAuditor
 from support.simulated_parts import InstantBroker, Killed, SlowProducer
@@ -84,6 +85,11 @@ class Plan:
     checkpoint_every_steps: int = 100
     poisoned_prompt: int | None = None
     max_untrained_in_a_row: int = 1000
+    late_rewards: bool = False
+    """Whether samples come without a reward; `LateScorer` writes them."""
+    reward_deadline_seconds: float = 10.0
+    num_slots: int = capacity
+    """Of each worker."""
     snapshot_every_seconds: float | None = None
     """How often roles keep their state on disk, at every turn for 0; None keeps none."""
     filters: Mapping[str, Any] = field(default_factory=dict)
@@ -128,12 +134,17 @@ class SimulatedRun(Component):
     rewards_vary: bool = True
     same_reward: float | None = None
     manifest_json_of: Callable[[SimulatedRun], str] | None = None
+    scorer: LateScorer | None = None
 
     def __enter__(self) -> Self:
         self.home = Path(tempfile.mkdtemp(prefix="simulated-run-"))
         self.topics = RunTopics("rollog", self.home.name.lower().replace("_", "-"))
         with self.broker.admin() as admin:
-            ensure_topics(admin, topic_specs(self.topics, self._broker_config))
+            optional = [OptionalTopic.REWARDS] if self.plan.late_rewards else []
+            specs = topic_specs(self.topics, self._broker_config, optional)
+            ensure_topics(admin, specs)
+        if self.plan.late_rewards:
+            self.scorer = LateScorer(self.broker, self.topics)
         self.auditor = RunAuditor(
             self.broker,
             self.topics,
@@ -168,7 +179,7 @@ class SimulatedRun(Component):
         if self.dispatcher_producer is None or not self.dispatcher_producer.num_on_their_way:
             self.auditor.check_issues()
         for worker in self.workers:
-            worker.check_bounds(capacity + prefetch_tasks, self.plan.groups.num_replicas)
+            worker.check_bounds(self.plan.num_slots + prefetch_tasks, self.plan.groups.num_replicas)
 
     def compare_snapshots(self) -> None:
         """Hold that the snapshots and what was written since say what the whole log says."""
@@ -287,7 +298,8 @@ class SimulatedRun(Component):
                 self.broker,
                 self.topics,
                 f"worker-{self.num_workers_started}",
-                capacity=capacity,
+                capacity=self.plan.num_slots,
+                has_late_rewards=self.plan.late_rewards,
                 reward_function=reward_function,
                 limits=TaskLimits(
                     num_sample_partitions=num_partitions, num_replicas=self.plan.groups.num_replicas
@@ -392,6 +404,8 @@ class SimulatedRun(Component):
         """
         if replica.task.prompt.prompt_id == str(self.plan.poisoned_prompt):
             return None
+        if self.scorer is not None:
+            return self.scorer.scored(replica)
         is_passed = (replica.task.group_id + replica.number) % 2
         apart = 0.001 * replica.number if self.plan.redundant_replicas else 0.0
         return is_passed + apart if self.rewards_vary else self.same_reward
@@ -417,6 +431,8 @@ class SimulatedRun(Component):
     def producers_round(self) -> None:
         """Workers and dispatcher do what there is to do, and a moment passes."""
         self.now += round_seconds
+        if self.scorer is not None:
+            self.scorer.write_some()
         if self.dispatcher is None:
             self.start_dispatcher()
         if not self.workers and not self.auditor.end_offsets:
@@ -480,7 +496,9 @@ class SimulatedRun(Component):
             data=DataConfig(num_epochs=self.plan.num_epochs),
             sampling=SamplingConfig(max_tokens=max_tokens),
             evaluation=EvaluationConfig(every_steps=0, sampled=False),
-            reward=RewardConfig(function=reward_function, max_in_flight=max_scoring),
+            reward=RewardConfig(
+                function=reward_function, max_in_flight=max_scoring, late=self.plan.late_rewards
+            ),
             environment=EnvironmentConfig(seats=self.plan.seats),
             dispatch=DispatchConfig(prefetch_tasks=prefetch_tasks, replicate=self.plan.replicate),
             snapshot=None if self.plan.snapshot_every_seconds is None else self.home / "dispatcher.json",
@@ -508,6 +526,7 @@ class SimulatedRun(Component):
                 checkpoint_every_steps=self.plan.checkpoint_every_steps,
             ),
             weights_uri=f"memory://{self.topics.run}",
+            reward_deadline_seconds=self.plan.reward_deadline_seconds if self.plan.late_rewards else None,
             snapshot_every_seconds=float("inf")
             if self.plan.snapshot_every_seconds is None
             else self.plan.snapshot_every_seconds,
@@ -518,6 +537,7 @@ class SimulatedRun(Component):
                     "run": {"seed": 0},
                     "groups": self.plan.groups.model_dump(),
                     "sampling": {"temperature": 1.0},
+                    **({"reward": {"late": True}} if self.plan.late_rewards else {}),
                 }
             ),
         )

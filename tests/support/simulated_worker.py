@@ -67,7 +67,9 @@ class SimulatedWorker:
         clock: Callable[[], float],
         num_task_partitions: int,
         max_scoring: int,
+        has_late_rewards: bool = False,
     ) -> None:
+        self._has_late_rewards = has_late_rewards
         self._limits = limits
         self._topics = topics
         self._capacity = capacity
@@ -274,7 +276,7 @@ class SimulatedWorker:
         return finished_sample(
             Response.of_one_turn(replica, generation, prompt_token_ids=[1, 2], text=""),
             self.worker_id,
-            reward=RewardResult(reward=reward),
+            reward=None if self._has_late_rewards else RewardResult(reward=reward),
             digest_of=self.session.digest_of,
             timings=Timings(),
         )

@@ -10,6 +10,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from rollog.rules.freshness import lag_bound
+from rollog.rules.late_rewards import RewardOutcome
 from rollog.rules.limits import is_exhausted
 from rollog.rules.members import facts_of_group, is_protected
 from rollog.rules.reasons import (
@@ -18,6 +19,7 @@ from rollog.rules.reasons import (
     closed_short,
     group_closed,
     last_batch,
+    no_reward,
     over_lag_bound,
     over_lag_quota,
     redundant_group,
@@ -32,18 +34,21 @@ from trainer.buffer.pending import Pending, Place
 from trainer.buffer.protection import ProtectionHold
 from trainer.buffer.ready_groups import in_training_order, lag_of, ready_group, within_quota
 from trainer.buffer.redundancy import RedundantGroups
+from trainer.buffer.reward_waits import RewardWaits
 from trainer.buffer.verdicts import verdict_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from rollog.rules.headers import SampleHeader
+    from rollog.rules.late_rewards import GivenReward
     from rollog.rules.ledger_state import LedgerState
     from rollog.rules.members import GroupFacts
     from rollog.settings.groups import FreshnessConfig, GroupConfig
     from schemas import LedgerRecord, Verdict
     from trainer.buffer.ready_groups import ReadyGroup
 
+_made_again = (Disposition.STALE, Disposition.UNREWARDED)
 _stale_by_age = frozenset({(Disposition.STALE, over_lag_bound), (Disposition.STALE, cancelled)})
 
 
@@ -54,7 +59,8 @@ class SampleBuffer:
 
     | a sample is | from | until |
     | --- | --- | --- |
-    | candidate | it arrives fresh | its group is in a batch, or it gets a pending verdict |
+    | waiting | it arrives fresh, without its reward | the reward arrives, or it gets a pending verdict |
+    | candidate | it arrives fresh, or its reward does | its group is in a batch, or it gets a pending verdict |
     | pending | the ledger, its group's end or the quota decides about it | the record with its verdict is committed |
     | released | that commit; `committed` returns its header for the last time | - |
 
@@ -72,12 +78,19 @@ class SampleBuffer:
     version 4, the buffer is empty, and group 9, still open, waits for another attempt at replica 0.
     """
 
-    def __init__(self, ledger: LedgerState, groups: GroupConfig, freshness: FreshnessConfig) -> None:
+    def __init__(
+        self,
+        ledger: LedgerState,
+        groups: GroupConfig,
+        freshness: FreshnessConfig,
+        waits: RewardWaits | None = None,
+    ) -> None:
         self._ledger = ledger
         self._groups = groups
         self._freshness = freshness
         self._headers: dict[Place, SampleHeader] = {}
         self._candidates: defaultdict[int, set[Place]] = defaultdict(set)
+        self.waits = RewardWaits() if waits is None else waits
         self._ready: dict[int, ReadyGroup] = {}
         self._pending = Pending()
         self._hold = ProtectionHold(ledger, freshness)
@@ -90,8 +103,36 @@ class SampleBuffer:
         """Take in one record; those that already have their disposition are ignored."""
         if self._ledger.is_disposed(*header.place) or header.place in self._headers:
             return
-        self._headers[header.place] = header
-        self._judge(header)
+        self._take(self.waits.with_reward(header))
+
+    def give(self, group: int, given: GivenReward) -> RewardOutcome:
+        """Take in a reward that was read, for an attempt of that group that was ordered."""
+        if self._is_closed(group):
+            return RewardOutcome.LATE
+        is_new = self.waits.kept.add(group, given)
+        named = [header for header in self.waits.of(group) if header.sample_id == given.reward.sample_id]
+        rewarded = [found for header in named if not (found := self.waits.with_reward(header)).is_waiting]
+        for header in rewarded:
+            self.waits.end(header)
+            self._take(header)
+        if rewarded:
+            return RewardOutcome.GIVEN
+        if not is_new:
+            return RewardOutcome.DOUBLED
+        return RewardOutcome.MISFIT if named else RewardOutcome.KEPT
+
+    def end_waits(self, read_until_seconds: float) -> None:
+        """Give up samples whose time was over when everything was written that has been read of `rewards`."""
+        for header in list(self.waits.over(read_until_seconds)):
+            self.waits.end(header)
+            self._decide(header, Disposition.UNREWARDED, no_reward)
+            self._changed.add(header.group_id)
+
+    @property
+    def has_unrewarded(self) -> bool:
+        """Whether a sample was given up and the ledger does not know yet."""
+        verdicts = self._pending.verdicts.values()
+        return any(verdict.disposition is Disposition.UNREWARDED for verdict in verdicts)
 
     @property
     def has_pending(self) -> bool:
@@ -104,7 +145,7 @@ class SampleBuffer:
         """Whether a pending verdict lets a replica be made again: its sample ended well, so only the ledger can say."""
         self._close_changed_groups()
         return any(
-            verdict.disposition is Disposition.STALE
+            verdict.disposition in _made_again
             and verdict.group_id not in self._pending.closed
             and self._headers[place].status is Status.FINISHED
             for place, verdict in self._pending.verdicts.items()
@@ -170,7 +211,7 @@ class SampleBuffer:
                 return None
         # Asked last, and only with a batch in hand: the time a protected group may hold up runs from here on.
         settled = {group.group_id for group in batch} | self._ready.keys() | self._pending.closed.keys()
-        if self._hold.is_held(now_seconds, settled, self._fresh):
+        if self._hold.is_held(now_seconds, settled, self._undisposed):
             return None
         return tuple(batch)
 
@@ -217,6 +258,7 @@ class SampleBuffer:
                 self._decide(header, Disposition.INCOMPLETE, reason)
         self._ready.clear()
         self._candidates.clear()
+        self.waits.end_all()
 
     def committed(self, record: LedgerRecord) -> list[tuple[Verdict, SampleHeader]]:
         """Release what a committed record, folded into the ledger already, disposed of; judge the others again.
@@ -230,6 +272,8 @@ class SampleBuffer:
         self._hold.forget(closed)
         self._pending = Pending()
         self._candidates.clear()
+        self.waits.forget(closed)
+        self.waits.end_all()
         # A group that was ready had to wait for its batch: going stale now is not the fault of its prompt.
         self._surplus = set(self._ready)
         self._ready.clear()
@@ -251,12 +295,18 @@ class SampleBuffer:
             marks[partition] = min(marks[partition], offset)
         return tuple(marks)
 
+    def _take(self, header: SampleHeader) -> None:
+        self._headers[header.place] = header
+        self._judge(header)
+
     def _judge(self, header: SampleHeader) -> None:
         group = header.group_id
         verdict = current_verdict(header, self._ledger)
         if verdict is None and group in self._pending.closed:
             verdict = (Disposition.REDUNDANT, group_closed)
-        if verdict is None:
+        if verdict is None and header.is_waiting:
+            self.waits.add(header)
+        elif verdict is None:
             self._candidates[group].add(header.place)
         elif verdict == (Disposition.STALE, over_lag_bound) and group in self._surplus:
             self._decide(header, Disposition.STALE, aged_surplus)
@@ -298,7 +348,12 @@ class SampleBuffer:
             ledger=self._ledger,
             groups=self._groups,
             freshness=self._freshness,
+            waiting=[header.replica for header in self.waits.of(group)],
         )
+
+    def _undisposed(self, group: int) -> list[SampleHeader]:
+        """The fresh ones and those that wait for a reward."""
+        return [*self._fresh(group), *self.waits.of(group)]
 
     def _fresh(self, group: int) -> list[SampleHeader]:
         return [self._headers[place] for place in self._candidates.get(group, ())]
@@ -309,7 +364,8 @@ class SampleBuffer:
         if timeout is None:
             return
         # Groups of which everything failed so far have no candidate, but they have begun.
-        begun = {*self._candidates, *self._pending.endings, *self._ledger.tallies} - self._ready.keys()
+        seen = {*self._candidates, *self.waits.groups, *self._pending.endings, *self._ledger.tallies}
+        begun = seen - self._ready.keys()
         self._begun = {
             group: self._begun.get(group, now_seconds)
             for group in begun
@@ -330,9 +386,10 @@ class SampleBuffer:
     ) -> None:
         """Close a group without training it; candidates outside `members` are incomplete or redundant."""
         others = Disposition.INCOMPLETE if outcome is Disposition.INCOMPLETE else Disposition.REDUNDANT
-        for header in self._fresh(group):
+        for header in self._undisposed(group):
             self._decide(header, members.get(header.place, others), reason)
         self._candidates.pop(group, None)
+        self.waits.end_group(group)
         self._pending.closed[group] = outcome
 
     def _turn_stale(self, group: ReadyGroup) -> None:
@@ -358,7 +415,7 @@ class SampleBuffer:
                 version=self._ledger.version,
                 reason=spare,
             )
-            for header in self._fresh(group.group_id)
+            for header in self._undisposed(group.group_id)
             if header.place not in trained
         }
 

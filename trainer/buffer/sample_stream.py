@@ -13,6 +13,7 @@ from rollog.kernel.broker.ports import TopicPartition
 from rollog.kernel.errors import TopicMismatch
 from rollog.kernel.lifecycle import Component
 from rollog.rules.dead_letters import DeadLetterLimit, dead_letter
+from rollog.rules.late_rewards import rewarded
 from rollog.rules.reading import read_sample
 from schemas import Status
 
@@ -136,8 +137,12 @@ class SampleStream(Component):
         return tuple(ends[partition] for partition in self._partitions)
 
     def samples(self, headers: Iterable[SampleHeader]) -> list[Sample]:
-        """Finished samples, in the given order. Raises KeyError for one that is not held."""
-        return [self._finished[header.place] for header in headers]
+        """Finished samples with their rewards, in the given order. Raises KeyError for one that is not held."""
+        return [
+            sample if header.late_reward is None else rewarded(sample, header.late_reward.reward)
+            for header in headers
+            for sample in [self._finished[header.place]]
+        ]
 
     def dead_letters(self, places: Iterable[Place]) -> list[DeadLetter]:
         """Dead letters among these places."""

@@ -25,4 +25,5 @@ def verdict_of(header: SampleHeader, disposition: Disposition, *, version: int, 
         disposition=disposition,
         lag=None if header.first_version is None else version - header.first_version,
         reason=reason,
+        late_reward=None if header.late_reward is None else header.late_reward.reference,
     )

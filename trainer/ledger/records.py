@@ -250,4 +250,6 @@ def _following(
         verdicts=verdicts,
         closed_groups=closed_groups,
         body=body,
+        reward_position=ledger.reward_position,
+        reward_mark=ledger.reward_mark,
     )

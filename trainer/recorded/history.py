@@ -1,7 +1,7 @@
 """A run as its log recorded it: what recovery, replay and counterfactual training read.
 
-Consumes `steps`, `weights` and, by reference, `samples`, through consumers alone; produces nothing. On a crash it is
-read again.
+Consumes `steps`, `weights` and, by reference, `samples` and `rewards`, through consumers alone; produces nothing. On a
+crash it is read again.
 """
 
 from __future__ import annotations
@@ -124,10 +124,10 @@ def _notices(broker: Broker, topics: RunTopics, ledger: LedgerState) -> Iterator
                 yield notice
 
 
-def recorded_groups(entry: LedgerEntry, consumer: Consumer, samples_topic: str) -> list[list[Sample]]:
-    """The groups that one recorded step trained, in training order, read again from `samples` by its references."""
+def recorded_groups(entry: LedgerEntry, consumer: Consumer, topics: RunTopics) -> list[list[Sample]]:
+    """The groups that one recorded step trained, in training order, read again by its references."""
     trained = [verdict for verdict in entry.record.verdicts if verdict.disposition is Disposition.TRAINED]
-    samples = read_referenced(consumer, samples_topic, trained)
+    samples = read_referenced(consumer, topics, trained)
     return [
         [samples[(verdict.partition, verdict.offset)] for verdict in members]
         for _, members in groupby(trained, key=lambda verdict: verdict.group_id)

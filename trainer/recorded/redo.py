@@ -163,7 +163,7 @@ def redo_steps(
             recorded = entry.record.body
             assert isinstance(recorded, Step)
             settings = changed_by_type(recording.settings_of(recorded), overrides or {})
-            groups = recorded_groups(entry, consumer, recording.topics.samples)
+            groups = recorded_groups(entry, consumer, recording.topics)
             plan: tuple[MicroBatch, ...] = recorded.plan
             if plans_anew:
                 plan = plan_groups(groups, settings.trainer, world_size=world_size, seed=recorded.seed)

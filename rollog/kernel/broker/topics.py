@@ -45,6 +45,7 @@ class OptionalTopic(StrEnum):
     """Topics that a run has only where its settings ask for them."""
 
     TURNS = "turns"
+    REWARDS = "rewards"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,11 @@ class RunTopics:
     def turns(self) -> str:
         """Model calls of rollouts under way, where `dispatch.durable_turns` keeps them."""
         return self._named("turns")
+
+    @property
+    def rewards(self) -> str:
+        """Rewards of samples that came without one; only of runs with `reward.late`."""
+        return self._named("rewards")
 
     @property
     def evaluations(self) -> str:
@@ -129,7 +135,7 @@ def runs_topic(prefix: str) -> str:
 
 
 def run_topic_names(topics: RunTopics, optional: Collection[OptionalTopic] = ()) -> list[str]:
-    """All topics of one run; the shared topic of manifests is not among them."""
+    """The topics that a run has; the shared topic of manifests is not among them."""
     return [
         topics.tasks,
         topics.samples,
@@ -140,6 +146,7 @@ def run_topic_names(topics: RunTopics, optional: Collection[OptionalTopic] = ())
         topics.workers,
         topics.dead_letters,
         *([topics.turns] if OptionalTopic.TURNS in optional else []),
+        *([topics.rewards] if OptionalTopic.REWARDS in optional else []),
     ]
 
 
@@ -210,6 +217,7 @@ def topic_specs(
     return [
         spec(topics.tasks, broker.max_workers, large),
         spec(topics.samples, broker.samples_partitions, large),
+        *([spec(topics.rewards, 1, kept)] if OptionalTopic.REWARDS in optional else []),
         spec(topics.evaluations, broker.samples_partitions, large),
         spec(topics.steps, 1, large),
         spec(topics.weights, 1, kept),

@@ -24,6 +24,8 @@ def one_call(settings: Settings) -> list[Finding]:
     if settings.environment.name is not None:
         return [Finding(what="reward function", found="the environment's")]
     identity = settings.reward.identity
+    if identity is None and settings.reward.late:
+        return [Finding(what="reward function", found="none: rewards come through the topic rewards")]
     if identity is None or settings.data.train is None:
         return [Finding(what="reward function", found="the demo's" if identity is None else identity)]
     prompt = first_rows(settings, 1)[0]

@@ -8,6 +8,7 @@ After a deliberate change of a schema, look at the difference and write them ane
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,8 @@ from schemas import (
     Rebase,
     Record,
     Revoke,
+    Reward,
+    RewardReference,
     RoleStatus,
     RolloutTask,
     RunClosed,
@@ -250,6 +253,18 @@ def a_worker_status() -> WorkerStatus:
     )
 
 
+def late_record() -> LedgerRecord:
+    """A record of a run whose samples get their rewards late."""
+    reference = RewardReference(offset=17, digest=bytes(range(16)))
+    unrewarded = replace(a_verdict(), offset=43, disposition=Disposition.UNREWARDED, reason="no_reward")
+    return replace(
+        a_ledger_record(LedgerKind.VERDICTS, 9),
+        verdicts=(replace(a_verdict(), late_reward=reference), unrewarded),
+        reward_position=21,
+        reward_mark=17,
+    )
+
+
 def examples() -> dict[str, Record]:
     ledger = {f"LedgerRecord-{kind}": a_ledger_record(kind, number) for number, kind in enumerate(LedgerKind)}
     others: list[Record] = [
@@ -259,6 +274,13 @@ def examples() -> dict[str, Record]:
         Fence(epoch=3),
         a_sample(),
         a_turn(),
+        Reward(
+            sample_id="g7.r1.a0",
+            reward=0.75,
+            components={"passed": 3.0},
+            turn_rewards=(0.25, 0.5),
+            scorer="tests of a pull request",
+        ),
         WeightVersion(version=3, sha256=new_weights, name="v000003-cdcd.safetensors", num_bytes=1_600_000),
         a_worker_status(),
         RoleStatus(
@@ -300,7 +322,9 @@ def examples() -> dict[str, Record]:
             headers={"type": b"Sample"},
         ),
     ]
-    return {type(record).__name__: record for record in others} | ledger
+    return (
+        {type(record).__name__: record for record in others} | ledger | {"LedgerRecord-late": late_record()}
+    )
 
 
 def readable(data: bytes) -> str:

@@ -24,6 +24,7 @@ from schemas import (
     Prompt,
     Rebase,
     Record,
+    Reward,
     RolloutTask,
     Sample,
     Segment,
@@ -167,6 +168,16 @@ def a_valid_task(task: RolloutTask) -> RolloutTask:
     )
 
 
+def a_valid_reward(reward: Reward) -> Reward:
+    return replace(
+        reward,
+        sample_id=reward.sample_id[:200] or "g0.r0.a0",
+        reward=0.5,
+        components=dict.fromkeys(reward.components, 1.0),
+        turn_rewards=(0.25,) * len(reward.turn_rewards),
+    )
+
+
 def ledger_records() -> st.SearchStrategy[LedgerRecord]:
     def of_kind(kind: LedgerKind) -> st.SearchStrategy[LedgerRecord]:
         body = records_of(bodies[kind]) if kind in bodies else st.none()
@@ -184,6 +195,7 @@ def valid_records(record_type: type[Record]) -> st.SearchStrategy[Any]:
         Sample: records_of(Sample).map(a_valid_sample),
         RolloutTask: records_of(RolloutTask).map(a_valid_task),
         Turn: records_of(Turn).map(a_valid_turn),
+        Reward: records_of(Reward).map(a_valid_reward),
         WeightVersion: records_of(WeightVersion).map(lambda notice: replace(notice, name="v1.safetensors")),
         LedgerRecord: ledger_records(),
     }

@@ -61,6 +61,15 @@ def test_a_run_in_which_every_rollout_fails_ends_after_its_first_batch(
         check_progress(ledger.state, groups, said)
 
 
+def test_a_run_in_which_nobody_scores_ends_after_its_first_batch() -> None:
+    ledger = LedgerBuilder()
+    for group in range(8):
+        verdict = verdict_of(a_header(group, offset=group), Disposition.UNREWARDED, version=0)
+        ledger.verdicts([verdict], [ClosedGroup(group_id=group, outcome=Disposition.INCOMPLETE)])
+    with pytest.raises(DataError, match=r"for 8 no reward came within reward\.deadline_seconds"):
+        check_progress(ledger.state, groups_config())
+
+
 def test_one_rollout_with_a_reward_keeps_the_run_going() -> None:
     ledger = LedgerBuilder()
     groups = groups_config(groups_per_batch=1, max_untrained_in_a_row=1000)

@@ -33,6 +33,31 @@ def facts(**changes: Any) -> TrainerFacts:
             "trainer",
             ["protected group(s) 7 (lacks 1 of 4)", "at most 12 s more", "freshness.patience_seconds"],
         ),
+        (
+            {
+                "num_ready": 1,
+                "lacking": ((3, 2), (5, 4)),
+                "waiting": {3: frozenset({0, 2})},
+                "longest_wait_seconds": 75.0,
+            },
+            "scorer",
+            ["2 finished samples wait for a reward, the longest for 75 s", "no reward has come since"],
+        ),
+        (
+            {
+                "num_ready": 1,
+                "lacking": ((3, 2),),
+                "waiting": {3: frozenset({0, 2})},
+                "seconds_since_reward": 40.0,
+            },
+            "scorer",
+            ["the last reward came 40 s ago", "topic of rewards", "reward.deadline_seconds"],
+        ),
+        (
+            {"num_ready": 1, "lacking": ((3, 2),), "waiting": {3: frozenset({0})}},
+            "worker",
+            ["group 3 lacks 2 of 4"],
+        ),
         ({"num_unplaced": 3}, "broker", ["3 samples wait", "broker answers"]),
         (
             {"closing_reason": "num_steps", "close_seconds_left": 40.0, "lacking": ((1, 1),)},

@@ -1,0 +1,126 @@
+"""Late rewards in every order, with everybody killed: each trained sample has its first valid one, and the run ends."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support.late_scorer import first_valid, rewards_named
+from support.simulated_run import Plan, SimulatedRun
+
+from consumers.ledger import read_ledger
+from schemas import Disposition
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def a_round(run: SimulatedRun, seed: int) -> None:
+    """Ordinary work without a reward being written."""
+    run.now += 0.1 + 0.1 * (seed % 4)
+    for number, worker in enumerate(list(run.workers)):
+        worker.read()
+        if seed & 1:
+            worker.load()
+        for which in range(worker.num_running):
+            if (seed + number + which) % 3:
+                worker.finish(which, run.score)
+        run.beat(number)
+    run.turn_dispatcher()
+    run.turn_trainer()
+
+
+def scores(run: SimulatedRun, seed: int) -> None:
+    """Some rewards, of those that are due in any order."""
+    if not run.broker.is_paused and run.scorer is not None:
+        for _ in range(1 + seed % 4):
+            run.scorer.write_one(seed * 7)
+
+
+def slow_down(run: SimulatedRun, seed: int) -> None:
+    """Samples stay on their way for a while: their rewards may come first."""
+    worker = run.worker(seed)
+    if worker is not None:
+        worker.producer.is_slow = not worker.producer.is_slow
+
+
+def cut_commit(run: SimulatedRun, seed: int) -> None:
+    run.broker.cut = "before" if seed % 2 else "after"
+
+
+def sleep(run: SimulatedRun, seed: int) -> None:
+    run.now += (0.5, 2.0, 5.0, 12.0)[seed % 4]
+
+
+events: dict[str, Callable[[SimulatedRun, int], None]] = {
+    "round": a_round,
+    "scores": scores,
+    "trainer": lambda run, _: run.turn_trainer(),
+    "kill_trainer": lambda run, _: run.kill_trainer(),
+    "start_trainer": lambda run, _: run.start_trainer(),
+    "overtaken_trainer": lambda run, seed: run.turn_overtaken_trainer(seed),
+    "cut_commit": cut_commit,
+    "kill_dispatcher": lambda run, _: run.kill_dispatcher(),
+    "kill_worker": lambda run, seed: run.kill_worker(seed // 2, arrives=bool(seed % 2)),
+    "start_worker": lambda run, _: run.start_worker(),
+    "slow_down": slow_down,
+    "deliver": lambda run, seed: run.deliver(seed),
+    "sample_again": lambda run, seed: run.send_sample_again(seed),
+    "sleep": sleep,
+}
+
+plans = st.builds(
+    Plan,
+    late_rewards=st.just(True),
+    reward_deadline_seconds=st.sampled_from([3.0, 10.0]),
+    alpha=st.sampled_from([0.0, 1.0, 1.5]),
+    groups_per_batch=st.integers(1, 2),
+    group_size=st.just(2),
+    redundant_replicas=st.integers(0, 1),
+    num_steps=st.integers(2, 4),
+    checkpoint_every_steps=st.sampled_from([1, 100]),
+    filters=st.just({"filter_zero_signal": False}),
+    snapshot_every_seconds=st.sampled_from([None, 0.0]),
+)
+histories = st.lists(
+    st.tuples(st.sampled_from(["round", "round", "scores", "scores", *events]), st.integers(0, 15)),
+    min_size=5,
+    max_size=60,
+)
+
+
+@pytest.mark.timeout(600)
+@settings(
+    database=None,
+    derandomize=True,
+    max_examples=60,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+@given(plan=plans, history=histories)
+def test_in_whatever_order_rewards_come_the_first_valid_one_is_trained(
+    plan: Plan, history: list[tuple[str, int]]
+) -> None:
+    with SimulatedRun(plan) as run:
+        for name, seed in history:
+            events[name](run, seed)
+            run.look()
+        run.finish()
+        assert_first_valid_ones(run)
+
+
+def assert_first_valid_ones(run: SimulatedRun) -> None:
+    """What the ledger names, against the topics, worked out once more."""
+    assert run.scorer is not None
+    ledger = [entry.record for entry in read_ledger(run.broker, run.topics)]
+    stored, named = run.scorer.stored(), rewards_named(ledger)
+    positions = [record.reward_position for record in ledger]
+    assert positions == sorted(positions)
+    assert all(record.reward_mark <= record.reward_position for record in ledger)
+    for record in ledger:
+        for verdict in record.verdicts:
+            sample = run.auditor.samples[(verdict.partition, verdict.offset)].sample
+            if verdict.disposition is Disposition.TRAINED:
+                assert sample is not None
+                assert named[verdict.sample_id] == first_valid(stored[verdict.sample_id], sample)
