@@ -73,6 +73,10 @@ def finished_sample(
         turn_rewards=reward.turn_rewards,
         finish_reason=generation.finish_reason,
         timings=timings,
+        forks=response.forks,
+        turns=response.turns,
+        wasted_tokens=response.wasted_tokens,
+        metadata=dict(response.metadata),
     )
 
 

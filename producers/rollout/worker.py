@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from producers.rollout import actions
+from producers.rollout.agents import AgentMaker
 from producers.rollout.committed import CommittedVersions
 from producers.rollout.downloads import Downloads
 from producers.rollout.engine_calls import EngineCalls
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 
     from producers.engines.ports import Engine
     from producers.rewards.ports import Rewards
+    from producers.rollout.agents import Agents
     from producers.rollout.episodes import Episodes
     from producers.rollout.prompts import PromptRenderer
     from producers.rollout.rollouts import RolloutMaker
@@ -82,6 +84,8 @@ class WorkerParts:
     metrics: Metrics
     episodes: Episodes | None = None
     """What is played in place of single responses."""
+    agents: Agents | None = None
+    """Who asks the policy in place of single responses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +104,7 @@ async def open_worker(
 ) -> AsyncIterator[RolloutWorker]:
     """A worker that is connected to the broker. At the end everything it is made of is closed.
 
-    Closed are, in this order, environments, rewards, engine, downloads, what asks the ledger for versions, heartbeats,
+    Closed are, in this order, agents or environments, rewards, engine, downloads, what asks the ledger for versions, heartbeats,
     sender and reader, each whatever becomes of the others.
     """
     topics = RunTopics(settings.prefix, settings.run)
@@ -111,6 +115,8 @@ async def open_worker(
             closing.push_async_callback(close)
         if parts.episodes is not None:
             closing.push_async_callback(parts.episodes.pool.close)
+        if parts.agents is not None:
+            closing.push_async_callback(parts.agents.close)
         reader = await LogReader.open(parts.broker, topics, worker_id)
         connections.push_async_callback(reader.close)
         sender = await SampleSender.open(parts.broker, worker_id, max_in_flight_bytes=max_bytes)
@@ -166,7 +172,7 @@ class RolloutWorker:
             self._session, parts.engine, parts.metrics, capacity=config.capacity, reload=config.reload
         )
         self._calls = EngineCalls(self._session, parts.engine, on_resumed=self._report.resumed)
-        self._maker = _maker(worker_id, self._calls, parts)
+        self._maker = _maker(worker_id, self._calls, parts, self._sender)
         self._scorer = ResponseScorer(
             self._session,
             training_rewards=parts.training_rewards,
@@ -247,6 +253,8 @@ class RolloutWorker:
         await parts.training_rewards.start()
         if parts.episodes is not None:
             await parts.episodes.pool.check(parts.episodes.settings.environment)
+        if parts.agents is not None:
+            await parts.agents.start()
         _log.info("engine ready", engine=parts.engine.name, version=parts.engine.engine_version)
         self._act(self._session.engine_ready())
 
@@ -397,7 +405,16 @@ class RolloutWorker:
         return task
 
 
-def _maker(worker_id: str, calls: EngineCalls, parts: WorkerParts) -> RolloutMaker:
+def _maker(worker_id: str, calls: EngineCalls, parts: WorkerParts, sender: SampleSender) -> RolloutMaker:
+    if parts.agents is not None:
+        return AgentMaker(
+            worker_id,
+            calls,
+            parts.renderer,
+            parts.agents,
+            metrics=parts.metrics,
+            wait_for_room=sender.wait_for_room,
+        )
     if parts.episodes is None:
         return ResponseMaker(worker_id, calls, parts.renderer)
     return EpisodeMaker(worker_id, calls, parts.renderer, parts.episodes)

@@ -27,7 +27,7 @@ from rollog.kernel.errors import EngineError
 from schemas import FinishReason
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from producers.engines.ports import Generation
     from producers.sessions.budgets import Call
@@ -52,6 +52,25 @@ class PolicyCalls(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedTurn:
+    """A turn as it stands in its session, and its answer as it will be handed out. `digest` names the request."""
+
+    number: int
+    digest: str
+    input_ids: Sequence[int]
+    generation: Generation
+    answer: Mapping[str, object]
+
+
+class TurnLog(Protocol):
+    """Who is told of each turn before anybody has its answer."""
+
+    async def recorded(self, session: str, turn: RecordedTurn) -> None:
+        """The answer goes out when this returns, and not at all where it raises."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     """What all sessions of an endpoint share."""
 
@@ -61,6 +80,7 @@ class Policy:
     tokens: TextTokens
     model: str = "policy"
     parallel_calls: int = 16
+    turns: TurnLog | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,10 +102,14 @@ class Asked:
 class LiveSession:
     """Serves one session. Its methods are called from one asyncio loop."""
 
-    def __init__(self, name: str, session: Session, policy: Policy) -> None:
+    def __init__(
+        self, name: str, session: Session, policy: Policy, on_change: Callable[[int], None] = lambda _: None
+    ) -> None:
+        """`on_change` is told how many calls are under way, when a call begins, ends or is refused."""
         self.name = name
         self.session = session
         self._policy = policy
+        self._on_change = on_change
         self._said: list[SaidCall] = []
         self._texts: list[_SaidText] = []
         self._asked: dict[str, Asked] = {}
@@ -110,6 +134,8 @@ class LiveSession:
         except (BadRequest, Overlong) as error:
             self.session.count([Counted.OVERLONG if isinstance(error, Overlong) else Counted.REFUSED])
             raise
+        finally:
+            self._on_change(len(self._running))
 
     def deliver(self, answer: Answer) -> None:
         """The answer was written whole."""
@@ -153,6 +179,7 @@ class LiveSession:
         if not task.cancelled():
             # Whoever asked may be gone, so that nobody else looks at the error.
             task.exception()
+        self._on_change(len(self._running))
 
     def _rendered(self, request: Request) -> Rendered:
         if request.conversation is not None:
@@ -197,7 +224,19 @@ class LiveSession:
             is_constrained=request.is_constrained,
             is_delivered=False,
         )
-        return self._handed_out(request, rendered, turn, number)
+        answer = self._handed_out(request, rendered, turn, number)
+        if self._policy.turns is not None:
+            await self._policy.turns.recorded(
+                self.name,
+                RecordedTurn(
+                    number=number,
+                    digest=request.digest,
+                    input_ids=rendered.input_ids,
+                    generation=turn,
+                    answer=answer.message,
+                ),
+            )
+        return answer
 
     def _handed_out(self, request: Request, rendered: Rendered, turn: Generation, number: int) -> Answer:
         turn_ids = turn.token_ids.tolist()

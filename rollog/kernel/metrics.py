@@ -124,8 +124,25 @@ class Metrics:
         self.rollout_reward_seconds = self._histogram(
             "rollog_rollout_reward_seconds", "Time to compute one reward", _seconds_buckets
         )
+        self._add_sessions()
         self._add_reload()
         self._add_idle()
+
+    def _add_sessions(self) -> None:
+        self.rollout_sessions = self._counter(
+            "rollog_rollout_sessions_total",
+            "Sessions of agents, by end (returned, budget, cancelled, expired, time_out, idle, error)",
+            ("end",),
+        )
+        self.rollout_turns = self._counter(
+            "rollog_rollout_turns_total", "Calls of sessions whose tokens are recorded"
+        )
+        self.rollout_calls = self._counter(
+            "rollog_rollout_calls_total",
+            "Calls of sessions of which more is to say, by kind (forks, rejoined, superseded, overridden, constrained, "
+            "foreign, closing, soft_boundary, stop_string, undelivered, refused, overlong)",
+            ("kind",),
+        )
 
     def _add_idle(self) -> None:
         self.rollout_idle_seconds = self._counter(

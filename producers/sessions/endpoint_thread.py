@@ -1,0 +1,155 @@
+"""The policy endpoint on a thread with a loop of its own, for a worker whose own loop must not wait for it.
+
+HTTP, JSON, rendering and parsing happen there, and the sessions' records are kept there. Two things happen on the
+worker's loop, and are waited for here: tokens are generated, and a turn that was recorded is made known.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from producers.sessions.endpoint import EndpointLimits, PolicyEndpoint
+from producers.sessions.errors import SessionClosed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Sequence
+    from pathlib import Path
+    from typing import Any
+
+    from producers.engines.ports import Generation
+    from producers.sessions.live import Policy, RecordedTurn
+    from producers.sessions.recorder import Session
+
+Value = TypeVar("Value")
+
+
+class ServedSession(Protocol):
+    """What a session needs of its worker. The first two are called on the worker's loop, the last on any thread."""
+
+    async def generate(self, input_ids: Sequence[int], max_tokens: int, stop: Sequence[str]) -> Generation:
+        """As `PolicyCalls.generate`."""
+        ...
+
+    async def recorded(self, turn: RecordedTurn) -> None:
+        """As `TurnLog.recorded`."""
+        ...
+
+    def changed(self, num_calls: int) -> None:
+        """A call began, ended or was refused; so many are under way."""
+        ...
+
+
+class WorkerCalls:
+    """`PolicyCalls` and `TurnLog` of all sessions, handed over to the loop of the worker."""
+
+    def __init__(self, worker_loop: asyncio.AbstractEventLoop) -> None:
+        self._worker_loop = worker_loop
+        self.sessions: dict[str, ServedSession] = {}
+
+    async def generate(
+        self, session: str, input_ids: Sequence[int], max_tokens: int, stop: Sequence[str]
+    ) -> Generation:
+        """Tokens for a session. Raises what its worker raises, SessionClosed where it has ended."""
+        return await self._there(self._served(session).generate(input_ids, max_tokens, stop))
+
+    async def recorded(self, session: str, turn: RecordedTurn) -> None:
+        """Tell the worker of a turn, and wait until it lets the answer go."""
+        await self._there(self._served(session).recorded(turn))
+
+    def _served(self, session: str) -> ServedSession:
+        served = self.sessions.get(session)
+        if served is None:
+            raise SessionClosed("the session has ended and takes no further call")
+        return served
+
+    async def _there(self, work: Coroutine[Any, Any, Value]) -> Value:
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._worker_loop))
+
+
+class EndpointThread:
+    """Serves sessions between `start` and `close`, which are called on the worker's loop, as the others are."""
+
+    def __init__(
+        self,
+        policy_of: Callable[[WorkerCalls], Policy],
+        *,
+        vocabulary_size: int,
+        limits: EndpointLimits | None = None,
+        socket_path: Path | None = None,
+    ) -> None:
+        self._policy_of = policy_of
+        self._vocabulary_size = vocabulary_size
+        self._limits = limits
+        self._socket_path = socket_path
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._ending: asyncio.Event | None = None
+        self._calls: WorkerCalls | None = None
+        self._endpoint: PolicyEndpoint | None = None
+        self.address = ""
+        """What `/v1` is added to."""
+
+    async def start(self) -> None:
+        """Listen on loopback, and at the unix socket where one is named. Raises OSError."""
+        started: Future[None] = Future()
+        self._calls = WorkerCalls(asyncio.get_running_loop())
+        self._thread = threading.Thread(
+            target=lambda: asyncio.run(self._serve(started)), name="policy endpoint", daemon=True
+        )
+        self._thread.start()
+        await asyncio.wrap_future(started)
+
+    async def open(self, name: str, session: Session, served: ServedSession) -> str:
+        """Serve a session, and return its key."""
+        assert self._calls is not None
+        self._calls.sessions[name] = served
+        return await self._here(self._opened(name, session, served))
+
+    async def end(self, name: str, key: str) -> None:
+        """End a session: calls that are under way are cancelled, and its record changes no more. Idempotent."""
+        assert self._endpoint is not None
+        assert self._calls is not None
+        await self._here(self._endpoint.end(key))
+        self._calls.sessions.pop(name, None)
+
+    async def close(self) -> None:
+        """End every session and the thread. Idempotent."""
+        thread, self._thread = self._thread, None
+        if thread is None or self._loop is None or self._ending is None:
+            return
+        self._loop.call_soon_threadsafe(self._ending.set)
+        # On another thread, because the endpoint's calls end on this loop.
+        await asyncio.to_thread(thread.join)
+
+    async def _serve(self, started: Future[None]) -> None:
+        assert self._calls is not None
+        self._loop, self._ending = asyncio.get_running_loop(), asyncio.Event()
+        endpoint = PolicyEndpoint(
+            self._policy_of(self._calls), vocabulary_size=self._vocabulary_size, limits=self._limits
+        )
+        try:
+            self.address = await endpoint.start()
+            if self._socket_path is not None:
+                await endpoint.listen_at(self._socket_path)
+        except BaseException as error:  # raised where it is waited for
+            await endpoint.close()
+            started.set_exception(error)
+            return
+        self._endpoint = endpoint
+        started.set_result(None)
+        try:
+            await self._ending.wait()
+        finally:
+            await endpoint.close()
+
+    async def _opened(self, name: str, session: Session, served: ServedSession) -> str:
+        assert self._endpoint is not None
+        return self._endpoint.open(name, session, served.changed)
+
+    async def _here(self, work: Coroutine[Any, Any, Value]) -> Value:
+        """The result of work on the endpoint's loop."""
+        assert self._loop is not None
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
