@@ -46,7 +46,9 @@ class FunctionLimits:
 class FunctionAgents:
     """Runs `module:function` under an interpreter, by default this one."""
 
-    def __init__(self, function: str, python: str | None = None, limits: FunctionLimits | None = None) -> None:
+    def __init__(
+        self, function: str, python: str | None = None, limits: FunctionLimits | None = None
+    ) -> None:
         self._function = function
         self._python = python
         self._limits = limits or FunctionLimits()

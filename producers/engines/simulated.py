@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 FailureOf = Callable[[GenerationRequest], str | None]
 LengthOf = Callable[[GenerationRequest], int]
+TokensOf = Callable[[GenerationRequest], Sequence[int]]
 
 
 class Clock(Protocol):
@@ -84,7 +85,7 @@ class SimulatedEngine:
     """Deterministic responses at `tokens_per_second` per request.
 
     `failure_of` names the error that a request shall raise, or None; `length_of` the number of tokens of its
-    response, in place of a hash. With `tensors` a weights file must fit them; without, any file will do.
+    response, and `tokens_of` these themselves, in place of a hash. With `tensors` a weights file must fit them; without, any file will do.
     """
 
     name = "simulated"
@@ -103,6 +104,7 @@ class SimulatedEngine:
         clock: Clock | None = None,
         failure_of: FailureOf | None = None,
         length_of: LengthOf | None = None,
+        tokens_of: TokensOf | None = None,
     ) -> None:
         self.max_context_tokens = max_context_tokens
         self._seed = seed
@@ -113,6 +115,7 @@ class SimulatedEngine:
         self._clock = clock or WallClock()
         self._failure_of = failure_of or _never
         self._length_of = length_of
+        self._tokens_of = tokens_of
         self._tensors = tensors
         self._version: int | None = None
         self._paused = False
@@ -181,6 +184,8 @@ class SimulatedEngine:
                 f"takes {self.max_context_tokens} with the response"
             )
         longest = min(request.sampling.max_tokens, room)
+        if self._tokens_of is not None:
+            return _said(self._tokens_of(request), longest)
         random = np.random.default_rng([self._seed, request.seed, *request.prompt_token_ids])
         num_tokens = int(random.integers(1, longest + 1))
         if self._length_of is not None:
@@ -231,6 +236,11 @@ class SimulatedEngine:
 def simulated_logprob(token_id: int, version: int) -> float:
     """The logprob that the simulated engine reports for a token under a version."""
     return -0.01 * (1 + (31 * token_id + 17 * version) % 97)
+
+
+def _said(token_ids: Sequence[int], longest: int) -> _Response:
+    reason = FinishReason.LENGTH if len(token_ids) > longest else FinishReason.STOP
+    return _Response(int32_array(token_ids[:longest]), reason)
 
 
 def _never(_: GenerationRequest) -> str | None:

@@ -2,25 +2,12 @@
 
     task --key--> agent --call--> endpoint --ids--> engine --turn--> record --answer--> agent --> ... --> end --> sample
 
-What a session goes through:
-
-    | state   | what happens                                                        | until                           |
-    | ---     | ---                                                                 | ---                             |
-    | open    | a key opens the endpoint; the agent's process runs                  | one of the ends below           |
-    | ending  | the agent is killed, its calls are taken out of the engine          | all of them are gone            |
-    | closed  | the key opens nothing; the record is read and becomes a response    | -                               |
-
-    | end       | when                                                                            | its sample               |
-    | ---       | ---                                                                             | ---                      |
-    | returned  | the agent ended by itself                                                       | scored                   |
-    | budget    | turns, tokens or context were used up, and it ended, or had its grace           | scored, finish length    |
-    | cancelled, expired | the worker's session says so                                           | cancelled, expired       |
-    | time_out, idle | `timeout_seconds` passed; or `idle_seconds` without a call                 | failed                   |
-    | error     | it raised, its process died, or the record cannot be trained (SessionFailed)    | failed, by that name     |
+A session is open while the agent's process runs and its key opens the endpoint. At its end the agent is killed, its
+calls are taken out of the engine, the key opens nothing any more, and the record becomes a response to be scored, or
+the sample that says why there is none (`SessionEnd`).
 
 Between two calls nothing of a session is in the engine, so reloads wait for no agent; a call goes on over a reload as
-any response does. Each turn passes `_Session.recorded` before its answer goes out: what has to be durable first is
-awaited there.
+any response does.
 """
 
 from __future__ import annotations
@@ -28,19 +15,19 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
-from enum import StrEnum
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from producers.agents.ports import AgentOrder
-from producers.engines.ports import Generation, GenerationRequest, VersionSpan
+from producers.engines.ports import Generation, VersionSpan
 from producers.engines.stop_texts import StopTexts
 from producers.rollout.actions import failed
+from producers.rollout.agent_sessions import AgentSettings, RunningSession, SessionEnd, end_of
 from producers.rollout.outcomes import unfinished_sample
 from producers.rollout.prompts import reward_fields, reward_prompt
 from producers.rollout.scoring import Response
 from producers.sessions.budgets import Budget
-from producers.sessions.errors import Leaving, SessionFailed
+from producers.sessions.errors import SessionFailed
 from producers.sessions.recorder import Session
 from rollog.kernel.errors import (
     AgentFailed,
@@ -51,50 +38,22 @@ from rollog.kernel.errors import (
     EngineError,
     RewardError,
 )
-from rollog.rules.seeds import derived_seed
-from schemas import FinishReason, Fork, Status, Timings, TurnSpan
+from schemas import FinishReason, Fork, Timings, TurnSpan
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from producers.agents.ports import AgentResult, AgentRunner
-    from producers.rollout.actions import Ending
     from producers.rollout.engine_calls import EngineCalls
     from producers.rollout.outcomes import Replica
     from producers.rollout.prompts import PromptRenderer
     from producers.sessions.endpoint_thread import EndpointThread
-    from producers.sessions.live import RecordedTurn
     from producers.sessions.recording import Recording
     from rollog.kernel.metrics import Metrics
     from schemas import Sample
 
 _take_out_seconds = 10.0
 """Calls that the engine has not given back after this are cancelled."""
-
-
-class SessionEnd(StrEnum):
-    """How a session ended; the table of this module says when."""
-
-    RETURNED = "returned"
-    BUDGET = "budget"
-    CANCELLED = "cancelled"
-    EXPIRED = "expired"
-    TIME_OUT = "time_out"
-    IDLE = "idle"
-    ERROR = "error"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentSettings:
-    """What a session may take. With `has_own_reward` the agent's own reward counts, and it must give one."""
-
-    max_turns: int
-    max_tokens: int
-    max_forks: int = 64
-    timeout_seconds: float = 300.0
-    idle_seconds: float | None = None
-    grace_seconds: float = 5.0
-    has_own_reward: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,110 +73,6 @@ class Agents:
         """End all agents, then the endpoint. Idempotent."""
         await self.runner.close()
         await self.endpoint.close()
-
-
-@dataclass(eq=False)
-class _Session:
-    """One session, as the worker's loop knows it. Its record belongs to the endpoint until that has closed it."""
-
-    replica: Replica
-    calls: EngineCalls
-    record: Session
-    stop_texts: Callable[[tuple[str, ...]], StopTexts | None]
-    wait_for_room: Callable[[], Awaitable[None]]
-    began_at: float = field(default_factory=time.monotonic)
-    is_ending: bool = False
-    spent_at: float | None = None
-    active_at: float = field(default_factory=time.monotonic)
-    num_calls: int = 0
-    """Calls under way, as the endpoint last said."""
-    num_begun: int = 0
-    num_sampled: int = 0
-    engine_died: EngineDied | None = None
-    in_engine: set[asyncio.Task[object]] = field(default_factory=set)
-    has_news: asyncio.Event = field(default_factory=asyncio.Event)
-    loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
-
-    async def generate(self, input_ids: Sequence[int], max_tokens: int, stop: Sequence[str]) -> Generation:
-        """One turn, however many versions it takes. Raises Leaving where the session is ending, EngineError."""
-        # While the broker takes nothing, nothing more is generated.
-        await self.wait_for_room()
-        if self.is_ending or self.calls.ending_of(self.replica) is not None:
-            raise Leaving("the session is ending, and no call is made any more")
-        response = self.calls.response_to(self._request(input_ids, max_tokens, stop))
-        task = asyncio.current_task()
-        assert task is not None
-        self.in_engine.add(task)
-        try:
-            await self.calls.generate(self.replica, response)
-        except EngineDied as error:
-            self.engine_died = error
-            self.has_news.set()
-            raise
-        finally:
-            self.in_engine.discard(task)
-            self.num_sampled += response.num_tokens
-        turn = response.generation
-        ending = self.calls.ending_after(self.replica, turn)
-        if ending is not None and not self.is_ending and self.calls.ending_of(self.replica) is None:
-            raise EngineError(ending.error_message or "the engine ended the request")
-        return turn
-
-    async def recorded(self, turn: RecordedTurn) -> None:
-        """A turn is in the record, and its answer waits for this to return."""
-        del turn
-
-    def changed(self, num_calls: int) -> None:
-        """Calls began or ended. Called on the endpoint's thread."""
-        self.loop.call_soon_threadsafe(self._note, num_calls)
-
-    def verdict(self, settings: AgentSettings, *, has_ended: bool) -> SessionEnd | None:
-        """How the session ends now, or None. Raises EngineDied."""
-        now = time.monotonic()
-        ending = self.calls.ending_of(self.replica)
-        if self.engine_died is not None:
-            raise self.engine_died
-        if ending is not None:
-            return _end_of(ending)
-        if self.record.failure is not None:
-            return SessionEnd.ERROR
-        if has_ended:
-            return SessionEnd.RETURNED
-        if self.spent_at is not None and now >= self.spent_at + settings.grace_seconds:
-            return SessionEnd.BUDGET
-        if now >= self.began_at + settings.timeout_seconds:
-            return SessionEnd.TIME_OUT
-        is_idle = settings.idle_seconds is not None and not self.num_calls
-        if is_idle and now >= self.active_at + (settings.idle_seconds or 0.0):
-            return SessionEnd.IDLE
-        return None
-
-    def seconds_left(self, settings: AgentSettings) -> float:
-        """Until the verdict may change by itself."""
-        moments = [self.began_at + settings.timeout_seconds]
-        if self.spent_at is not None:
-            moments.append(self.spent_at + settings.grace_seconds)
-        if settings.idle_seconds is not None and not self.num_calls:
-            moments.append(self.active_at + settings.idle_seconds)
-        return max(0.0, min(moments) - time.monotonic())
-
-    def _note(self, num_calls: int) -> None:
-        self.num_calls, self.active_at = num_calls, time.monotonic()
-        if self.record.is_spent and self.spent_at is None:
-            self.spent_at = self.active_at
-        self.has_news.set()
-
-    def _request(self, input_ids: Sequence[int], max_tokens: int, stop: Sequence[str]) -> GenerationRequest:
-        number, self.num_begun = self.num_begun, self.num_begun + 1
-        sampling = self.replica.task.sampling
-        texts = tuple(dict.fromkeys([*sampling.stop, *stop]))
-        return GenerationRequest(
-            request_id=f"{self.replica.request_id}#{number}",
-            prompt_token_ids=input_ids,
-            sampling=replace(sampling, max_tokens=max_tokens, stop=texts),
-            seed=derived_seed(self.replica.seed, number),
-            stop=self.stop_texts(texts),
-        )
 
 
 class AgentMaker:
@@ -240,7 +95,7 @@ class AgentMaker:
         self._settings = agents.settings
         self._metrics = metrics
         self._wait_for_room = wait_for_room
-        self._sessions: dict[str, _Session] = {}
+        self._sessions: dict[str, RunningSession] = {}
 
     async def generate(self, replica: Replica) -> Response | Sample:
         """Run one session to its end, or say in a sample why nothing came of it. Raises EngineDied."""
@@ -253,9 +108,10 @@ class AgentMaker:
             raise
         except SessionFailed as error:
             ending = self._calls.ending_of(replica) or failed(error.name, str(error))
+            end = end_of(ending, error)
         except (DataError, AgentFailed, EngineError, RewardError) as error:
             ending = self._calls.ending_of(replica) or failed(type(error).__name__, str(error))
-            end = _end_of(ending, error)
+            end = end_of(ending, error)
         finally:
             del self._sessions[replica.request_id]
             self._count(session, end)
@@ -274,7 +130,7 @@ class AgentMaker:
             session.has_news.set()
         await self._calls.interrupt(request_id)
 
-    def _begun(self, replica: Replica) -> _Session:
+    def _begun(self, replica: Replica) -> RunningSession:
         settings = self._settings
         budget = Budget(
             turns=settings.max_turns,
@@ -283,9 +139,9 @@ class AgentMaker:
             context_tokens=self._calls.max_context_tokens,
             forks=settings.max_forks,
         )
-        return _Session(replica, self._calls, Session(budget), self._stop_texts, self._wait_for_room)
+        return RunningSession(replica, self._calls, Session(budget), self._stop_texts, self._wait_for_room)
 
-    async def _run(self, session: _Session) -> tuple[SessionEnd, AgentResult | None]:
+    async def _run(self, session: RunningSession) -> tuple[SessionEnd, AgentResult | None]:
         """How the session ended, and what the agent gave where it ended by itself.
 
         Raises EngineDied, DataError, AgentFailed, and SessionFailed where the record cannot become a sample.
@@ -302,7 +158,7 @@ class AgentMaker:
         return _ended(session, end, agent)
 
     @asynccontextmanager
-    async def _opened(self, session: _Session) -> AsyncIterator[str]:
+    async def _opened(self, session: RunningSession) -> AsyncIterator[str]:
         """The session's key, which opens the endpoint until the end; then no call of it is in the engine."""
         name, endpoint = session.replica.request_id, self._agents.endpoint
         key = await endpoint.open(name, session.record, session)
@@ -313,13 +169,13 @@ class AgentMaker:
             await self._take_out(session)
             await endpoint.end(name, key)
 
-    async def _take_out(self, session: _Session) -> None:
+    async def _take_out(self, session: RunningSession) -> None:
         """Have the engine give back all calls, with the tokens that they have."""
         await self._calls.interrupt(session.replica.request_id)
         if session.in_engine:
             await asyncio.wait(list(session.in_engine), timeout=_take_out_seconds)
 
-    async def _watch(self, session: _Session, agent: asyncio.Task[AgentResult]) -> SessionEnd:
+    async def _watch(self, session: RunningSession, agent: asyncio.Task[AgentResult]) -> SessionEnd:
         while (end := session.verdict(self._settings, has_ended=agent.done())) is None:
             session.has_news.clear()
             news = asyncio.ensure_future(session.has_news.wait())
@@ -346,7 +202,7 @@ class AgentMaker:
             key=key,
         )
 
-    def _response(self, session: _Session, end: SessionEnd, result: AgentResult | None) -> Response:
+    def _response(self, session: RunningSession, end: SessionEnd, result: AgentResult | None) -> Response:
         """What the session comes to. Raises SessionFailed, RewardError."""
         recording = session.record.recording(self._calls.digest_of)
         rows, last = recording.rows, recording.turns[-1]
@@ -384,7 +240,7 @@ class AgentMaker:
     def _stop_texts(self, texts: tuple[str, ...]) -> StopTexts | None:
         return StopTexts(texts, self._renderer.raw_text) if texts else None
 
-    def _count(self, session: _Session, end: SessionEnd) -> None:
+    def _count(self, session: RunningSession, end: SessionEnd) -> None:
         metrics, counts = self._metrics, session.record.counts
         metrics.rollout_sessions.labels(end.value).inc()
         metrics.rollout_turns.inc(session.record.num_turns)
@@ -393,7 +249,7 @@ class AgentMaker:
 
 
 def _ended(
-    session: _Session, end: SessionEnd, agent: asyncio.Task[AgentResult]
+    session: RunningSession, end: SessionEnd, agent: asyncio.Task[AgentResult]
 ) -> tuple[SessionEnd, AgentResult | None]:
     """The end with what the agent gave. Raises what makes the session fail."""
     record = session.record
@@ -413,19 +269,6 @@ def _ended(
         case SessionEnd.IDLE:
             raise AgentIdle("the agent asked nothing for agent.idle_seconds, and was killed")
     raise record.failure or AgentFailed(f"the session ended: {end.value}")
-
-
-def _end_of(ending: Ending, error: Exception | None = None) -> SessionEnd:
-    match ending.status:
-        case Status.CANCELLED:
-            return SessionEnd.CANCELLED
-        case Status.EXPIRED:
-            return SessionEnd.EXPIRED
-    if isinstance(error, AgentIdle):
-        return SessionEnd.IDLE
-    # What the worker's session ends as failed took longer than its task may.
-    is_late = error is None or isinstance(error, AgentTimedOut)
-    return SessionEnd.TIME_OUT if is_late else SessionEnd.ERROR
 
 
 def _forks(recording: Recording) -> tuple[Fork, ...]:

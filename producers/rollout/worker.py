@@ -104,8 +104,8 @@ async def open_worker(
 ) -> AsyncIterator[RolloutWorker]:
     """A worker that is connected to the broker. At the end everything it is made of is closed.
 
-    Closed are, in this order, agents or environments, rewards, engine, downloads, what asks the ledger for versions, heartbeats,
-    sender and reader, each whatever becomes of the others.
+    Closed are, in this order, agents or environments, rewards, engine, downloads, what asks the ledger for versions,
+    heartbeats, sender and reader, each whatever becomes of the others.
     """
     topics = RunTopics(settings.prefix, settings.run)
     downloads = Downloads(parts.store, settings.home / "downloads" / worker_id)

@@ -95,9 +95,7 @@ class PolicyEndpoint:
         assert self._runner is not None
         await web.UnixSite(self._runner, path).start()
 
-    def open(
-        self, name: str, session: Session, on_change: Callable[[int], None] = lambda _: None
-    ) -> str:
+    def open(self, name: str, session: Session, on_change: Callable[[int], None] = lambda _: None) -> str:
         """Serve a session under a new key, which is returned and kept nowhere else.
 
         `on_change` is told how many calls are under way, when one begins, ends or is refused.

@@ -7,8 +7,12 @@ worker's loop, and are waited for here: tokens are generated, and a turn that wa
 from __future__ import annotations
 
 import asyncio
+import secrets
+import shutil
+import tempfile
 import threading
 from concurrent.futures import Future
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from producers.sessions.endpoint import EndpointLimits, PolicyEndpoint
@@ -16,7 +20,6 @@ from producers.sessions.errors import SessionClosed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
-    from pathlib import Path
     from typing import Any
 
     from producers.engines.ports import Generation
@@ -78,12 +81,14 @@ class EndpointThread:
         *,
         vocabulary_size: int,
         limits: EndpointLimits | None = None,
-        socket_path: Path | None = None,
+        has_socket: bool = False,
     ) -> None:
+        """With `has_socket` it listens at a unix socket, too, for sandboxes; whoever has a key may connect there."""
         self._policy_of = policy_of
         self._vocabulary_size = vocabulary_size
         self._limits = limits
-        self._socket_path = socket_path
+        self._directory = Path(tempfile.gettempdir()) / f"rollog-endpoint-{secrets.token_hex(8)}"
+        self._has_socket = has_socket
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ending: asyncio.Event | None = None
@@ -92,8 +97,13 @@ class EndpointThread:
         self.address = ""
         """What `/v1` is added to."""
 
+    @property
+    def socket_path(self) -> Path | None:
+        """Where it listens besides loopback, between `start` and `close`."""
+        return self._directory / "policy.sock" if self._has_socket else None
+
     async def start(self) -> None:
-        """Listen on loopback, and at the unix socket where one is named. Raises OSError."""
+        """Listen. Raises OSError."""
         started: Future[None] = Future()
         self._calls = WorkerCalls(asyncio.get_running_loop())
         self._thread = threading.Thread(
@@ -132,10 +142,13 @@ class EndpointThread:
         )
         try:
             self.address = await endpoint.start()
-            if self._socket_path is not None:
-                await endpoint.listen_at(self._socket_path)
-        except BaseException as error:  # raised where it is waited for
-            await endpoint.close()
+            if self.socket_path is not None:
+                # A sandbox connects as a user of its own, so everybody can reach the socket and nobody list it.
+                self._directory.mkdir(mode=0o711)
+                await endpoint.listen_at(self.socket_path)
+                self.socket_path.chmod(0o666)
+        except BaseException as error:  # noqa: BLE001  # raised where it is waited for
+            await self._close(endpoint)
             started.set_exception(error)
             return
         self._endpoint = endpoint
@@ -143,7 +156,11 @@ class EndpointThread:
         try:
             await self._ending.wait()
         finally:
-            await endpoint.close()
+            await self._close(endpoint)
+
+    async def _close(self, endpoint: PolicyEndpoint) -> None:
+        await endpoint.close()
+        shutil.rmtree(self._directory, ignore_errors=True)
 
     async def _opened(self, name: str, session: Session, served: ServedSession) -> str:
         assert self._endpoint is not None

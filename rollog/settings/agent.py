@@ -81,7 +81,9 @@ class AgentConfig(Section):
                 "is; leave one out"
             )
         if self.function is not None and not is_reference(self.function):
-            raise ValueError(f"agent.function = {self.function!r} names no function; give it as module:function")
+            raise ValueError(
+                f"agent.function = {self.function!r} names no function; give it as module:function"
+            )
         if self.command and self.reward == "agent":
             raise ValueError(
                 'agent.reward = "agent" needs agent.function: what a command prints is no reward, so name one in '
@@ -92,5 +94,7 @@ class AgentConfig(Section):
                 f"agent.python = {self.python!r} runs a function; name the interpreter in agent.command instead"
             )
         if self.sandbox == "none" and not self.command:
-            raise ValueError('agent.sandbox = "none" is set and agent.command is not: a function has no sandbox')
+            raise ValueError(
+                'agent.sandbox = "none" is set and agent.command is not: a function has no sandbox'
+            )
         return self
