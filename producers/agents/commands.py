@@ -69,8 +69,10 @@ class SandboxedCommands:
             async with self._sandbox.session() as cell:
                 await cell.write("task.json", task)
                 result = await cell.run(
-                    [cell.interpreter, "-I", "-S", "-c", self._forwarder, endpoint_path]
-                    + self._words.words(order),
+                    [
+                        *(cell.interpreter, "-I", "-S", "-c", self._forwarder, endpoint_path),
+                        *self._words.words(order),
+                    ],
                     stdin=task,
                     environment=variables,
                 )

@@ -160,7 +160,9 @@ def load_function(reference: str) -> Callable[..., Any]:
             "agent.python"
         ) from error
     if not callable(function):
-        raise ValueError(f"agent.function = {reference!r} is not callable, but {type(function).__name__}")
+        raise ValueError(  # noqa: TRY004  # one error for whatever cannot be loaded
+            f"agent.function = {reference!r} is not callable, but {type(function).__name__}"
+        )
     return function  # type: ignore[no-any-return]  # getattr knows no type
 
 

@@ -14,7 +14,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from producers.agents.ports import AgentOrder, AgentResult
 from producers.agents.results import result_of
 from producers.environments.process import interpreter_command
 from producers.rewards.walls import RewardWalls, kill_group
@@ -24,6 +23,8 @@ from rollog.kernel.processes import launcher_command
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from producers.agents.ports import AgentOrder, AgentResult
 
 _log = get_logger("agents")
 _host = "producers.agents.host"

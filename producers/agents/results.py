@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import isfinite
+from math import isfinite, nan
 from typing import TYPE_CHECKING, Any
 
 from producers.agents.ports import AgentResult
@@ -32,10 +32,13 @@ def result_of(given: Mapping[str, Any]) -> AgentResult:
 
 
 def _number(name: str, value: object) -> float:
-    is_number = isinstance(value, int | float) and abs(value) < 1e308 and isfinite(value)
-    if not is_number or not isinstance(value, int | float):
+    try:
+        number = float(value) if isinstance(value, int | float) else nan
+    except OverflowError:  # an integer beyond what a double holds
+        number = nan
+    if not isfinite(number):
         raise AgentFailed(f"the agent returned {name} = {_shown(value)}, which is no finite number")
-    return float(value)
+    return number
 
 
 def _shown(value: object) -> str:

@@ -84,8 +84,9 @@ class _Response:
 class SimulatedEngine:
     """Deterministic responses at `tokens_per_second` per request.
 
-    `failure_of` names the error that a request shall raise, or None; `length_of` the number of tokens of its
-    response, and `tokens_of` these themselves, in place of a hash. With `tensors` a weights file must fit them; without, any file will do.
+    `failure_of` names the error that a request shall raise, or None; `length_of` the number of tokens of its response,
+    and `tokens_of` these themselves, in place of a hash. With `tensors` a weights file must fit them; without, any file
+    will do.
     """
 
     name = "simulated"

@@ -76,8 +76,8 @@ def conversation_renderer(config: AgentConfig, model: ModelConfig, tokenizer: An
     if not getattr(tokenizer, "chat_template", None):
         named = model.tokenizer or model.path
         raise ConfigError(
-            f"the tokenizer of {named!r} has no chat template, and agents speak in chat messages: take a model that has "
-            "one, or put a chat_template.jinja beside its tokenizer"
+            f"the tokenizer of {named!r} has no chat template, and agents speak in chat messages: take a model that "
+            "has one, or put a chat_template.jinja beside its tokenizer"
         )
     template = TokenizerTemplate(tokenizer, defaults=model.chat_template_kwargs)
     return ConversationRenderer(template, TextTokens(tokenizer), history=config.history)

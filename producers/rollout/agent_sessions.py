@@ -1,12 +1,12 @@
 """One session of an agent as the worker's loop knows it: its calls of the engine, and when it has to end.
 
-| end                | when                                                                         | its sample           |
-| ---                | ---                                                                          | ---                  |
-| returned           | the agent ended by itself                                                    | scored               |
-| budget             | turns, tokens or context were used up, and it ended or had its grace         | scored, length       |
-| cancelled, expired | the worker's own session says so                                             | cancelled, expired   |
-| time_out, idle     | `timeout_seconds` passed, or `idle_seconds` without a call                   | failed               |
-| error              | it raised, its process died, or its record cannot be trained (SessionFailed) | failed, by that name |
+| end                | when                                                                 | its sample           |
+| ---                | ---                                                                  | ---                  |
+| returned           | the agent ended by itself                                            | scored               |
+| budget             | turns, tokens or context were used up, and it ended or had its grace | scored, length       |
+| cancelled, expired | the worker's own session says so                                     | cancelled, expired   |
+| time_out, idle     | `timeout_seconds` passed, or `idle_seconds` without a call           | failed               |
+| error              | it raised, its process died, or its record cannot be trained         | failed, by that name |
 
 Each turn passes `RunningSession.recorded` before its answer goes out: what has to be durable first is awaited there.
 """
@@ -167,6 +167,7 @@ class RunningSession:
 
 
 def end_of(ending: Ending, error: Exception | None = None) -> SessionEnd:
+    """The end of a session whose sample has this ending, for this error of its own or for none."""
     match ending.status:
         case Status.CANCELLED:
             return SessionEnd.CANCELLED

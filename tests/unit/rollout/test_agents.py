@@ -86,6 +86,12 @@ def test_a_session_of_two_calls_is_one_sequence_of_exact_turns(stage: Stage) -> 
     check_promises(sample)
 
 
+@pytest.mark.slow
+def test_an_agent_may_ask_with_the_openai_client(stage: Stage) -> None:
+    (sample,) = served(stage, agents("two_calls_of_the_openai_client"), a_session(stage))
+    assert (sample.response_text, len(sample.turns), sample.forks) == ("said yes", 2, ())
+
+
 def test_a_call_that_begins_anew_is_a_fork_and_the_agents_own_reward_counts(stage: Stage) -> None:
     asked = Asked()
     own = agents("forgets", has_own_reward=True)
@@ -185,7 +191,7 @@ def test_a_cancelled_session_ends_at_once_with_its_agent(
     with running(stage, agents=agents("hangs"), engine=engine, tokenizer=a_chat_tokenizer()):
         stage.give_grant()
         stage.order(task)
-        wait_until(lambda: pids.is_file() and len(pids.read_text("ascii").split()) == 2, message="the agent")
+        wait_until(pids.is_file, message="the agent")
         stage.order(
             Cancel(
                 task_id=task.task_id, epoch=task.epoch, grant_id=task.grant_id, reason=CancelReason.SURPLUS
