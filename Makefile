@@ -33,13 +33,22 @@ TEST_PROCESSES ?= 3
 PARALLEL := -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check docs test coverage test-slow test-docker bench lock clean
+.PHONY: help setup agents demo check docs test coverage test-slow test-docker bench lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do \
 		printf '%-12s %s\n' "$$name" "$$text"; done
 
 setup: $(STAMP) ## install everything into .venv (once)
+
+# Agents that others wrote, each with an environment of its own: rollog's packages are none of theirs.
+AGENTS := mini-swe openai
+agents: $(AGENTS:%=.venv/agents/%/installed) ## install the agents that the slow tests run, into .venv/agents
+
+.venv/agents/%/installed: requirements/agent-%.lock | $(STAMP)
+	$(UV) venv --quiet --clear --python $(BIN)/python .venv/agents/$*
+	$(UV) pip sync --quiet --python .venv/agents/$*/bin/python --require-hashes $<
+	@touch $@
 
 demo: setup ## train the demo's model on this machine with real parts
 	$(BIN)/rollog up

@@ -40,8 +40,8 @@ def _template(settings: Settings) -> list[Finding]:
         renderer.render(Conversation(messages=[{"role": "user", "content": "hello"}]), [])
     except BadRequest as error:
         raise ConfigError(
-            f"the chat template of {name!r} refuses a conversation of one message: {error}; agents need one that renders "
-            "messages of system, user, assistant and tool"
+            f"the chat template of {name!r} refuses a conversation of one message: {error}; agents need one that "
+            "renders messages of system, user, assistant and tool"
         ) from error
     found = renderer.glue.self_test()
     missing = [kind for kind, appends in found.items() if not appends]
@@ -65,8 +65,8 @@ def _program(config: AgentConfig) -> list[Finding]:
         asyncio.run(_started(config))
     except SandboxRefused as error:
         raise ConfigError(
-            f"agent.command = {list(config.command)} needs the sandbox: {error}; or, for a command that is trusted with "
-            'all that this user may do, set agent.sandbox = "none"'
+            f"agent.command = {list(config.command)} needs the sandbox: {error}; or, for a command that is trusted "
+            'with all that this user may do, set agent.sandbox = "none"'
         ) from error
     return [Finding(what="agent", found=config.name)]
 
