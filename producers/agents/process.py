@@ -77,7 +77,8 @@ class FunctionAgents:
             reader, writer = await asyncio.open_connection(sock=ours, limit=_most_answer_bytes)
             writer.write(_line_of(order))
             reading = asyncio.create_task(reader.readline(), name=f"answer of {order.name}")
-            await asyncio.wait({reading, session.ended}, return_when=asyncio.FIRST_COMPLETED)
+            either: list[asyncio.Future[Any]] = [reading, session.ended]
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             await asyncio.wait({reading}, timeout=_drain_seconds)
             line = _line_read(reading)
         finally:

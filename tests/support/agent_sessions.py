@@ -21,7 +21,8 @@ from support.chat_models import a_chat_tokenizer, a_renderer
 from support.worker_thread import running
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from producers.agents.ports import AgentRunner
     from producers.engines.ports import GenerationRequest
@@ -58,32 +59,27 @@ def an_engine(
     return engine_class(tokens_per_second=tokens_per_second, max_context_tokens=context_tokens, tokens_of=say)
 
 
-def agents(
-    function: str = "two_calls",
-    *,
-    runner: AgentRunner | None = None,
-    parallel_calls: int = 16,
-    **changes: Any,
+def agents(function: str = "two_calls", **changes: Any) -> Agents:
+    """Agents of `support.agents_for_tests`."""
+    return agents_of(lambda _: FunctionAgents(f"support.agents_for_tests:{function}"), **changes)
+
+
+def agents_of(
+    runner_at: Callable[[Path | None], AgentRunner], *, has_socket: bool = False, **changes: Any
 ) -> Agents:
-    """Agents of `support.agents_for_tests`, or of another runner."""
+    """Agents of a runner, which is told where the endpoint's unix socket is."""
     tokenizer = a_chat_tokenizer()
     tokens = TextTokens(tokenizer)
     endpoint = EndpointThread(
         lambda calls: Policy(
-            calls=calls,
-            turns=calls,
-            renderer=a_renderer(),
-            parser=PlainParser(tokens),
-            tokens=tokens,
-            parallel_calls=parallel_calls,
+            calls=calls, turns=calls, renderer=a_renderer(), parser=PlainParser(tokens), tokens=tokens
         ),
         vocabulary_size=len(tokenizer),
+        has_socket=has_socket,
     )
     settings = AgentSettings(max_turns=20, max_tokens=5000, timeout_seconds=60.0)
     return Agents(
-        runner=runner or FunctionAgents(f"support.agents_for_tests:{function}"),
-        endpoint=endpoint,
-        settings=replace(settings, **changes),
+        runner=runner_at(endpoint.socket_path), endpoint=endpoint, settings=replace(settings, **changes)
     )
 
 

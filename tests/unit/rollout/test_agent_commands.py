@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import socket
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from support.agent_sessions import Asked, a_session, agents, an_engine, check_sample, served
+from support.agent_sessions import Asked, a_session, agents_of, an_engine, check_sample, served
 from support.worker_thread import Stage, a_stage
 
 from producers.agents.choice import agent_runner
-from producers.sessions.endpoint_thread import EndpointThread
 from rollog.kernel.broker.memory import MemoryBroker
 from rollog.kernel.broker.topics import RunTopics
 from rollog.settings.agent import AgentConfig
@@ -55,19 +53,8 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
 
 def commands(script: str, sandbox: str = "required", **changes: float) -> Agents:
     command = ("python3", "-c", script, "{prompt}")
-    made = agents()
-    endpoint = EndpointThread(
-        made.endpoint._policy_of,
-        vocabulary_size=made.endpoint._vocabulary_size,
-        has_socket=sandbox == "required",
-    )
     config = AgentConfig.model_validate({"command": command, "sandbox": sandbox, "timeout_seconds": 60})
-    return replace(
-        made,
-        endpoint=endpoint,
-        runner=agent_runner(config, endpoint.socket_path),
-        settings=replace(made.settings, **changes),
-    )
+    return agents_of(lambda path: agent_runner(config, path), has_socket=sandbox == "required", **changes)
 
 
 @pytest.mark.parametrize(("sandbox", "reached"), [("required", "not reached"), ("none", "reached")])

@@ -11,6 +11,7 @@ from support.chat_models import a_chat_tokenizer
 from support.waiting import wait_until
 from support.worker_thread import Stage, a_stage, running
 
+from producers.engines.simulated import SimulatedEngine
 from producers.rewards.episodes import EpisodeRewards
 from producers.rewards.functions import RewardResult
 from producers.sessions.text_tokens import TextTokens
@@ -201,6 +202,41 @@ def test_a_cancelled_session_ends_at_once_with_its_agent(
         assert (sample.status, sample.cancel_reason) == (Status.CANCELLED, "surplus")
         for pid in map(int, pids.read_text("ascii").split()):
             wait_until(lambda pid=pid: not exists(pid), message=f"the end of process {pid}")
+
+
+class SlowUntilReloaded(SimulatedEngine):
+    """Makes tokens so slowly under version 0 that a call is under way when the next comes, and is not stopped at once."""
+
+    async def pause(self) -> None:
+        await self._clock.sleep(0.2)
+        await super().pause()
+
+    async def abort(self, request_id: str) -> None:
+        await self._clock.sleep(0.2)
+        await super().abort(request_id)
+
+    async def load_weights(self, path: Path, version: int) -> None:
+        await super().load_weights(path, version)
+        self._tokens_per_second = 5000.0 if version else 20.0
+
+
+@pytest.mark.parametrize("reload", ["keep", "abort"])
+def test_a_reload_in_the_middle_of_a_call_is_hidden_from_the_agent(stage: Stage, reload: str) -> None:
+    asked = Asked()
+    engine = an_engine(["word " * 80], asked, engine_class=SlowUntilReloaded)
+    settings = stage.settings(reload=reload)
+    with running(stage, agents=agents(), engine=engine, tokenizer=a_chat_tokenizer(), settings=settings):
+        stage.give_grant()
+        stage.wait_until_serving(0)
+        stage.order(a_session(stage, max_tokens=200))
+        wait_until(lambda: asked.inputs, message="a call in the engine")
+        stage.publish(1)
+        sample = stage.sample()
+    assert (sample.status, sample.error_message) == (Status.FINISHED, None)
+    assert [turn.untrained for turn in sample.turns] == [None, None]
+    assert [segment.version for segment in sample.segments] == [0, 1]
+    assert 0 < sample.segments[0].end < sample.turns[0].end == 200
+    check_promises(sample)
 
 
 def test_many_sessions_at_once_are_counted_by_end(stage: Stage) -> None:
