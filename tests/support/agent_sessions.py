@@ -126,4 +126,7 @@ def check_sample(sample: Sample, asked: Asked) -> None:
         )
         expected = [simulated_logprob(token, row.segments[0].version) for token in said]
         if len(row.segments) == 1:
-            assert row.behaviour_logprobs[turn.start : turn.end].tolist() == np.float32(expected).tolist()
+            assert (
+                row.behaviour_logprobs[turn.start : turn.end].tolist()
+                == np.array(expected, dtype=np.float32).tolist()
+            )

@@ -15,10 +15,10 @@ os.environ |= {
 }
 
 import yaml
-from minisweagent import package_dir  # type: ignore[import-not-found]  # of another interpreter
-from minisweagent.agents.default import DefaultAgent  # type: ignore[import-not-found]
-from minisweagent.environments.local import LocalEnvironment  # type: ignore[import-not-found]
-from minisweagent.models.litellm_model import LitellmModel  # type: ignore[import-not-found]
+from minisweagent import package_dir
+from minisweagent.agents.default import DefaultAgent
+from minisweagent.environments.local import LocalEnvironment
+from minisweagent.models.litellm_model import LitellmModel
 
 if TYPE_CHECKING:
     from producers.agents.given import AgentTask, PolicyAccess

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 # Before the import, which reads it.
 os.environ["OPENAI_AGENTS_DISABLE_TRACING"] = "1"
 
-from agents import (  # type: ignore[import-not-found]  # of another interpreter
+from agents import (
     Agent,
     OpenAIChatCompletionsModel,
     Runner,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -59,6 +60,10 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
 def text_of(ids: Any) -> str:
     decoded: str = a_chat_tokenizer().decode(ids.tolist())
     return decoded
+
+
+def _is_gone(pid: int) -> bool:
+    return not exists(pid)
 
 
 def num_sampled(sample: Sample) -> int:
@@ -179,7 +184,7 @@ def test_an_agent_that_hangs_is_killed_with_what_it_started(
     (sample,) = served(stage, agents("hangs", **changes), a_session(stage, pids=str(pids)))
     assert sample.error_class == error
     for pid in map(int, pids.read_text("ascii").split()):
-        wait_until(lambda pid=pid: not exists(pid), message=f"the end of process {pid}")
+        wait_until(partial(_is_gone, pid), message=f"the end of process {pid}")
 
 
 @pytest.mark.parametrize("is_generating", [True, False])
@@ -201,11 +206,11 @@ def test_a_cancelled_session_ends_at_once_with_its_agent(
         sample = stage.sample()
         assert (sample.status, sample.cancel_reason) == (Status.CANCELLED, "surplus")
         for pid in map(int, pids.read_text("ascii").split()):
-            wait_until(lambda pid=pid: not exists(pid), message=f"the end of process {pid}")
+            wait_until(partial(_is_gone, pid), message=f"the end of process {pid}")
 
 
 class SlowUntilReloaded(SimulatedEngine):
-    """Makes tokens so slowly under version 0 that a call is under way when the next comes, and is not stopped at once."""
+    """Under version 0 so slow that a call is under way when the next version comes; is not stopped at once."""
 
     async def pause(self) -> None:
         await self._clock.sleep(0.2)

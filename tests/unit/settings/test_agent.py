@@ -37,7 +37,10 @@ def test_the_tokens_of_a_session_are_its_budget() -> None:
         ({"agent": {"function": "a:b"}, "data": {}}, "needs prompts: set data.train"),
         ({"agent": {"function": "a:b", "reward": "agent"}}, "both say what the reward is"),
         ({"agent": {"function": "a:b"}, "rollout": {"reload": "drain"}}, "would wait for whole sessions"),
-        ({"agent": {"function": "a:b"}, "environment": {"name": "nim"}}, "both say what a rollout is"),
+        (
+            {"agent": {"function": "a:b"}, "environment": {"name": "nim"}, "data": {}, "reward": {}},
+            "both say what a rollout is",
+        ),
         (
             {"agent": {"command": ["a"], "reward": "agent"}, "reward": {}},
             "what a command prints is no reward",
