@@ -141,7 +141,7 @@ class AgentHost:
             raise DataError(f"agent.python = {python!r} cannot be started: {error}") from error
         host = cls(ours, process)
         try:
-            await host._imported(function)
+            await host._imported(function, python)
         except BaseException:
             await host.close()
             raise
@@ -187,7 +187,7 @@ class AgentHost:
         kill_group(self._process)
         self._lose_all()
 
-    async def _imported(self, function: str) -> None:
+    async def _imported(self, function: str, python: str | None) -> None:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(_start_seconds):
@@ -197,8 +197,10 @@ class AgentHost:
                 f"agent.function = {function!r} was not imported within {_start_seconds:g} s"
             ) from error
         if not packet:
+            hint = "" if python is None else f"; agent.python = {python!r} has to be Python 3.10 or later"
             raise DataError(
-                f"the process that imports agent.function = {function!r} ended with status {await self._process.wait()}"
+                f"the process that imports agent.function = {function!r} ended with status "
+                f"{await self._process.wait()}{hint}"
             )
         answer = json.loads(packet)
         if "error" in answer:

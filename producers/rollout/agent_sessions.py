@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from producers.engines.stop_texts import StopTexts
     from producers.rollout.actions import Ending
+    from producers.rollout.call_places import CallPlaces
     from producers.rollout.engine_calls import EngineCalls
     from producers.rollout.outcomes import Replica
     from producers.sessions.live import RecordedTurn
@@ -70,6 +71,7 @@ class RunningSession:
     record: Session
     stop_texts: Callable[[tuple[str, ...]], StopTexts | None]
     wait_for_room: Callable[[], Awaitable[None]]
+    places: CallPlaces
     began_at: float = field(default_factory=time.monotonic)
     is_ending: bool = False
     spent_at: float | None = None
@@ -87,6 +89,10 @@ class RunningSession:
         """One turn, however many versions it takes. Raises Leaving where the session is ending, EngineError."""
         # While the broker takes nothing, nothing more is generated.
         await self.wait_for_room()
+        async with self.places.place(self.replica.request_id):
+            return await self._generate(input_ids, max_tokens, stop)
+
+    async def _generate(self, input_ids: Sequence[int], max_tokens: int, stop: Sequence[str]) -> Generation:
         if self.is_ending or self.calls.ending_of(self.replica) is not None:
             raise Leaving("the session is ending, and no call is made any more")
         response = self.calls.response_to(self._request(input_ids, max_tokens, stop))

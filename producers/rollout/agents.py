@@ -23,6 +23,7 @@ from producers.engines.ports import Generation, VersionSpan
 from producers.engines.stop_texts import StopTexts
 from producers.rollout.actions import failed
 from producers.rollout.agent_sessions import AgentSettings, RunningSession, SessionEnd, end_of
+from producers.rollout.call_places import CallPlaces
 from producers.rollout.outcomes import unfinished_sample
 from producers.rollout.prompts import reward_fields, reward_prompt
 from producers.rollout.scoring import Response
@@ -86,8 +87,10 @@ class AgentMaker:
         agents: Agents,
         *,
         metrics: Metrics,
+        max_calls: int,
         wait_for_room: Callable[[], Awaitable[None]],
     ) -> None:
+        """At most `max_calls` calls are in the engine at once; `wait_for_room` holds back the next ones."""
         self._worker_id = worker_id
         self._calls = calls
         self._renderer = renderer
@@ -95,6 +98,7 @@ class AgentMaker:
         self._settings = agents.settings
         self._metrics = metrics
         self._wait_for_room = wait_for_room
+        self._places = CallPlaces(max_calls)
         self._sessions: dict[str, RunningSession] = {}
 
     async def generate(self, replica: Replica) -> Response | Sample:
@@ -139,7 +143,9 @@ class AgentMaker:
             context_tokens=self._calls.max_context_tokens,
             forks=settings.max_forks,
         )
-        return RunningSession(replica, self._calls, Session(budget), self._stop_texts, self._wait_for_room)
+        return RunningSession(
+            replica, self._calls, Session(budget), self._stop_texts, self._wait_for_room, self._places
+        )
 
     async def _run(self, session: RunningSession) -> tuple[SessionEnd, AgentResult | None]:
         """How the session ended, and what the agent gave where it ended by itself.

@@ -172,7 +172,7 @@ class RolloutWorker:
             self._session, parts.engine, parts.metrics, capacity=config.capacity, reload=config.reload
         )
         self._calls = EngineCalls(self._session, parts.engine, on_resumed=self._report.resumed)
-        self._maker = _maker(worker_id, self._calls, parts, self._sender)
+        self._maker = _maker(worker_id, self._calls, parts, config.capacity, self._sender)
         self._scorer = ResponseScorer(
             self._session,
             training_rewards=parts.training_rewards,
@@ -405,7 +405,9 @@ class RolloutWorker:
         return task
 
 
-def _maker(worker_id: str, calls: EngineCalls, parts: WorkerParts, sender: SampleSender) -> RolloutMaker:
+def _maker(
+    worker_id: str, calls: EngineCalls, parts: WorkerParts, capacity: int, sender: SampleSender
+) -> RolloutMaker:
     if parts.agents is not None:
         return AgentMaker(
             worker_id,
@@ -413,6 +415,7 @@ def _maker(worker_id: str, calls: EngineCalls, parts: WorkerParts, sender: Sampl
             parts.renderer,
             parts.agents,
             metrics=parts.metrics,
+            max_calls=capacity,
             wait_for_room=sender.wait_for_room,
         )
     if parts.episodes is None:
