@@ -34,7 +34,7 @@ def agents(function: str) -> FunctionAgents:
 
 async def pids_in(path: Path) -> list[int]:
     await until(path.is_file)
-    return list(map(int, path.read_text("ascii").split()))
+    return list(map(int, (await asyncio.to_thread(path.read_text, "ascii")).split()))
 
 
 def test_many_sessions_run_at_once_and_each_has_its_own_answer() -> None:
