@@ -72,7 +72,7 @@ test: setup ## run the fast tests, which need no container engine and no acceler
 coverage: setup ## the same under branch coverage, which makes them a third slower
 	$(PYTEST) $(ORDINARY) $(PARALLEL) --cov --cov-report=term:skip-covered
 
-test-slow: setup ## run the tests that take longer
+test-slow: setup agents ## run the tests that take longer
 	$(PYTEST) -m "slow and not docker and not gpu"
 
 test-docker: setup ## run the tests that need a container engine
@@ -96,6 +96,8 @@ lock: setup ## resolve the dependencies again
 		-o $(CPU_LOCK)-image.lock
 	$(COMPILE) $(PRODUCT) --extra vllm --extra dev pyproject.toml -o $(CUDA_LOCK).lock
 	$(COMPILE) $(IMAGE) --extra vllm pyproject.toml -o $(CUDA_LOCK)-image.lock
+	printf 'mini-swe-agent==2.4.*' | $(COMPILE) - -o requirements/agent-mini-swe.lock
+	printf 'openai-agents' | $(COMPILE) - -o requirements/agent-openai.lock
 	sed -n 's/^requires = \["\(hatchling==[^"]*\)"\]$$/\1/p' pyproject.toml | $(COMPILE) - -o $(BUILD_LOCK)
 
 clean: ## remove what was installed and what the tools left behind; runs in .rollog stay

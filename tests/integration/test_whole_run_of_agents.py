@@ -41,7 +41,7 @@ def make_chat_model(directory: Path) -> Path:
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
     )
-    Qwen2ForCausalLM(config).save_pretrained(directory)
+    Qwen2ForCausalLM(config).save_pretrained(directory)  # type: ignore[no-untyped-call]
     tokenizer.save_pretrained(directory)
     return directory
 
