@@ -33,13 +33,22 @@ TEST_PROCESSES ?= 3
 PARALLEL := -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check docs test coverage test-slow test-docker bench lock clean
+.PHONY: help setup agents demo check docs test coverage test-slow test-docker bench lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do \
 		printf '%-12s %s\n' "$$name" "$$text"; done
 
 setup: $(STAMP) ## install everything into .venv (once)
+
+# Agents that others wrote, each with an environment of its own: rollog's packages are none of theirs.
+AGENTS := mini-swe openai
+agents: $(AGENTS:%=.venv/agents/%/installed) ## install the agents that the slow tests run, into .venv/agents
+
+.venv/agents/%/installed: requirements/agent-%.lock | $(STAMP)
+	$(UV) venv --quiet --clear --python $(BIN)/python .venv/agents/$*
+	$(UV) pip sync --quiet --python .venv/agents/$*/bin/python --require-hashes $<
+	@touch $@
 
 demo: setup ## train the demo's model on this machine with real parts
 	$(BIN)/rollog up
@@ -63,7 +72,7 @@ test: setup ## run the fast tests, which need no container engine and no acceler
 coverage: setup ## the same under branch coverage, which makes them a third slower
 	$(PYTEST) $(ORDINARY) $(PARALLEL) --cov --cov-report=term:skip-covered
 
-test-slow: setup ## run the tests that take longer
+test-slow: setup agents ## run the tests that take longer
 	$(PYTEST) -m "slow and not docker and not gpu"
 
 test-docker: setup ## run the tests that need a container engine
@@ -87,6 +96,8 @@ lock: setup ## resolve the dependencies again
 		-o $(CPU_LOCK)-image.lock
 	$(COMPILE) $(PRODUCT) --extra vllm --extra dev pyproject.toml -o $(CUDA_LOCK).lock
 	$(COMPILE) $(IMAGE) --extra vllm pyproject.toml -o $(CUDA_LOCK)-image.lock
+	printf 'mini-swe-agent==2.4.*' | $(COMPILE) - -o requirements/agent-mini-swe.lock
+	printf 'openai-agents' | $(COMPILE) - -o requirements/agent-openai.lock
 	sed -n 's/^requires = \["\(hatchling==[^"]*\)"\]$$/\1/p' pyproject.toml | $(COMPILE) - -o $(BUILD_LOCK)
 
 clean: ## remove what was installed and what the tools left behind; runs in .rollog stay

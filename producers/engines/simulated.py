@@ -84,9 +84,9 @@ class _Response:
 class SimulatedEngine:
     """Deterministic responses at `tokens_per_second` per request.
 
-    `failure_of` names the error that a request shall raise, or None; `length_of` the number of tokens of its
-    response, in place of a hash, `tokens_of` the tokens themselves. With `tensors` a weights file must fit them;
-    without, any file will do.
+    `failure_of` names the error that a request shall raise, or None; `length_of` the number of tokens of its response,
+    and `tokens_of` these themselves, in place of a hash. With `tensors` a weights file must fit them; without, any file
+    will do.
     """
 
     name = "simulated"
@@ -186,7 +186,7 @@ class SimulatedEngine:
             )
         longest = min(request.sampling.max_tokens, room)
         if self._tokens_of is not None:
-            return _Response(int32_array(list(self._tokens_of(request)[:longest])), FinishReason.LENGTH)
+            return _said(self._tokens_of(request), longest)
         random = np.random.default_rng([self._seed, request.seed, *request.prompt_token_ids])
         num_tokens = int(random.integers(1, longest + 1))
         if self._length_of is not None:
@@ -237,6 +237,11 @@ class SimulatedEngine:
 def simulated_logprob(token_id: int, version: int) -> float:
     """The logprob that the simulated engine reports for a token under a version."""
     return -0.01 * (1 + (31 * token_id + 17 * version) % 97)
+
+
+def _said(token_ids: Sequence[int], longest: int) -> _Response:
+    reason = FinishReason.LENGTH if len(token_ids) > longest else FinishReason.STOP
+    return _Response(int32_array(token_ids[:longest]), reason)
 
 
 def _never(_: GenerationRequest) -> str | None:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _log = get_logger("environments")
+_host = "producers.environments.host"
 _start_timeout_seconds = 120.0
 _drain_seconds = 1.0
 """What a process wrote before it ended is read within this time; then its socket is closed, whoever else has it."""
@@ -262,7 +263,7 @@ class EnvironmentProcess(asyncio.Protocol):
         # The order of sets of texts depends on it, and with it what some environments say.
         variables = walls.variables(os.environ) | {"PYTHONHASHSEED": "0"}
         return await asyncio.create_subprocess_exec(
-            *launcher_command([*_interpreter_command(self._python), *arguments]),
+            *launcher_command([*interpreter_command(self._python, _host), *arguments]),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.DEVNULL,
@@ -378,12 +379,12 @@ class EnvironmentProcess(asyncio.Protocol):
             episode.lose_process(error)
 
 
-def _interpreter_command(python: str | None) -> list[str]:
-    """The host under this interpreter, or under another, which imports nothing of ours but its own files."""
+def interpreter_command(python: str | None, host: str) -> list[str]:
+    """A host's module under this interpreter, or under another, which imports nothing of ours but `producers`."""
     if python is None:
-        return [sys.executable, "-m", "producers.environments.host"]
+        return [sys.executable, "-m", host]
     script = Path(__file__).with_name("start_elsewhere.py")
-    return ["env", "-u", "PYTHONPATH", python, str(script)]
+    return ["env", "-u", "PYTHONPATH", python, str(script), host]
 
 
 def _ended(status: int | None, python: str | None) -> EnvironmentFailed:

@@ -1,7 +1,7 @@
 """Responses of the engine for running rollouts: each may be suspended, resumed and interrupted from outside.
 
-A rollout has one call in the engine at a time; a rollout of several turns makes one after another. A suspended call
-returns what it has, and is asked for the rest when the engine serves again. While weights are being loaded, and after a
+A rollout of several turns makes calls one after another, or several at once. A suspended call returns what it has,
+and is asked for the rest when the engine serves again. While weights are being loaded, and after a
 load that failed, new calls are held: an engine without weights would refuse them.
 
     hold ──> calls in the engine stay there, paused by the engine; new ones wait here ──go_on──> all go on
@@ -33,6 +33,7 @@ class _InFlight:
 
     request_id: str
     is_suspended: bool = False
+    is_interrupted: bool = False
     may_go_on: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -42,7 +43,7 @@ class EngineCalls:
     def __init__(self, session: WorkerSession, engine: Engine, *, on_resumed: Callable[[], None]) -> None:
         self._session = session
         self._engine = engine
-        self._in_flight: dict[str, _InFlight] = {}
+        self._in_flight: dict[str, list[_InFlight]] = {}
         self._on_resumed = on_resumed
         self._is_held = False
         self._num_in_engine = 0
@@ -60,7 +61,8 @@ class EngineCalls:
 
     async def generate(self, replica: Replica, response: ResumableResponse) -> None:
         """Generate `response` to its end, or to the end that the session has set. Raises EngineError, EngineDied."""
-        in_flight = self._in_flight[replica.request_id] = _InFlight(replica.request_id)
+        in_flight = _InFlight(replica.request_id)
+        self._in_flight.setdefault(replica.request_id, []).append(in_flight)
         try:
             if self._is_held and not await self._may_go_on(replica, in_flight):
                 return
@@ -70,7 +72,11 @@ class EngineCalls:
                 in_flight.is_suspended = False
                 self._on_resumed()
         finally:
-            del self._in_flight[replica.request_id]
+            self._leave(replica.request_id, in_flight)
+
+    def digest_of(self, version: int) -> str:
+        """What segments carry of a version."""
+        return self._session.digest_of(version)
 
     def ending_of(self, replica: Replica) -> Ending | None:
         """Why a rollout shall not finish, or None."""
@@ -84,16 +90,15 @@ class EngineCalls:
         return ending
 
     async def interrupt(self, request_id: str) -> None:
-        """Make the call of a rollout end early, as the session says; one that has none in the engine is left alone."""
-        in_flight = self._in_flight.get(request_id)
-        if in_flight is not None:
+        """Make the calls of a rollout end early; one that has none is left alone."""
+        for in_flight in list(self._in_flight.get(request_id, ())):
+            in_flight.is_interrupted = True
             in_flight.may_go_on.set()
             await self._engine.abort(in_flight.request_id)
 
     async def suspend(self, request_id: str) -> None:
-        """Take the call of a rollout out of the engine, with the tokens it has, until `go_on`."""
-        in_flight = self._in_flight.get(request_id)
-        if in_flight is not None:
+        """Take the calls of a rollout out of the engine, with the tokens they have, until `go_on`."""
+        for in_flight in list(self._in_flight.get(request_id, ())):
             in_flight.is_suspended = True
             in_flight.may_go_on.clear()
             await self._engine.abort(in_flight.request_id)
@@ -109,14 +114,21 @@ class EngineCalls:
     def go_on(self) -> None:
         """Hand every suspended and every held call to the engine, which serves a version."""
         self._is_held = False
-        for in_flight in self._in_flight.values():
-            in_flight.may_go_on.set()
+        for each in self._in_flight.values():
+            for in_flight in each:
+                in_flight.may_go_on.set()
+
+    def _leave(self, request_id: str, in_flight: _InFlight) -> None:
+        left = self._in_flight[request_id]
+        left.remove(in_flight)
+        if not left:
+            del self._in_flight[request_id]
 
     async def _may_go_on(self, replica: Replica, in_flight: _InFlight) -> bool:
-        """Wait for `go_on`, or for an end that the session sets: then false."""
+        """Wait for `go_on`, or for an interruption: then false."""
         while not in_flight.may_go_on.is_set():
             await in_flight.may_go_on.wait()
-        return self.ending_of(replica) is None
+        return not in_flight.is_interrupted and self.ending_of(replica) is None
 
     async def _generate_part(self, in_flight: _InFlight, response: ResumableResponse) -> bool:
         """Whether the part was cut off by a suspension, and more is to come."""

@@ -69,9 +69,12 @@ def finished_sample(
         segments=_segments(generation.spans, digest_of),
         response_text=response.text,
         finish_reason=generation.finish_reason,
-        resumed_from=response.resumed_from,
         timings=timings,
+        forks=response.forks,
+        turns=response.turns,
+        resumed_from=response.resumed_from,
         wasted_tokens=response.wasted_tokens,
+        metadata=dict(response.metadata),
     )
     if reward is None:
         return replace(finished, awaits_reward=True)

@@ -12,6 +12,7 @@ from producers.environments.pool import EnvironmentPool
 from producers.rewards.choice import make_rewards
 from producers.rewards.episodes import EpisodeRewards
 from producers.rewards.shuffled import ShuffledRewards
+from producers.rollout.agent_parts import agents_of
 from producers.rollout.episodes import Episodes, EpisodeSettings
 from producers.rollout.prompts import ByteTokenizer, PromptRenderer, load_tokenizer
 from producers.rollout.speech import speech_of
@@ -56,6 +57,7 @@ def make_parts(settings: RolloutSettings, broker: Broker, metrics: Metrics, work
         else rewards,
         evaluation_rewards=rewards,
         episodes=_episodes(settings, tokenizer),
+        agents=agents_of(settings.agent, settings.model, tokenizer) if settings.agent.is_given else None,
         store=WeightsStore(settings.weights_uri),
         metrics=metrics,
     )
@@ -63,7 +65,8 @@ def make_parts(settings: RolloutSettings, broker: Broker, metrics: Metrics, work
 
 def _rewards(settings: RolloutSettings) -> Rewards:
     is_scored_outside = settings.reward.late and settings.reward.identity is None
-    if settings.environment.name is not None or is_scored_outside:
+    brings_rewards = settings.environment.name is not None or settings.agent.reward == "agent"
+    if brings_rewards or is_scored_outside:
         return EpisodeRewards()
     if settings.reward.identity is None:
         raise ConfigError("reward.function is missing; name it as module:function, or a ready reward")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,22 +17,23 @@ from rollog.kernel.errors import DataError, RewardError
 from schemas import Kind, Timings, num_turns
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from producers.engines.ports import Generation
     from producers.rewards.functions import RewardResult
     from producers.rewards.ports import Rewards
     from producers.rollout.outcomes import Replica
     from producers.rollout.session import WorkerSession
-    from schemas import Sample, UInt8Array
+    from schemas import Fork, Sample, TurnSpan, UInt8Array
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Response:
     """A response with all its tokens, not scored yet; `reward` is what an environment gave.
 
-    `loss_mask` is 1 for tokens that the engine made and 0 for those of an environment; `wasted_tokens` were made beside
-    them, for nothing that is recorded.
+    `loss_mask` is 1 for tokens that the engine made and 0 for those of an environment. A session of model calls has
+    `turns`, and `forks` where they do not all extend one another; `wasted_tokens` were made beside, for nothing that is
+    recorded.
     """
 
     replica: Replica
@@ -42,9 +43,12 @@ class Response:
     text: str
     generation_seconds: float
     reward: RewardResult | None = None
+    forks: tuple[Fork, ...] = ()
+    turns: tuple[TurnSpan, ...] = ()
     resumed_from: str | None = None
     """Task id of the attempt of which turns were taken over."""
     wasted_tokens: int = 0
+    metadata: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of_one_turn(
@@ -69,7 +73,14 @@ class Response:
     @property
     def num_tokens(self) -> int:
         """Tokens that the engine made."""
+        if self.turns:
+            return sum(turn.end - turn.start for turn in self.turns) + self.wasted_tokens
         return int(self.loss_mask.sum())
+
+    @property
+    def num_turns(self) -> int:
+        """How many turns a reward of turns has an entry for."""
+        return len(self.turns) or num_turns(self.loss_mask)
 
 
 class ResponseScorer:
@@ -134,7 +145,7 @@ class ResponseScorer:
         scoring = asyncio.ensure_future(self._rewards[task.kind].score(prompt, response.text, fields))
         self._scoring[replica.request_id] = scoring
         try:
-            return _checked(await scoring, num_turns(response.loss_mask))
+            return _checked(await scoring, response.num_turns)
         except asyncio.CancelledError:
             if self._session.ending_of(task.task_id) is None or not scoring.cancelled():
                 raise

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from rollog.settings.agent import AgentConfig
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,5 +37,6 @@ class RolloutSettings:
     weights_uri: str
     num_replicas: int
     """Most rollouts that one task of this run orders."""
+    agent: AgentConfig = field(default_factory=AgentConfig)
     durable_turns: bool = False
     """Whether each turn is on the log before its answer is used."""

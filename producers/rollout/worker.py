@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from producers.rollout import actions
+from producers.rollout.agents import AgentMaker
 from producers.rollout.committed import CommittedVersions
 from producers.rollout.downloads import Downloads
 from producers.rollout.engine_calls import EngineCalls
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 
     from producers.engines.ports import Engine
     from producers.rewards.ports import Rewards
+    from producers.rollout.agents import Agents
     from producers.rollout.episodes import Episodes
     from producers.rollout.prompts import PromptRenderer
     from producers.rollout.rollouts import RolloutMaker
@@ -84,6 +86,8 @@ class WorkerParts:
     metrics: Metrics
     episodes: Episodes | None = None
     """What is played in place of single responses."""
+    agents: Agents | None = None
+    """Who asks the policy in place of single responses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,8 +106,8 @@ async def open_worker(
 ) -> AsyncIterator[RolloutWorker]:
     """A worker that is connected to the broker. At the end everything it is made of is closed.
 
-    Closed are, in this order, environments, rewards, engine, downloads, what asks the ledger for versions, heartbeats,
-    sender and reader, each whatever becomes of the others.
+    Closed are, in this order, agents or environments, rewards, engine, downloads, what asks the ledger for versions,
+    heartbeats, sender and reader, each whatever becomes of the others.
     """
     topics = RunTopics(settings.prefix, settings.run)
     downloads = Downloads(parts.store, settings.home / "downloads" / worker_id)
@@ -113,6 +117,8 @@ async def open_worker(
             closing.push_async_callback(close)
         if parts.episodes is not None:
             closing.push_async_callback(parts.episodes.pool.close)
+        if parts.agents is not None:
+            closing.push_async_callback(parts.agents.close)
         reader = await LogReader.open(parts.broker, topics, worker_id)
         connections.push_async_callback(reader.close)
         sender = await SampleSender.open(parts.broker, worker_id, max_in_flight_bytes=max_bytes)
@@ -165,7 +171,9 @@ class RolloutWorker:
         self._reader, self._sender = connections.reader, connections.sender
         self._heartbeats = connections.heartbeats
         self._is_ledger_closed = connections.committed.is_closed
-        self._session = _session(settings, worker_id, has_episodes=parts.episodes is not None)
+        self._session = _session(
+            settings, worker_id, has_turns=parts.episodes is not None or parts.agents is not None
+        )
         self._report = WorkerReport(
             self._session, parts.engine, parts.metrics, capacity=config.capacity, reload=config.reload
         )
@@ -194,7 +202,9 @@ class RolloutWorker:
         )
         self._writer = RecordWriter(topics, max_record_bytes=settings.broker.max_record_bytes)
         self._turns = self._kept_turns(topics) if settings.durable_turns else None
-        self._maker = _maker(worker_id, self._calls, parts, self._turns)
+        self._maker = _maker(
+            worker_id, self._calls, parts, capacity=config.capacity, sender=self._sender, turns=self._turns
+        )
         self._intake = RecordIntake(
             settings,
             topics,
@@ -272,6 +282,8 @@ class RolloutWorker:
         await parts.training_rewards.start()
         if parts.episodes is not None:
             await parts.episodes.pool.check(parts.episodes.settings.environment)
+        if parts.agents is not None:
+            await parts.agents.start()
         _log.info("engine ready", engine=parts.engine.name, version=parts.engine.engine_version)
         self._act(self._session.engine_ready())
 
@@ -427,17 +439,34 @@ class RolloutWorker:
 
 
 def _maker(
-    worker_id: str, calls: EngineCalls, parts: WorkerParts, turns: DurableTurns | None
+    worker_id: str,
+    calls: EngineCalls,
+    parts: WorkerParts,
+    *,
+    capacity: int,
+    sender: SampleSender,
+    turns: DurableTurns | None,
 ) -> RolloutMaker:
+    if parts.agents is not None:
+        return AgentMaker(
+            worker_id,
+            calls,
+            parts.renderer,
+            parts.agents,
+            metrics=parts.metrics,
+            max_calls=capacity,
+            wait_for_room=sender.wait_for_room,
+            turns=turns,
+        )
     if parts.episodes is None:
         return ResponseMaker(worker_id, calls, parts.renderer)
     return EpisodeMaker(worker_id, calls, parts.renderer, parts.episodes, metrics=parts.metrics, turns=turns)
 
 
-def _session(settings: RolloutSettings, worker_id: str, *, has_episodes: bool) -> WorkerSession:
+def _session(settings: RolloutSettings, worker_id: str, *, has_turns: bool) -> WorkerSession:
     config = settings.rollout
-    # Calls are drained, not episodes (`Reloader.swap`): between two calls one has nothing in the engine.
-    keeps = config.reload == "drain" and has_episodes
+    # Calls are drained, not whole rollouts (`Reloader.swap`): between two calls one has nothing in the engine.
+    keeps = config.reload == "drain" and has_turns
     return WorkerSession(
         worker_id,
         capacity=config.capacity,

@@ -8,4 +8,5 @@ conversations.py  messages in one form, so that an echo is told from an edit
 messages.py     turns as messages; vllm_messages.py by vLLM's parsers
 live.py         one served session: calls joined, generated, recorded, answered; engine_calls.py draws their tokens
 endpoint.py     the HTTP server; requests.py and responses.py are its protocol
+endpoint_thread.py  the same beside a worker, whose loop generates
 """

@@ -30,6 +30,7 @@ from rollog.kernel.errors import RollogError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
+    from pathlib import Path
 
     from producers.sessions.live import Asked
     from producers.sessions.recorder import Session
@@ -89,10 +90,18 @@ class PolicyEndpoint:
             await self._runner.cleanup()
             self._runner = None
 
-    def open(self, name: str, session: Session) -> str:
-        """Serve a session under a new key, which is returned and kept nowhere else."""
+    async def listen_at(self, path: Path) -> None:
+        """Listen at a unix socket, too, between `start` and `close`."""
+        assert self._runner is not None
+        await web.UnixSite(self._runner, path).start()
+
+    def open(self, name: str, session: Session, on_change: Callable[[int], None] = lambda _: None) -> str:
+        """Serve a session under a new key, which is returned and kept nowhere else.
+
+        `on_change` is told how many calls are under way, when one begins, ends or is refused.
+        """
         key = secrets.token_hex(32)
-        self._sessions[_digest(key)] = LiveSession(name, session, self._policy)
+        self._sessions[_digest(key)] = LiveSession(name, session, self._policy, on_change)
         return key
 
     async def end(self, key: str) -> None:

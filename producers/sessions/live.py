@@ -27,7 +27,7 @@ from rollog.kernel.errors import EngineError
 from schemas import FinishReason
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from producers.engines.ports import Generation
     from producers.sessions.budgets import Call
@@ -82,10 +82,14 @@ class Asked:
 class LiveSession:
     """Serves one session. Its methods are called from one asyncio loop."""
 
-    def __init__(self, name: str, session: Session, policy: Policy) -> None:
+    def __init__(
+        self, name: str, session: Session, policy: Policy, on_change: Callable[[int], None] = lambda _: None
+    ) -> None:
+        """`on_change` is told how many calls are under way, when a call begins, ends or is refused."""
         self.name = name
         self.session = session
         self._policy = policy
+        self._on_change = on_change
         self._said: list[SaidCall] = []
         self._texts: list[_SaidText] = []
         self._asked: dict[str, Asked] = {}
@@ -110,6 +114,8 @@ class LiveSession:
         except (BadRequest, Overlong) as error:
             self.session.count([Counted.OVERLONG if isinstance(error, Overlong) else Counted.REFUSED])
             raise
+        finally:
+            self._on_change(len(self._running))
 
     def deliver(self, answer: Answer) -> None:
         """The answer was written whole."""
@@ -153,6 +159,7 @@ class LiveSession:
         if not task.cancelled():
             # Whoever asked may be gone, so that nobody else looks at the error.
             task.exception()
+        self._on_change(len(self._running))
 
     def _rendered(self, request: Request) -> Rendered:
         if request.conversation is not None:

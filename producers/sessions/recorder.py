@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from producers.sessions.budgets import Call, Spending
-from producers.sessions.errors import SessionFailed
+from producers.sessions.errors import Overlong, SessionFailed
 from producers.sessions.recording import Counted, Fork, Recording, Rows, Turn, Untrained
 from schemas import FinishReason, Segment, float32_array, int32_array, uint8_array
 
@@ -80,6 +80,7 @@ class Session:
         self._wasted_tokens = 0
         self._moment = 0
         self._failure: SessionFailed | None = None
+        self._is_out_of_room = False
 
     @property
     def num_turns(self) -> int:
@@ -96,15 +97,29 @@ class Session:
         """Whether a call was refused because the budget is used up."""
         return self._spending.is_spent
 
+    @property
+    def is_out_of_room(self) -> bool:
+        """Whether the last call was refused because its input leaves no room in the context."""
+        return self._is_out_of_room
+
+    @property
+    def counts(self) -> dict[Counted, int]:
+        """What is counted of the calls so far, as in the recording."""
+        return self._all_counts([self._untrained(turn) for turn in self._turns])
+
     def ask(self, num_input_tokens: int, max_tokens: int | None = None) -> Call:
         """Reserve a turn for an input of so many tokens. Ends with `record` or `abandon`.
 
         Raises BudgetSpent, CallsInFlight, Overlong, or the SessionFailed that came before.
         """
         self._check_whole()
-        return Call(
-            max_tokens=self._spending.reserve(num_input_tokens, max_tokens), asked_at=self._next_moment()
-        )
+        try:
+            most = self._spending.reserve(num_input_tokens, max_tokens)
+        except Overlong:
+            self._is_out_of_room = True
+            raise
+        self._is_out_of_room = False
+        return Call(max_tokens=most, asked_at=self._next_moment())
 
     def record(
         self,
@@ -274,7 +289,7 @@ class Session:
 
     def _all_counts(self, reasons: Sequence[Untrained | None]) -> dict[Counted, int]:
         counts = Counter(self._counts)
-        counts[Counted.FORKS] += len(self._sequences) - 1
+        counts[Counted.FORKS] += max(0, len(self._sequences) - 1)
         counts.update(Counted(reason.value) for reason in reasons if reason is not None)
         return {kind: number for kind, number in counts.items() if number}
 

@@ -21,6 +21,9 @@
     ├── RewardError            one reward could not be computed: its sample fails
     ├── EnvironmentFailed      an environment raised, broke its port, or lost its process: its episode fails
     │   └── EnvironmentTimedOut    one of its calls took too long
+    ├── AgentFailed            an agent raised, or lost its process: its session fails
+    │   ├── AgentTimedOut      it took too long, and was killed
+    │   └── AgentIdle          it had no call under way for too long, and was killed
     ├── SandboxError           a sandbox ended, or did not do what only it could do
     ├── RunExists              a run name is taken
     ├── RunNotFound            no manifest of that name
@@ -132,6 +135,18 @@ class EnvironmentFailed(RollogError):
 
 class EnvironmentTimedOut(EnvironmentFailed):
     """A call of an environment took longer than its time-out."""
+
+
+class AgentFailed(RollogError):
+    """An agent raised, ended with an error, or lost its process: its session has failed."""
+
+
+class AgentTimedOut(AgentFailed):
+    """An agent took longer than its time-out, and was killed."""
+
+
+class AgentIdle(AgentFailed):
+    """An agent had no call under way for too long, and was killed."""
 
 
 class SandboxError(RollogError):

@@ -125,6 +125,7 @@ class Metrics:
             "rollog_rollout_reward_seconds", "Time to compute one reward", _seconds_buckets
         )
         self._add_episodes()
+        self._add_sessions()
         self._add_reload()
         self._add_idle()
 
@@ -140,6 +141,22 @@ class Metrics:
         )
         self.rollout_environment_seconds = self._histogram(
             "rollog_rollout_environment_seconds", "Time of an environment for one answer", _seconds_buckets
+        )
+
+    def _add_sessions(self) -> None:
+        self.rollout_sessions = self._counter(
+            "rollog_rollout_sessions_total",
+            "Sessions of agents, by end (returned, budget, cancelled, expired, time_out, idle, error)",
+            ("end",),
+        )
+        self.rollout_turns = self._counter(
+            "rollog_rollout_turns_total", "Calls of sessions whose tokens are recorded"
+        )
+        self.rollout_calls = self._counter(
+            "rollog_rollout_calls_total",
+            "Calls of sessions of which more is to say, by kind (forks, rejoined, superseded, overridden, constrained, "
+            "foreign, closing, soft_boundary, stop_string, undelivered, refused, overlong)",
+            ("kind",),
         )
 
     def _add_idle(self) -> None:

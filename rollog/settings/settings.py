@@ -16,6 +16,7 @@ from pydantic import Field, ValidationError, model_validator
 from rollog.kernel.addresses import public_address, public_value
 from rollog.kernel.broker.topics import OptionalTopic
 from rollog.kernel.errors import ConfigError
+from rollog.settings.agent import AgentConfig
 from rollog.settings.environment import EnvironmentConfig
 from rollog.settings.generation import (
     DataConfig,
@@ -60,6 +61,7 @@ class Settings(Section):
     evaluation: EvaluationConfig = Field(default_factory=EvaluationConfig)
     reward: RewardConfig = Field(default_factory=RewardConfig)
     environment: EnvironmentConfig = Field(default_factory=EnvironmentConfig)
+    agent: AgentConfig = Field(default_factory=AgentConfig)
     dispatch: DispatchConfig = Field(default_factory=DispatchConfig)
     rollout: RolloutConfig = Field(default_factory=RolloutConfig)
     algorithm: AlgorithmConfig = Field(default_factory=AlgorithmConfig)
@@ -83,7 +85,9 @@ class Settings(Section):
 
     @property
     def response_budget(self) -> int:
-        """Most tokens that the policy makes in one rollout: of a response, or of all turns of an episode."""
+        """Most tokens that the policy makes in one rollout: of a response, of an episode's turns, of a session."""
+        if self.agent.is_given:
+            return self.agent.max_tokens
         if self.environment.name is None:
             return self.sampling.max_tokens
         return min(self.model.max_context_tokens, self.environment.max_turns * self.sampling.max_tokens)
@@ -157,7 +161,8 @@ def check_files(settings: Settings) -> None:
     _check_dataset("data.held_out", settings.data.held_out)
     _check_reward(settings.reward)
     is_scored_outside = settings.reward.late and settings.data.held_out is None
-    if settings.data.train is not None and settings.reward.identity is None and not is_scored_outside:
+    has_reward = settings.reward.identity is not None or settings.agent.reward == "agent" or is_scored_outside
+    if settings.data.train is not None and not has_reward:
         raise ConfigError(
             f"data.train = {public_address(settings.data.train)!r} needs a reward function; "
             'set reward.function = "module:function", or name a ready one, for example "math"'
@@ -196,28 +201,14 @@ def _disagreements(settings: Settings) -> list[str]:
             "groups.group_size = 1 with groups.filter_zero_signal = true filters every group (all rewards of "
             "a group are equal); raise the first or set the second to false"
         )
-    found += _disagreements_with_environment(settings)
-    if settings.dispatch.durable_turns and not settings.dispatch.replicate:
-        found.append(
-            "dispatch.durable_turns = true keeps turns by replica, but dispatch.replicate = false makes one task of "
-            "all; set replicate to true"
-        )
-    if settings.dispatch.durable_turns and settings.environment.seats > 1:
-        found.append(
-            "dispatch.durable_turns = true keeps the turns of one seat, environment.seats is "
-            f"{settings.environment.seats}: leave one of them out"
-        )
-    if settings.dispatch.durable_turns and settings.environment.name is None:
-        found.append(
-            "dispatch.durable_turns = true keeps the turns of rollouts that have several; name an environment, or "
-            "leave it out"
-        )
+    found += _disagreements_with_environment(settings) + _disagreements_with_agent(settings)
+    found += _disagreements_with_durable_turns(settings)
     lengths = settings.groups.response_tokens_mean_bounds
-    longest = (
-        settings.sampling.max_tokens
-        if settings.environment.name is None
-        else settings.model.max_context_tokens
-    )
+    longest = settings.sampling.max_tokens
+    if settings.environment.name is not None:
+        longest = settings.model.max_context_tokens
+    if settings.agent.is_given:
+        longest = settings.agent.max_tokens
     if lengths is not None and lengths[0] > longest:
         found.append(
             f"groups.response_tokens_mean_bounds = {list(lengths)} filters every group: no response is longer than "
@@ -267,6 +258,53 @@ def _seats_left_over(settings: Settings) -> list[str]:
         for key, count in counts.items()
         if count % seats
     ]
+
+
+def _disagreements_with_durable_turns(settings: Settings) -> list[str]:
+    if not settings.dispatch.durable_turns:
+        return []
+    found = []
+    if not settings.dispatch.replicate:
+        found.append(
+            "dispatch.durable_turns = true keeps turns by replica, but dispatch.replicate = false makes one task of "
+            "all; set replicate to true"
+        )
+    if settings.environment.seats > 1:
+        found.append(
+            "dispatch.durable_turns = true keeps the turns of one seat, environment.seats is "
+            f"{settings.environment.seats}: leave one of them out"
+        )
+    if settings.environment.name is None and not settings.agent.is_given:
+        found.append(
+            "dispatch.durable_turns = true keeps the turns of rollouts that have several; name an environment or an "
+            "agent, or leave it out"
+        )
+    return found
+
+
+def _disagreements_with_agent(settings: Settings) -> list[str]:
+    agent = settings.agent
+    if not agent.is_given:
+        defaults = type(agent)().model_dump()
+        given = [key for key, value in agent.model_dump().items() if value != defaults[key]]
+        return [
+            f"agent.{key} is set and there is no agent: name one as agent.function or agent.command"
+            for key in given
+        ]
+    found = []
+    if settings.environment.name is not None:
+        found.append(
+            f"environment.name = {settings.environment.name!r} and agent {agent.name!r} both say what a rollout is; "
+            "leave one out"
+        )
+    if settings.data.train is None:
+        found.append(f"agent {agent.name!r} needs prompts: set data.train")
+    if agent.reward == "agent" and settings.reward.identity is not None:
+        found.append(
+            f'agent.reward = "agent" and reward = {settings.reward.identity!r} both say what the reward is; leave one '
+            "out"
+        )
+    return found
 
 
 def _looks_like_path(value: str) -> bool:

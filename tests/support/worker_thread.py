@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
     from producers.engines.ports import Engine
     from producers.rewards.ports import Rewards
+    from producers.rollout.agents import Agents
     from producers.rollout.episodes import Episodes
     from producers.rollout.worker import RolloutWorker
     from rollog.kernel.broker.ports import Broker, Producer
@@ -246,6 +247,7 @@ def a_worker(
     metrics: Metrics | None = None,
     tokenizer: Any = None,
     episodes: Episodes | None = None,
+    agents: Agents | None = None,
 ) -> AbstractAsyncContextManager[RolloutWorker]:
     """A worker of the stage's run, to be entered on the loop that it runs on."""
     scores = rewards or LengthRewards()
@@ -258,6 +260,7 @@ def a_worker(
         store=stage.store,
         metrics=metrics or Metrics(),
         episodes=episodes,
+        agents=agents,
     )
     return open_worker(settings or stage.settings(), parts, worker_id=stage.worker_id, stop=stage.stop)
 
@@ -272,6 +275,7 @@ def running(
     metrics: Metrics | None = None,
     tokenizer: Any = None,
     episodes: Episodes | None = None,
+    agents: Agents | None = None,
     expect_error: bool = False,
 ) -> Iterator[threading.Thread]:
     """A worker on a thread while the body runs; it is stopped at the end, and must end without an error."""
@@ -285,6 +289,7 @@ def running(
             metrics=metrics,
             tokenizer=tokenizer,
             episodes=episodes,
+            agents=agents,
         ) as worker:
             await worker.run()
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from rollog.kernel.errors import ConfigError, RollogError
 from rollog.run.finding import Finding
-from rollog.run.preflight import places, prompts, rewards, servers
+from rollog.run.preflight import agents, places, prompts, rewards, servers
 from rollog.run.preflight.room import room
 from rollog.settings.settings import check_files
 
@@ -69,7 +69,11 @@ def _looks(settings: Settings, home: Path) -> Iterator[dict[str, Callable[[], li
     if settings.rollout.engine == "remote":
         yield {"inference server": lambda: servers.inference(settings)}
     # One after the other: transformers, which both need, cannot be imported by two threads at once.
-    yield {"model": lambda: prompts.model(settings), "data": lambda: prompts.prompts(settings)}
+    yield {
+        "model": lambda: prompts.model(settings),
+        "data": lambda: prompts.prompts(settings),
+        "agent": lambda: agents.agent(settings),
+    }
     yield {
         "data": lambda: prompts.first_row(settings),
         "reward function": lambda: rewards.one_call(settings),

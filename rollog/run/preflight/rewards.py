@@ -23,6 +23,8 @@ def one_call(settings: Settings) -> list[Finding]:
     """One call on the first row, in a process as a worker has them. Raises DataError."""
     if settings.environment.name is not None:
         return [Finding(what="reward function", found="the environment's")]
+    if settings.agent.reward == "agent":
+        return [Finding(what="reward function", found="the agent's")]
     identity = settings.reward.identity
     if identity is None and settings.reward.late:
         return [Finding(what="reward function", found="none: rewards come through the topic rewards")]

@@ -49,6 +49,7 @@ def test_every_metric_is_fed_by_a_role() -> None:
 
 def test_labels_are_never_identities() -> None:
     allowed = {
+        "end",
         "kind",
         "reason",
         "status",
