@@ -72,9 +72,6 @@ lease_seconds = 4.0
 
 [trainer]
 checkpoint_every_steps = 3
-
-[local]
-num_workers = 2
 """
 
 
@@ -89,7 +86,7 @@ def measure_killed_episodes(
         run = chaos_run(
             "chaos-episodes",
             home,
-            ["--config", str(config)],
+            ["--config", str(config), "--workers", "2"],
             num_kills=num_kills,
             seed=seed,
             targets=targets,
