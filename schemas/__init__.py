@@ -35,6 +35,7 @@ from schemas.ledger import (
     StepTimings,
     Verdict,
 )
+from schemas.payloads import ForkPayload, SamplePayload
 from schemas.records import Record, record_types
 from schemas.runs import RunManifest
 from schemas.samples import (
@@ -81,6 +82,7 @@ __all__ = [
     "FinishReason",
     "Float32Array",
     "Fork",
+    "ForkPayload",
     "Genesis",
     "Grant",
     "Int32Array",
@@ -102,6 +104,7 @@ __all__ = [
     "RunManifest",
     "RunRole",
     "Sample",
+    "SamplePayload",
     "SamplingParameters",
     "SchemaError",
     "Segment",

@@ -401,6 +401,8 @@ class Trainer(Component):
                 lacking=tuple(self._buffer.lacking(self._control.ordered_groups)),
                 holding=self._buffer.holding,
                 num_unplaced=self._stream.num_unplaced,
+                num_without_object=self._stream.payloads.num_waiting,
+                store_silence=self._stream.payloads.silence,
                 num_pending=self._buffer.num_pending,
                 closing_reason=None if closing is None else closing.reason,
                 is_stopped=self._control.is_stopped,

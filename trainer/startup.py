@@ -105,7 +105,7 @@ def start_trainer(
         ledger, in_force = take_over.complete(prepared, writer)
         readers = LogReaders(settings=in_force, broker=broker, topics=take_over.topics, ledger=ledger)
         control = opened.enter_context(readers.control(writer.epoch, known))
-        stream = opened.enter_context(readers.samples(engine, control))
+        stream = opened.enter_context(readers.samples(engine, control, take_over.store, clock))
         _tell_ready(reporter, settings.run, ledger, writer.epoch)
         parts = TrainerParts(
             settings=in_force,

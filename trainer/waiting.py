@@ -4,8 +4,10 @@ The first of these that holds is told:
 
 | cause | who has to act |
 | --- | --- |
+| the store of large samples does not answer | trainer: it asks again |
 | training is over: `Stopped`, or the last samples, are waited for | dispatcher |
 | samples are read, and what says where they come from is not | broker |
+| large samples are read, and their objects are not in the store (yet) | worker |
 | a protected group holds up a batch that is complete | trainer: it waits by its own rule |
 | too few groups are complete: which lack how many samples | worker |
 """
@@ -28,7 +30,8 @@ class TrainerFacts:
     """What a trainer knows between two steps.
 
     `lacking` are groups that were ordered and are not complete, oldest first, with the samples that each lacks;
-    `holding` are protected groups, with the seconds that they may still hold training up.
+    `holding` are protected groups, with the seconds that they may still hold training up. `num_without_object` large
+    samples wait for their objects, `store_silence` says why the store does not give them, where it does not answer.
     """
 
     num_ready: int
@@ -37,6 +40,8 @@ class TrainerFacts:
     lacking: tuple[tuple[int, int], ...] = ()
     holding: Mapping[int, float]
     num_unplaced: int = 0
+    num_without_object: int = 0
+    store_silence: str | None = None
     num_pending: int = 0
     closing_reason: str | None = None
     is_stopped: bool = False
@@ -54,6 +59,11 @@ def training(version: int) -> Cause:
 
 def cause_of(facts: TrainerFacts) -> Cause:
     """What the next step, or the close of the run, waits for."""
+    if facts.store_silence is not None:
+        return Cause(
+            what=f"{facts.num_without_object} large samples wait, and nothing is judged of them: {facts.store_silence}",
+            waits_on="trainer",
+        )
     if facts.closing_reason is not None:
         return _closing(facts)
     if facts.num_unplaced:
@@ -61,6 +71,12 @@ def cause_of(facts: TrainerFacts) -> Cause:
             what=f"{facts.num_unplaced} samples wait until control and tasks are read up to their ends",
             remedy="see whether the broker answers",
             waits_on="broker",
+        )
+    if facts.num_without_object:
+        return Cause(
+            what=f"the store does not have the objects of {facts.num_without_object} large samples",
+            remedy="check that workers and trainer use the same store; after broker.payload_wait_seconds they are dead",
+            waits_on="worker",
         )
     if facts.holding and facts.num_ready >= facts.groups_per_batch:
         return _held(facts)

@@ -1,7 +1,7 @@
 """The audit of a run, live or finished.
 
 Consumes steps, dead-letters, tasks, control, samples, weights, evaluations and workers, each once, up to the ends found
-at the start, and the files of the weights store; then what has come to steps meanwhile. Produces nothing. Of a sample
+at the start, and the weights files and objects of the store; then what has come to steps meanwhile. Produces nothing. Of a sample
 only digest and header are held, from its disposition in the ledger until the record itself is met.
 """
 
@@ -18,6 +18,7 @@ from consumers.audit.issues import Reissues
 from consumers.audit.ledger_end import LedgerEnd
 from consumers.audit.ledger_index import LedgerIndex
 from consumers.audit.manifests import check_manifests
+from consumers.audit.objects import ObjectChecks
 from consumers.audit.orders import Orders
 from consumers.audit.other_writers import OtherWriters
 from consumers.audit.report import AuditReport, Head
@@ -26,6 +27,7 @@ from consumers.audit.topics import StoredTopics
 from consumers.audit.weights import WeightsChecks, check_files
 from rollog.kernel.broker.ports import TopicPartition
 from rollog.kernel.broker.topics import runs_topic
+from rollog.kernel.payloads import PayloadStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -59,7 +61,7 @@ def audit_run(
     Raises TopicMismatch without `steps` or `samples`, BrokerTimeout.
     """
     with broker.consumer(client_id="audit") as consumer:
-        audit = _Audit(StoredTopics(broker, consumer, topics), topics)
+        audit = _Audit(StoredTopics(broker, consumer, topics), topics, store)
         audit.read()
         audit.look_at_manifests(broker)
         audit.look_at_files(store, has_all_files=has_all_files)
@@ -70,7 +72,7 @@ def audit_run(
 class _Audit:
     """One pass over the topics: the ledger on construction, then the others by `read`."""
 
-    def __init__(self, stored: StoredTopics, topics: RunTopics) -> None:
+    def __init__(self, stored: StoredTopics, topics: RunTopics, store: WeightsStore | None) -> None:
         self._stored = stored
         self._topics = topics
         self._checks = Checks()
@@ -112,6 +114,7 @@ class _Audit:
             self._orders,
             self._end,
             self._other_writers,
+            ObjectChecks(self._checks.payloads, None if store is None else PayloadStore(store, topics)),
         )
 
     def read(self) -> None:
