@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from hashlib import sha256
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -62,7 +62,7 @@ def split(sample: Sample) -> tuple[Sample, bytes]:
         num_tokens=tuple(len(row.token_ids) for row in _sequences(sample)),
         num_trained_tokens=_num_trained(sample),
     )
-    nothing = {
+    nothing: dict[str, Any] = {
         "token_ids": int32_array(),
         "behaviour_logprobs": float32_array(),
         "loss_mask": uint8_array(),

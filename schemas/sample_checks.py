@@ -139,7 +139,7 @@ def _payload_lengths(sample: Sample, payload: Payload) -> Sequence[int]:
     rows: list[Sample | Fork] = [sample, *sample.forks]
     for row, num_tokens in zip(rows, payload.num_tokens, strict=True):
         before = row.prompt_token_ids if isinstance(row, Sample) else row.context
-        if any(map(len, (before, row.token_ids, row.behaviour_logprobs, row.loss_mask))):
+        if any(len(array) for array in (before, row.token_ids, row.behaviour_logprobs, row.loss_mask)):
             raise _refuse(sample, "it has arrays here and names a payload; they stand in one place")
         _check_segments(sample, row.segments, num_tokens)
     return payload.num_tokens
