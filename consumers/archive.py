@@ -1,8 +1,8 @@
 """Writing the archive of a run, finished or not; `rollog.kernel.broker.archive_format` says what is in it.
 
-Consumes every topic of the run, its manifest, its weights files and the objects of large samples; produces one file, under its final name only when
-it is whole. Every ledger record's samples, dead letters and weights are in the archive, too: the ledger is read first.
-Holds one block of records at a time.
+Consumes every topic of the run, its manifest, its weights files and the objects of large samples; produces one file,
+under its final name only when it is whole. Every ledger record's samples, dead letters and weights are in the archive,
+too: the ledger is read first. Holds one block of records, or one object, at a time.
 """
 
 from __future__ import annotations

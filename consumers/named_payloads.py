@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rollog.kernel.broker.ports import TopicPartition
 from rollog.kernel.broker.reading import read_until
 from schemas import Sample, SchemaError
 from schemas.codec import decode_as
@@ -15,7 +14,7 @@ from schemas.codec import decode_as
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from rollog.kernel.broker.ports import Consumer
+    from rollog.kernel.broker.ports import Consumer, TopicPartition
     from schemas import Payload
 
 

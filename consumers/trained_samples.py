@@ -5,8 +5,8 @@ further sequence, which begins with the first `fork_shared` ids of sequence `for
 has its own context and tokens; `turn_...` have one per turn.
 
 Consumes `steps`, `samples` (by reference, with the objects of large ones) and, for the texts of prompts, `tasks`.
-Holds the samples of one step and the
-text of every prompt. Produces one file, under its final name only when it is whole.
+Holds the samples of one step and the text of every prompt. Produces one file, under its final name only when it is
+whole.
 """
 
 from __future__ import annotations

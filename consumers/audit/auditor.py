@@ -1,8 +1,8 @@
 """The audit of a run, live or finished.
 
 Consumes steps, dead-letters, tasks, control, samples, weights, evaluations and workers, each once, up to the ends found
-at the start, and the weights files and objects of the store; then what has come to steps meanwhile. Produces nothing. Of a sample
-only digest and header are held, from its disposition in the ledger until the record itself is met.
+at the start, and the weights files and objects of the store; then what has come to steps meanwhile. Produces nothing.
+Of a sample only digest and header are held, from its disposition in the ledger until the record itself is met.
 """
 
 from __future__ import annotations

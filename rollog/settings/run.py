@@ -64,7 +64,7 @@ class BrokerConfig(Section):
     max_payload_bytes: Annotated[int, Field(ge=1, le=1 << 30), FIXED] = 64 << 20
     """Largest such object, in bytes; a larger sample ends as failed: too_large."""
     payload_wait_seconds: Annotated[float, Field(gt=0), PER_MACHINE] = 60.0
-    """How long the trainer waits for such an object that a store does not have which answers; its sample is dead then."""
+    """How long the trainer waits for such an object where the store answers without it; its sample is dead then."""
 
 
 class ModelConfig(Section):

@@ -20,6 +20,7 @@ from support.small_training import (
 
 from consumers.archive import WeightsChoice, export_archive
 from consumers.audit.auditor import audit_run
+from consumers.ledger import read_ledger
 from consumers.lineage import Lineage
 from consumers.trained_samples import trained_samples
 from consumers.verification.reading import ChosenSamples
@@ -30,7 +31,7 @@ from rollog.kernel.broker.memory import MemoryBroker
 from rollog.kernel.broker.topics import RunTopics
 from rollog.kernel.errors import LedgerError, PayloadStoreSilent
 from rollog.kernel.metrics import Metrics
-from rollog.kernel.payloads import PayloadStore
+from rollog.kernel.runs import register_run
 from rollog.kernel.weights import WeightsStore
 from rollog.run.pruning import prune_samples
 from rollog.run.recorded_run import RecordedRun
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
 
     from consumers.audit.findings import Check
     from rollog.kernel.broker.ports import Broker
-    from schemas import Sample, Step
+    from schemas import Sample
     from trainer.loop import Trainer
     from trainer.settings import TrainerSettings
 
@@ -115,9 +116,7 @@ def rows(run: LargeRun, broker: Broker | None = None, store: WeightsStore | None
 
 
 def check(run: LargeRun, name: str, *, is_clean: bool = True) -> Check:
-    report = audit_run(
-        run.broker, topics, WeightsStore(run.settings.weights_uri), settles_within_seconds=0.0
-    )
+    report = audit_run(run.broker, topics, WeightsStore(run.settings.weights_uri), settles_within_seconds=0.0)
     if is_clean:
         assert [finding for each in report.checks for finding in each.findings] == []
     return next(each for each in report.checks if each.name == name)
@@ -165,9 +164,7 @@ def test_readers_show_the_arrays_or_name_the_object(run: LargeRun) -> None:
     (record,) = Lineage(run.broker, topics).sample(sent.sample_id)["records"]
     assert sent.payload is not None
     assert record["payload"]["sha256"] == sent.payload.sha256
-    chosen = chosen_records(
-        [entry for entry in _entries(run)], Selection(steps=range(1, 3), num_samples=None, seed=0)
-    )
+    chosen = chosen_records(read_ledger(run.broker, topics), Selection())
     payloads = payloads_of(run.settings, topics)
     with run.broker.consumer(client_id="test") as consumer:
         reader = ChosenSamples(consumer, topics.samples, payloads)
@@ -176,12 +173,6 @@ def test_readers_show_the_arrays_or_name_the_object(run: LargeRun) -> None:
     assert sum(len(piece.token_ids) for piece in pieces) == sum(
         sample.payload.num_tokens[0] for sample in run.sent.values() if sample.payload
     )
-
-
-def _entries(run: LargeRun) -> list[Any]:
-    from consumers.ledger import read_ledger
-
-    return list(read_ledger(run.broker, topics))
 
 
 def test_an_altered_object_makes_its_sample_dead_and_the_attempt_after_it_is_trained(
@@ -195,7 +186,7 @@ def test_an_altered_object_makes_its_sample_dead_and_the_attempt_after_it_is_tra
         turn_until(trainer, lambda: Disposition.DEAD in dispositions(run).values(), "a dead sample")
         assert trainer.ledger.version == 0
         digest = trainer.ledger.weights[0]
-        second = run.records([each for each in a_group(0, weights_sha256=digest, attempt=1)][:1])
+        second = run.records(a_group(0, weights_sha256=digest, attempt=1)[:1])
         run.send(*second)
         turn_until_version(trainer, 1)
     assert "payload_altered" in reasons(run)[records[0].sample_id]
@@ -213,8 +204,6 @@ def test_an_object_that_comes_late_is_waited_for_and_nothing_else_waits_for_it(
         path.unlink()
         run.send(*records)
         turn_until_version(trainer, 1)
-        waiting = trainer.voice.look(1, 1e9, trainer._cause)
-        del waiting
         assert trainer._stream.payloads.num_waiting == 1
         assert "does not have the objects of 1 large samples" in trainer._cause().what
         path.write_bytes(data)
@@ -286,9 +275,7 @@ def test_an_archive_holds_the_objects(run: LargeRun, tmp_path: Path) -> None:
     weights = train_two_steps(run)
     path = tmp_path / "run.zip"
     store = WeightsStore(run.settings.weights_uri)
-    with run.broker.admin() as admin:
-        del admin
-    _register(run)
+    register_run(run.broker, _manifest(run))
     manifest = export_archive(run.broker, topics, store, path, weights=WeightsChoice.ALL)
     assert len(manifest.payloads) == 8
     archive = ArchiveBroker(path)
@@ -306,12 +293,6 @@ def test_an_archive_holds_the_objects(run: LargeRun, tmp_path: Path) -> None:
     )
     _, again = replayed(recording, 0, 2)
     assert [step.weights_sha256 for step in again] == [weights[1], weights[2]]
-
-
-def _register(run: LargeRun) -> None:
-    from rollog.kernel.runs import register_run
-
-    register_run(run.broker, _manifest(run))
 
 
 def _manifest(run: LargeRun) -> RunManifest:
@@ -369,11 +350,7 @@ def test_a_prune_cut_off_before_its_objects_leaves_orphans_that_the_next_one_del
     assert "nothing to delete" in _prune(run, tmp_path, WeightsStore(weights))[0]
 
 
-def test_redo_says_that_the_store_is_away(run: LargeRun, tmp_path: Path) -> None:
+def test_redo_stops_where_the_store_is_away_and_names_the_object(run: LargeRun, tmp_path: Path) -> None:
     train_two_steps(run)
-    recording = recording_of(run.broker, run.settings, tmp_path / "downloads")
-    with pytest.raises(PayloadStoreSilent):
-        for record in run.sent.values():
-            assert record.payload is not None
-            PayloadStore(WeightsStore(str(tmp_path / "nowhere")), topics).fetch(record.payload)
-    assert recording.history.state.version == 2
+    with pytest.raises(PayloadStoreSilent, match=r"object [0-9a-f]{64} cannot be read"):
+        rows(run, store=WeightsStore(str(tmp_path / "nowhere")))

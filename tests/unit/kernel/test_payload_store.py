@@ -62,7 +62,9 @@ def test_runs_that_share_a_store_have_their_own_objects(weights: WeightsStore) -
     assert other.fetch(a_payload(b"alike")) == b"alike"
 
 
-def test_other_bytes_under_the_name_are_refused_and_no_more_are_read_than_named(weights: WeightsStore) -> None:
+def test_other_bytes_under_the_name_are_refused_and_no_more_are_read_than_named(
+    weights: WeightsStore,
+) -> None:
     store = PayloadStore(weights, topics)
     name = store.put(b"true")
     fs, root = weights.filesystem

@@ -58,9 +58,7 @@ def renamed(record: Sample, data: bytes) -> Sample:
     """The record, naming other bytes as its object."""
     payload = record.payload
     assert payload is not None
-    return replace(
-        record, payload=replace(payload, sha256=sha256(data).hexdigest(), num_bytes=len(data))
-    )
+    return replace(record, payload=replace(payload, sha256=sha256(data).hexdigest(), num_bytes=len(data)))
 
 
 def a_forked_session() -> Sample:
@@ -80,8 +78,8 @@ def test_an_object_of_its_name_that_does_not_fit_the_record_is_refused() -> None
     unmasked = encode(replace(held, loss_mask=held.loss_mask * 0))
     with pytest.raises(SchemaError):
         joined(renamed(record, unmasked), unmasked)
+    other = encode(a_forked_session())
     with pytest.raises(SchemaError, match="expected a SamplePayload"):
-        other = encode(a_forked_session())
         joined(renamed(record, other), other)
 
 
