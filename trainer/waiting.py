@@ -62,6 +62,7 @@ def cause_of(facts: TrainerFacts) -> Cause:
     if facts.store_silence is not None:
         return Cause(
             what=f"{facts.num_without_object} large samples wait, and nothing is judged of them: {facts.store_silence}",
+            remedy="no attempt is used up meanwhile",
             waits_on="trainer",
         )
     if facts.closing_reason is not None:

@@ -36,7 +36,7 @@ from rollog.kernel.weights import WeightsStore
 from rollog.run.pruning import prune_samples
 from rollog.run.recorded_run import RecordedRun
 from rollog.settings.run import BrokerConfig, RunConfig
-from rollog.settings.settings import Settings
+from rollog.settings.settings import Settings, config_sha256
 from schemas import Disposition, RunManifest
 from trainer.recorded.history import read_history
 from trainer.recorded.redo import Recording
@@ -301,7 +301,7 @@ def _manifest(run: LargeRun) -> RunManifest:
         prefix=topics.prefix,
         seed=5,
         config_json="{}",
-        config_sha256="",
+        config_sha256=config_sha256("{}"),
         weights_uri=run.settings.weights_uri,
         rollog_version="0",
         created_unix_seconds=0.0,
