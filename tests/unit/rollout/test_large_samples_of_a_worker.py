@@ -39,7 +39,7 @@ def test_a_large_sample_is_a_record_and_an_object(stage: Stage) -> None:
     store = PayloadStore(stage.store, stage.topics)
     assert store.names() == [record.payload.sha256]
     sample = joined(record, store.fetch(record.payload))
-    assert sample.num_tokens == record.payload.num_tokens[0] > 0
+    assert sample.num_tokens == record.num_tokens > 0
     assert sample.response_text != ""
     assert sample.reward == record.reward is not None
 

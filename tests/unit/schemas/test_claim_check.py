@@ -36,6 +36,7 @@ def test_record_and_object_give_the_sample_back(sample: Sample) -> None:
     record, data = split(sample)
     assert decode(encode(record)) == record
     assert joined(record, data) == sample
+    assert record.num_tokens == sample.num_tokens
     assert record.num_sampled_tokens == sample.num_sampled_tokens
     assert record.first_version == sample.first_version
     assert record.all_segments == sample.all_segments
