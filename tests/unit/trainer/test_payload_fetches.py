@@ -137,8 +137,10 @@ def test_what_waits_is_bounded_and_holds_the_marks_down(fetching: Fetches) -> No
     object_of(record, fetching.place, topics).unlink()
     fetching.offset = 7
     fetching.add(record, partition=1)
-    assert not fetching.fetches.is_full
+    were_full = []
     for _ in range(255):
+        were_full.append(fetching.fetches.is_full)
         fetching.add(record, partition=0)
+    assert not any(were_full)
     assert fetching.fetches.is_full
     assert fetching.fetches.lowest_offsets() == {0: 8, 1: 7}
