@@ -168,8 +168,8 @@ class Sample(ArrayEquality):
 
     @property
     def num_tokens(self) -> int:
-        """Length of the response in tokens."""
-        return len(self.token_ids)
+        """Length of the response in tokens, wherever its ids stand."""
+        return len(self.token_ids) if self.payload is None else next(iter(self.payload.num_tokens), 0)
 
     @property
     def num_sampled_tokens(self) -> int:

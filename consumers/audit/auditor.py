@@ -1,9 +1,9 @@
 """The audit of a run, live or finished.
 
 Consumes steps, dead-letters, tasks, control, rewards, turns, samples, weights, evaluations and workers, each once, up
-to the ends found at the start, and the files of the weights store; then what has come to steps meanwhile. Produces
-nothing. Of a sample only digest and header are held, from its disposition in the ledger until the record itself is met;
-of each reward that may count, and of each turn, a few numbers.
+to the ends found at the start, and the weights files and objects of the store; then what has come to steps meanwhile.
+Produces nothing. Of a sample only digest and header are held, from its disposition in the ledger until the record is
+met; of each reward that may count, and of each turn, a few numbers.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from consumers.audit.late_rewards import LateRewardChecks
 from consumers.audit.ledger_end import LedgerEnd
 from consumers.audit.ledger_index import LedgerIndex
 from consumers.audit.manifests import check_manifests
+from consumers.audit.objects import ObjectChecks
 from consumers.audit.orders import Orders
 from consumers.audit.other_writers import OtherWriters
 from consumers.audit.report import AuditReport, Head
@@ -29,6 +30,7 @@ from consumers.audit.topics import StoredTopics
 from consumers.audit.weights import WeightsChecks, check_files
 from rollog.kernel.broker.ports import TopicPartition
 from rollog.kernel.broker.topics import runs_topic
+from rollog.kernel.payloads import PayloadStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -62,7 +64,7 @@ def audit_run(
     Raises TopicMismatch without `steps` or `samples`, BrokerTimeout.
     """
     with broker.consumer(client_id="audit") as consumer:
-        audit = _Audit(StoredTopics(broker, consumer, topics), topics)
+        audit = _Audit(StoredTopics(broker, consumer, topics), topics, store)
         audit.read()
         audit.look_at_manifests(broker)
         audit.look_at_files(store, has_all_files=has_all_files)
@@ -73,7 +75,7 @@ def audit_run(
 class _Audit:
     """One pass over the topics: the ledger on construction, then the others by `read`."""
 
-    def __init__(self, stored: StoredTopics, topics: RunTopics) -> None:
+    def __init__(self, stored: StoredTopics, topics: RunTopics, store: WeightsStore | None) -> None:
         self._stored = stored
         self._topics = topics
         self._checks = Checks()
@@ -125,6 +127,7 @@ class _Audit:
             self._other_writers,
             self._late_rewards,
             self._kept_turns,
+            ObjectChecks(self._checks.payloads, None if store is None else PayloadStore(store, topics)),
         )
 
     def read(self) -> None:

@@ -143,6 +143,11 @@ class Checks:
             what="sequences are whole: shared ids are there, each sampled token is in one turn, trained as that says",
             unit="sequences of trained samples that name their turns",
         )
+        self.payloads = Check(
+            name="I16",
+            what="objects that large samples name are there, with those bytes, and fit their records",
+            unit="objects of samples that were not judged dead",
+        )
         self.verdicts = Check(
             name="verdicts",
             what="dispositions follow from the records, worked out anew",

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from producers.rollout import actions
 from producers.rollout.agents import AgentMaker
+from producers.rollout.claim_check import ClaimCheck
 from producers.rollout.committed import CommittedVersions
 from producers.rollout.downloads import Downloads
 from producers.rollout.engine_calls import EngineCalls
@@ -42,6 +43,7 @@ from producers.rollout.turn_log import DurableTurns
 from rollog.kernel.broker.topics import RunTopics
 from rollog.kernel.errors import EngineError, EngineNotStarted, WeightsError
 from rollog.kernel.logs import get_logger
+from rollog.kernel.payloads import PayloadStore
 from schemas import Timings
 
 if TYPE_CHECKING:
@@ -201,6 +203,7 @@ class RolloutWorker:
             is_foreign=connections.committed.is_foreign,
         )
         self._writer = RecordWriter(topics, max_record_bytes=settings.broker.max_record_bytes)
+        self._claim_check = ClaimCheck(PayloadStore(parts.store, topics), settings.broker)
         self._turns = self._kept_turns(topics) if settings.durable_turns else None
         self._maker = _maker(
             worker_id, self._calls, parts, capacity=config.capacity, sender=self._sender, turns=self._turns
@@ -409,6 +412,7 @@ class RolloutWorker:
         self._act(self._session.replica_generated(replica.task.task_id))
 
     async def _send(self, replica: Replica, sample: Sample) -> None:
+        sample = await self._claim_check.checked(sample)
         self._publish(sample, replica.task.sample_partition)
         # Slot or scoring place stays taken while too much is unacknowledged: no queue grows while the broker is away.
         await self._sender.wait_for_room()

@@ -137,7 +137,7 @@ def emptied(sample: Sample, num_tokens: tuple[int, ...] = (3, 2)) -> Sample:
         "behaviour_logprobs": float32_array(),
         "loss_mask": uint8_array(),
     }
-    forks = tuple(replace(fork, **nothing) for fork in sample.forks)
+    forks = tuple(replace(fork, **nothing, context=int32_array()) for fork in sample.forks)
     payload = Payload(
         sha256="ab" * 32, num_bytes=100, num_prompt_tokens=2, num_tokens=num_tokens, num_trained_tokens=4
     )
