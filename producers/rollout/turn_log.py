@@ -15,7 +15,7 @@ from producers.sessions.turn_chain import newest_chain
 from rollog.kernel.broker.ports import TopicPartition
 from rollog.kernel.broker.reading import read_until
 from rollog.kernel.logs import get_logger
-from schemas import SchemaError, Turn
+from schemas import Kind, SchemaError, Turn
 from schemas.codec import decode_as
 
 if TYPE_CHECKING:
@@ -67,8 +67,13 @@ class DurableTurns:
         await acknowledged.wait()
         self._metrics.rollout_turns_kept.inc()
 
-    async def journal(self, task: RolloutTask, *, may_resume: bool) -> Journal:
-        """Where the turns of a started task are kept, and what it takes over. Raises BrokerError."""
+    async def journal(self, task: RolloutTask, *, may_resume: bool) -> Journal | None:
+        """Where the turns of a started task are kept, and what it takes over. Raises BrokerError.
+
+        None for an evaluation: its group is the number of a held-out prompt, and turns are told apart by group.
+        """
+        if task.kind is Kind.EVALUATION:
+            return None
         taken = await self._chain_of(task) if may_resume else None
         if task.resume_attempt is not None:
             self._metrics.rollout_resumptions.labels("anew" if taken is None else "resumed").inc()

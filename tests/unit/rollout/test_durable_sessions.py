@@ -13,7 +13,7 @@ from support.worker_thread import Stage, a_stage, running
 
 from rollog.kernel.broker.memory import MemoryBroker
 from rollog.kernel.broker.topics import RunTopics
-from schemas import Sample, Status, Turn
+from schemas import Kind, Sample, Status, Turn
 from schemas.sample_checks import check_sample as check_promises
 
 if TYPE_CHECKING:
@@ -123,3 +123,22 @@ def test_an_agent_that_asks_something_else_goes_on_live(stage: Stage) -> None:
     assert len(asked.inputs) == 1
     assert sample.resumed_from == "1.1"
     assert len(sample.turns) == 2
+
+
+def test_the_session_of_an_evaluation_keeps_no_turns(stage: Stage) -> None:
+    stage.give_grant()
+    stage.order(
+        replace(
+            a_session(stage, calls=num_calls), kind=Kind.EVALUATION, pinned_version=0, evaluation="greedy"
+        )
+    )
+    with running(
+        stage,
+        agents=agents("many_calls"),
+        engine=an_engine(texts),
+        tokenizer=a_chat_tokenizer(),
+        settings=replace(stage.settings(), durable_turns=True),
+    ):
+        (sample,) = stage.samples(1, stage.topics.evaluations)
+    assert (sample.status, sample.error_message) == (Status.FINISHED, None)
+    assert turns(stage) == []

@@ -21,7 +21,7 @@ from producers.rollout.speech import TextSpeech
 from rollog.kernel.broker.memory import MemoryBroker
 from rollog.kernel.broker.topics import RunTopics
 from rollog.kernel.metrics import Metrics
-from schemas import RolloutTask, Sample, SamplingParameters, Status, Turn
+from schemas import Kind, RolloutTask, Sample, SamplingParameters, Status, Turn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -216,6 +216,21 @@ def test_records_that_are_no_turns_are_passed_over(stage: Stage) -> None:
     engine = Remembering()
     finished(stage, 1, engine, resume_attempt=0)
     assert len(engine.asked) == num_turns - 3
+
+
+def test_an_evaluation_keeps_no_turns(stage: Stage) -> None:
+    """Its group is the number of a prompt: a training rollout of that number would take them for its own."""
+    stage.worker_id = "worker-0"
+    settings = replace(stage.settings(), durable_turns=True)
+    evaluation = a_game(stage, kind=Kind.EVALUATION, pinned_version=0, evaluation="greedy")
+    with running(
+        stage, rewards=EpisodeRewards(), episodes=games(), engine=Remembering(), settings=settings
+    ):
+        stage.give_grant()
+        stage.order(evaluation)
+        (sample,) = stage.samples(1, stage.topics.evaluations)
+    assert (sample.status, sample.error_message) == (Status.FINISHED, None)
+    assert turns(stage) == []
 
 
 def turns_readable(stage: Stage) -> list[bytes]:
