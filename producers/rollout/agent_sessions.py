@@ -95,7 +95,7 @@ class RunningSession:
     async def generate(self, input_ids: Sequence[int], max_tokens: int, stop: Sequence[str]) -> Generation:
         """One turn, however many versions it takes; where turns are kept, it is on the log when this returns.
 
-        Raises Leaving where the session is ending, EngineError.
+        Raises Leaving where the session is ending, EngineError, SessionFailed.
         """
         served = None if self.journal is None else self.journal.served(input_ids)
         if served is not None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from producers.engines.ports import Generation, VersionSpan
+from producers.sessions.recorder import check_generation
 from producers.sessions.turn_chain import TakenTurn, placed_input
 from schemas import Segment, Turn, TurnBase, int32_array
 
@@ -79,7 +80,11 @@ class Journal:
         return None
 
     async def keep(self, input_ids: Sequence[int], generation: Generation) -> None:
-        """Put what was generated on the log, before anybody sees it. Raises BrokerError."""
+        """Put what was generated on the log, before anybody sees it.
+
+        Raises BrokerError, SessionFailed where the engine made what is no turn; nothing is written then.
+        """
+        check_generation(input_ids, generation)
         ids = int32_array(input_ids)
         parent, shared = placed_input(ids, self._turns)
         turn = Turn(

@@ -11,9 +11,10 @@ from support.chat_models import a_chat_tokenizer
 from support.waiting import wait_until
 from support.worker_thread import Stage, a_stage, running
 
+from producers.engines.simulated import SimulatedEngine
 from rollog.kernel.broker.memory import MemoryBroker
 from rollog.kernel.broker.topics import RunTopics
-from schemas import Kind, Sample, Status, Turn
+from schemas import Kind, Sample, Status, Turn, float32_array, int32_array
 from schemas.sample_checks import check_sample as check_promises
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
+    from producers.engines.ports import Generation, GenerationRequest
     from producers.rollout.agents import Agents
     from schemas import RolloutTask
 
@@ -141,4 +143,27 @@ def test_the_session_of_an_evaluation_keeps_no_turns(stage: Stage) -> None:
     ):
         (sample,) = stage.samples(1, stage.topics.evaluations)
     assert (sample.status, sample.error_message) == (Status.FINISHED, None)
+    assert turns(stage) == []
+
+
+class Speechless(SimulatedEngine):
+    """Samples nothing."""
+
+    async def generate(self, request: GenerationRequest) -> Generation:
+        made = await super().generate(request)
+        return replace(made, token_ids=int32_array(), behaviour_logprobs=float32_array(), spans=())
+
+
+def test_a_call_without_a_token_fails_its_session_by_name(stage: Stage) -> None:
+    stage.give_grant()
+    stage.order(a_session(stage, calls=num_calls))
+    with running(
+        stage,
+        agents=agents("many_calls"),
+        engine=an_engine(texts, engine_class=Speechless),
+        tokenizer=a_chat_tokenizer(),
+        settings=replace(stage.settings(), durable_turns=True),
+    ):
+        sample = stage.sample()
+    assert (sample.status, sample.error_class) == (Status.FAILED, "NoTokens")
     assert turns(stage) == []
