@@ -164,7 +164,7 @@ class WorkerSession:
         return self._versions.digest_of(version)
 
     def took_over(self, task_id: str, first_version: int, digests: Mapping[int, str]) -> None:
-        """A started rollout goes on from turns of an earlier attempt, the oldest of which is of this version."""
+        """A started rollout is served a turn of an earlier attempt, whose oldest token is of this version."""
         self._tasks.took_over(task_id, first_version)
         self._versions.learn_digests(digests)
 

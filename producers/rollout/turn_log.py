@@ -10,7 +10,7 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from producers.sessions.journal import Journal, digests, oldest_version
+from producers.sessions.journal import Journal
 from producers.sessions.turn_chain import newest_chain
 from rollog.kernel.broker.ports import TopicPartition
 from rollog.kernel.broker.reading import read_until
@@ -78,7 +78,6 @@ class DurableTurns:
         if task.resume_attempt is not None:
             self._metrics.rollout_resumptions.labels("anew" if taken is None else "resumed").inc()
         if taken is not None:
-            self._session.took_over(task.task_id, oldest_version(taken), digests(taken))
             log.info("rollout taken up", task=task.task_id, of=taken.task_id, turns=len(taken.turns))
         return Journal(
             task,
@@ -86,8 +85,14 @@ class DurableTurns:
             self,
             digest_of=self._session.digest_of,
             taken=taken,
-            on_served=self._metrics.rollout_turns_served_again.inc,
+            on_served=lambda turn: self._served(task, turn),
         )
+
+    def _served(self, task: RolloutTask, turn: Turn) -> None:
+        """What is served again is of the rollout now; what is not may be as old as it likes."""
+        digests = {segment.version: segment.weights_digest for segment in turn.segments}
+        self._session.took_over(task.task_id, min(digests), digests)
+        self._metrics.rollout_turns_served_again.inc()
 
     async def _chain_of(self, task: RolloutTask) -> Chain | None:
         if task.resume_attempt is None or task.turns_position is None:

@@ -42,7 +42,7 @@ class Journal:
         *,
         digest_of: Callable[[int], str],
         taken: Chain | None = None,
-        on_served: Callable[[], None] = lambda: None,
+        on_served: Callable[[Turn], None] = lambda _: None,
     ) -> None:
         self._on_served = on_served
         self._task = task
@@ -74,7 +74,7 @@ class Journal:
                 self._unserved.remove(number)
                 self._served.append(number)
                 self._turns.append(taken)
-                self._on_served()
+                self._on_served(taken.turn)
                 return _generation_of(taken.turn)
         self._unserved.clear()
         return None
@@ -134,15 +134,3 @@ def _generation_of(turn: Turn) -> Generation:
         ),
         finish_reason=turn.finish_reason,
     )
-
-
-def oldest_version(chain: Chain) -> int:
-    """The version under which the oldest token of a chain was sampled."""
-    return min(segment.version for taken in chain.turns for segment in taken.turn.segments)
-
-
-def digests(chain: Chain) -> dict[int, str]:
-    """What the segments of a chain carry of each version."""
-    return {
-        segment.version: segment.weights_digest for taken in chain.turns for segment in taken.turn.segments
-    }

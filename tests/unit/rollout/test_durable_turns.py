@@ -30,6 +30,7 @@ from schemas import (
     SchemaError,
     Status,
     Turn,
+    WorkerStatus,
     float32_array,
     int32_array,
 )
@@ -100,7 +101,7 @@ def a_game(stage: Stage, attempt: int = 0, **changes: Any) -> RolloutTask:
         **changes,
     )
     prompt = replace(task.prompt, text="", reward_inputs_json=json.dumps({"seed": 7}))
-    return replace(task, reward="", prompt=prompt)
+    return replace(task, reward="", prompt=changes.get("prompt", prompt))
 
 
 def turns(stage: Stage) -> list[Turn]:
@@ -134,7 +135,7 @@ def left_behind(stage: Stage, attempt: int, at_turn: int, **changes: Any) -> Non
 def finished(
     stage: Stage,
     attempt: int,
-    engine: Remembering,
+    engine: SimulatedEngine,
     *,
     metrics: Metrics | None = None,
     name: str = "Turns",
@@ -288,3 +289,19 @@ def test_a_turn_that_no_worker_can_have_written_is_passed_over(stage: Stage, for
     sample = finished(stage, 2, engine, resume_attempt=0)
     assert sample.resumed_from == "1.9"
     assert len(engine.asked) == num_turns - 1
+
+
+def test_turns_that_are_not_served_again_make_a_rollout_no_older(stage: Stage) -> None:
+    """The dispatcher takes back what is too old: what only might have been taken over is not to count."""
+    left_behind(stage, 0, at_turn=3)
+    stage.publish(1)
+    engine = SimulatedEngine(tokens_per_second=50, max_context_tokens=256)
+    other_game = replace(a_game(stage).prompt, reward_inputs_json=json.dumps({"seed": 8}))
+    sample = finished(stage, 1, engine, resume_attempt=0, prompt=other_game)
+    assert (sample.resumed_from, sample.first_version) == (None, 1)
+    reported = [
+        status.first_versions[sample.task_id]
+        for status in stage.read(stage.topics.workers)
+        if isinstance(status, WorkerStatus) and sample.task_id in status.first_versions
+    ]
+    assert set(reported) == {1}
