@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from consumers.audit.dead_letters import DeadLetterChecks
     from consumers.audit.issues import Reissues
     from consumers.audit.judged import Judged
+    from consumers.audit.kept_turns import KeptTurns
     from consumers.audit.late_rewards import LateRewardChecks
     from consumers.audit.ledger_end import LedgerEnd
     from consumers.audit.ledger_index import LedgerIndex
@@ -64,6 +65,7 @@ class SamplesPass:
     end: LedgerEnd
     other_writers: OtherWriters
     late_rewards: LateRewardChecks
+    kept_turns: KeptTurns
     counts: SampleCounts = field(default_factory=SampleCounts)
     batches: TrainedBatches = field(init=False)
 
@@ -218,6 +220,7 @@ class SamplesPass:
         self.weights.trained(sample, version, place)
         if not self.other_writers.trained(sample, judged, place):
             self.orders.trained(sample, place)
+            self.kept_turns.trained(sample, place)
 
 
 def _is_behind(place: Place, end_offsets: tuple[int, ...]) -> bool:
