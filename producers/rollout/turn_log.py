@@ -75,6 +75,9 @@ class DurableTurns:
         if task.kind is Kind.EVALUATION:
             return None
         taken = await self._chain_of(task) if may_resume else None
+        if taken is not None and self._is_of_other_weights(taken):
+            log.warning("turns of other weights are not taken over", task=task.task_id, of=taken.task_id)
+            taken = None
         if task.resume_attempt is not None:
             self._metrics.rollout_resumptions.labels("anew" if taken is None else "resumed").inc()
         if taken is not None:
@@ -86,6 +89,13 @@ class DurableTurns:
             digest_of=self._session.digest_of,
             taken=taken,
             on_served=lambda turn: self._served(task, turn),
+        )
+
+    def _is_of_other_weights(self, chain: Chain) -> bool:
+        return any(
+            self._session.contradicts(segment.version, segment.weights_digest)
+            for taken in chain.turns
+            for segment in taken.turn.segments
         )
 
     def _served(self, task: RolloutTask, turn: Turn) -> None:
@@ -120,18 +130,21 @@ class DurableTurns:
         end = self._consumer.end_offsets([place])[place]
         begin = max(task.turns_position or 0, self._consumer.beginning_offsets([place])[place])
         wanted = (str(task.group_id).encode(), str(task.replica).encode())
+        num_unreadable = 0
         for record in read_until(self._consumer, {place: begin}, {place: end}):
             if (record.header("group_id"), record.header("replica")) == wanted:
                 turn = _decoded(record)
-                if turn is not None and (turn.group_id, turn.replica) == (task.group_id, task.replica):
+                if turn is None:
+                    num_unreadable += 1
+                elif (turn.group_id, turn.replica) == (task.group_id, task.replica):
                     yield turn
+        if num_unreadable:
+            log.warning("turns cannot be read", task=task.task_id, partition=place.partition, num=num_unreadable)
 
 
 def _decoded(record: Record) -> Turn | None:
+    """The turn of a record; None where it is none: anybody may be able to write there, and one line tells of all."""
     try:
         return decode_as(Turn, record.value or b"")
-    except SchemaError as error:
-        log.warning(
-            "a turn cannot be read", partition=record.partition, offset=record.offset, error=str(error)
-        )
+    except SchemaError:
         return None

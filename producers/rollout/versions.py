@@ -53,6 +53,10 @@ class KnownVersions:
             if version not in self._digests:
                 self._note(version, digest)
 
+    def contradicts(self, version: int, digest: str) -> bool:
+        """Whether a version is known, with other weights than these."""
+        return self._digests.get(version, digest) != digest
+
     @property
     def num_digests(self) -> int:
         """Versions whose digests are known."""

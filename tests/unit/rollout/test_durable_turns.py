@@ -305,3 +305,14 @@ def test_turns_that_are_not_served_again_make_a_rollout_no_older(stage: Stage) -
         if isinstance(status, WorkerStatus) and sample.task_id in status.first_versions
     ]
     assert set(reported) == {1}
+
+
+def test_turns_of_other_weights_than_a_version_has_are_not_taken_over(stage: Stage) -> None:
+    """Their tokens would stand in the sample under the weights that this worker knows."""
+    left_behind(stage, 0, at_turn=2)
+    for turn in turns(stage):
+        others = tuple(replace(segment, weights_digest="ab" * 8) for segment in turn.segments)
+        stage.send(stage.topics.turns, replace(turn, task_id="1.9", attempt=1, segments=others))
+    engine = Remembering()
+    sample = finished(stage, 2, engine, resume_attempt=0)
+    assert (sample.resumed_from, len(engine.asked)) == (None, num_turns)
