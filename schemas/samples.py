@@ -201,7 +201,7 @@ class Sample(ArrayEquality):
 
     @property
     def num_turns(self) -> int:
-        """How many turns `turn_rewards` has an entry for, where it has any; 0 where nothing tells turns of forks apart."""
+        """How many turns `turn_rewards` has an entry for, where it has any; 0 where nothing names those of forks."""
         if self.turns or self.forks:
             return len(self.turns)
         return num_turns(self.loss_mask)

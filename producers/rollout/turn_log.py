@@ -139,7 +139,9 @@ class DurableTurns:
                 elif (turn.group_id, turn.replica) == (task.group_id, task.replica):
                     yield turn
         if num_unreadable:
-            log.warning("turns cannot be read", task=task.task_id, partition=place.partition, num=num_unreadable)
+            log.warning(
+                "turns cannot be read", task=task.task_id, partition=place.partition, num=num_unreadable
+            )
 
 
 def _decoded(record: Record) -> Turn | None:

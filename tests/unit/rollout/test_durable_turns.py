@@ -250,9 +250,7 @@ def test_an_evaluation_keeps_no_turns(stage: Stage) -> None:
     stage.worker_id = "worker-0"
     settings = replace(stage.settings(), durable_turns=True)
     evaluation = a_game(stage, kind=Kind.EVALUATION, pinned_version=0, evaluation="greedy")
-    with running(
-        stage, rewards=EpisodeRewards(), episodes=games(), engine=Remembering(), settings=settings
-    ):
+    with running(stage, rewards=EpisodeRewards(), episodes=games(), engine=Remembering(), settings=settings):
         stage.give_grant()
         stage.order(evaluation)
         (sample,) = stage.samples(1, stage.topics.evaluations)
@@ -263,9 +261,7 @@ def test_an_evaluation_keeps_no_turns(stage: Stage) -> None:
 def test_a_turn_without_a_token_fails_its_rollout_and_leaves_the_worker_alone(stage: Stage) -> None:
     stage.worker_id = "worker-0"
     settings = replace(stage.settings(), durable_turns=True)
-    with running(
-        stage, rewards=EpisodeRewards(), episodes=games(), engine=Speechless(), settings=settings
-    ):
+    with running(stage, rewards=EpisodeRewards(), episodes=games(), engine=Speechless(), settings=settings):
         stage.give_grant()
         stage.order(a_game(stage))
         (sample,) = stage.samples(1)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from producers.rollout.versions import KnownVersions, most_digests
 from support.session_driver import a_notice
+
+from producers.rollout.versions import KnownVersions, most_digests
 
 
 def versions(count: int) -> KnownVersions:
@@ -32,5 +33,5 @@ def test_digests_that_are_learnt_stay_as_long_as_those_of_own_versions() -> None
 
 def test_no_more_digests_are_held_than_that() -> None:
     known = versions(1)
-    known.learn_digests({version: "learnt" for version in range(3 * most_digests)})
+    known.learn_digests(dict.fromkeys(range(3 * most_digests), "learnt"))
     assert known.num_digests == most_digests
