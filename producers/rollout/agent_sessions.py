@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from producers.engines.ports import Generation, GenerationRequest
 from producers.rollout.publishing import TurnTooLarge
-from producers.sessions.errors import Leaving
+from producers.sessions.errors import Leaving, SessionFailed
 from rollog.kernel.errors import AgentIdle, AgentTimedOut, EngineDied, EngineError
 from rollog.rules.seeds import derived_seed
 from schemas import FinishReason, Status
@@ -113,7 +113,7 @@ class RunningSession:
         try:
             await journal.keep(input_ids, turn)
         except TurnTooLarge as error:
-            raise EngineError(str(error)) from error
+            raise SessionFailed(type(error).__name__, str(error)) from error
 
     async def _generate(self, input_ids: Sequence[int], max_tokens: int, stop: Sequence[str]) -> Generation:
         if self.is_ending or self.calls.ending_of(self.replica) is not None:

@@ -167,3 +167,22 @@ def test_a_call_without_a_token_fails_its_session_by_name(stage: Stage) -> None:
         sample = stage.sample()
     assert (sample.status, sample.error_class) == (Status.FAILED, "NoTokens")
     assert turns(stage) == []
+
+
+def test_a_call_that_fits_into_no_record_fails_its_session_by_name(stage: Stage) -> None:
+    stage.give_grant()
+    stage.order(a_session(stage, calls=num_calls))
+    settings = stage.settings()
+    with running(
+        stage,
+        agents=agents("many_calls"),
+        engine=an_engine(texts),
+        tokenizer=a_chat_tokenizer(),
+        settings=replace(
+            settings,
+            durable_turns=True,
+            broker=settings.broker.model_copy(update={"max_record_bytes": 300}),
+        ),
+    ):
+        sample = stage.sample()
+    assert (sample.status, sample.error_class) == (Status.FAILED, "TurnTooLarge")
