@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.agent_sessions import Asked, a_session, agents, an_engine, check_sample
@@ -42,7 +42,7 @@ def turns(stage: Stage) -> list[Turn]:
     return [record for record in stage.read(stage.topics.turns) if isinstance(record, Turn)]
 
 
-def a_task(stage: Stage, attempt: int, **fields: object) -> RolloutTask:
+def a_task(stage: Stage, attempt: int, **fields: Any) -> RolloutTask:
     task = a_session(stage, calls=num_calls, until=str(stage.home / "go on"), **fields)
     return replace(
         task,

@@ -7,12 +7,12 @@ import random
 from typing import TYPE_CHECKING
 
 import pytest
+from support import builders
 
 from producers.engines.ports import Generation, VersionSpan
 from producers.sessions.journal import Journal
 from producers.sessions.turn_chain import newest_chain
 from schemas import FinishReason, RolloutTask, Turn, float32_array, int32_array
-from tests.support import builders
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
