@@ -72,9 +72,9 @@ class Response:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens that the engine made."""
+        """Tokens of its turns, without those that were made beside."""
         if self.turns:
-            return sum(turn.end - turn.start for turn in self.turns) + self.wasted_tokens
+            return sum(turn.end - turn.start for turn in self.turns)
         return int(self.loss_mask.sum())
 
     @property

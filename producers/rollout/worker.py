@@ -190,18 +190,7 @@ class RolloutWorker:
             evaluation_rewards=parts.evaluation_rewards,
             has_late_rewards=settings.reward.late,
         )
-        self._reloader = Reloader(
-            engine=parts.engine,
-            session=self._session,
-            report=self._report,
-            calls=self._calls,
-            downloads=downloads,
-            reload=config.reload,
-            retry_seconds=config.heartbeat_seconds,
-            act=self._act,
-            beat=self._beat,
-            is_foreign=connections.committed.is_foreign,
-        )
+        self._reloader = self._made_reloader(connections.committed, downloads)
         self._writer = RecordWriter(topics, max_record_bytes=settings.broker.max_record_bytes)
         self._claim_check = ClaimCheck(PayloadStore(parts.store, topics), settings.broker)
         self._turns = self._kept_turns(topics) if settings.durable_turns else None
@@ -236,6 +225,21 @@ class RolloutWorker:
             await self._work()
         if self._leave is not None and self._leave.error is not None:
             raise WeightsError(self._leave.error)
+
+    def _made_reloader(self, committed: CommittedVersions, downloads: Downloads) -> Reloader:
+        config = self._settings.rollout
+        return Reloader(
+            engine=self._parts.engine,
+            session=self._session,
+            report=self._report,
+            calls=self._calls,
+            downloads=downloads,
+            reload=config.reload,
+            retry_seconds=config.heartbeat_seconds,
+            act=self._act,
+            beat=self._beat,
+            is_foreign=committed.is_foreign,
+        )
 
     def _kept_turns(self, topics: RunTopics) -> DurableTurns:
         return DurableTurns(
