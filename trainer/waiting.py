@@ -66,11 +66,7 @@ def training(version: int) -> Cause:
 def cause_of(facts: TrainerFacts) -> Cause:
     """What the next step, or the close of the run, waits for."""
     if facts.store_silence is not None:
-        return Cause(
-            what=f"{facts.num_without_object} large samples wait, and nothing is judged of them: {facts.store_silence}",
-            remedy="no attempt is used up meanwhile",
-            waits_on="trainer",
-        )
+        return _store_is_silent(facts, facts.store_silence)
     if facts.closing_reason is not None:
         return _closing(facts)
     if facts.num_unplaced:
@@ -80,11 +76,27 @@ def cause_of(facts: TrainerFacts) -> Cause:
             waits_on="broker",
         )
     if facts.num_without_object:
-        return Cause(
-            what=f"the store does not have the objects of {facts.num_without_object} large samples",
-            remedy="check that workers and trainer use the same store; after broker.payload_wait_seconds they are dead",
-            waits_on="worker",
-        )
+        return _objects_are_missing(facts)
+    return _groups_are_waited_for(facts)
+
+
+def _store_is_silent(facts: TrainerFacts, silence: str) -> Cause:
+    return Cause(
+        what=f"{facts.num_without_object} large samples wait, and nothing is judged of them: {silence}",
+        remedy="no attempt is used up meanwhile",
+        waits_on="trainer",
+    )
+
+
+def _objects_are_missing(facts: TrainerFacts) -> Cause:
+    return Cause(
+        what=f"the store does not have the objects of {facts.num_without_object} large samples",
+        remedy="check that workers and trainer use the same store; after broker.payload_wait_seconds they are dead",
+        waits_on="worker",
+    )
+
+
+def _groups_are_waited_for(facts: TrainerFacts) -> Cause:
     if facts.holding and facts.num_ready >= facts.groups_per_batch:
         return _held(facts)
     if facts.num_ready + _num_unscored(facts) >= facts.groups_per_batch and facts.waiting:

@@ -18,6 +18,7 @@ from rollog.kernel.broker.archive import ArchiveBroker
 from rollog.kernel.broker.ports import TopicPartition
 from rollog.kernel.broker.topics import run_topic_names
 from rollog.kernel.errors import LedgerError
+from rollog.kernel.payloads import PayloadStore
 from rollog.kernel.weights import WeightsStore
 from rollog.run.retention import plan_prune
 from schemas import Disposition, LedgerRecord, Reward
@@ -154,8 +155,9 @@ def test_what_is_trained_is_read_with_the_reward_that_the_ledger_names(
         for verdict in entry.record.verdicts
         if verdict.disposition is Disposition.TRAINED
     ]
+    payloads = PayloadStore(WeightsStore(run.trainer_settings.weights_uri), run.topics)
     with run.broker.consumer(client_id="test") as consumer:
-        samples = read_referenced(consumer, run.topics, trained)
+        samples = read_referenced(consumer, run.topics, trained, payloads)
     assert all(sample.reward is not None for sample in samples.values())
 
     def change(_offset: int, reward: Reward) -> Reward:
@@ -166,7 +168,7 @@ def test_what_is_trained_is_read_with_the_reward_that_the_ledger_names(
         altered.consumer(client_id="test") as reader,
         pytest.raises(LedgerError, match="is not the record"),
     ):
-        read_referenced(reader, run.topics, trained)
+        read_referenced(reader, run.topics, trained, payloads)
 
 
 def test_rewards_below_the_audit_window_may_be_deleted(run: SimulatedRun) -> None:
