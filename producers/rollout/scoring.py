@@ -72,9 +72,9 @@ class Response:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens that the engine made."""
+        """Tokens of the response that the engine made, over all sequences."""
         if self.turns:
-            return sum(turn.end - turn.start for turn in self.turns) + self.wasted_tokens
+            return sum(turn.end - turn.start for turn in self.turns)
         return int(self.loss_mask.sum())
 
     @property
@@ -106,11 +106,9 @@ class ResponseScorer:
         """Make the sample of one response, finished or not."""
         began_at = time.monotonic()
         replica = response.replica
-        reward: RewardResult | None = response.reward
-        waits = self._has_late_rewards and replica.task.kind is Kind.TRAINING
+        is_late = self._has_late_rewards and replica.task.kind is Kind.TRAINING
         try:
-            if reward is None or not waits:
-                reward = None if waits else await self._reward(response)
+            reward = None if is_late and response.reward is None else await self._reward(response)
         except (DataError, RewardError) as error:
             ending = self._session.ending_of(replica.task.task_id)
             return unfinished_sample(
