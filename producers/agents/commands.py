@@ -48,8 +48,8 @@ class CommandWords:
         text = AgentTask(order.prompt_id, order.prompt).text
         if _prompt_word in self.command and "\0" in text:
             raise AgentFailed(
-                f"prompt {order.prompt_id!r} holds a null byte, which no word of a command can: leave {_prompt_word} out "
-                "of agent.command and read the task from standard input"
+                f"prompt {order.prompt_id!r} holds a null byte, which no word of a command can: leave {_prompt_word} "
+                "out of agent.command and read the task from standard input"
             )
         return [text if word == _prompt_word else word for word in self.command]
 
