@@ -30,9 +30,7 @@ def a_response(reward: RewardResult | None = None) -> Response:
         spans=(VersionSpan(version=0, start=0, end=6),),
         finish_reason=FinishReason.STOP,
     )
-    one_turn = Response.of_one_turn(
-        Replica(a_task(0)), generation, prompt_token_ids=(1, 2), text="said"
-    )
+    one_turn = Response.of_one_turn(Replica(a_task(0)), generation, prompt_token_ids=(1, 2), text="said")
     turns = tuple(
         TurnSpan(number=at, sequence=0, start=3 * at, end=3 * at + 3, finish_reason=FinishReason.STOP)
         for at in range(2)
