@@ -20,9 +20,10 @@ from support.served_session import Served, a_served_session, budget, until
 
 from producers.engines.simulated import SimulatedEngine
 from producers.sessions.endpoint_limits import EndpointLimits
-from producers.sessions.errors import Leaving, SessionFailed
+from producers.sessions.errors import BadRequest, Leaving, SessionFailed
 from producers.sessions.recorder import Session
 from producers.sessions.recording import Counted, Untrained
+from producers.sessions.requests import body_of
 from producers.sessions.text_tokens import TextTokens
 from rollog.kernel.errors import EngineError
 from schemas import SamplingParameters
@@ -349,6 +350,12 @@ def test_prompts_that_are_none_are_refused(prompt: object) -> None:
             assert (await post(served, {"prompt": prompt}, "/v1/completions"))[0] == 400
 
     asyncio.run(scenario())
+
+
+def test_more_lists_than_a_request_needs_are_refused_before_they_are_made() -> None:
+    body = b'{"messages":[' + b"[]," * (1 << 18) + b"[]]}"
+    with pytest.raises(BadRequest, match="more than 262144 opening brackets"):
+        body_of(body)
 
 
 def test_wrong_keys_routes_hosts_and_sizes_have_their_statuses() -> None:
