@@ -1,8 +1,8 @@
 """Writing the archive of a run, finished or not; `rollog.kernel.broker.archive_format` says what is in it.
 
-Consumes every topic of the run, its manifest, and its weights files; produces one file, under its final name only when
-it is whole. Every ledger record's samples, dead letters and weights are in the archive, too: the ledger is read first.
-Holds one block of records at a time.
+Consumes every topic of the run, its manifest, its weights files and the objects of large samples; produces one file,
+under its final name only when it is whole. Every ledger record's samples, dead letters and weights are in the archive,
+too: the ledger is read first. Holds one block of records, or one object, at a time.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from fastavro import writer as write_container
 
+from consumers.named_payloads import named_payload
 from rollog import __version__
 from rollog.kernel.atomic_write import atomic_write
 from rollog.kernel.broker.archive_format import (
@@ -28,14 +29,16 @@ from rollog.kernel.broker.archive_format import (
     block_bytes,
     manifest_member,
     parsed_record_schema,
+    payload_member,
     topic_member,
     weights_member,
 )
 from rollog.kernel.broker.ports import TopicPartition
 from rollog.kernel.broker.reading import read_to_end
 from rollog.kernel.broker.topics import runs_topic
-from rollog.kernel.errors import TopicMismatch
+from rollog.kernel.errors import PayloadAltered, PayloadMissing, TopicMismatch
 from rollog.kernel.logs import get_logger
+from rollog.kernel.payloads import PayloadStore
 from rollog.rules.ledger_state import record_hash
 from schemas import SchemaError, WeightVersion
 from schemas.codec import decode_as
@@ -46,6 +49,7 @@ if TYPE_CHECKING:
     from rollog.kernel.broker.ports import Broker, Consumer, Record, TopicSpec
     from rollog.kernel.broker.topics import RunTopics
     from rollog.kernel.weights import WeightsStore
+    from schemas import Payload
 
 log = get_logger("archive")
 
@@ -69,6 +73,7 @@ def export_archive(
         ConfigError: there is a file of that name, or it cannot be written.
         TopicMismatch: the run has no topics.
         WeightsError: a weights file that was asked for is gone or damaged.
+        PayloadStoreSilent: the store does not answer. An object that is gone or altered is left out, with a warning.
     """
     names = _topics_in_order(topics)
     with broker.admin() as admin:
@@ -104,8 +109,10 @@ def write_archive(
             weights_chosen=weights.value,
             topics=archived,
             weights=_write_weights(archive, store, _chosen(written.notices, weights)),
+            payloads=_write_payloads(archive, PayloadStore(store, topics), written.payloads),
         )
-        archive.writestr(manifest_member, manifest.model_dump_json(indent=1))
+        unneeded = None if manifest.payloads else {"payloads"}
+        archive.writestr(manifest_member, manifest.model_dump_json(indent=1, exclude=unneeded))
     return manifest
 
 
@@ -126,7 +133,7 @@ def _topics_in_order(topics: RunTopics) -> list[str]:
 
 
 class _ArchiveWriter:
-    """Writes topics, and takes note of the ledger's head and of the notices of weights."""
+    """Writes topics, and takes note of the ledger's head, of the notices of weights and of objects that are named."""
 
     def __init__(self, archive: zipfile.ZipFile, consumer: Consumer, topics: RunTopics) -> None:
         self._archive = archive
@@ -134,6 +141,7 @@ class _ArchiveWriter:
         self._topics = topics
         self.ledger_head: str | None = None
         self.notices: dict[str, WeightVersion] = {}
+        self.payloads: dict[str, Payload] = {}
 
     def topic(self, spec: TopicSpec) -> ArchivedTopic:
         """Write all partitions of one topic."""
@@ -188,6 +196,10 @@ class _ArchiveWriter:
                 log.warning("weights notice unreadable", offset=record.offset, error=str(error))
                 return
             self.notices[notice.name] = notice
+        elif record.topic in (self._topics.samples, self._topics.evaluations):
+            payload = named_payload(record.value)
+            if payload is not None:
+                self.payloads[payload.sha256] = payload
 
 
 @dataclass(slots=True)
@@ -252,4 +264,21 @@ def _write_weights(
         written[notice.name] = ArchivedWeights(
             version=notice.version, num_bytes=sink.num_bytes, sha256=sink.sha256
         )
+    return written
+
+
+def _write_payloads(
+    archive: zipfile.ZipFile, store: PayloadStore, payloads: dict[str, Payload]
+) -> dict[str, int]:
+    """Store the objects that records name, one at a time; bytes of each by its name."""
+    written = {}
+    for name, payload in sorted(payloads.items()):
+        try:
+            data = store.fetch(payload)
+        except (PayloadMissing, PayloadAltered) as error:
+            # Its sample may well have been judged dead for that; audit and replay say what it means.
+            log.warning("object left out", error=str(error))
+            continue
+        archive.writestr(payload_member(name), data)
+        written[name] = len(data)
     return written

@@ -417,19 +417,26 @@ def _sample(sample: Sample) -> Answer:
         "cancel_reason": sample.cancel_reason,
         "error": None if sample.error_class is None else f"{sample.error_class}: {sample.error_message}",
         "segments": [asdict(segment) for segment in sample.segments],
-        "forks": [_fork(fork) for fork in sample.forks],
+        "forks": _forks(sample),
         "turns": [asdict(turn) for turn in sample.turns],
+        "payload": None if sample.payload is None else asdict(sample.payload),
         "response_text": sample.response_text,
     }
 
 
-def _fork(fork: Fork) -> Answer:
+def _forks(sample: Sample) -> list[Answer]:
+    """The forks; of a large sample, whose arrays are in its object, the record has only the lengths."""
+    lengths = (None,) * len(sample.forks) if sample.payload is None else sample.payload.num_tokens[1:]
+    return [_fork(fork, num) for fork, num in zip(sample.forks, lengths, strict=False)]
+
+
+def _fork(fork: Fork, num_tokens: int | None) -> Answer:
     return {
         "parent": fork.parent,
         "shared": fork.shared,
         "reason": fork.reason,
-        "num_context_tokens": len(fork.context),
-        "num_tokens": len(fork.token_ids),
+        "num_context_tokens": len(fork.context) if num_tokens is None else None,
+        "num_tokens": len(fork.token_ids) if num_tokens is None else num_tokens,
         "segments": [asdict(segment) for segment in fork.segments],
     }
 

@@ -1,7 +1,7 @@
 """Samples read again by the references that the ledger holds: the very records that were trained, or an error.
 
-Consumes `samples` and, for samples that got their reward late, `rewards`, by place. Raises LedgerError for a record
-that is gone or is not the one referenced.
+Consumes `samples`, for samples that got their reward late `rewards`, by place, and the objects that large samples name.
+Raises LedgerError for a record that is gone or is not the one referenced, and where its object is gone or altered.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 from rollog.kernel.broker.ports import TopicPartition
 from rollog.kernel.broker.reading import read_until
-from rollog.kernel.errors import LedgerError
+from rollog.kernel.errors import LedgerError, PayloadAltered, PayloadMissing
 from rollog.rules.headers import record_digest
 from rollog.rules.late_rewards import rewarded
 from schemas import Reward, Sample
+from schemas.claim_check import joined
 from schemas.codec import SchemaError, decode_as
 
 if TYPE_CHECKING:
@@ -21,17 +22,18 @@ if TYPE_CHECKING:
 
     from rollog.kernel.broker.ports import Consumer
     from rollog.kernel.broker.topics import RunTopics
+    from rollog.kernel.payloads import PayloadStore
     from schemas import RewardReference, Verdict
 
 
 def read_referenced(
-    consumer: Consumer, topics: RunTopics, references: Sequence[Verdict]
+    consumer: Consumer, topics: RunTopics, references: Sequence[Verdict], payloads: PayloadStore
 ) -> dict[tuple[int, int], Sample]:
-    """The referenced samples by place, with the rewards that the ledger names.
+    """The referenced samples by place, whole, with the rewards that the ledger names.
 
-    Raises LedgerError when one is gone or is not the one that was trained.
+    Raises LedgerError when one, or its object, is gone or is not the one that was trained; PayloadStoreSilent.
     """
-    found = _read_samples(consumer, topics.samples, references)
+    found = _read_samples(consumer, topics.samples, references, payloads)
     late = {(each.partition, each.offset): each.late_reward for each in references if each.late_reward}
     rewards = read_rewards(consumer, topics.rewards, tuple(late.values()))
     return found | {
@@ -68,23 +70,23 @@ def _verified_reward(value: bytes | None, reference: RewardReference) -> Reward:
 
 
 def _read_samples(
-    consumer: Consumer, topic: str, references: Sequence[Verdict]
+    consumer: Consumer, topic: str, references: Sequence[Verdict], payloads: PayloadStore
 ) -> dict[tuple[int, int], Sample]:
     found: dict[tuple[int, int], Sample] = {}
     for partition in sorted({reference.partition for reference in references}):
         wanted = {reference.offset: reference for reference in references if reference.partition == partition}
-        found.update(_read_places(consumer, TopicPartition(topic, partition), wanted))
+        found.update(_read_places(consumer, TopicPartition(topic, partition), wanted, payloads))
     return found
 
 
 def _read_places(
-    consumer: Consumer, partition: TopicPartition, wanted: dict[int, Verdict]
+    consumer: Consumer, partition: TopicPartition, wanted: dict[int, Verdict], payloads: PayloadStore
 ) -> Iterable[tuple[tuple[int, int], Sample]]:
     beginning = consumer.beginning_offsets([partition])[partition]
     _require_all(partition, [offset for offset in wanted if offset < beginning])
     records = read_until(consumer, {partition: min(wanted)}, {partition: max(wanted) + 1})
     found = [
-        ((partition.partition, record.offset), _verified(record.value, wanted[record.offset]))
+        ((partition.partition, record.offset), _verified(record.value, wanted[record.offset], payloads))
         for record in records
         if record.offset in wanted
     ]
@@ -100,11 +102,18 @@ def _require_all(partition: TopicPartition, missing: Collection[int], what: str 
         )
 
 
-def _verified(value: bytes | None, reference: Verdict) -> Sample:
+def _verified(value: bytes | None, reference: Verdict, payloads: PayloadStore) -> Sample:
     place = f"sample {reference.sample_id} (partition {reference.partition}, offset {reference.offset})"
     if record_digest(value) != reference.digest:
         raise LedgerError(f"{place} is not the record that the ledger says was trained; restore the topic")
     try:
-        return decode_as(Sample, value or b"")
+        return whole_sample(decode_as(Sample, value or b""), payloads)
     except SchemaError as error:
         raise LedgerError(f"{place} was trained but cannot be decoded now: {error}") from error
+    except (PayloadMissing, PayloadAltered) as error:
+        raise LedgerError(f"{place} was trained, and its arrays cannot be read now: {error}") from error
+
+
+def whole_sample(sample: Sample, payloads: PayloadStore) -> Sample:
+    """A sample with its arrays, wherever they stand. Raises PayloadError, SchemaError."""
+    return sample if sample.payload is None else joined(sample, payloads.fetch(sample.payload))

@@ -4,8 +4,9 @@ A sample of several sequences is one row, too, because its reward counts once: t
 further sequence, which begins with the first `fork_shared` ids of sequence `fork_parents` (0 is the sample's own), then
 has its own context and tokens; `turn_...` have one per turn.
 
-Consumes `steps`, `samples` (by reference) and, for the texts of prompts, `tasks`. Holds the samples of one step and the
-text of every prompt. Produces one file, under its final name only when it is whole.
+Consumes `steps`, `samples` (by reference, with the objects of large ones) and, for the texts of prompts, `tasks`.
+Holds the samples of one step and the text of every prompt. Produces one file, under its final name only when it is
+whole.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from consumers.references import read_referenced
 from consumers.tables import arrow_schema, column_types, in_batches
 from rollog.kernel.atomic_write import atomic_write
 from rollog.kernel.errors import ConfigError
+from rollog.kernel.payloads import PayloadStore
 from schemas import Disposition, RolloutTask, Step
 
 if TYPE_CHECKING:
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from consumers.tables import Row
     from rollog.kernel.broker.ports import Broker, Consumer
     from rollog.kernel.broker.topics import RunTopics
+    from rollog.kernel.weights import WeightsStore
     from schemas import Fork, Prompt, Sample, TurnSpan, Verdict
 
     Groups = Sequence[Sequence[Sample]]
@@ -50,11 +53,14 @@ sample_columns = column_types(
 )
 
 
-def trained_samples(broker: Broker, topics: RunTopics, *, advantages: Advantages) -> Iterator[Row]:
+def trained_samples(
+    broker: Broker, topics: RunTopics, store: WeightsStore, *, advantages: Advantages
+) -> Iterator[Row]:
     """The rows; `advantages` gives those of a step's samples from its groups and the settings changed until then.
 
     Raises LedgerError for a broken chain, and for a sample that is gone or is not the one that was trained.
     """
+    payloads = PayloadStore(store, topics)
     entries = StoredLedger(broker, topics)
     ledger = folded(entries)
     with broker.consumer(client_id="trained-samples") as consumer:
@@ -66,6 +72,7 @@ def trained_samples(broker: Broker, topics: RunTopics, *, advantages: Advantages
                     consumer,
                     topics,
                     prompts,
+                    payloads=payloads,
                     advantages=advantages,
                     changes=ledger.changed_settings(entry.record.body.revision),
                 )
@@ -88,13 +95,14 @@ def _rows(
     topics: RunTopics,
     prompts: dict[str, Prompt],
     *,
+    payloads: PayloadStore,
     advantages: Advantages,
     changes: Mapping[str, object],
 ) -> Iterator[Row]:
     """The rows of one step."""
     record = entry.record
     trained = [verdict for verdict in record.verdicts if verdict.disposition is Disposition.TRAINED]
-    samples = read_referenced(consumer, topics, trained)
+    samples = read_referenced(consumer, topics, trained, payloads)
     groups = [
         [samples[(verdict.partition, verdict.offset)] for verdict in members]
         for _, members in groupby(trained, key=lambda verdict: verdict.group_id)

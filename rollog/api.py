@@ -148,7 +148,7 @@ class Run:
         recorded, advantages = self._recorded, RecordedAdvantages(self._recorded.settings)
         return Table(
             sample_columns,
-            lambda: trained_samples(recorded.broker, recorded.topics, advantages=advantages),
+            lambda: trained_samples(recorded.broker, recorded.topics, recorded.store, advantages=advantages),
         )
 
     def verdicts(self) -> Table:

@@ -36,6 +36,7 @@ from schemas.ledger import (
     StepTimings,
     Verdict,
 )
+from schemas.payloads import ForkPayload, SamplePayload
 from schemas.records import Record, record_types
 from schemas.rewards import Reward
 from schemas.runs import RunManifest
@@ -83,6 +84,7 @@ __all__ = [
     "FinishReason",
     "Float32Array",
     "Fork",
+    "ForkPayload",
     "Genesis",
     "Grant",
     "Int32Array",
@@ -106,6 +108,7 @@ __all__ = [
     "RunManifest",
     "RunRole",
     "Sample",
+    "SamplePayload",
     "SamplingParameters",
     "SchemaError",
     "Segment",

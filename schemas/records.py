@@ -1,4 +1,4 @@
-"""The closed set of records that travel on topics."""
+"""The closed set of records: those that travel on topics, and `SamplePayload`, which is an object of the store."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import get_args
 from schemas.control import DatasetEnd, DispatcherEpoch, Grant, Revoke, RunClosed, Stopped, TrainerEpoch
 from schemas.dead_letters import DeadLetter
 from schemas.ledger import LedgerRecord
+from schemas.payloads import SamplePayload
 from schemas.rewards import Reward
 from schemas.runs import RunManifest
 from schemas.samples import Sample
@@ -21,6 +22,7 @@ Record = (
     | Stop
     | Fence
     | Sample
+    | SamplePayload
     | Turn
     | Reward
     | WeightVersion

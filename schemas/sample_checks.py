@@ -11,6 +11,7 @@ Each check raises SchemaError, naming sample and value.
 
 from __future__ import annotations
 
+import re
 from math import isfinite
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from schemas.samples import Fork, Payload, Row, Segment, TurnSpan
 
+_payload_name = re.compile("[0-9a-f]{64}")
 most_attempts = 1 << 31
 """More than any rollout is ordered."""
 
@@ -125,6 +127,10 @@ def gap_in(segments: Sequence[Segment], num_tokens: int) -> str | None:
 
 
 def _payload_lengths(sample: Sample, payload: Payload) -> Sequence[int]:
+    if not _payload_name.fullmatch(payload.sha256) or payload.num_bytes < 1:
+        raise _refuse(
+            sample, f"payload {payload.sha256[:80]!r} of {payload.num_bytes} bytes is no name of an object"
+        )
     if len(payload.num_tokens) != 1 + len(sample.forks):
         raise _refuse(
             sample,
@@ -132,7 +138,8 @@ def _payload_lengths(sample: Sample, payload: Payload) -> Sequence[int]:
         )
     rows: list[Sample | Fork] = [sample, *sample.forks]
     for row, num_tokens in zip(rows, payload.num_tokens, strict=True):
-        if len(row.token_ids) or len(row.behaviour_logprobs) or len(row.loss_mask):
+        before = row.prompt_token_ids if isinstance(row, Sample) else row.context
+        if any(len(array) for array in (before, row.token_ids, row.behaviour_logprobs, row.loss_mask)):
             raise _refuse(sample, "it has arrays here and names a payload; they stand in one place")
         _check_segments(sample, row.segments, num_tokens)
     return payload.num_tokens

@@ -168,8 +168,8 @@ class Sample(ArrayEquality):
 
     @property
     def num_tokens(self) -> int:
-        """Length of the response in tokens."""
-        return len(self.token_ids)
+        """Length of the response in tokens, wherever its ids stand."""
+        return len(self.token_ids) if self.payload is None else next(iter(self.payload.num_tokens), 0)
 
     @property
     def num_sampled_tokens(self) -> int:
@@ -201,8 +201,10 @@ class Sample(ArrayEquality):
 
     @property
     def num_turns(self) -> int:
-        """How many turns `turn_rewards` has an entry for, where it has any."""
-        return len(self.turns) or num_turns(self.loss_mask)
+        """How many turns `turn_rewards` has an entry for, where it has any; 0 where nothing names those of forks."""
+        if self.turns or self.forks:
+            return len(self.turns)
+        return num_turns(self.loss_mask)
 
     def rows(self) -> tuple[Row, ...]:
         """Every sequence by number, the sample's own first."""

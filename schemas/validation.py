@@ -13,7 +13,7 @@ from schemas.errors import SchemaError
 from schemas.ledger import Amend, Close, Genesis, LedgerKind, LedgerRecord, Rebase, Step
 from schemas.rewards import Reward
 from schemas.sample_checks import check_sample, gap_in, most_attempts
-from schemas.samples import Sample
+from schemas.samples import FinishReason, Sample
 from schemas.tasks import RolloutTask
 from schemas.turns import Turn
 from schemas.weights import WeightVersion
@@ -54,7 +54,7 @@ def check_rollout_task(task: RolloutTask) -> None:
 
 
 def check_turn(turn: Turn) -> None:
-    """Something was sampled, by known versions throughout; numbers count from 0, and a parent stands before."""
+    """Something was sampled to its end, by known versions throughout; all counts from 0, a parent stands before."""
     name = f"turn {turn.number} of task {turn.task_id}"
     if min(turn.number, turn.group_id, turn.replica, turn.shared) < 0 or not -1 <= turn.parent < turn.number:
         raise SchemaError(
@@ -63,7 +63,11 @@ def check_turn(turn: Turn) -> None:
         )
     if not 0 <= turn.attempt < most_attempts:
         raise SchemaError(f"{name}: attempt is {turn.attempt}, not a number of attempts")
+    if turn.finish_reason is FinishReason.ABORT:
+        raise SchemaError(f"{name}: it was aborted, so it is none")
     num_tokens = len(turn.token_ids)
+    if min(turn.token_ids.min(initial=0), turn.context.min(initial=0)) < 0:
+        raise SchemaError(f"{name}: a token id below 0")
     if not num_tokens or len(turn.behaviour_logprobs) != num_tokens:
         raise SchemaError(
             f"{name}: {num_tokens} token ids and {len(turn.behaviour_logprobs)} log-probabilities; they must be equal "

@@ -5,15 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rollog.kernel.payloads import PayloadStore
 from rollog.rules.headers import SampleLimits, vocabulary_size
 from rollog.rules.task_names import TasksOfRun
+from trainer.buffer.payload_fetches import PayloadFetches
 from trainer.buffer.reward_intake import RewardIntake
 from trainer.buffer.sample_stream import SampleStream
 from trainer.control import ControlReader
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rollog.kernel.broker.ports import Broker
     from rollog.kernel.broker.topics import RunTopics
+    from rollog.kernel.weights import WeightsStore
     from rollog.rules.ledger_state import LedgerState
     from schemas import TrainerEpoch
     from trainer.buffer.sample_buffer import SampleBuffer
@@ -46,16 +51,25 @@ class LogReaders:
             known=known,
         )
 
-    def samples(self, engine: TrainingEngine, origins: Origins) -> SampleStream:
-        """Who reads samples from the low-water marks on."""
-        settings = self.settings
+    def samples(
+        self, engine: TrainingEngine, origins: Origins, store: WeightsStore, clock: Callable[[], float]
+    ) -> SampleStream:
+        """Who reads samples from the low-water marks on; objects of large ones are in `store`."""
+        settings, limits = self.settings, self._sample_limits(engine)
         return SampleStream(
             self.broker,
             self.topics.samples,
             self.ledger.low_water_marks,
             group_id=self.topics.trainer_group,
-            limits=self._sample_limits(engine),
+            limits=limits,
             origins=origins,
+            payloads=PayloadFetches(
+                PayloadStore(store, self.topics),
+                limits,
+                max_payload_bytes=settings.broker.max_payload_bytes,
+                max_wait_seconds=settings.broker.payload_wait_seconds,
+                clock=clock,
+            ),
             max_dead_letters_in_a_row=settings.broker.max_dead_letters_in_a_row,
             max_record_bytes=settings.broker.max_record_bytes,
         )

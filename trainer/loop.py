@@ -422,6 +422,8 @@ class Trainer(Component):
                 seconds_since_reward=None
                 if self._rewards is None or self._rewards.last_given_seconds is None
                 else now - self._rewards.last_given_seconds,
+                num_without_object=self._stream.payloads.num_waiting,
+                store_silence=self._stream.payloads.silence,
                 num_pending=self._buffer.num_pending,
                 closing_reason=None if closing is None else closing.reason,
                 is_stopped=self._control.is_stopped,

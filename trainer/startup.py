@@ -108,7 +108,7 @@ def start_trainer(
         ledger, in_force = take_over.complete(prepared, writer)
         readers = LogReaders(settings=in_force, broker=broker, topics=take_over.topics, ledger=ledger)
         control = opened.enter_context(readers.control(writer.epoch, known))
-        stream = opened.enter_context(readers.samples(engine, control))
+        stream = opened.enter_context(readers.samples(engine, control, take_over.store, clock))
         waits = RewardWaits(in_force.reward_deadline_seconds or math.inf)
         buffer = SampleBuffer(ledger, in_force.groups, in_force.freshness, waits)
         rewards = readers.rewards(buffer, control)

@@ -4,8 +4,10 @@ The first of these that holds is told:
 
 | cause | who has to act |
 | --- | --- |
+| the store of large samples does not answer | trainer: it asks again |
 | training is over: `Stopped`, or the last samples, are waited for | dispatcher |
 | samples are read, and what says where they come from is not | broker |
+| large samples are read, and their objects are not in the store (yet) | worker |
 | a protected group holds up a batch that is complete | trainer: it waits by its own rule |
 | enough groups would be complete, had their samples their rewards | scorer |
 | too few groups are complete: which lack how many samples | worker |
@@ -31,7 +33,8 @@ class TrainerFacts:
     `lacking` are groups that were ordered and are not complete, oldest first, with the samples that each lacks;
     `holding` are protected groups, with the seconds that they may still hold training up. `waiting` has the replicas
     whose samples wait for a reward, by group; the longest does so for `longest_wait_seconds`, and the last reward was
-    given `seconds_since_reward` ago, None where none was.
+    given `seconds_since_reward` ago, None where none was. `num_without_object` large samples wait for their
+    objects, `store_silence` says why the store does not give them, where it does not answer.
     """
 
     num_ready: int
@@ -43,6 +46,8 @@ class TrainerFacts:
     waiting: Mapping[int, frozenset[int]] = field(default_factory=dict)
     longest_wait_seconds: float = 0.0
     seconds_since_reward: float | None = None
+    num_without_object: int = 0
+    store_silence: str | None = None
     num_pending: int = 0
     closing_reason: str | None = None
     is_stopped: bool = False
@@ -60,6 +65,12 @@ def training(version: int) -> Cause:
 
 def cause_of(facts: TrainerFacts) -> Cause:
     """What the next step, or the close of the run, waits for."""
+    if facts.store_silence is not None:
+        return Cause(
+            what=f"{facts.num_without_object} large samples wait, and nothing is judged of them: {facts.store_silence}",
+            remedy="no attempt is used up meanwhile",
+            waits_on="trainer",
+        )
     if facts.closing_reason is not None:
         return _closing(facts)
     if facts.num_unplaced:
@@ -67,6 +78,12 @@ def cause_of(facts: TrainerFacts) -> Cause:
             what=f"{facts.num_unplaced} samples wait until control and tasks are read up to their ends",
             remedy="see whether the broker answers",
             waits_on="broker",
+        )
+    if facts.num_without_object:
+        return Cause(
+            what=f"the store does not have the objects of {facts.num_without_object} large samples",
+            remedy="check that workers and trainer use the same store; after broker.payload_wait_seconds they are dead",
+            waits_on="worker",
         )
     if facts.holding and facts.num_ready >= facts.groups_per_batch:
         return _held(facts)

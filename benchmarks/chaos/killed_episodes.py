@@ -15,7 +15,7 @@ from benchmarks.chaos.killed_run import chaos_run, state_directory
 from benchmarks.chaos.kills import Role
 from benchmarks.chaos.raw_log import Decoder
 from benchmarks.harness.figures import Figure
-from rollog.demo.prepare import prepare_game
+from rollog.demo.prepare import prepare_model
 from rollog.kernel.errors import ChildFailed
 
 if TYPE_CHECKING:
@@ -72,9 +72,6 @@ lease_seconds = 4.0
 
 [trainer]
 checkpoint_every_steps = 3
-
-[local]
-num_workers = 2
 """
 
 
@@ -84,12 +81,12 @@ def measure_killed_episodes(
     """One run until so many deaths took place. Raises ChildFailed where something is off."""
     with state_directory(cache) as home:
         config = home / "episodes.toml"
-        text = _config.format(model=prepare_game(cache), engine=engine, durable="true")
+        text = _config.format(model=prepare_model(cache, "guessing"), engine=engine, durable="true")
         config.write_text(text, encoding="utf-8")
         run = chaos_run(
             "chaos-episodes",
             home,
-            ["--config", str(config)],
+            ["--config", str(config), "--workers", "2"],
             num_kills=num_kills,
             seed=seed,
             targets=targets,

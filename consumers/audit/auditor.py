@@ -1,9 +1,9 @@
 """The audit of a run, live or finished.
 
-Consumes steps, dead-letters, tasks, control, rewards, samples, weights, evaluations and workers, each once, up to the
-ends found at the start, and the files of the weights store; then what has come to steps meanwhile. Produces nothing. Of
-a sample only digest and header are held, from its disposition in the ledger until the record itself is met; of each
-reward that may count, a few numbers.
+Consumes steps, dead-letters, tasks, control, rewards, turns, samples, weights, evaluations and workers, each once, up
+to the ends found at the start, and the weights files and objects of the store; then what has come to steps meanwhile.
+Produces nothing. Of a sample only digest and header are held, from its disposition in the ledger until the record is
+met; of each reward that may count, and of each turn, a few numbers.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ from consumers.audit.dead_letters import DeadLetterChecks
 from consumers.audit.disposal import SamplesPass
 from consumers.audit.findings import Checks, Missing
 from consumers.audit.issues import Reissues
+from consumers.audit.kept_turns import KeptTurns
 from consumers.audit.late_rewards import LateRewardChecks
 from consumers.audit.ledger_end import LedgerEnd
 from consumers.audit.ledger_index import LedgerIndex
 from consumers.audit.manifests import check_manifests
+from consumers.audit.objects import ObjectChecks
 from consumers.audit.orders import Orders
 from consumers.audit.other_writers import OtherWriters
 from consumers.audit.report import AuditReport, Head
@@ -28,6 +30,7 @@ from consumers.audit.topics import StoredTopics
 from consumers.audit.weights import WeightsChecks, check_files
 from rollog.kernel.broker.ports import TopicPartition
 from rollog.kernel.broker.topics import runs_topic
+from rollog.kernel.payloads import PayloadStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -61,7 +64,7 @@ def audit_run(
     Raises TopicMismatch without `steps` or `samples`, BrokerTimeout.
     """
     with broker.consumer(client_id="audit") as consumer:
-        audit = _Audit(StoredTopics(broker, consumer, topics), topics)
+        audit = _Audit(StoredTopics(broker, consumer, topics), topics, store)
         audit.read()
         audit.look_at_manifests(broker)
         audit.look_at_files(store, has_all_files=has_all_files)
@@ -72,7 +75,7 @@ def audit_run(
 class _Audit:
     """One pass over the topics: the ledger on construction, then the others by `read`."""
 
-    def __init__(self, stored: StoredTopics, topics: RunTopics) -> None:
+    def __init__(self, stored: StoredTopics, topics: RunTopics, store: WeightsStore | None) -> None:
         self._stored = stored
         self._topics = topics
         self._checks = Checks()
@@ -109,6 +112,11 @@ class _Audit:
         self._late_rewards = LateRewardChecks(
             self._ledger, topics.rewards, cut=stored.cut(topics.rewards).get(0, 0)
         )
+        self._kept_turns = KeptTurns(
+            self._checks.kept_turns,
+            is_kept=self._ledger.config.keeps_turns,
+            is_cut=stored.is_cut(topics.turns),
+        )
         self._samples = SamplesPass(
             self._ledger,
             self._reissues,
@@ -118,6 +126,8 @@ class _Audit:
             self._end,
             self._other_writers,
             self._late_rewards,
+            self._kept_turns,
+            ObjectChecks(self._checks.payloads, None if store is None else PayloadStore(store, topics)),
         )
 
     def read(self) -> None:
@@ -131,6 +141,8 @@ class _Audit:
             self._tasks.add(record)
         for record in stored.read(topics.rewards):
             self._late_rewards.add(record)
+        for record in stored.read(topics.turns):
+            self._kept_turns.add(record)
         for record in stored.read(topics.samples):
             self._samples.add(record)
         self._missing += self._what_retention_took()
@@ -242,6 +254,7 @@ class _Audit:
             "dispositions, versions and settings that it held",
             topics.samples: "these records are not checked",
             topics.rewards: "whether samples that came without a reward have that one is not checked where it is gone",
+            topics.turns: "whether turns were on the log before they were used is not checked where they are gone",
             topics.weights: "notices that stood there are not checked",
             topics.evaluations: "evaluations that stood there are not checked",
             topics.dead_letters: "whether what was judged dead has its dead letter is not checked where it is gone",
@@ -250,6 +263,8 @@ class _Audit:
         }
         if not self._ledger.config.has_late_rewards:
             del consequences[topics.rewards]
+        if not self._ledger.config.keeps_turns:
+            del consequences[topics.turns]
         for topic, consequence in consequences.items():
             yield from self._stored.missing(topic, consequence)
 
@@ -275,6 +290,7 @@ class _Audit:
             self._topics.control: self._orders.num_unreadable,
             self._topics.dead_letters: self._dead_letters.num_unreadable,
             self._topics.rewards: self._late_rewards.num_unreadable,
+            self._topics.turns: self._kept_turns.num_unreadable,
         }
         for topic, count in unreadable.items():
             if count:

@@ -17,6 +17,7 @@ class AuditConfig:
     redundant_replicas: int | None = None
     temperature: float | None = None
     has_late_rewards: bool = False
+    keeps_turns: bool = False
     other_writers: frozenset[str] = frozenset()
 
     @property
@@ -34,6 +35,7 @@ _keys = {
     "redundant_replicas": ("groups", "redundant_replicas"),
     "temperature": ("sampling", "temperature"),
     "has_late_rewards": ("reward", "late"),
+    "keeps_turns": ("dispatch", "durable_turns"),
 }
 
 

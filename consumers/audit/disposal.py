@@ -19,9 +19,11 @@ if TYPE_CHECKING:
     from consumers.audit.dead_letters import DeadLetterChecks
     from consumers.audit.issues import Reissues
     from consumers.audit.judged import Judged
+    from consumers.audit.kept_turns import KeptTurns
     from consumers.audit.late_rewards import LateRewardChecks
     from consumers.audit.ledger_end import LedgerEnd
     from consumers.audit.ledger_index import LedgerIndex
+    from consumers.audit.objects import ObjectChecks
     from consumers.audit.orders import Orders
     from consumers.audit.other_writers import OtherWriters
     from consumers.audit.samples import RecordedSample
@@ -64,6 +66,8 @@ class SamplesPass:
     end: LedgerEnd
     other_writers: OtherWriters
     late_rewards: LateRewardChecks
+    kept_turns: KeptTurns
+    objects: ObjectChecks
     counts: SampleCounts = field(default_factory=SampleCounts)
     batches: TrainedBatches = field(init=False)
 
@@ -91,6 +95,8 @@ class SamplesPass:
                 self.orders.ended(judged.sample_id)
             else:
                 self._check_verdict(recorded, judged, place)
+                if judged.disposition is not Disposition.DEAD:
+                    self.objects.check(recorded.sample, place)
                 self._check_finished(recorded, judged, place)
         if recorded.is_finished and is_as_judged and not (judged is not None and is_of_nobody(judged)):
             self.reissues.finished(recorded, judged)
@@ -214,10 +220,12 @@ class SamplesPass:
             place=place,
             record_id=sample.sample_id,
         )
-        check_sequences(self.ledger.checks.sequences, sample, place)
+        whole = self.objects.whole(sample) or sample
+        check_sequences(self.ledger.checks.sequences, whole, place)
         self.weights.trained(sample, version, place)
         if not self.other_writers.trained(sample, judged, place):
             self.orders.trained(sample, place)
+            self.kept_turns.trained(sample, place)
 
 
 def _is_behind(place: Place, end_offsets: tuple[int, ...]) -> bool:

@@ -143,10 +143,20 @@ class Checks:
             what="sequences are whole: shared ids are there, each sampled token is in one turn, trained as that says",
             unit="sequences of trained samples that name their turns",
         )
+        self.payloads = Check(
+            name="I16",
+            what="objects that large samples name are there, with those bytes, and fit their records",
+            unit="objects of samples that were not judged dead",
+        )
         self.verdicts = Check(
             name="verdicts",
             what="dispositions follow from the records, worked out anew",
             unit="dispositions",
+        )
+        self.kept_turns = Check(
+            name="I15",
+            what="each turn of what was trained is on the log as it is in the sample, behind the same ids",
+            unit="turns of trained samples",
         )
         self.late_rewards = Check(
             name="I17",
@@ -159,8 +169,9 @@ class Checks:
         )
 
     def all(self) -> list[Check]:
-        """All of them; I17 where any sample came without its reward."""
+        """All of them; I15 where turns are kept, I17 where any sample came without its reward."""
         found = list(vars(self).values())
-        if not self.late_rewards.num_checked and not self.late_rewards.findings:
-            found.remove(self.late_rewards)
+        for check in (self.kept_turns, self.late_rewards):
+            if not check.num_checked and not check.num_unchecked and not check.findings:
+                found.remove(check)
         return found

@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from schemas import Sample
 
 _other_writer = "other_writer"
-_unverified = ("outside the model's vocabulary", "the context has")
-"""What verdicts say of dead samples whose tokens this audit does not compare with the model."""
+_unverified = ("outside the model's vocabulary", "the context has", "payload_missing", "payload_altered")
+"""What verdicts say of dead samples whose tokens this audit does not compare with the model, and
+of those whose object was not as named when they were judged: it may have come, or have been restored, since."""
 
 
 @dataclass(slots=True)

@@ -173,7 +173,7 @@ def _defect(sample: Sample, partition: int, num_partitions: int, config: AuditCo
         f"temperature {sample.temperature}": is_finished
         and config.temperature is not None
         and not math.isclose(sample.temperature, config.temperature, rel_tol=1e-5),
-        f"waits as {sample.sample_id}": _waits_under_another_name(sample),
+        f"waits as {sample.sample_id}": is_finished and _waits_under_another_name(sample),
         "no segment": is_finished and not segments_of(sample),
     }
     return next((fault for fault, is_so in faults.items() if is_so), None)

@@ -29,6 +29,7 @@ class StoredTopics:
             topics.steps,
             topics.samples,
             topics.rewards,
+            topics.turns,
             topics.weights,
             topics.evaluations,
             topics.workers,

@@ -1,7 +1,7 @@
 """Reading the chosen samples by the references of the ledger, a ledger record at a time.
 
 Consumes `samples`, by place, once. A record that is gone is passed over and named; so is one that is not the one that
-was judged, and that is off.
+was judged, and that is off. Arrays of large ones come from the objects that they name.
 """
 
 from __future__ import annotations
@@ -9,10 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from consumers.references import whole_sample
 from consumers.verification.order import Part
 from consumers.verification.pieces import pieces_of
 from rollog.kernel.broker.ports import TopicPartition
 from rollog.kernel.broker.reading import read_until
+from rollog.kernel.errors import PayloadError
 from rollog.rules.headers import record_digest
 from schemas import Disposition, Sample
 from schemas.codec import SchemaError, decode_as
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from consumers.verification.pieces import Piece
     from consumers.verification.selection import ChosenRecords
     from rollog.kernel.broker.ports import Consumer
+    from rollog.kernel.payloads import PayloadStore
     from schemas import Verdict
 
 
@@ -49,8 +52,9 @@ class ChosenSamples:
     `altered` are those whose bytes are not those that were judged, `unread` those that are gone or cannot be decoded.
     """
 
-    def __init__(self, consumer: Consumer, topic: str) -> None:
+    def __init__(self, consumer: Consumer, topic: str, payloads: PayloadStore) -> None:
         self._consumer = consumer
+        self._payloads = payloads
         self._topic = topic
         self.num_samples = 0
         self.unread: list[Unread] = []
@@ -82,6 +86,12 @@ class ChosenSamples:
         except SchemaError as error:
             if verdict.disposition is not Disposition.DEAD:
                 self.unread.append(_unread(verdict, f"it cannot be decoded: {error}"))
+            return []
+        try:
+            sample = whole_sample(sample, self._payloads)
+        except (PayloadError, SchemaError) as error:
+            if verdict.disposition is not Disposition.DEAD:
+                self.unread.append(_unread(verdict, f"its arrays cannot be read: {error}"))
             return []
         pieces = pieces_of(sample, verdict.partition, verdict.offset)
         self.num_samples += bool(pieces)

@@ -241,7 +241,7 @@ def simulated_logprob(token_id: int, version: int) -> float:
 
 def _said(token_ids: Sequence[int], longest: int) -> _Response:
     reason = FinishReason.LENGTH if len(token_ids) > longest else FinishReason.STOP
-    return _Response(int32_array(token_ids[:longest]), reason)
+    return _Response(int32_array(list(token_ids[:longest])), reason)
 
 
 def _never(_: GenerationRequest) -> str | None:

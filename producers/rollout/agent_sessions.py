@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from producers.engines.ports import Generation, GenerationRequest
 from producers.rollout.publishing import TurnTooLarge
-from producers.sessions.errors import Leaving
+from producers.sessions.errors import Leaving, SessionFailed
 from rollog.kernel.errors import AgentIdle, AgentTimedOut, EngineDied, EngineError
 from rollog.rules.seeds import derived_seed
 from schemas import FinishReason, Status
@@ -95,7 +95,7 @@ class RunningSession:
     async def generate(self, input_ids: Sequence[int], max_tokens: int, stop: Sequence[str]) -> Generation:
         """One turn, however many versions it takes; where turns are kept, it is on the log when this returns.
 
-        Raises Leaving where the session is ending, EngineError.
+        Raises Leaving where the session is ending, EngineError, SessionFailed.
         """
         served = None if self.journal is None else self.journal.served(input_ids)
         if served is not None:
@@ -113,7 +113,7 @@ class RunningSession:
         try:
             await journal.keep(input_ids, turn)
         except TurnTooLarge as error:
-            raise EngineError(str(error)) from error
+            raise SessionFailed(type(error).__name__, str(error)) from error
 
     async def _generate(self, input_ids: Sequence[int], max_tokens: int, stop: Sequence[str]) -> Generation:
         if self.is_ending or self.calls.ending_of(self.replica) is not None:

@@ -43,7 +43,7 @@ class RecordWriter:
         try:
             outgoing = self._outgoing(sample, partition)
         except SchemaError as error:
-            sample = _failed(sample, "InvalidSample", str(error))
+            sample = failed(sample, "InvalidSample", str(error))
             return self._outgoing(sample, partition), sample
         size = record_bytes(outgoing.value, None, outgoing.headers)
         if size <= self._max_record_bytes or sample.status is not Status.FINISHED:
@@ -52,7 +52,7 @@ class RecordWriter:
             f"the sample has {size} bytes, more than broker.max_record_bytes = {self._max_record_bytes}; raise "
             "it, or shorten prompts or sampling.max_tokens"
         )
-        sample = _failed(sample, too_large, message)
+        sample = failed(sample, too_large, message)
         return self._outgoing(sample, partition), sample
 
     def _outgoing(self, sample: Sample, partition: int) -> Outgoing:
@@ -108,11 +108,15 @@ class RecordWriter:
         )
 
 
-def _failed(sample: Sample, error_class: str, message: str) -> Sample:
+def failed(sample: Sample, error_class: str, message: str) -> Sample:
     """The same task, failed, without what made the sample large or invalid."""
     return replace(
         sample,
         status=Status.FAILED,
+        forks=(),
+        turns=(),
+        turn_rewards=(),
+        payload=None,
         prompt_token_ids=int32_array(),
         token_ids=int32_array(),
         behaviour_logprobs=float32_array(),
@@ -124,6 +128,12 @@ def _failed(sample: Sample, error_class: str, message: str) -> Sample:
         finish_reason=None,
         error_class=error_class,
         error_message=message[:2000],
-        wasted_tokens=sample.num_tokens + sample.wasted_tokens,
+        wasted_tokens=_num_generated(sample) + sample.wasted_tokens,
         metadata={},
     )
+
+
+def _num_generated(sample: Sample) -> int:
+    if sample.payload is not None:
+        return sum(sample.payload.num_tokens)
+    return sample.num_tokens + sum(len(fork.token_ids) for fork in sample.forks)

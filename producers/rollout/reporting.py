@@ -114,7 +114,7 @@ class WorkerReport:
     def ended(self, sample: Sample) -> None:
         """Count a sample by kind and status, with its tokens and seconds."""
         metrics = self._metrics
-        num_tokens = sample.num_tokens + sample.wasted_tokens
+        num_tokens = sample.num_sampled_tokens + sample.wasted_tokens
         self._num_ended += 1
         self._num_tokens += num_tokens
         metrics.rollout_samples.labels(sample.kind.value, sample.status.value).inc()

@@ -72,7 +72,7 @@ class Response:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of the response that the engine made, over all sequences."""
+        """Tokens of its turns, without those that were made beside."""
         if self.turns:
             return sum(turn.end - turn.start for turn in self.turns)
         return int(self.loss_mask.sum())

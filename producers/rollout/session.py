@@ -163,8 +163,12 @@ class WorkerSession:
         """What segments carry of a version that was put in service."""
         return self._versions.digest_of(version)
 
+    def contradicts(self, version: int, digest: str) -> bool:
+        """Whether a version is known, with other weights than these."""
+        return self._versions.contradicts(version, digest)
+
     def took_over(self, task_id: str, first_version: int, digests: Mapping[int, str]) -> None:
-        """A started rollout goes on from turns of an earlier attempt, the oldest of which is of this version."""
+        """A started rollout is served a turn of an earlier attempt, whose oldest token is of this version."""
         self._tasks.took_over(task_id, first_version)
         self._versions.learn_digests(digests)
 

@@ -10,12 +10,12 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from producers.sessions.journal import Journal, digests, oldest_version
+from producers.sessions.journal import Journal
 from producers.sessions.turn_chain import newest_chain
 from rollog.kernel.broker.ports import TopicPartition
 from rollog.kernel.broker.reading import read_until
 from rollog.kernel.logs import get_logger
-from schemas import SchemaError, Turn
+from schemas import Kind, SchemaError, Turn
 from schemas.codec import decode_as
 
 if TYPE_CHECKING:
@@ -67,13 +67,20 @@ class DurableTurns:
         await acknowledged.wait()
         self._metrics.rollout_turns_kept.inc()
 
-    async def journal(self, task: RolloutTask, *, may_resume: bool) -> Journal:
-        """Where the turns of a started task are kept, and what it takes over. Raises BrokerError."""
+    async def journal(self, task: RolloutTask, *, may_resume: bool) -> Journal | None:
+        """Where the turns of a started task are kept, and what it takes over. Raises BrokerError.
+
+        None for an evaluation: its group is the number of a held-out prompt, and turns are told apart by group.
+        """
+        if task.kind is Kind.EVALUATION:
+            return None
         taken = await self._chain_of(task) if may_resume else None
+        if taken is not None and self._is_of_other_weights(taken):
+            log.warning("turns of other weights are not taken over", task=task.task_id, of=taken.task_id)
+            taken = None
         if task.resume_attempt is not None:
             self._metrics.rollout_resumptions.labels("anew" if taken is None else "resumed").inc()
         if taken is not None:
-            self._session.took_over(task.task_id, oldest_version(taken), digests(taken))
             log.info("rollout taken up", task=task.task_id, of=taken.task_id, turns=len(taken.turns))
         return Journal(
             task,
@@ -81,8 +88,21 @@ class DurableTurns:
             self,
             digest_of=self._session.digest_of,
             taken=taken,
-            on_served=self._metrics.rollout_turns_served_again.inc,
+            on_served=lambda turn: self._served(task, turn),
         )
+
+    def _is_of_other_weights(self, chain: Chain) -> bool:
+        return any(
+            self._session.contradicts(segment.version, segment.weights_digest)
+            for taken in chain.turns
+            for segment in taken.turn.segments
+        )
+
+    def _served(self, task: RolloutTask, turn: Turn) -> None:
+        """What is served again is of the rollout now; what is not may be as old as it likes."""
+        digests = {segment.version: segment.weights_digest for segment in turn.segments}
+        self._session.took_over(task.task_id, min(digests), digests)
+        self._metrics.rollout_turns_served_again.inc()
 
     async def _chain_of(self, task: RolloutTask) -> Chain | None:
         if task.resume_attempt is None or task.turns_position is None:
@@ -110,18 +130,23 @@ class DurableTurns:
         end = self._consumer.end_offsets([place])[place]
         begin = max(task.turns_position or 0, self._consumer.beginning_offsets([place])[place])
         wanted = (str(task.group_id).encode(), str(task.replica).encode())
+        num_unreadable = 0
         for record in read_until(self._consumer, {place: begin}, {place: end}):
             if (record.header("group_id"), record.header("replica")) == wanted:
                 turn = _decoded(record)
-                if turn is not None and (turn.group_id, turn.replica) == (task.group_id, task.replica):
+                if turn is None:
+                    num_unreadable += 1
+                elif (turn.group_id, turn.replica) == (task.group_id, task.replica):
                     yield turn
+        if num_unreadable:
+            log.warning(
+                "turns cannot be read", task=task.task_id, partition=place.partition, num=num_unreadable
+            )
 
 
 def _decoded(record: Record) -> Turn | None:
+    """The turn of a record; None where it is none: anybody may be able to write there, and one line tells of all."""
     try:
         return decode_as(Turn, record.value or b"")
-    except SchemaError as error:
-        log.warning(
-            "a turn cannot be read", partition=record.partition, offset=record.offset, error=str(error)
-        )
+    except SchemaError:
         return None

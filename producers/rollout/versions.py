@@ -9,7 +9,8 @@ if TYPE_CHECKING:
 
     from schemas import WeightVersion
 
-_most_digests = 4096
+most_digests = 4096
+"""Of how many versions the digests are known."""
 _most_rivals = 8
 """Notices of one version with different weights: all but one are strangers'."""
 
@@ -48,7 +49,24 @@ class KnownVersions:
 
     def learn_digests(self, digests: Mapping[int, str]) -> None:
         """What others' segments carry of versions that were not served here; those that are known stay."""
-        self._digests = {**digests, **self._digests}
+        for version, digest in digests.items():
+            if version not in self._digests:
+                self._note(version, digest)
+
+    def contradicts(self, version: int, digest: str) -> bool:
+        """Whether a version is known, with other weights than these."""
+        return self._digests.get(version, digest) != digest
+
+    @property
+    def num_digests(self) -> int:
+        """Versions whose digests are known."""
+        return len(self._digests)
+
+    def _note(self, version: int, digest: str) -> None:
+        """Know one more; beyond the most the one that was noted first is forgotten."""
+        self._digests[version] = digest
+        if len(self._digests) > most_digests:
+            del self._digests[next(iter(self._digests))]
 
     def refused(self, notice: WeightVersion) -> str | None:
         """Why the trainer cannot have written this notice now; None where it can. The first one read may be any."""
@@ -82,9 +100,7 @@ class KnownVersions:
 
     def load_begins(self, target: WeightVersion) -> None:
         """Note the digest before the first token under this version can arrive."""
-        self._digests[target.version] = target.digest
-        if len(self._digests) > _most_digests:
-            del self._digests[next(iter(self._digests))]
+        self._note(target.version, target.digest)
 
     def loaded(self, notice: WeightVersion) -> None:
         """The engine serves this version."""

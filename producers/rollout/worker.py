@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from producers.rollout import actions
 from producers.rollout.agents import AgentMaker
+from producers.rollout.claim_check import ClaimCheck
 from producers.rollout.committed import CommittedVersions
 from producers.rollout.downloads import Downloads
 from producers.rollout.engine_calls import EngineCalls
@@ -42,6 +43,7 @@ from producers.rollout.turn_log import DurableTurns
 from rollog.kernel.broker.topics import RunTopics
 from rollog.kernel.errors import EngineError, EngineNotStarted, WeightsError
 from rollog.kernel.logs import get_logger
+from rollog.kernel.payloads import PayloadStore
 from schemas import Timings
 
 if TYPE_CHECKING:
@@ -188,19 +190,9 @@ class RolloutWorker:
             evaluation_rewards=parts.evaluation_rewards,
             has_late_rewards=settings.reward.late,
         )
-        self._reloader = Reloader(
-            engine=parts.engine,
-            session=self._session,
-            report=self._report,
-            calls=self._calls,
-            downloads=downloads,
-            reload=config.reload,
-            retry_seconds=config.heartbeat_seconds,
-            act=self._act,
-            beat=self._beat,
-            is_foreign=connections.committed.is_foreign,
-        )
+        self._reloader = self._made_reloader(connections.committed, downloads)
         self._writer = RecordWriter(topics, max_record_bytes=settings.broker.max_record_bytes)
+        self._claim_check = ClaimCheck(PayloadStore(parts.store, topics), settings.broker)
         self._turns = self._kept_turns(topics) if settings.durable_turns else None
         self._maker = _maker(
             worker_id, self._calls, parts, capacity=config.capacity, sender=self._sender, turns=self._turns
@@ -233,6 +225,21 @@ class RolloutWorker:
             await self._work()
         if self._leave is not None and self._leave.error is not None:
             raise WeightsError(self._leave.error)
+
+    def _made_reloader(self, committed: CommittedVersions, downloads: Downloads) -> Reloader:
+        config = self._settings.rollout
+        return Reloader(
+            engine=self._parts.engine,
+            session=self._session,
+            report=self._report,
+            calls=self._calls,
+            downloads=downloads,
+            reload=config.reload,
+            retry_seconds=config.heartbeat_seconds,
+            act=self._act,
+            beat=self._beat,
+            is_foreign=committed.is_foreign,
+        )
 
     def _kept_turns(self, topics: RunTopics) -> DurableTurns:
         return DurableTurns(
@@ -409,6 +416,7 @@ class RolloutWorker:
         self._act(self._session.replica_generated(replica.task.task_id))
 
     async def _send(self, replica: Replica, sample: Sample) -> None:
+        sample = await self._claim_check.checked(sample)
         self._publish(sample, replica.task.sample_partition)
         # Slot or scoring place stays taken while too much is unacknowledged: no queue grows while the broker is away.
         await self._sender.wait_for_room()

@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from producers.engines.ports import Generation, VersionSpan
+from producers.sessions.recorder import check_generation
 from producers.sessions.turn_chain import TakenTurn, placed_input
 from schemas import Segment, Turn, TurnBase, int32_array
 
@@ -41,7 +42,7 @@ class Journal:
         *,
         digest_of: Callable[[int], str],
         taken: Chain | None = None,
-        on_served: Callable[[], None] = lambda: None,
+        on_served: Callable[[Turn], None] = lambda _: None,
     ) -> None:
         self._on_served = on_served
         self._task = task
@@ -73,13 +74,17 @@ class Journal:
                 self._unserved.remove(number)
                 self._served.append(number)
                 self._turns.append(taken)
-                self._on_served()
+                self._on_served(taken.turn)
                 return _generation_of(taken.turn)
         self._unserved.clear()
         return None
 
     async def keep(self, input_ids: Sequence[int], generation: Generation) -> None:
-        """Put what was generated on the log, before anybody sees it. Raises BrokerError."""
+        """Put what was generated on the log, before anybody sees it.
+
+        Raises BrokerError, SessionFailed where the engine made what is no turn; nothing is written then.
+        """
+        check_generation(input_ids, generation)
         ids = int32_array(input_ids)
         parent, shared = placed_input(ids, self._turns)
         turn = Turn(
@@ -129,15 +134,3 @@ def _generation_of(turn: Turn) -> Generation:
         ),
         finish_reason=turn.finish_reason,
     )
-
-
-def oldest_version(chain: Chain) -> int:
-    """The version under which the oldest token of a chain was sampled."""
-    return min(segment.version for taken in chain.turns for segment in taken.turn.segments)
-
-
-def digests(chain: Chain) -> dict[int, str]:
-    """What the segments of a chain carry of each version."""
-    return {
-        segment.version: segment.weights_digest for taken in chain.turns for segment in taken.turn.segments
-    }

@@ -46,7 +46,7 @@ class PolicyCalls(Protocol):
     ) -> Generation:
         """At most `max_tokens` tokens after `input_ids`, ended by a text of `stop` too.
 
-        Raises EngineError, or Leaving where the worker takes no call.
+        Raises EngineError, SessionFailed, or Leaving where the worker takes no call.
         """
         ...
 
@@ -190,6 +190,10 @@ class LiveSession:
             self.session.abandon(call)
             self.session.fail(failure := SessionFailed(type(error).__name__, str(error)))
             raise failure from error
+        except SessionFailed as error:
+            self.session.abandon(call)
+            self.session.fail(error)
+            raise
         except BaseException:
             self.session.abandon(call)
             raise

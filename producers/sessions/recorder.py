@@ -143,7 +143,7 @@ class Session:
             self._spending.release(call.max_tokens)
         asked_at = self._next_moment() if call is None else call.asked_at
         try:
-            _check_turn(input_ids, turn, seen_ids)
+            check_generation(input_ids, turn, seen_ids)
             recorded = self._place(int32_array(input_ids), turn, asked_at, reason, is_constrained)
         except SessionFailed as error:
             self._failure = error
@@ -294,7 +294,9 @@ class Session:
         return {kind: number for kind, number in counts.items() if number}
 
 
-def _check_turn(input_ids: Sequence[int], turn: Generation, seen_ids: Sequence[int] | None) -> None:
+def check_generation(
+    input_ids: Sequence[int], turn: Generation, seen_ids: Sequence[int] | None = None
+) -> None:
     """A turn is what the engine sampled after the input that was sent. Raises SessionFailed."""
     if turn.finish_reason is FinishReason.ABORT:
         raise ValueError("an aborted generation is no turn: give its tokens to `abandon`")

@@ -114,7 +114,7 @@ def _export_samples(source: RecordedRunRequest, file: Path) -> None:
     from rollog.run.recorded_run import open_run  # noqa: PLC0415
 
     with open_run(source) as run:
-        rows = trained_samples(run.broker, run.topics, advantages=RecordedAdvantages(run.settings))
+        rows = trained_samples(run.broker, run.topics, run.store, advantages=RecordedAdvantages(run.settings))
         click.echo(f"run {run.topics.run}: {write_samples(rows, file)} trained samples in {file}")
 
 

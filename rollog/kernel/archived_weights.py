@@ -1,4 +1,4 @@
-"""The weights files of an archive as a weights store that can only be read."""
+"""The weights files and objects of an archive as a weights store that can only be read."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from fsspec import AbstractFileSystem
 
-from rollog.kernel.broker.archive_format import weights_member
+from rollog.kernel.broker.archive_format import payload_member, weights_member
 from rollog.kernel.weights import WeightsStore
 
 if TYPE_CHECKING:
@@ -36,10 +36,12 @@ class _ArchivedFiles(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no
 
     def info(self, path: str, **others: Any) -> dict[str, Any]:
         del others
-        found = self._archive.manifest.weights.get(path.removeprefix(f"{_root}/"))
-        if found is None:
+        manifest, name = self._archive.manifest, path.rsplit("/", 1)[-1]
+        found = manifest.weights.get(name)
+        num_bytes = manifest.payloads.get(name) if found is None else found.num_bytes
+        if num_bytes is None:
             raise FileNotFoundError(path)
-        return {"name": path, "size": found.num_bytes, "type": "file"}
+        return {"name": path, "size": num_bytes, "type": "file"}
 
     def open(self, path: str, mode: str = "rb", **others: Any) -> IO[bytes]:
         """One file. Raises OSError for any other mode than reading."""
@@ -49,7 +51,9 @@ class _ArchivedFiles(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no
         self.info(path)
         file = self._archive.open()
         try:
-            member = self._archive.window(file, weights_member(path.removeprefix(f"{_root}/")))
+            name = path.rsplit("/", 1)[-1]
+            is_weights = name in self._archive.manifest.weights
+            member = self._archive.window(file, weights_member(name) if is_weights else payload_member(name))
         except BaseException:
             file.close()
             raise

@@ -14,6 +14,10 @@
     ├── DecodeError            bytes are not a record of ours
     ├── DiskFull               a disk that is written to has no room left
     ├── WeightsError           a weights file is missing, or its bytes do not match their sha256
+    ├── PayloadError           the object of a large sample cannot be used
+    │   ├── PayloadMissing     the store answers and does not have it
+    │   ├── PayloadAltered     its bytes are not those that the record names
+    │   └── PayloadStoreSilent the store does not answer: nothing can be said of any object
     ├── LedgerError            the ledger's chain is broken or contradicts itself
     ├── EngineError            the inference or training engine failed
     │   ├── EngineDied         the engine's process ended: its worker leaves and is started again
@@ -107,6 +111,22 @@ class DiskFull(RollogError):
 
 class WeightsError(RollogError):
     """A weights file is missing, or its bytes do not match their sha256."""
+
+
+class PayloadError(RollogError):
+    """The object that holds the arrays of a large sample cannot be used."""
+
+
+class PayloadMissing(PayloadError):
+    """The store answers and does not have the object."""
+
+
+class PayloadAltered(PayloadError):
+    """The object's bytes are not those that the record of its sample names."""
+
+
+class PayloadStoreSilent(PayloadError):
+    """The store does not answer, or is not there: nothing can be said of any object."""
 
 
 class LedgerError(RollogError):

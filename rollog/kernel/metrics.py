@@ -200,7 +200,7 @@ class Metrics:
         self.rollout_resumptions = self._counter(
             "rollog_rollout_resumptions_total",
             "Rollouts that might be taken up from an earlier attempt, by what became of that",
-            ("how",),
+            ("outcome",),
         )
         self.rollout_served_version = self._gauge(
             "rollog_rollout_served_version", "Policy version that the engine computes with; -1: none"

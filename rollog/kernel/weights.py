@@ -148,6 +148,11 @@ class WeightsStore:
             self._fs.rm_file(self._path(name))
 
     @property
+    def filesystem(self) -> tuple[Any, str]:
+        """The fsspec filesystem of the store and its root there, for what stands beside the weights."""
+        return self._fs, self._root.rstrip("/")
+
+    @property
     def directory(self) -> Path | None:
         """Where the files are on this disk; None for a store elsewhere."""
         return Path(self._root) if self.is_local else None
@@ -181,13 +186,13 @@ class WeightsStore:
     def _write(self, version: int, data: bytes | Path) -> WeightVersion:
         root = Path(self._root)
         root.mkdir(parents=True, exist_ok=True)
-        with _partial_file(root) as partial:
+        with partial_file(root) as partial:
             notice = _write_durably(version, data, partial)
             if (root / notice.name).exists():
                 self._verify(self._path(notice.name), notice)
             else:
                 partial.replace(root / notice.name)
-        _sync_directory(root)
+        sync_directory(root)
         return notice
 
     def _upload(self, version: int, data: bytes | Path) -> WeightVersion:
@@ -209,7 +214,7 @@ class WeightsStore:
         target = directory / notice.name
         if target.is_file() and _digest_of_file(target) == (notice.sha256, notice.num_bytes):
             return target
-        with _partial_file(directory) as partial:
+        with partial_file(directory) as partial:
             with self._fs.open(path, "rb") as source, partial.open("wb") as sink:
                 _copy(source, sink, notice)
             partial.replace(target)
@@ -321,7 +326,7 @@ def _copy(source: IO[bytes], target: IO[bytes] | None, notice: WeightVersion) ->
 
 
 @contextmanager
-def _partial_file(directory: Path) -> Iterator[Path]:
+def partial_file(directory: Path) -> Iterator[Path]:
     """A name to write to before renaming; removed if the caller fails."""
     path = directory / f".partial-{secrets.token_hex(8)}"
     try:
@@ -330,7 +335,8 @@ def _partial_file(directory: Path) -> Iterator[Path]:
         path.unlink(missing_ok=True)
 
 
-def _sync_directory(directory: Path) -> None:
+def sync_directory(directory: Path) -> None:
+    """Make the names in a directory durable."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)

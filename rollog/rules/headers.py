@@ -121,7 +121,9 @@ def header_of(
         reward=sample.reward,
         num_tokens=sample.num_sampled_tokens,
         is_truncated=sample.is_truncated,
-        num_prompt_tokens=len(sample.prompt_token_ids),
+        num_prompt_tokens=len(sample.prompt_token_ids)
+        if sample.payload is None
+        else sample.payload.num_prompt_tokens,
         wasted_tokens=sample.wasted_tokens,
         cancel_reason=sample.cancel_reason,
         defect=_defect(sample, partition, limits),
@@ -143,6 +145,21 @@ def defective_header(
         replica=_number(named("replica")),
         attempt=_number(named("attempt")),
         defect=defect,
+    )
+
+
+def with_defect(header: SampleHeader, defect: str) -> SampleHeader:
+    """The header of a record that turned out to be dead; whose it is stays."""
+    return replace(header, defect=defect)
+
+
+def joined_header(header: SampleHeader, sample: Sample, limits: SampleLimits) -> SampleHeader:
+    """The header of a record whose arrays stand in an object, once `sample` has them again."""
+    return replace(
+        header,
+        num_tokens=sample.num_sampled_tokens,
+        num_prompt_tokens=len(sample.prompt_token_ids),
+        defect=header.defect or _defect(sample, header.partition, limits),
     )
 
 

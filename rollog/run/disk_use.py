@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rollog.kernel.errors import ConfigError
+from rollog.kernel.payloads import PayloadStore
 from rollog.kernel.weights import WeightsStore
 from rollog.run.connection import data_directory
 
@@ -19,9 +20,9 @@ if TYPE_CHECKING:
 
 
 def bytes_of_run(topics: RunTopics, weights_uri: str, home: Path) -> int:
-    """Bytes of a run's topics in the embedded broker, its directory and its weights, on this disk."""
+    """Bytes on this disk: a run's topics in the embedded broker, its directory, its weights, its large samples."""
     places = [home / "runs" / topics.run, *_topic_directories(topics, home)]
-    return sum(map(directory_bytes, places)) + _weights_bytes(weights_uri)
+    return sum(map(directory_bytes, places)) + _stored_bytes(weights_uri, topics)
 
 
 def directory_bytes(directory: Path) -> int:
@@ -42,11 +43,11 @@ def _topic_directories(topics: RunTopics, home: Path) -> Iterator[Path]:
     return (data / found for found in iglob(pattern, root_dir=data))  # noqa: PTH207 - that raises for what goes away
 
 
-def _weights_bytes(uri: str) -> int:
+def _stored_bytes(uri: str, topics: RunTopics) -> int:
     if not uri:
         return 0
     with suppress(ConfigError, OSError):
         store = WeightsStore(uri)
         if store.is_local:
-            return store.num_bytes
+            return store.num_bytes + PayloadStore(store, topics).num_bytes
     return 0

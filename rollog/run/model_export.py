@@ -144,7 +144,8 @@ def _some_prompts(broker: Broker, topic: str) -> list[Prompt]:
 
 def _some_responses(run: RecordedRun) -> list[str]:
     samples = read_readable(run.broker, run.topics.samples, Sample, client_id="export-responses")
-    return [sample.response_text for _, sample in islice(samples, _num_compared_texts)]
+    texts = (sample.response_text for _, sample in samples if sample.payload is None)
+    return list(islice(texts, _num_compared_texts))
 
 
 def _data_of(settings: Settings) -> str:

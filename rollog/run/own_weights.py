@@ -20,6 +20,7 @@ from consumers.readable import read_readable
 from rollog.kernel.addresses import public_address
 from rollog.kernel.broker.topics import RunTopics
 from rollog.kernel.errors import TopicMismatch
+from rollog.kernel.payloads import PayloadStore
 from rollog.kernel.runs import read_runs
 from rollog.kernel.weights import WeightsStore
 from rollog.run.relocation import path_of
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnWeights:
-    """The files of one run in its store. `num_others` weights files beside them stay.
+    """The files of one run in its store. `num_others` weights files beside them stay. `payloads` are its objects.
 
     `original` is the state directory that the store belongs to where that is not the one in use.
     """
@@ -42,6 +43,7 @@ class OwnWeights:
     store: WeightsStore
     names: tuple[str, ...]
     num_others: int
+    payloads: PayloadStore
     original: Path | None = None
 
     @classmethod
@@ -50,18 +52,17 @@ class OwnWeights:
         folder = (home / "weights" / topics.run).resolve()
         uri = settings.weights.uri or folder.as_uri()
         store = WeightsStore(uri)
-        complete = store.names()
-        places = _local_places(store)
-        if folder not in places:
-            for place in places:
-                if place.parts[-2:] == folder.parts[-2:]:
-                    return cls(store=store, names=(), num_others=len(complete), original=place.parent.parent)
+        complete, payloads = store.names(), PayloadStore(store, topics)
+        original = original_of(store, topics, home)
+        if original is not None:
+            return cls(store=store, names=(), num_others=len(complete), payloads=payloads, original=original)
         sharers = _sharers(broker, topics, uri)
-        if folder in places and not sharers:
-            return cls(store=store, names=(*complete, *store.partial_names()), num_others=0)
+        if folder in _local_places(store) and not sharers:
+            names = (*complete, *store.partial_names())
+            return cls(store=store, names=names, num_others=0, payloads=payloads)
         own = _noticed(broker, topics).difference(*(_noticed(broker, other) for other in sharers))
         names = tuple(name for name in complete if name in own)
-        return cls(store=store, names=names, num_others=len(complete) - len(names))
+        return cls(store=store, names=names, num_others=len(complete) - len(names), payloads=payloads)
 
     def line(self) -> str:
         """What would be deleted, for a person."""
@@ -70,17 +71,29 @@ class OwnWeights:
         others = (
             f"; {self.num_others} others there are not known as its own and stay" if self.num_others else ""
         )
-        return f"{len(self.names)} weights files in {self.store.public_uri}{others}"
+        objects = f" and {num} objects of large samples" if (num := len(self.payloads.names())) else ""
+        return f"{len(self.names)} weights files{objects} in {self.store.public_uri}{others}"
 
     def delete(self) -> None:
         """Delete the files; those that are gone already are fine."""
         for name in self.names:
             self.store.delete(name)
+        if self.original is None:
+            self.payloads.delete_all()
 
     def remove_folder(self) -> None:
         """Remove the directory of the store where it is on this disk, is no other's, and nothing is left in it."""
         if self.original is None:
             self.store.remove_if_empty()
+
+
+def original_of(store: WeightsStore, topics: RunTopics, home: Path) -> Path | None:
+    """The state directory that a store belongs to where `home` is a copy of that one; None where it is not."""
+    folder = (home / "weights" / topics.run).resolve()
+    places = _local_places(store)
+    if folder in places:
+        return None
+    return next((place.parent.parent for place in places if place.parts[-2:] == folder.parts[-2:]), None)
 
 
 def _local_places(store: WeightsStore) -> set[Path]:

@@ -18,6 +18,7 @@ from consumers.verification.rule import Tolerances, float32_tolerance
 from consumers.verification.selection import chosen_records
 from consumers.verification.verifier import Verifier
 from rollog.kernel.errors import ConfigError
+from rollog.kernel.payloads import PayloadStore
 from rollog.run.ledger_weights import LedgerWeights
 from rollog.run.recorded_run import open_run
 from rollog.run.role_settings import trainer_settings
@@ -119,7 +120,7 @@ def verify_recorded(
     )
     verifier = Verifier(scorer, weights, _calibration(settings, request.tolerance))
     with run.broker.consumer(client_id="verify") as consumer:
-        samples = ChosenSamples(consumer, run.topics.samples)
+        samples = ChosenSamples(consumer, run.topics.samples, PayloadStore(run.store, run.topics))
         report = verifier.run(samples.parts(chosen))
     return VerifyOutcome(
         run=run.topics.run,

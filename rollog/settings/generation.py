@@ -229,9 +229,9 @@ class DispatchConfig(Section):
     missing_heartbeats: Annotated[int, Field(ge=1), FIXED] = 4
     """Heartbeats from which a consumed task must be absent before it is declared lost."""
     durable_turns: Annotated[bool, FIXED] = False
-    """Whether each model call of a rollout of several turns is on the log, on a topic of its own (`turns`), before
-    anybody acts on its answer. After a worker's death another one takes the rollout up from its last turn; without, it
-    begins anew. It costs each turn the acknowledgement of the broker, and needs `replicate`."""
+    """Whether each model call of a training rollout of several turns is on the log, on a topic of its own (`turns`),
+    before anybody acts on its answer. After a worker's death another one takes the rollout up from its last turn;
+    without, it begins anew. It costs each turn the acknowledgement of the broker, and needs `replicate`."""
     task_timeout_seconds: Annotated[float, Field(gt=0), FIXED] = 600.0
     """A rollout that takes longer ends as failed."""
     stop_timeout_seconds: Annotated[float, Field(gt=0), FIXED] = 20.0

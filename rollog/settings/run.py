@@ -58,6 +58,13 @@ class BrokerConfig(Section):
     writer is at fault and not a record."""
     max_record_bytes: Annotated[int, Field(ge=1 << 16), FIXED] = 16 << 20
     """Largest record of `samples`, in bytes; a larger sample ends as failed: too_large."""
+    inline_sample_bytes: Annotated[int, Field(ge=0), FIXED] = 512 << 10
+    """Bytes of arrays and text up to which a sample stands in its record; those of a larger one become an object of the
+    weights store that the record names."""
+    max_payload_bytes: Annotated[int, Field(ge=1, le=1 << 30), FIXED] = 64 << 20
+    """Largest such object, in bytes; a larger sample ends as failed: too_large."""
+    payload_wait_seconds: Annotated[float, Field(gt=0), PER_MACHINE] = 60.0
+    """How long the trainer waits for such an object where the store answers without it; its sample is dead then."""
 
 
 class ModelConfig(Section):

@@ -143,8 +143,8 @@ class AlgorithmConfig(Section):
     """Whether responses that were cut off for their length are not learnt from: their rewards still count where others
     are compared with them, their tokens nowhere in the loss, nor in its denominators."""
     max_response_tokens: Annotated[Annotated[int, Field(ge=1)] | None, AMENDABLE, WEIGHTS] = None
-    """Tokens of the longest response, for `sequence_sum` and over-long shaping; left out, `sampling.max_tokens`, or as
-    many as all turns of an episode may take."""
+    """Tokens of the longest response, for `sequence_sum` and over-long shaping; left out, `sampling.max_tokens`, as
+    many as all turns of an episode may take, or `agent.max_tokens`."""
 
     @model_validator(mode="before")
     @classmethod

@@ -123,7 +123,10 @@ def test_readers_show_a_session_as_one_sample_with_its_forks(run: FakeRun, setti
     sent = {sample.sample_id: sample for sample in run.sent.values()}
     rows = list(
         trained_samples(
-            run.broker, run.topics, advantages=lambda groups, _: [[None] * len(group) for group in groups]
+            run.broker,
+            run.topics,
+            WeightsStore(settings.weights_uri),
+            advantages=lambda groups, _: [[None] * len(group) for group in groups],
         )
     )
     assert sorted(row["sample_id"] for row in rows) == sorted(sent)

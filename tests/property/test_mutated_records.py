@@ -19,7 +19,7 @@ from consumers.ledger import read_ledger
 from rollog.kernel.broker.ports import TopicPartition
 from rollog.kernel.weights import WeightsStore
 from rollog.settings.run import BrokerConfig
-from schemas import Close, Disposition
+from schemas import Close, DispatcherEpoch, Disposition, TrainerEpoch
 from schemas.codec import SchemaError, decode
 
 if TYPE_CHECKING:
@@ -81,6 +81,10 @@ def _is_record(value: bytes) -> bool:
     return True
 
 
+def _names_an_epoch(value: bytes) -> bool:
+    return _is_record(value) and isinstance(decode(value), DispatcherEpoch | TrainerEpoch)
+
+
 @dataclass
 class MutatedRun(SimulatedRun):
     """A simulated run that any number of dead letters does not stop."""
@@ -110,6 +114,9 @@ class MutatedRun(SimulatedRun):
             # What of control can be decoded and may well be is a dispatcher's: it does what it says.
             mutated = mutants.damaged if topic == self.topics.control else mutants.value
             value = mutated(record.value or b"")
+            while topic == self.topics.control and _names_an_epoch(value):
+                # A bit can make the epoch of another dispatcher or trainer of it, which rightly ends the one at work.
+                value = mutated(record.value or b"")
             good.mutants.add(value)
             place = mutants.draw.choice(
                 [record.partition] * 3 + [mutants.draw.randrange(good.num_places[topic])]

@@ -2,7 +2,9 @@
 
 Consumes `samples` (read_committed, assigned by hand from the ledger's low-water marks). Records that cannot be
 decoded or validated come out as dead headers; the dead letter of each is kept, it goes into the same transaction as
-their verdict. On a crash nothing is lost: the next trainer reads again from the low-water marks.
+their verdict. A sample whose arrays stand in an object of the store comes out when these were fetched and checked
+(`trainer.buffer.payload_fetches`); others overtake it. On a crash nothing is lost: the next trainer reads again from
+the low-water marks.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from rollog.kernel.broker.ports import Broker, Record
     from rollog.rules.headers import SampleHeader, SampleLimits
     from schemas import DeadLetter, Sample
+    from trainer.buffer.payload_fetches import PayloadFetches
 
     _Arrived = tuple[Record, SampleHeader, Sample | None]
 
@@ -58,6 +61,7 @@ class SampleStream(Component):
         group_id: str,
         limits: SampleLimits,
         origins: Origins,
+        payloads: PayloadFetches,
         max_dead_letters_in_a_row: int,
         max_record_bytes: int = 16 << 20,
     ) -> None:
@@ -66,6 +70,7 @@ class SampleStream(Component):
         self._most_record_bytes = max_record_bytes
         self._limits = limits
         self._origins = origins
+        self._payloads = payloads
         self._waiting: list[_Arrived] = []
         self._partitions = [TopicPartition(topic, partition) for partition in range(len(low_water_marks))]
         self._consumer = broker.consumer(client_id="trainer-samples", group_id=group_id)
@@ -75,30 +80,42 @@ class SampleStream(Component):
         self._consumer.assign(dict(zip(self._partitions, low_water_marks, strict=True)))
 
     def close(self) -> None:
-        """Close the consumer."""
+        """Close the consumer, and fetch nothing more."""
+        self._payloads.close()
         self._consumer.close()
 
     def poll(self, timeout_seconds: float) -> list[SampleHeader]:
-        """Headers of what arrived, in offset order per partition; none while it is not known where samples come from.
+        """Headers of what arrived, in offset order per partition but for samples whose objects were not there at once.
 
-        Nothing more is read meanwhile, so what waits is bounded by one poll. Raises DecodeError for a flood of dead
-        letters.
+        None while it is not known where samples come from. Nothing more is read meanwhile, so what waits is bounded by
+        one poll, and by `PayloadFetches`. Raises DecodeError for a flood of dead letters.
         """
-        if not self._waiting:
+        at_hand = self._read(0.0 if self._payloads.is_fetching else timeout_seconds)
+        fetched = self._payloads.decided(0.0 if at_hand else timeout_seconds)
+        return [*at_hand, *(self._take(*each) for each in fetched)]
+
+    def _read(self, timeout_seconds: float) -> list[SampleHeader]:
+        if not self._waiting and not self._payloads.is_full:
             records = self._consumer.poll(timeout_seconds)
             self._waiting = [(record, *read_sample(record, self._limits)) for record in records]
         arrived = self._waiting
         if not self._origins.can_place(((header, sample) for _, header, sample in arrived), timeout_seconds):
             return []
         self._waiting = []
-        return [self._take(record, header, sample) for record, header, sample in arrived]
-
-    def _take(self, record: Record, read: SampleHeader, sample: Sample | None) -> SampleHeader:
-        header = self._origins.placed(read, sample)
-        if header.defect is not None:
+        at_hand = []
+        for record, read, sample in arrived:
             # A flood tells of a writer of another version. Samples that nobody ordered tell nothing of the run's own.
             if read.defect is not None:
-                self._limit.dead(record, header.defect)
+                self._limit.dead(record, read.defect)
+            header = self._origins.placed(read, sample)
+            if sample is not None and _needs_object(header, sample):
+                self._payloads.add(record, header, sample)
+            else:
+                at_hand.append(self._take(record, header, sample))
+        return at_hand
+
+    def _take(self, record: Record, header: SampleHeader, sample: Sample | None) -> SampleHeader:
+        if header.defect is not None:
             self._dead_letters[header.place] = self._dead_letter(record, header, header.defect)
             return header
         self._limit.good(record.topic)
@@ -124,11 +141,18 @@ class SampleStream(Component):
         return len(self._waiting)
 
     @property
+    def payloads(self) -> PayloadFetches:
+        """What waits for objects of the store."""
+        return self._payloads
+
+    @property
     def positions(self) -> tuple[int, ...]:
         """Next offset per partition that `poll` has returned nothing of."""
         positions = [self._consumer.position(partition) for partition in self._partitions]
         for record, _, _ in self._waiting:
             positions[record.partition] = min(positions[record.partition], record.offset)
+        for partition, offset in self._payloads.lowest_offsets().items():
+            positions[partition] = min(positions[partition], offset)
         return tuple(positions)
 
     def end_offsets(self) -> tuple[int, ...]:
@@ -153,6 +177,11 @@ class SampleStream(Component):
         for place in places:
             self._finished.pop(place, None)
             self._dead_letters.pop(place, None)
+
+
+def _needs_object(header: SampleHeader, sample: Sample) -> bool:
+    """What nobody ordered is dead by its record alone: nothing is fetched for it."""
+    return header.defect is None and sample.status is Status.FINISHED and sample.payload is not None
 
 
 def check_retained(broker: Broker, topic: str, low_water_marks: Sequence[int]) -> None:

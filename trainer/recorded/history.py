@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from rollog.kernel.broker.ports import Broker, Consumer
     from rollog.kernel.broker.topics import RunTopics
+    from rollog.kernel.payloads import PayloadStore
     from schemas import LedgerRecord, Sample
 
 
@@ -124,10 +125,15 @@ def _notices(broker: Broker, topics: RunTopics, ledger: LedgerState) -> Iterator
                 yield notice
 
 
-def recorded_groups(entry: LedgerEntry, consumer: Consumer, topics: RunTopics) -> list[list[Sample]]:
-    """The groups that one recorded step trained, in training order, read again by its references."""
+def recorded_groups(
+    entry: LedgerEntry, consumer: Consumer, topics: RunTopics, payloads: PayloadStore
+) -> list[list[Sample]]:
+    """The groups that one recorded step trained, in training order, read again by its references.
+
+    Raises LedgerError, PayloadStoreSilent.
+    """
     trained = [verdict for verdict in entry.record.verdicts if verdict.disposition is Disposition.TRAINED]
-    samples = read_referenced(consumer, topics, trained)
+    samples = read_referenced(consumer, topics, trained, payloads)
     return [
         [samples[(verdict.partition, verdict.offset)] for verdict in members]
         for _, members in groupby(trained, key=lambda verdict: verdict.group_id)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from rollog.kernel.crash_points import CrashPoint, reach
 from rollog.kernel.errors import EngineError, Expired, LedgerError
+from rollog.kernel.payloads import PayloadStore
 from rollog.settings.scopes import planning_keys
 from schemas import Step
 from trainer.checkpoints import usable_checkpoint
@@ -153,6 +154,7 @@ def redo_steps(
     over: nothing was trained for it.
     """
     history = recording.history
+    payloads = PayloadStore(recording.store, recording.topics)
     world_size = engine.describe().world_size
     plans_anew = world_size != recording.genesis.world_size or planning_keys & (overrides or {}).keys()
     with recording.broker.consumer(client_id="trainer-redo") as consumer:
@@ -163,7 +165,7 @@ def redo_steps(
             recorded = entry.record.body
             assert isinstance(recorded, Step)
             settings = changed_by_type(recording.settings_of(recorded), overrides or {})
-            groups = recorded_groups(entry, consumer, recording.topics)
+            groups = recorded_groups(entry, consumer, recording.topics, payloads)
             plan: tuple[MicroBatch, ...] = recorded.plan
             if plans_anew:
                 plan = plan_groups(groups, settings.trainer, world_size=world_size, seed=recorded.seed)

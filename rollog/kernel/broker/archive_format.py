@@ -3,6 +3,7 @@
     manifest.json               what the archive holds; see `ArchiveManifest`
     topics/<topic>/<n>.avro     the committed records of partition n: offset, timestamp_ms, key, headers, value
     weights/<name>              published weights files, as `rollog.kernel.weights` names them
+    payloads/<sha256>           objects that records of large samples name
 
 Members are stored as they are: records are compressed inside their containers (Avro's deflate), so that a reader
 can go to any block of a member. An archive may come from anybody. Readers extract nothing under a name of its
@@ -101,7 +102,10 @@ class ArchivedWeights(_Part):
 
 
 class ArchiveManifest(_Part):
-    """What an archive holds. `weights` are by file name; `ledger_head` is None where the ledger has not begun."""
+    """What an archive holds. `weights` are by file name; `ledger_head` is None where the ledger has not begun.
+
+    `payloads` has the bytes of each object by its sha256; an archive without any is written without the field.
+    """
 
     format: Literal["rollog-archive"] = format_name
     format_version: Literal[1] = format_version
@@ -112,6 +116,7 @@ class ArchiveManifest(_Part):
     weights_chosen: str
     topics: dict[_TopicName, ArchivedTopic]
     weights: dict[_WeightsName, ArchivedWeights]
+    payloads: dict[_Sha256, _Count] = Field(default_factory=dict)
 
     def members(self) -> dict[str, tuple[int, str]]:
         """Bytes and sha256 of every other member by its name."""
@@ -121,7 +126,8 @@ class ArchiveManifest(_Part):
             for number, partition in enumerate(topic.partitions)
         }
         weights = {weights_member(name): (each.num_bytes, each.sha256) for name, each in self.weights.items()}
-        return partitions | weights
+        payloads = {payload_member(name): (num_bytes, name) for name, num_bytes in self.payloads.items()}
+        return partitions | weights | payloads
 
 
 def topic_member(topic: str, partition: int) -> str:
@@ -132,6 +138,11 @@ def topic_member(topic: str, partition: int) -> str:
 def weights_member(name: str) -> str:
     """Name of the member that is a weights file."""
     return f"weights/{name}"
+
+
+def payload_member(sha256: str) -> str:
+    """Name of the member that is the object of a large sample."""
+    return f"payloads/{sha256}"
 
 
 class ArchiveFile:

@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks.catalogue import experiments
 from rollog.cli.main import cli
-from rollog.kernel.broker.topics import RunTopics, run_topic_names
+from rollog.kernel.broker.topics import OptionalTopic, RunTopics, run_topic_names
 from rollog.settings.section import Section
 from rollog.settings.settings import Settings
 from schemas import Disposition, LedgerKind, Status
@@ -148,7 +148,7 @@ def test_every_disposition_kind_and_status_is_described() -> None:
 @pytest.mark.parametrize("page", ["docs/protocol.md"])
 def test_every_topic_and_every_record_on_it_is_in_the_table(page: str) -> None:
     text = (root / page).read_text(encoding="utf-8")
-    for name in run_topic_names(RunTopics("", "")):
+    for name in run_topic_names(RunTopics("", ""), tuple(OptionalTopic)):
         assert f"{name.rsplit('.', 1)[-1]}`" in text, name
     assert "<prefix>.runs" in text
     for record in Record.__args__:

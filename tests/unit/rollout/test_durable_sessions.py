@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.agent_sessions import Asked, a_session, agents, an_engine, check_sample
@@ -11,9 +11,10 @@ from support.chat_models import a_chat_tokenizer
 from support.waiting import wait_until
 from support.worker_thread import Stage, a_stage, running
 
+from producers.engines.simulated import SimulatedEngine
 from rollog.kernel.broker.memory import MemoryBroker
 from rollog.kernel.broker.topics import RunTopics
-from schemas import Sample, Status, Turn
+from schemas import Kind, Sample, Status, Turn, float32_array, int32_array
 from schemas.sample_checks import check_sample as check_promises
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
+    from producers.engines.ports import Generation, GenerationRequest
     from producers.rollout.agents import Agents
     from schemas import RolloutTask
 
@@ -40,7 +42,7 @@ def turns(stage: Stage) -> list[Turn]:
     return [record for record in stage.read(stage.topics.turns) if isinstance(record, Turn)]
 
 
-def a_task(stage: Stage, attempt: int, **fields: object) -> RolloutTask:
+def a_task(stage: Stage, attempt: int, **fields: Any) -> RolloutTask:
     task = a_session(stage, calls=num_calls, until=str(stage.home / "go on"), **fields)
     return replace(
         task,
@@ -123,3 +125,64 @@ def test_an_agent_that_asks_something_else_goes_on_live(stage: Stage) -> None:
     assert len(asked.inputs) == 1
     assert sample.resumed_from == "1.1"
     assert len(sample.turns) == 2
+
+
+def test_the_session_of_an_evaluation_keeps_no_turns(stage: Stage) -> None:
+    stage.give_grant()
+    stage.order(
+        replace(
+            a_session(stage, calls=num_calls), kind=Kind.EVALUATION, pinned_version=0, evaluation="greedy"
+        )
+    )
+    with running(
+        stage,
+        agents=agents("many_calls"),
+        engine=an_engine(texts),
+        tokenizer=a_chat_tokenizer(),
+        settings=replace(stage.settings(), durable_turns=True),
+    ):
+        (sample,) = stage.samples(1, stage.topics.evaluations)
+    assert (sample.status, sample.error_message) == (Status.FINISHED, None)
+    assert turns(stage) == []
+
+
+class Speechless(SimulatedEngine):
+    """Samples nothing."""
+
+    async def generate(self, request: GenerationRequest) -> Generation:
+        made = await super().generate(request)
+        return replace(made, token_ids=int32_array(), behaviour_logprobs=float32_array(), spans=())
+
+
+def test_a_call_without_a_token_fails_its_session_by_name(stage: Stage) -> None:
+    stage.give_grant()
+    stage.order(a_session(stage, calls=num_calls))
+    with running(
+        stage,
+        agents=agents("many_calls"),
+        engine=an_engine(texts, engine_class=Speechless),
+        tokenizer=a_chat_tokenizer(),
+        settings=replace(stage.settings(), durable_turns=True),
+    ):
+        sample = stage.sample()
+    assert (sample.status, sample.error_class) == (Status.FAILED, "NoTokens")
+    assert turns(stage) == []
+
+
+def test_a_call_that_fits_into_no_record_fails_its_session_by_name(stage: Stage) -> None:
+    stage.give_grant()
+    stage.order(a_session(stage, calls=num_calls))
+    settings = stage.settings()
+    with running(
+        stage,
+        agents=agents("many_calls"),
+        engine=an_engine(texts),
+        tokenizer=a_chat_tokenizer(),
+        settings=replace(
+            settings,
+            durable_turns=True,
+            broker=settings.broker.model_copy(update={"max_record_bytes": 300}),
+        ),
+    ):
+        sample = stage.sample()
+    assert (sample.status, sample.error_class) == (Status.FAILED, "TurnTooLarge")

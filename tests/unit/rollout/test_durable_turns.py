@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,20 @@ from producers.rollout.speech import TextSpeech
 from rollog.kernel.broker.memory import MemoryBroker
 from rollog.kernel.broker.topics import RunTopics
 from rollog.kernel.metrics import Metrics
-from schemas import RolloutTask, Sample, SamplingParameters, Status, Turn
+from schemas import (
+    Kind,
+    RolloutTask,
+    Sample,
+    SamplingParameters,
+    SchemaError,
+    Status,
+    Turn,
+    WorkerStatus,
+    float32_array,
+    int32_array,
+)
+from schemas.codec import decode_as, encode
+from schemas.headers import headers_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -54,6 +68,14 @@ class Remembering(SimulatedEngine):
         return await super().generate(request)
 
 
+class Speechless(Remembering):
+    """Samples nothing."""
+
+    async def generate(self, request: GenerationRequest) -> Generation:
+        made = await super().generate(request)
+        return replace(made, token_ids=int32_array(), behaviour_logprobs=float32_array(), spans=())
+
+
 def games(name: str = "Turns", **parameters: Any) -> Episodes:
     return Episodes(
         pool=EnvironmentPool(EnvironmentLimits(num_processes=1, step_timeout_seconds=600)),
@@ -79,11 +101,16 @@ def a_game(stage: Stage, attempt: int = 0, **changes: Any) -> RolloutTask:
         **changes,
     )
     prompt = replace(task.prompt, text="", reward_inputs_json=json.dumps({"seed": 7}))
-    return replace(task, reward="", prompt=prompt)
+    return replace(task, reward="", prompt=changes.get("prompt", prompt))
 
 
 def turns(stage: Stage) -> list[Turn]:
-    return [record for record in stage.read(stage.topics.turns) if isinstance(record, Turn)]
+    """Those that can be read."""
+    found: list[Turn] = []
+    for value in stage.values(stage.topics.turns):
+        with suppress(SchemaError):
+            found.append(decode_as(Turn, value or b""))
+    return found
 
 
 def left_behind(stage: Stage, attempt: int, at_turn: int, **changes: Any) -> None:
@@ -108,7 +135,7 @@ def left_behind(stage: Stage, attempt: int, at_turn: int, **changes: Any) -> Non
 def finished(
     stage: Stage,
     attempt: int,
-    engine: Remembering,
+    engine: SimulatedEngine,
     *,
     metrics: Metrics | None = None,
     name: str = "Turns",
@@ -212,11 +239,76 @@ def test_records_that_are_no_turns_are_passed_over(stage: Stage) -> None:
     left_behind(stage, 0, at_turn=3)
     headers = [("type", b"Turn"), ("group_id", b"0"), ("replica", b"0"), ("attempt", b"0")]
     stage.producer.send(stage.topics.turns, 0, b"rubbish", headers=headers).offset(10)
-    assert len(turns_readable(stage)) == 3
+    assert len(turns(stage)) == 3
     engine = Remembering()
     finished(stage, 1, engine, resume_attempt=0)
     assert len(engine.asked) == num_turns - 3
 
 
-def turns_readable(stage: Stage) -> list[bytes]:
-    return [value for value in stage.values(stage.topics.turns) if value is not None and value != b"rubbish"]
+def test_an_evaluation_keeps_no_turns(stage: Stage) -> None:
+    """Its group is the number of a prompt: a training rollout of that number would take them for its own."""
+    stage.worker_id = "worker-0"
+    settings = replace(stage.settings(), durable_turns=True)
+    evaluation = a_game(stage, kind=Kind.EVALUATION, pinned_version=0, evaluation="greedy")
+    with running(stage, rewards=EpisodeRewards(), episodes=games(), engine=Remembering(), settings=settings):
+        stage.give_grant()
+        stage.order(evaluation)
+        (sample,) = stage.samples(1, stage.topics.evaluations)
+    assert (sample.status, sample.error_message) == (Status.FINISHED, None)
+    assert turns(stage) == []
+
+
+def test_a_turn_without_a_token_fails_its_rollout_and_leaves_the_worker_alone(stage: Stage) -> None:
+    stage.worker_id = "worker-0"
+    settings = replace(stage.settings(), durable_turns=True)
+    with running(stage, rewards=EpisodeRewards(), episodes=games(), engine=Speechless(), settings=settings):
+        stage.give_grant()
+        stage.order(a_game(stage))
+        (sample,) = stage.samples(1)
+    assert (sample.status, sample.error_class) == (Status.FAILED, "NoTokens")
+    assert turns(stage) == []
+
+
+@pytest.mark.parametrize("forged", ["an aborted one", "negative token ids"])
+def test_a_turn_that_no_worker_can_have_written_is_passed_over(stage: Stage, forged: str) -> None:
+    left_behind(stage, 0, at_turn=2)
+    # Somebody writes turns of a newer attempt than the one that was lost, and the second of them cannot be.
+    first, second = (replace(turn, task_id="1.9", attempt=1) for turn in turns(stage))
+    value = encode(second)
+    if forged == "an aborted one":
+        value = value[:-1] + b"\x04"
+    else:
+        value = value.replace(second.token_ids.tobytes(), int32_array(-3 - second.token_ids).tobytes())
+    for each, turn in ((encode(first), first), (value, second)):
+        stage.producer.send(stage.topics.turns, 0, each, headers=headers_of(turn)).offset(10)
+    engine = Remembering()
+    sample = finished(stage, 2, engine, resume_attempt=0)
+    assert sample.resumed_from == "1.9"
+    assert len(engine.asked) == num_turns - 1
+
+
+def test_turns_that_are_not_served_again_make_a_rollout_no_older(stage: Stage) -> None:
+    """The dispatcher takes back what is too old: what only might have been taken over is not to count."""
+    left_behind(stage, 0, at_turn=3)
+    stage.publish(1)
+    engine = SimulatedEngine(tokens_per_second=50, max_context_tokens=256)
+    other_game = replace(a_game(stage).prompt, reward_inputs_json=json.dumps({"seed": 8}))
+    sample = finished(stage, 1, engine, resume_attempt=0, prompt=other_game)
+    assert (sample.resumed_from, sample.first_version) == (None, 1)
+    reported = [
+        status.first_versions[sample.task_id]
+        for status in stage.read(stage.topics.workers)
+        if isinstance(status, WorkerStatus) and sample.task_id in status.first_versions
+    ]
+    assert set(reported) == {1}
+
+
+def test_turns_of_other_weights_than_a_version_has_are_not_taken_over(stage: Stage) -> None:
+    """Their tokens would stand in the sample under the weights that this worker knows."""
+    left_behind(stage, 0, at_turn=2)
+    for turn in turns(stage):
+        others = tuple(replace(segment, weights_digest="ab" * 8) for segment in turn.segments)
+        stage.send(stage.topics.turns, replace(turn, task_id="1.9", attempt=1, segments=others))
+    engine = Remembering()
+    sample = finished(stage, 2, engine, resume_attempt=0)
+    assert (sample.resumed_from, len(engine.asked)) == (None, num_turns)

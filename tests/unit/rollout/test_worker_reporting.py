@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from support.builders import a_task
+from support.forked_samples import a_session
 
 from producers.engines.simulated import SimulatedEngine
 from producers.rollout.reporting import WorkerReport
@@ -100,3 +101,12 @@ def test_a_task_that_holds_more_slots_than_there_are_leaves_none_free() -> None:
     driver.serve(0)
     driver.task(a_task(0, 0, num_replicas=capacity + 2))
     assert driver.wait(3.0) == (0.0, 0.0)
+
+
+def test_tokens_of_a_session_are_those_of_all_its_calls_and_no_context() -> None:
+    driver = ReportDriver()
+    sample = replace(a_session(0, 0), wasted_tokens=3)
+    assert sample.forks
+    driver.report.ended(sample)
+    generated = driver.metrics.registry.get_sample_value("rollog_rollout_tokens_generated_total")
+    assert generated == sum(turn.end - turn.start for turn in sample.turns) + 3

@@ -11,10 +11,12 @@ from support.registered_run import a_home, published, registered, settings_of
 
 from rollog.kernel.broker.memory import MemoryBroker
 from rollog.kernel.errors import ConfigError
+from rollog.kernel.payloads import PayloadStore
 from rollog.kernel.runs import manifests_of, read_runs
 from rollog.kernel.weights import WeightsStore
 from rollog.run.creation import create_run
 from rollog.run.deletion import Deletion
+from rollog.run.disk_use import bytes_of_run
 from rollog.run.manifest_check import checked_manifest
 from rollog.run.relocation import at_home
 from rollog.run.supervisor_lock import sole_supervisor
@@ -222,3 +224,26 @@ def test_a_copied_manifest_deletes_nothing_of_its_original(run: WrittenRun) -> N
 
     with pytest.raises(ConfigError, match="has the configuration of run 'first'"):
         checked_manifest(run.broker, read_runs(run.broker, "rollog")["junk"])
+
+
+def test_objects_of_large_samples_go_with_their_run_alone(home: Path) -> None:
+    uri, broker = (home / "shared").as_uri(), MemoryBroker()
+    first, second = (registered(broker, settings_of(home, run, uri=uri)) for run in ("first", "second"))
+    for run in (first, second):
+        published(run, uri, 0, b"model")
+        PayloadStore(WeightsStore(uri), run.topics).put(b"alike")
+    settings = settings_of(home, uri=uri)
+    assert "1 objects of large samples" in deletion_of(first, settings, home).lines()[1]
+    assert bytes_of_run(first.topics, uri, home) == bytes_of_run(second.topics, uri, home) + 1000
+    delete(first, settings, home)
+    assert PayloadStore(WeightsStore(uri), first.topics).names() == []
+    assert len(PayloadStore(WeightsStore(uri), second.topics).names()) == 1
+
+
+def test_objects_of_the_original_stay_where_a_copy_is_deleted(home: Path, tmp_path: Path) -> None:
+    uri, broker = (tmp_path / "original" / "weights" / "first").as_uri(), MemoryBroker()
+    run = registered(broker, settings_of(home, uri=uri))
+    published(run, uri, 0, b"model")
+    PayloadStore(WeightsStore(uri), run.topics).put(b"data")
+    delete(run, settings_of(home, uri=uri), home)
+    assert len(PayloadStore(WeightsStore(uri), run.topics).names()) == 1

@@ -79,7 +79,7 @@ def test_a_pruned_run_is_recovered_by_every_role_and_comes_to_its_end() -> None:
         run.auditor.audit_live(WeightsStore(run.trainer_settings.weights_uri))
         assert read_ledger(run.broker, run.topics)[-1].record.version == 6
         with pytest.raises(LedgerError, match="no longer in the topic"):
-            list(trained_samples(run.broker, run.topics, advantages=no_advantages))
+            list(trained_samples(run.broker, run.topics, store_of(run), advantages=no_advantages))
 
 
 def test_without_a_checkpoint_nothing_of_a_run_that_goes_on_may_go() -> None:

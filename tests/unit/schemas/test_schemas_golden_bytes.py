@@ -25,6 +25,7 @@ from schemas import (
     Disposition,
     Fence,
     FinishReason,
+    ForkPayload,
     Genesis,
     Grant,
     IssueReason,
@@ -44,6 +45,7 @@ from schemas import (
     RunManifest,
     RunRole,
     Sample,
+    SamplePayload,
     SamplingParameters,
     Segment,
     Status,
@@ -320,6 +322,21 @@ def examples() -> dict[str, Record]:
             owner="trainer",
             value=b"\xc3\x01",
             headers={"type": b"Sample"},
+        ),
+        SamplePayload(
+            prompt_token_ids=int32_array([5, 6]),
+            token_ids=int32_array([7, 8]),
+            behaviour_logprobs=float32_array([-0.5, -1.5]),
+            loss_mask=uint8_array([1, 1]),
+            response_text="four",
+            forks=(
+                ForkPayload(
+                    context=int32_array([9]),
+                    token_ids=int32_array([10]),
+                    behaviour_logprobs=float32_array([-0.25]),
+                    loss_mask=uint8_array([1]),
+                ),
+            ),
         ),
     ]
     return (

@@ -141,7 +141,7 @@ def a_valid_sample(sample: Sample) -> Sample:
 
 
 def a_valid_turn(turn: Turn) -> Turn:
-    token_ids = int32_array([*turn.token_ids, 1])
+    token_ids = int32_array([*(turn.token_ids & 0x7FFFFFFF), 1])
     arrays = complete_arrays(token_ids)
     arrays.pop("loss_mask")
     counted = ("group_id", "replica", "number", "shared")
@@ -150,8 +150,10 @@ def a_valid_turn(turn: Turn) -> Turn:
         **arrays,
         **{name: abs(getattr(turn, name)) // 2 for name in counted},
         token_ids=token_ids,
+        context=int32_array(turn.context & 0x7FFFFFFF),
         attempt=turn.attempt % most_attempts,
         parent=-1,
+        finish_reason=FinishReason.STOP,
     )
 
 

@@ -100,6 +100,12 @@ def test_turns_are_counted_where_they_are_named_and_else_by_the_mask() -> None:
     encode(a_sample(turn_rewards=(0.0, 0.5, 1.0)))
 
 
+def test_forks_without_turns_leave_no_number_of_turns_for_a_late_reward_to_fit() -> None:
+    """The loss mask of the first sequence counts its own turns alone, and nothing says which are before which."""
+    assert a_sample(turns=()).forks
+    assert a_sample(turns=()).num_turns == 0
+
+
 def test_a_turn_that_is_not_trained_has_mask_0() -> None:
     untrained = a_turn(2, 1, 0, 2, untrained="superseded")
     fork = a_fork(loss_mask=uint8_array([0, 0]))
@@ -137,7 +143,7 @@ def emptied(sample: Sample, num_tokens: tuple[int, ...] = (3, 2)) -> Sample:
         "behaviour_logprobs": float32_array(),
         "loss_mask": uint8_array(),
     }
-    forks = tuple(replace(fork, **nothing) for fork in sample.forks)
+    forks = tuple(replace(fork, **nothing, context=int32_array()) for fork in sample.forks)
     payload = Payload(
         sha256="ab" * 32, num_bytes=100, num_prompt_tokens=2, num_tokens=num_tokens, num_trained_tokens=4
     )

@@ -7,12 +7,12 @@ import random
 from typing import TYPE_CHECKING
 
 import pytest
+from support import builders
 
 from producers.engines.ports import Generation, VersionSpan
-from producers.sessions.journal import Journal, digests, oldest_version
+from producers.sessions.journal import Journal
 from producers.sessions.turn_chain import newest_chain
 from schemas import FinishReason, RolloutTask, Turn, float32_array, int32_array
-from tests.support import builders
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -92,15 +92,16 @@ def test_two_calls_of_one_input_are_served_one_after_the_other() -> None:
     assert [ask(after, [1], 7) for _ in range(3)] == [5, 6, 7]
 
 
-def test_versions_and_digests_of_what_is_taken_over_are_known() -> None:
+def test_each_turn_that_is_served_again_is_told_of() -> None:
     log = Log()
     before = a_journal(log, 0)
     ask(before, [1], 5, version=4)
     ask(before, [2], 6, version=3)
-    chain = newest_chain(log.turns, earliest_attempt=0, attempt=1)
-    assert chain is not None
-    assert oldest_version(chain) == 3
-    assert digests(chain) == {3: "d3", 4: "d4"}
+    told: list[Turn] = []
+    taken = newest_chain(log.turns, earliest_attempt=0, attempt=1)
+    after = Journal(a_task(1), "w", log, digest_of=str, taken=taken, on_served=told.append)
+    assert ask(after, [2], 7) == 6
+    assert told == log.turns[1:]
 
 
 @pytest.mark.parametrize("seed", range(50))

@@ -224,6 +224,7 @@ def test_the_examples_of_the_page_are_valid(tmp_path: Path) -> None:
         "math",
         "1 * math + 0.1 * format + 0.5 * length + 0.2 * my_rewards:politeness",
         "0.1 * judge",
+        None,
     ]
 
 

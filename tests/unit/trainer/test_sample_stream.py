@@ -8,12 +8,16 @@ import pytest
 from support.builders import a_sample, num_partitions
 
 from rollog.kernel.broker.ports import Record, TopicPartition, TopicSpec
+from rollog.kernel.broker.topics import RunTopics
 from rollog.kernel.errors import DecodeError, TopicMismatch
+from rollog.kernel.payloads import PayloadStore
+from rollog.kernel.weights import WeightsStore
 from rollog.rules.headers import SampleLimits
 from rollog.rules.reading import read_sample
 from schemas import Kind, Status
 from schemas.codec import encode
 from schemas.headers import headers_of
+from trainer.buffer.payload_fetches import PayloadFetches
 from trainer.buffer.sample_stream import SampleStream, check_retained
 
 if TYPE_CHECKING:
@@ -49,7 +53,19 @@ def a_broker(memory_broker: MemoryBroker) -> MemoryBroker:
 
 def a_stream(broker: MemoryBroker, marks: tuple[int, ...] = (0,) * num_partitions) -> SampleStream:
     return SampleStream(
-        broker, topic, marks, group_id="g", limits=limits, origins=Known(), max_dead_letters_in_a_row=3
+        broker,
+        topic,
+        marks,
+        group_id="g",
+        limits=limits,
+        origins=Known(),
+        payloads=PayloadFetches(
+            PayloadStore(WeightsStore("memory://stream"), RunTopics("rollog", "stream")),
+            limits,
+            max_payload_bytes=1 << 20,
+            max_wait_seconds=60.0,
+        ),
+        max_dead_letters_in_a_row=3,
     )
 
 

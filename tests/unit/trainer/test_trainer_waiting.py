@@ -60,6 +60,20 @@ def facts(**changes: Any) -> TrainerFacts:
         ),
         ({"num_unplaced": 3}, "broker", ["3 samples wait", "broker answers"]),
         (
+            {
+                "num_without_object": 2,
+                "store_silence": "s3://w does not answer",
+                "closing_reason": "num_steps",
+            },
+            "trainer",
+            ["2 large samples wait, and nothing is judged of them: s3://w does not answer"],
+        ),
+        (
+            {"num_without_object": 2},
+            "worker",
+            ["does not have the objects of 2 large samples", "broker.payload_wait_seconds"],
+        ),
+        (
             {"closing_reason": "num_steps", "close_seconds_left": 40.0, "lacking": ((1, 1),)},
             "dispatcher",
             ["training is over", "at most 40 s more", "`rollog dispatch`"],
