@@ -44,9 +44,14 @@ class CommandWords:
     variables: Mapping[str, str] = field(default_factory=dict)
 
     def words(self, order: AgentOrder) -> list[str]:
-        """The words with the prompt in its place."""
-        task = AgentTask(order.prompt_id, order.prompt)
-        return [task.text if word == _prompt_word else word for word in self.command]
+        """The words with the prompt in its place. Raises AgentFailed for a prompt that cannot stand there."""
+        text = AgentTask(order.prompt_id, order.prompt).text
+        if _prompt_word in self.command and "\0" in text:
+            raise AgentFailed(
+                f"prompt {order.prompt_id!r} holds a null byte, which no word of a command can: leave {_prompt_word} "
+                "out of agent.command and read the task from standard input"
+            )
+        return [text if word == _prompt_word else word for word in self.command]
 
 
 class SandboxedCommands:

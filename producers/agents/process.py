@@ -11,7 +11,7 @@ import json
 import os
 import socket
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from producers.agents.results import result_of
@@ -31,17 +31,20 @@ _host = "producers.agents.host"
 _packet_bytes = 1 << 16
 _most_answer_bytes = 4 << 20
 _start_seconds = 120.0
-_kill_seconds = 10.0
 _drain_seconds = 1.0
 """What an agent wrote before its end is read within this time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FunctionLimits:
-    """What the processes of a function get: variables of the worker's environment, and memory."""
+    """What the processes of a function get: variables of the worker's environment, and memory.
+
+    `kill_seconds` is what the process that forks may take to end a session, and itself; then it is killed.
+    """
 
     variables: tuple[str, ...] = ()
     max_memory_bytes: int = 4 << 30
+    kill_seconds: float = 10.0
 
 
 class FunctionAgents:
@@ -115,13 +118,15 @@ class AgentSession:
 
     name: str
     ended: asyncio.Future[int | None]
-    was_killed: bool = field(default=False)
 
 
 class AgentHost:
     """The process that forks, from its start to its end."""
 
-    def __init__(self, control: socket.socket, process: asyncio.subprocess.Process) -> None:
+    def __init__(
+        self, control: socket.socket, process: asyncio.subprocess.Process, kill_seconds: float
+    ) -> None:
+        self._kill_seconds = kill_seconds
         self._control = control
         self._process = process
         self._sessions: dict[str, AgentSession] = {}
@@ -139,7 +144,7 @@ class AgentHost:
         except OSError as error:
             ours.close()
             raise DataError(f"agent.python = {python!r} cannot be started: {error}") from error
-        host = cls(ours, process)
+        host = cls(ours, process, limits.kill_seconds)
         try:
             await host._imported(function, python)
         except BaseException:
@@ -165,22 +170,29 @@ class AgentHost:
         return session
 
     async def end(self, session: AgentSession) -> None:
-        """Kill a session's process with all that descends from it, and wait until it is dead."""
+        """Kill a session's process with all that descends from it, and wait until it is dead.
+
+        A host that does not do that in its time is ended with all sessions: it was stopped, or hangs.
+        """
+        if session.ended.done():
+            return
+        with suppress(OSError):
+            self._control.send(_packet({"kill": session.name}))
+        await asyncio.wait({session.ended}, timeout=self._kill_seconds)
         if not session.ended.done():
-            session.was_killed = True
-            with suppress(OSError):
-                self._control.send(_packet({"kill": session.name}))
-            await asyncio.wait({session.ended}, timeout=_kill_seconds)
+            _log.warning("the agents' process ends no session any more and is killed", pid=self.pid)
+            await self.close()
 
     async def close(self) -> None:
         """End it with all sessions, and wait until it is gone. Idempotent."""
+        self.has_ended = True
         # The process kills its sessions when this end is closed, and only then can they be told from others.
         if self._reading is not None:
             self._reading.cancel()
             await asyncio.wait({self._reading})
         self._control.close()
         try:
-            await asyncio.wait_for(self._process.wait(), _kill_seconds)
+            await asyncio.wait_for(self._process.wait(), self._kill_seconds)
         except TimeoutError:
             kill_group(self._process)
             await self._process.wait()

@@ -6,7 +6,6 @@ vocabulary, each log-probability belongs to its token and is a number, and the s
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,8 @@ if TYPE_CHECKING:
 _finish_reasons = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH, "abort": FinishReason.ABORT}
 _no_logprob = -9999.0
 """What vLLM writes where it has no log-probability, minus infinity or no number."""
+_most_logprob = 1e-4
+"""Above 0 by rounding alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +100,7 @@ class Answer:
                 f"the server answered a log-probability of {entry.get('token_id')!r} for token {token_id}"
             )
         logprob = entry.get("logprob")
-        if not isinstance(logprob, float | int) or not math.isfinite(logprob) or logprob <= _no_logprob:
+        if type(logprob) not in {float, int} or not _no_logprob < logprob <= _most_logprob:
             raise EngineError(f"the server has no log-probability of token {token_id} ({logprob!r})")
         if len(self.token_ids) == self.most_tokens:
             raise EngineError(
@@ -116,7 +117,8 @@ class Answer:
             raise EngineError("the server does not say which weights made the tokens: use vLLM 0.32 or newer")
         self.spans = tuple(MarkedSpan(each["version"], each["start"], each["end"]) for each in spans or ())
         edges = [0, *(edge for span in self.spans for edge in (span.start, span.end)), len(self.token_ids)]
-        if edges != sorted(edges) or edges[::2] != edges[1::2]:
+        is_whole = all(type(edge) is int for edge in edges)
+        if not is_whole or edges != sorted(edges) or edges[::2] != edges[1::2]:
             raise EngineError(
                 f"the server names weights of tokens {edges[1:-1]} for {len(self.token_ids)} tokens"
             )
@@ -136,6 +138,7 @@ class Marks:
     def __init__(self, word: str) -> None:
         self._prefix = f"rollog-{word}/"
         self._versions: list[int] = []
+        self._loads: dict[str, int] = {}
         self.unfit = f"{self._prefix}unfit"
         self.current = self.unfit
 
@@ -148,6 +151,7 @@ class Marks:
         """The mark of a load that begins now."""
         self._versions.append(version)
         self.current = f"{self._prefix}{self.num_loads}/{version}"
+        self._loads[self.current] = self.num_loads
         return self.current
 
     def generation(self, answer: Answer, *, last_load: int | None) -> Generation:
@@ -173,16 +177,13 @@ class Marks:
         )
 
     def _load_of(self, span: MarkedSpan) -> int:
-        load, _, version = str(span.mark).removeprefix(self._prefix).partition("/")
-        is_own = (
-            str(span.mark).startswith(self._prefix) and load.isdecimal() and 0 < int(load) <= self.num_loads
-        )
-        if not is_own or version != str(self._versions[int(load) - 1]):
+        load = self._loads.get(str(span.mark))
+        if load is None:
             raise EngineDied(
                 f"the server made tokens with weights called {span.mark!r}, which this worker did not load: it was "
                 "started again, or another worker uses it; one worker to a server"
             )
-        return int(load)
+        return load
 
 
 def _joined(spans: Sequence[VersionSpan]) -> tuple[VersionSpan, ...]:

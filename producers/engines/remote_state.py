@@ -38,15 +38,12 @@ class ServerState:
 
     version: str
     model: Mapping[str, Any]
+    vocabulary_size: int
+    """Token ids are smaller."""
     max_context_tokens: int
     logprobs_mode: str
     mark: str
     is_open: bool
-
-    @property
-    def vocabulary_size(self) -> int:
-        """Token ids are smaller."""
-        return int(self.model["vocab_size"])
 
 
 async def server_state(calls: ServerCalls) -> ServerState:
@@ -61,6 +58,7 @@ async def server_state(calls: ServerCalls) -> ServerState:
         state = ServerState(
             version=str(version["version"]),
             model=found["model"],
+            vocabulary_size=int(found["model"]["vocab_size"]),
             max_context_tokens=int(found["max_context_tokens"]),
             logprobs_mode=str(found["logprobs_mode"]),
             mark=str(mark),

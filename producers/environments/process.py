@@ -290,7 +290,7 @@ class EnvironmentProcess(asyncio.Protocol):
             for line in lines:
                 self._take(line)
             self._check_length()
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             self.end(
                 EnvironmentFailed(
                     f"something else than an answer came from the environment's process: {error}"
@@ -319,7 +319,7 @@ class EnvironmentProcess(asyncio.Protocol):
             raise ValueError(f"a line of more than {self._limits.most_line_bytes} bytes")
 
     def _take(self, line: bytes) -> None:
-        """Take one line. Raises ValueError when it is none that the process writes."""
+        """Take one line. Raises ValueError, RecursionError when it is none that the process writes."""
         answer = json.loads(line)
         if not isinstance(answer, dict):
             raise ValueError(f"a line that is no answer: {line[:80]!r}")

@@ -106,11 +106,9 @@ class ResponseScorer:
         """Make the sample of one response, finished or not."""
         began_at = time.monotonic()
         replica = response.replica
-        reward: RewardResult | None = response.reward
-        waits = self._has_late_rewards and replica.task.kind is Kind.TRAINING
+        is_late = self._has_late_rewards and replica.task.kind is Kind.TRAINING
         try:
-            if reward is None or not waits:
-                reward = None if waits else await self._reward(response)
+            reward = None if is_late and response.reward is None else await self._reward(response)
         except (DataError, RewardError) as error:
             ending = self._session.ending_of(replica.task.task_id)
             return unfinished_sample(

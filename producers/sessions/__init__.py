@@ -6,7 +6,8 @@ rendering.py    which input is sent: recorded ids and what is new, or everything
 text_tokens.py  text as ids, in which messages make no special tokens    chat_template.py  a model's template
 conversations.py  messages in one form, so that an echo is told from an edit
 messages.py     turns as messages; vllm_messages.py by vLLM's parsers
-live.py         one served session: calls joined, generated, recorded, answered; engine_calls.py draws their tokens
-endpoint.py     the HTTP server; requests.py and responses.py are its protocol
+live.py         one served session: calls joined, generated, recorded, answered
+endpoint.py     the HTTP server; requests.py and responses.py are its protocol, endpoint_limits.py what it takes at once
+journal.py      turns that are on the log before they are answered; turn_chain.py those of an attempt before
 endpoint_thread.py  the same beside a worker, whose loop generates
 """

@@ -17,11 +17,11 @@ import ipaddress
 import secrets
 from collections import OrderedDict
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from aiohttp import web
 
+from producers.sessions.endpoint_limits import BodiesUnderWay, EndpointLimits, TurnedAway
 from producers.sessions.errors import BadRequest, CallRefused, SessionClosed, SessionFailed
 from producers.sessions.live import LiveSession, Policy
 from producers.sessions.requests import body_of, chat_request, text_request
@@ -34,23 +34,13 @@ if TYPE_CHECKING:
 
     from producers.sessions.live import Asked
     from producers.sessions.recorder import Session
-    from producers.sessions.requests import Request
+    from producers.sessions.requests import Body, Request
     from producers.sessions.responses import Answer
 
 _most_ended = 4096
 """Ended sessions whose keys are still told apart from wrong ones."""
 
 _hosts = frozenset({"localhost", "127.0.0.1", "[::1]"})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndpointLimits:
-    """Most bytes of a request; seconds to read one, and to write a piece of an answer; seconds between keep-alives."""
-
-    request_bytes: int = 8 << 20
-    read_seconds: float = 30.0
-    write_seconds: float = 30.0
-    keep_alive_seconds: float = 15.0
 
 
 class PolicyEndpoint:
@@ -62,7 +52,16 @@ class PolicyEndpoint:
         self._limits = limits or EndpointLimits()
         self._sessions: dict[bytes, LiveSession] = {}
         self._ended: OrderedDict[bytes, None] = OrderedDict()
+        self._bodies = BodiesUnderWay(2 * policy.parallel_calls)
         self._runner: web.AppRunner | None = None
+        self._servers: list[asyncio.Server] = []
+
+    @property
+    def num_connections(self) -> int:
+        """Connections whose clients are still there."""
+        assert self._runner is not None
+        assert self._runner.server is not None
+        return sum(each.transport is not None for each in self._runner.server.connections)
 
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> str:
         """Listen, and return the address to which `/v1` is added. Raises ValueError for what is not loopback."""
@@ -76,9 +75,9 @@ class PolicyEndpoint:
         # Without an access log: paths hold keys.
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, host, port)
-        await site.start()
-        bound = self._runner.addresses[0]
+        server = await asyncio.get_running_loop().create_server(self._connection, host, port)
+        self._servers.append(server)
+        bound = server.sockets[0].getsockname()
         return f"http://{f'[{bound[0]}]' if ':' in bound[0] else bound[0]}:{bound[1]}"
 
     async def close(self) -> None:
@@ -86,14 +85,17 @@ class PolicyEndpoint:
         for session in list(self._sessions.values()):
             await session.end()
         self._sessions.clear()
+        for server in self._servers:
+            server.close()
+        self._servers.clear()
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
 
     async def listen_at(self, path: Path) -> None:
         """Listen at a unix socket, too, between `start` and `close`."""
-        assert self._runner is not None
-        await web.UnixSite(self._runner, path).start()
+        loop = asyncio.get_running_loop()
+        self._servers.append(await loop.create_unix_server(self._connection, path))
 
     def open(self, name: str, session: Session, on_change: Callable[[int], None] = lambda _: None) -> str:
         """Serve a session under a new key, which is returned and kept nowhere else.
@@ -112,6 +114,14 @@ class PolicyEndpoint:
             if len(self._ended) > _most_ended:
                 self._ended.popitem(last=False)
             await session.end()
+
+    def _connection(self) -> asyncio.Protocol:
+        """Who serves a connection that begins now."""
+        if self._runner is None or self._runner.server is None:
+            return TurnedAway()
+        if self.num_connections >= self._limits.connections:
+            return TurnedAway()
+        return self._runner.server()
 
     def _guarded(
         self, handler: Callable[[web.Request, LiveSession], Awaitable[web.StreamResponse]]
@@ -135,41 +145,39 @@ class PolicyEndpoint:
         return handle
 
     async def _chat(self, request: web.Request, session: LiveSession) -> web.StreamResponse:
-        data = await self._read(request)
-        return await self._served(request, session, lambda: chat_request(body_of(data)))
+        return await self._served(request, session, chat_request)
 
     async def _text(self, request: web.Request, session: LiveSession) -> web.StreamResponse:
-        data = await self._read(request)
-        return await self._served(
-            request, session, lambda: text_request(body_of(data), self._vocabulary_size)
-        )
+        return await self._served(request, session, lambda body: text_request(body, self._vocabulary_size))
 
     async def _models(self, request: web.Request, session: LiveSession) -> web.StreamResponse:
         del request, session
         model = {"id": self._policy.model, "object": "model", "created": 0, "owned_by": "rollog"}
         return web.json_response({"object": "list", "data": [model]})
 
-    async def _read(self, request: web.Request) -> bytes:
-        """A request's body. Raises BadRequest where it does not come in time; aiohttp answers 413 to a large one."""
+    async def _read(self, request: web.Request, session: LiveSession) -> bytes:
+        """A request's body. Raises BadRequest where it does not come in time, HTTP's error 413 for a large one."""
+        body = bytearray()
         try:
-            async with asyncio.timeout(self._limits.read_seconds):
-                return await request.read()
+            with self._bodies.one(session.name):
+                async with asyncio.timeout(self._limits.read_seconds):
+                    # `request.read` would keep it for as long as the answer takes.
+                    async for chunk in request.content.iter_any():
+                        body += chunk
+                        if len(body) > self._limits.request_bytes:
+                            raise web.HTTPRequestEntityTooLarge(self._limits.request_bytes, len(body))
         except TimeoutError as error:
             raise BadRequest(
                 f"the request's body did not arrive within {self._limits.read_seconds:g} seconds"
             ) from error
+        return bytes(body)
 
     async def _served(
-        self, request: web.Request, session: LiveSession, read: Callable[[], Request]
+        self, request: web.Request, session: LiveSession, read: Callable[[Body], Request]
     ) -> web.StreamResponse:
-        try:
-            asked_for = read()
-        except BadRequest:
-            session.refuse()
-            raise
-        asked = session.ask(asked_for, is_retry=_is_retry(request))
-        if asked_for.is_stream:
-            return await self._stream(request, session, asked, has_usage=asked_for.has_usage)
+        asked, has_usage = await self._asked(request, session, read)
+        if has_usage is not None:
+            return await self._stream(request, session, asked, has_usage=has_usage)
         answer = await self._answer(asked)
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         body = answer.body()
@@ -177,6 +185,19 @@ class PolicyEndpoint:
         if await self._write_whole(request, response, [body]):
             session.deliver(answer)
         return response
+
+    async def _asked(
+        self, request: web.Request, session: LiveSession, read: Callable[[Body], Request]
+    ) -> tuple[Asked, bool | None]:
+        """The call, and of a stream whether it tells its usage; nothing of the request is held while the call runs."""
+        data = await self._read(request, session)
+        try:
+            asked_for = read(body_of(data))
+        except BadRequest:
+            session.refuse()
+            raise
+        asked = session.ask(asked_for, is_retry=_is_retry(request))
+        return asked, asked_for.has_usage if asked_for.is_stream else None
 
     async def _answer(self, asked: Asked) -> Answer:
         """The answer, however many wait for it. Raises what the call does, SessionClosed where it was cancelled."""

@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from producers.sessions.endpoint import EndpointLimits, PolicyEndpoint
+from producers.sessions.endpoint import PolicyEndpoint
 from producers.sessions.errors import SessionClosed
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from producers.engines.ports import Generation
+    from producers.sessions.endpoint_limits import EndpointLimits
     from producers.sessions.live import Policy
     from producers.sessions.recorder import Session
 

@@ -45,6 +45,8 @@ _constraints = (
 _refused = ("audio", "echo", "use_beam_search", "suffix", "prompt_embeds", "functions", "lora", "logprobs")
 _not_of_the_question = ("stream", "stream_options", "user", "metadata", "store", "model")
 _most_depth = 64
+_most_brackets = 1 << 18
+"""Making millions of lists would hold up the worker's other threads: the JSON reader keeps the interpreter."""
 _most_stops = 16
 
 
@@ -64,7 +66,9 @@ class Request:
 
 
 def body_of(data: bytes) -> Body:
-    """The JSON object in a request's bytes. Raises BadRequest where it is none, or nested too deeply."""
+    """The JSON object in a request's bytes. Raises BadRequest where it is none, too deep or of too many parts."""
+    if data.count(b"[") + data.count(b"{") > _most_brackets:
+        raise BadRequest(f"the request has more than {_most_brackets} opening brackets; shorten it")
     try:
         body = json.loads(data, parse_constant=_no_number)
         canonical_json(body).encode()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from producers.sessions.budgets import Budget
-from producers.sessions.endpoint import EndpointLimits, PolicyEndpoint
+from producers.sessions.endpoint import PolicyEndpoint
 from producers.sessions.live import Policy, PolicyCalls
 from producers.sessions.messages import PlainParser
 from producers.sessions.recorder import Session
@@ -20,6 +20,7 @@ from support.scripted_calls import ScriptedCalls
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
+    from producers.sessions.endpoint_limits import EndpointLimits
     from producers.sessions.recording import Counted, Recording
 
 budget = Budget(turns=50, tokens=10_000, turn_tokens=1000, context_tokens=4000)
@@ -48,10 +49,7 @@ class Served:
     @property
     def num_connections(self) -> int:
         """Connections whose clients are still there, as the server knows them."""
-        runner = self.endpoint._runner
-        assert runner is not None
-        assert runner.server is not None
-        return sum(each.transport is not None for each in runner.server.connections)
+        return self.endpoint.num_connections
 
     def counted(self, kind: Counted) -> int:
         return self.session._counts[kind]

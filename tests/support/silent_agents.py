@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import time
 from pathlib import Path
@@ -21,9 +22,7 @@ def hangs(task: AgentTask, policy: PolicyAccess) -> None:
     """Says who it is and what it started in another group, and waits for ever."""
     del policy
     child = subprocess.Popen(["sleep", "600"], start_new_session=True)
-    written = Path(task.fields["pids"])
-    written.with_suffix(".part").write_text(f"{os.getpid()} {child.pid}", encoding="ascii")
-    written.with_suffix(".part").rename(written)
+    _write_whole(Path(task.fields["pids"]), f"{os.getpid()} {child.pid}")
     time.sleep(600)
 
 
@@ -31,6 +30,19 @@ def hangs_or_echoes(task: AgentTask, policy: PolicyAccess) -> str:
     """Waits for ever where it is given a file to name itself in."""
     if "pids" not in task.fields:
         return echoes(task, policy)
-    Path(task.fields["pids"]).write_text(str(os.getpid()), encoding="ascii")
+    _write_whole(Path(task.fields["pids"]), str(os.getpid()))
     time.sleep(600)
     return ""
+
+
+def stops_its_parent_or_echoes(task: AgentTask, policy: PolicyAccess) -> str:
+    """Where it is given a file to name itself in, it stops the process that forked it, and waits for ever."""
+    if "pids" in task.fields:
+        os.kill(os.getppid(), signal.SIGSTOP)
+    return hangs_or_echoes(task, policy)
+
+
+def _write_whole(path: Path, text: str) -> None:
+    """The file is there once all of it is."""
+    path.with_suffix(".part").write_text(text, encoding="ascii")
+    path.with_suffix(".part").rename(path)

@@ -11,7 +11,7 @@ import pytest
 from support.served_session import until
 
 from producers.agents.ports import AgentOrder
-from producers.agents.process import FunctionAgents
+from producers.agents.process import FunctionAgents, FunctionLimits
 from producers.agents.results import result_of
 from rollog.kernel.errors import AgentFailed
 from rollog.kernel.processes import exists
@@ -83,6 +83,24 @@ def test_a_host_that_dies_takes_its_sessions_along_and_the_next_one_starts_anoth
                 await running
             await until(lambda: not exists(pids[0]))
             assert (await runner.run(an_order("2/0", number=7))).answer == "7"
+        finally:
+            await runner.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_host_that_ends_no_session_any_more_is_replaced(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        limits = FunctionLimits(kill_seconds=1.0)
+        runner = FunctionAgents("support.silent_agents:stops_its_parent_or_echoes", limits=limits)
+        try:
+            running = asyncio.create_task(runner.run(an_order(pids=str(tmp_path / "pids"))))
+            pids = await pids_in(tmp_path / "pids")
+            running.cancel()
+            await asyncio.wait({running})
+            await until(lambda: not exists(pids[0]))
+            async with asyncio.timeout(60):
+                assert (await runner.run(an_order("2/0", number=7))).answer == "7"
         finally:
             await runner.close()
 

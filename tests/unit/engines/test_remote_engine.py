@@ -126,6 +126,8 @@ wrong_answers: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
         "no log-probability of token 5",
     ),
     "text": (lambda answer: set_logprob(answer, "-0.5"), "no log-probability of token 5"),
+    "true": (lambda answer: set_logprob(answer, True), "no log-probability of token 5"),
+    "more than certain": (lambda answer: set_logprob(answer, 0.5), "no log-probability of token 5"),
     "no logprobs": (lambda answer: first(answer).update(logprobs=None), "without log-probabilities"),
     "too few logprobs": (
         lambda answer: first(answer)["logprobs"]["content"].pop(),
@@ -134,6 +136,10 @@ wrong_answers: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "no version": (lambda answer: first(answer).update(weight_versions=None), "does not say which weights"),
     "a gap": (lambda answer: first(answer)["weight_versions"][0].update(start=1), r"\[1, 3\] for 3 tokens"),
     "too short": (lambda answer: first(answer)["weight_versions"][0].update(end=2), r"\[0, 2\] for 3 tokens"),
+    "half a token": (
+        lambda answer: first(answer)["weight_versions"][0].update(start=0.0),
+        r"\[0.0, 3\] for 3 tokens",
+    ),
     "no end": (lambda answer: first(answer).update(finish_reason=None), "before the end of the response"),
     "unknown end": (
         lambda answer: first(answer).update(finish_reason="error"),
@@ -545,6 +551,11 @@ start_mistakes: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         {"model": config | {"hidden_size": 32}},
         ConfigError,
         "hidden_size is 32 there and 64 here",
+    ),
+    "no size": (
+        {"model": {name: value for name, value in config.items() if name != "vocab_size"}},
+        ConfigError,
+        "is no vLLM server of version 0.32 that works for a run .KeyError.'vocab_size'",
     ),
     "another type": ({"model": config | {"dtype": "bfloat16"}}, ConfigError, "dtype is 'bfloat16' there"),
     "short context": ({"max_context_tokens": 63}, ConfigError, "--max-model-len 64"),

@@ -264,7 +264,10 @@ def test_a_flood_of_output_and_lines_that_look_like_answers_disturb_nothing() ->
     with_pool(scenario)
 
 
-@pytest.mark.parametrize(("what", "message"), [("line", "Expecting value"), ("flood", "a line of more than")])
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [("line", "Expecting value"), ("flood", "a line of more than"), ("brackets", "recursion depth")],
+)
 def test_a_process_that_writes_anything_else_to_its_socket_is_killed(what: str, message: str) -> None:
     async def scenario(pool: EnvironmentPool) -> None:
         episode = await pool.open(misbehaving(), 1)

@@ -85,3 +85,11 @@ def test_a_command_that_hangs_is_ended_at_its_time(stage: Stage, sandbox: str) -
     script = "import time; time.sleep(600)"
     (sample,) = served(stage, commands(script, sandbox, timeout_seconds=8.0), a_session(stage))
     assert sample.error_class == "AgentTimedOut"
+
+
+@pytest.mark.parametrize("sandbox", ["required", "none"])
+def test_a_prompt_that_no_command_line_can_hold_fails_its_session_alone(stage: Stage, sandbox: str) -> None:
+    tasks = [a_session(stage, group=0, text="a\0b"), a_session(stage, group=1)]
+    samples = served(stage, commands("print('done')", sandbox), *tasks)
+    assert [sample.error_class for sample in samples] == ["AgentFailed", "no_trainable_turn"]
+    assert "null byte" in (samples[0].error_message or "")

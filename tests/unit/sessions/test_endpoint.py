@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import tracemalloc
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
@@ -13,13 +15,15 @@ import pytest
 from safetensors.numpy import save_file
 from support.chat_models import a_chat_tokenizer
 from support.chatting_agent import a_tool, user
-from support.served_session import Served, a_served_session, until
+from support.engine_policy import EnginePolicy
+from support.served_session import Served, a_served_session, budget, until
 
 from producers.engines.simulated import SimulatedEngine
-from producers.sessions.endpoint import EndpointLimits
-from producers.sessions.engine_policy import EnginePolicy
-from producers.sessions.errors import Leaving, SessionFailed
+from producers.sessions.endpoint_limits import EndpointLimits
+from producers.sessions.errors import BadRequest, Leaving, SessionFailed
+from producers.sessions.recorder import Session
 from producers.sessions.recording import Counted, Untrained
+from producers.sessions.requests import body_of
 from producers.sessions.text_tokens import TextTokens
 from rollog.kernel.errors import EngineError
 from schemas import SamplingParameters
@@ -348,6 +352,12 @@ def test_prompts_that_are_none_are_refused(prompt: object) -> None:
     asyncio.run(scenario())
 
 
+def test_more_lists_than_a_request_needs_are_refused_before_they_are_made() -> None:
+    body = b'{"messages":[' + b"[]," * (1 << 18) + b"[]]}"
+    with pytest.raises(BadRequest, match="more than 262144 opening brackets"):
+        body_of(body)
+
+
 def test_wrong_keys_routes_hosts_and_sizes_have_their_statuses() -> None:
     async def scenario() -> None:
         async with a_served_session(limits=EndpointLimits(request_bytes=1000)) as served:
@@ -493,5 +503,76 @@ def test_an_agent_on_the_simulated_engine_is_recorded_as_the_engine_saw_it(tmp_p
                 (ids[: first + turn.start], ids[first + turn.start : first + turn.end])
                 for turn in recording.turns
             ] == calls.turns
+
+    asyncio.run(scenario())
+
+
+async def a_begun_upload(served: Served) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A request with the session's key whose body does not come."""
+    host, port = served.address.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(
+        f"POST /v1/chat/completions HTTP/1.1\r\nHost: {host}:{port}\r\nAuthorization: Bearer {served.key}\r\n"
+        "Content-Type: application/json\r\nContent-Length: 1000000\r\n\r\n{".encode()
+    )
+    return reader, writer
+
+
+async def first_line(reader: asyncio.StreamReader) -> bytes:
+    return await asyncio.wait_for(reader.readline(), 20)
+
+
+def test_a_session_that_sends_many_bodies_at_once_is_told_to_wait_and_the_others_are_served() -> None:
+    async def scenario() -> None:
+        async with a_served_session(parallel_calls=2) as served:
+            begun = [await a_begun_upload(served) for _ in range(4)]
+            reader, writer = await a_begun_upload(served)
+            lines = [asyncio.create_task(first_line(each)) for each, _ in [*begun, (reader, writer)]]
+            done, _ = await asyncio.wait(lines, return_when=asyncio.FIRST_COMPLETED)
+            assert [each.result() for each in done] == [b"HTTP/1.1 429 Too Many Requests\r\n"]
+            other = served.endpoint.open("g0.r1.a0", Session(budget))
+            question = {"messages": [user("hi")]}
+            assert (await post(served, question, Authorization=f"Bearer {other}"))[0] == 200
+            for _, each in [*begun, (reader, writer)]:
+                each.close()
+            await asyncio.wait(lines)
+            assert (await post(served, question))[0] == 200
+
+    asyncio.run(scenario())
+
+
+def test_more_connections_than_there_is_room_for_are_closed_at_once() -> None:
+    async def scenario() -> None:
+        async with a_served_session(limits=EndpointLimits(connections=3)) as served:
+            held = [await a_begun_upload(served) for _ in range(3)]
+            await until(lambda: served.num_connections == 3)
+            reader, writer = await a_begun_upload(served)
+            with suppress(ConnectionError):
+                assert await first_line(reader) == b""
+            assert served.num_connections == 3
+            for _, each in [*held, (reader, writer)]:
+                each.close()
+            await until(lambda: served.num_connections == 0)
+            assert (await post(served, {"messages": [user("hi")]}))[0] == 200
+
+    asyncio.run(scenario())
+
+
+def test_a_request_that_waits_for_its_answer_holds_its_body_no_longer() -> None:
+    async def scenario() -> None:
+        async with a_served_session() as served:
+            served.calls.gate.clear()
+            body = json.dumps({"messages": [user("hi")], "user": "x" * 900_000}).encode()
+            asking = [asyncio.create_task(post(served, body))]
+            await until(lambda: served.calls.inputs)
+            tracemalloc.start()
+            try:
+                asking += [asyncio.create_task(post(served, body)) for _ in range(20)]
+                await until(lambda: served.counted(Counted.REJOINED) == 20)
+                assert tracemalloc.get_traced_memory()[0] < 10 << 20
+            finally:
+                tracemalloc.stop()
+            served.calls.gate.set()
+            assert {each[0] for each in await asyncio.gather(*asking)} == {200}
 
     asyncio.run(scenario())

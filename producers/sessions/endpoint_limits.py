@@ -1,0 +1,68 @@
+"""What one endpoint takes at once, so that no session's requests use up what the worker and the others need."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+from collections import Counter
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from producers.sessions.errors import CallsInFlight
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_most_connections = 4096
+
+
+def _half_of_descriptors() -> int:
+    """So that connections leave the process descriptors for everything else that it does."""
+    return min(_most_connections, max(1, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndpointLimits:
+    """Most bytes of a request; seconds to read one, and to write a piece of an answer; seconds between keep-alives.
+
+    `connections` is over all sessions; one beyond it is closed at once.
+    """
+
+    request_bytes: int = 8 << 20
+    connections: int = field(default_factory=_half_of_descriptors)
+    read_seconds: float = 30.0
+    write_seconds: float = 30.0
+    keep_alive_seconds: float = 15.0
+
+
+class BodiesUnderWay:
+    """Bodies that are being read, at most so many of each session."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._num_read: Counter[str] = Counter()
+
+    @contextmanager
+    def one(self, session: str) -> Iterator[None]:
+        """Read one. Raises CallsInFlight where as many are under way."""
+        if self._num_read[session] >= self._most:
+            raise CallsInFlight(
+                f"{self._most} requests of this session are on their way; ask again when one has come"
+            )
+        self._num_read[session] += 1
+        try:
+            yield
+        finally:
+            self._num_read[session] -= 1
+            if not self._num_read[session]:
+                del self._num_read[session]
+
+
+class TurnedAway(asyncio.Protocol):
+    """A connection for which there is no room."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Close it at once."""
+        assert isinstance(transport, asyncio.Transport)
+        transport.abort()
