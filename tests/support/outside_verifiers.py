@@ -25,16 +25,16 @@ summarize_at_tokens = 3500
 """The conversation is summarized from here on."""
 
 
-class Counting(vf.Task[vf.TaskData]):
+class Counting(vf.Task[vf.TaskData]):  # type: ignore[misc]  # verifiers is in another environment
     """Its reward is whether the last answer has the word."""
 
-    @vf.reward
+    @vf.reward  # type: ignore[untyped-decorator]  # the same
     async def says_four(self, trace: vf.Trace) -> float:
         """1.0 or 0.0."""
         return float("four" in trace.last_reply)
 
 
-class InstalledPackages(SubprocessRuntime):
+class InstalledPackages(SubprocessRuntime):  # type: ignore[misc]  # the same
     """Runs the harness's program with the packages of this interpreter, where uv would fetch some."""
 
     async def prepare_uv_script(
