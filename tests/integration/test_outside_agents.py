@@ -180,7 +180,7 @@ def num_ended(metrics: Metrics) -> float:
 @pytest.mark.parametrize(
     ("name", "module", "script"),
     [
-        ("mini-swe", "outside_mini_swe", (mini_swe_says, "Submitted: 5", {"edited": 1})),
+        ("mini-swe", "outside_mini_swe", (mini_swe_says, "Submitted: 5", {"branched": 1})),
         ("openai", "outside_openai", (openai_agents_says, "It is seven.", {})),
         (
             "verifiers",
@@ -204,7 +204,7 @@ def test_an_agent_of_the_package_index_is_recorded_exactly(
     assert {(sample.status, sample.error_message) for sample in samples} == {(Status.FINISHED, None)}
     for sample in samples:
         check_session(sample, remembered, totals)
+    print(f"{module}: {len(samples)} sessions, {totals}")  # noqa: T201  # the figures of a long run
     assert {sample.response_text.strip() for sample in samples} == {answer}
     assert totals.turns == len(remembered.calls) == len(texts) * len(samples)
     assert totals.forks == {reason: number * len(samples) for reason, number in forks.items()}
-    print(f"{module}: {len(samples)} sessions, {totals}")  # noqa: T201  # the figures of a long run
