@@ -42,7 +42,7 @@ help: ## list the targets
 setup: $(STAMP) ## install everything into .venv (once)
 
 # Agents that others wrote, each with an environment of its own: rollog's packages are none of theirs.
-AGENTS := mini-swe openai
+AGENTS := mini-swe openai verifiers
 agents: $(AGENTS:%=.venv/agents/%/installed) ## install the agents that the slow tests run, into .venv/agents
 
 .venv/agents/%/installed: requirements/agent-%.lock | $(STAMP)
@@ -98,6 +98,7 @@ lock: setup ## resolve the dependencies again
 	$(COMPILE) $(IMAGE) --extra vllm pyproject.toml -o $(CUDA_LOCK)-image.lock
 	printf 'mini-swe-agent==2.4.*' | $(COMPILE) - -o requirements/agent-mini-swe.lock
 	printf 'openai-agents' | $(COMPILE) - -o requirements/agent-openai.lock
+	printf 'verifiers==0.4.*' | $(COMPILE) - -o requirements/agent-verifiers.lock
 	sed -n 's/^requires = \["\(hatchling==[^"]*\)"\]$$/\1/p' pyproject.toml | $(COMPILE) - -o $(BUILD_LOCK)
 
 clean: ## remove what was installed and what the tools left behind; runs in .rollog stay

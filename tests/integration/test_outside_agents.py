@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import os
+from array import array
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -61,6 +63,22 @@ openai_agents_says = [
     call_of("add", {"a": "x"}),
     "It is seven.<|im_end|>",
 ]
+# A long result makes its harness ask for a summary without tools, and go on from that alone: two forks.
+verifiers_says = [
+    bash("seq 5 > numbers; ls"),
+    call_of("edit", {"path": "numbers", "old_str": "5\n", "new_str": "five\n"}).replace(
+        "I go on.", "<think>\nin words\n</think>\n\n"
+    ),
+    bash("cat numbers").replace("<|im_end|>", "") + call_of("bash", {"command": "wc -l < numbers"}),
+    call_of("look", {"at": "numbers"}),
+    bash("printf 'a\\tb <tool_call> <|im_end|>\\n'"),
+    *(bash(f"sed -n {line}p numbers") for line in range(1, 6)),
+    "There are five.<|im_end|>",
+    bash("seq 1500"),
+    "There were five numbers.<|im_end|>",
+    *(bash(f"tail -n +{line} numbers | wc -l") for line in range(1, 7)),
+    "There are four.<|im_end|>",
+]
 
 
 @dataclass
@@ -68,22 +86,22 @@ class Remembered:
     """What the engine was given and what it said, by request."""
 
     texts: Sequence[str]
-    calls: dict[str, tuple[list[int], list[int]]] = field(default_factory=dict)
+    calls: dict[str, tuple[array[int], array[int]]] = field(default_factory=dict)
 
     def say(self, request: GenerationRequest) -> list[int]:
         """The text of the session's call of this number, the last one from its end on."""
         number = int(request.request_id.rpartition("#")[2])
         said = TextTokens(a_chat_tokenizer()).added_ids(self.texts[min(number, len(self.texts) - 1)])
         assert request.request_id not in self.calls
-        self.calls[request.request_id] = (list(request.prompt_token_ids), said)
+        self.calls[request.request_id] = (array("i", request.prompt_token_ids), array("i", said))
         return said
 
     def of_session(self, sample: Sample) -> list[tuple[list[int], list[int]]]:
         """The calls of a sample's session, in the order in which they were begun."""
         prefix = f"{sample.task_id}/{sample.replica}#"
         numbered = {
-            int(name.removeprefix(prefix)): call
-            for name, call in self.calls.items()
+            int(name.removeprefix(prefix)): (given.tolist(), said.tolist())
+            for name, (given, said) in self.calls.items()
             if name.startswith(prefix)
         }
         return [numbered[number] for number in sorted(numbered)]
@@ -91,11 +109,13 @@ class Remembered:
 
 @dataclass
 class Totals:
+    """Of all sessions: forks and untrained tokens by reason, the rest in tokens."""
+
     turns: int = 0
-    forks: int = 0
+    forks: Counter[str] = field(default_factory=Counter)
     sampled: int = 0
     trained: int = 0
-    untrained: int = 0
+    untrained: Counter[str] = field(default_factory=Counter)
     wasted: int = 0
 
 
@@ -116,13 +136,17 @@ def check_session(sample: Sample, remembered: Remembered, totals: Totals) -> Non
         assert given[: len(before)] == before
         newest[turn.sequence] = [*given, *said]
     assert len(newest) == 1 + len(sample.forks)
-    trained = sum(turn.end - turn.start for turn in sample.turns if turn.untrained is None)
-    untrained = sum(turn.end - turn.start for turn in sample.turns if turn.untrained is not None)
+    trained, untrained = 0, Counter[str]()
+    for turn in sample.turns:
+        if turn.untrained is None:
+            trained += turn.end - turn.start
+        else:
+            untrained[str(turn.untrained)] += turn.end - turn.start
     sampled = sum(len(said) for _, said in calls)
-    assert sampled == trained + untrained + sample.wasted_tokens
+    assert sampled == trained + untrained.total() + sample.wasted_tokens
     assert trained == sum(int(row.loss_mask.sum()) for row in rows)
     totals.turns += len(sample.turns)
-    totals.forks += len(sample.forks)
+    totals.forks.update(fork.reason for fork in sample.forks)
     totals.sampled += sampled
     totals.trained += trained
     totals.untrained += untrained
@@ -156,8 +180,13 @@ def num_ended(metrics: Metrics) -> float:
 @pytest.mark.parametrize(
     ("name", "module", "script"),
     [
-        ("mini-swe", "outside_mini_swe", (mini_swe_says, "Submitted: 5", 1)),
-        ("openai", "outside_openai", (openai_agents_says, "It is seven.", 0)),
+        ("mini-swe", "outside_mini_swe", (mini_swe_says, "Submitted: 5", {"branched": 1})),
+        ("openai", "outside_openai", (openai_agents_says, "It is seven.", {})),
+        (
+            "verifiers",
+            "outside_verifiers",
+            (verifiers_says, "user_closed 1.0: There are four.", {"tools": 1, "edited": 1}),
+        ),
     ],
 )
 def test_an_agent_of_the_package_index_is_recorded_exactly(
@@ -165,17 +194,17 @@ def test_an_agent_of_the_package_index_is_recorded_exactly(
     monkeypatch: pytest.MonkeyPatch,
     name: str,
     module: str,
-    script: tuple[list[str], str, int],
+    script: tuple[list[str], str, dict[str, int]],
 ) -> None:
     monkeypatch.chdir(_root)
-    texts, answer, num_forks = script
+    texts, answer, forks = script
     remembered, totals = Remembered(texts), Totals()
     with a_stage(MemoryBroker(), RunTopics("rollog", "first"), tmp_path) as stage:
         samples = sessions_of(stage, name, module, remembered, -(-num_turns // len(texts)))
     assert {(sample.status, sample.error_message) for sample in samples} == {(Status.FINISHED, None)}
     for sample in samples:
         check_session(sample, remembered, totals)
+    print(f"{module}: {len(samples)} sessions, {totals}")  # noqa: T201  # the figures of a long run
     assert {sample.response_text.strip() for sample in samples} == {answer}
     assert totals.turns == len(remembered.calls) == len(texts) * len(samples)
-    assert totals.forks == num_forks * len(samples)
-    print(f"{module}: {len(samples)} sessions, {totals}")  # noqa: T201  # the figures of a long run
+    assert totals.forks == {reason: number * len(samples) for reason, number in forks.items()}
