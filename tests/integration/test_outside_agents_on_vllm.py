@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from support.chat_models import a_chat_tokenizer
+from support.chat_models import saved_chat_model
 from support.threaded_run import small_settings, whole_run
 from support.waiting import wait_until
 
@@ -50,30 +50,6 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(2 * run_seconds),
 ]
-
-
-def make_chat_model(directory: Path) -> Path:
-    """A random model of the tests' chat tokenizer, with heads of size 64, which vLLM computes on a CPU."""
-    import torch  # noqa: PLC0415  # heavy
-    from transformers import Qwen2Config, Qwen2ForCausalLM  # noqa: PLC0415
-
-    tokenizer = a_chat_tokenizer()
-    torch.manual_seed(0)
-    config = Qwen2Config(
-        vocab_size=len(tokenizer),
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=1,
-        num_attention_heads=1,
-        num_key_value_heads=1,
-        max_position_embeddings=context_tokens,
-        tie_word_embeddings=True,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    )
-    Qwen2ForCausalLM(config).save_pretrained(directory)  # type: ignore[no-untyped-call]
-    tokenizer.save_pretrained(directory)
-    return directory
 
 
 @contextmanager
@@ -130,7 +106,14 @@ def test_what_the_engine_said_of_an_agents_turns_is_what_the_trainer_computes(
         tmp_path,
         run_topics.run,
         run={"prefix": "rollog", "num_steps": -(-num_turns // (most_turns * sessions_per_step))},
-        model={"path": str(make_chat_model(tmp_path / "chat")), "max_context_tokens": context_tokens},
+        model={
+            "path": str(
+                saved_chat_model(
+                    tmp_path / "chat", hidden_size=64, num_heads=1, max_position_embeddings=context_tokens
+                )
+            ),
+            "max_context_tokens": context_tokens,
+        },
         agent={
             "function": "tests.support.outside_verifiers:run",
             "python": str(python),

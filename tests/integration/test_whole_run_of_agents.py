@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from support.chat_models import a_chat_tokenizer
+from support.chat_models import saved_chat_model
 from support.threaded_run import small_settings, whole_run
 
 from consumers.audit.auditor import audit_run
@@ -22,31 +22,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.broker, pytest.mark.engine]
 
 
-def make_chat_model(directory: Path) -> Path:
-    """A random model of the tests' chat tokenizer."""
-    import torch  # noqa: PLC0415  # heavy
-    from transformers import Qwen2Config, Qwen2ForCausalLM  # noqa: PLC0415
-
-    tokenizer = a_chat_tokenizer()
-    torch.manual_seed(0)
-    config = Qwen2Config(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=512,
-        tie_word_embeddings=True,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    )
-    Qwen2ForCausalLM(config).save_pretrained(directory)  # type: ignore[no-untyped-call]
-    tokenizer.save_pretrained(directory)
-    return directory
-
-
-@pytest.mark.parametrize("mode", ["keep", "abort"])
+@pytest.mark.parametrize("mode", ["keep", "drain", "abort"])
 def test_sessions_are_recorded_trained_and_audited_whatever_a_reload_does(
     kafka_broker: KafkaBroker, run_topics: RunTopics, tmp_path: Path, mode: str
 ) -> None:
@@ -54,7 +30,12 @@ def test_sessions_are_recorded_trained_and_audited_whatever_a_reload_does(
         tmp_path,
         run_topics.run,
         run={"num_steps": 3},
-        model={"path": str(make_chat_model(tmp_path / "chat")), "max_context_tokens": 400},
+        model={
+            "path": str(
+                saved_chat_model(tmp_path / "chat", hidden_size=32, num_heads=4, max_position_embeddings=512)
+            ),
+            "max_context_tokens": 400,
+        },
         freshness={"alpha": 2.0},
         agent={"function": "support.agents_for_tests:two_calls", "max_turns": 4, "max_tokens": 64},
         groups={"groups_per_batch": 2, "group_size": 4, "filter_zero_signal": False},

@@ -54,3 +54,29 @@ def a_renderer(
     tokenizer = a_chat_tokenizer(template)
     shown = TokenizerTemplate(tokenizer, defaults=defaults)
     return ConversationRenderer(shown, TextTokens(tokenizer), history=history)
+
+
+def saved_chat_model(
+    directory: Path, *, hidden_size: int, num_heads: int, max_position_embeddings: int
+) -> Path:
+    """A random model of the chat tokenizer, with it in one directory. vLLM wants heads of size 64 on a CPU."""
+    import torch  # noqa: PLC0415  # heavy
+    from transformers import Qwen2Config, Qwen2ForCausalLM  # noqa: PLC0415
+
+    tokenizer = a_chat_tokenizer()
+    torch.manual_seed(0)
+    config = Qwen2Config(
+        vocab_size=len(tokenizer),
+        hidden_size=hidden_size,
+        intermediate_size=2 * hidden_size,
+        num_hidden_layers=1,
+        num_attention_heads=num_heads,
+        num_key_value_heads=1,
+        max_position_embeddings=max_position_embeddings,
+        tie_word_embeddings=True,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    Qwen2ForCausalLM(config).save_pretrained(directory)  # type: ignore[no-untyped-call]
+    tokenizer.save_pretrained(directory)
+    return directory
