@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from producers.environments.messages import declaration_of, observation_of, result_of, snapshot_of
 from producers.environments.ports import Declaration
 from producers.environments.process import EnvironmentLimits, EnvironmentProcess
-from rollog.kernel.errors import DataError, EnvironmentFailed, EnvironmentTimedOut
+from rollog.kernel.errors import DataError, EnvironmentFailed, EnvironmentProcessEnded, EnvironmentTimedOut
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 _most_action_bytes = 1 << 20
 _most_error_characters = 2_000
 _most_seed = 2**63 - 1
+_num_tries = 3
+"""Processes in which an environment may be made for a check."""
 _closed = "the environments are closed: the worker is leaving"
 
 
@@ -152,13 +154,22 @@ class EnvironmentPool:
         return [process.pid for process in processes if process.pid is not None]
 
     async def check(self, spec: EnvironmentSpec) -> Declaration:
-        """Make the environment once and close it. Raises DataError when that fails, as it would for every episode."""
-        try:
-            episode = await self.open(spec, 0)
-        except EnvironmentFailed as error:
-            raise DataError(str(error)) from error
-        await episode.close()
-        return episode.declaration
+        """Make the environment once and close it. Raises DataError when that fails, as it would for every episode.
+
+        A process that ends meanwhile may be another's doing: only where that happens again and again it is a failure.
+        """
+        for tries_left in reversed(range(_num_tries)):
+            try:
+                episode = await self.open(spec, 0)
+            except EnvironmentProcessEnded as error:
+                if not tries_left:
+                    raise DataError(str(error)) from error
+            except EnvironmentFailed as error:
+                raise DataError(str(error)) from error
+            else:
+                await episode.close()
+                return episode.declaration
+        raise AssertionError("the last try raises or returns")
 
     async def open(self, spec: EnvironmentSpec, seed: int) -> EpisodeHandle:
         """Make an environment for one episode, as soon as there is room for it.
@@ -330,6 +341,8 @@ class EpisodeHandle:
         self._is_calling = True
         try:
             answer = await self._process.call(self.name, operation, timeout_seconds, **fields)
+        except EnvironmentProcessEnded as error:
+            raise EnvironmentProcessEnded(self._named(error)) from error
         except EnvironmentTimedOut as error:
             self._pool.counts.timed_out += 1
             raise EnvironmentTimedOut(self._named(error)) from error

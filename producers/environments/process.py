@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from producers.rewards.walls import RewardWalls, kill_group
-from rollog.kernel.errors import DataError, EnvironmentFailed, EnvironmentTimedOut
+from rollog.kernel.errors import DataError, EnvironmentFailed, EnvironmentProcessEnded, EnvironmentTimedOut
 from rollog.kernel.logs import get_logger
 from rollog.kernel.processes import launcher_command
 
@@ -387,12 +387,12 @@ def interpreter_command(python: str | None, host: str) -> list[str]:
     return ["env", "-u", "PYTHONPATH", python, str(script), host]
 
 
-def _ended(status: int | None, python: str | None) -> EnvironmentFailed:
+def _ended(status: int | None, python: str | None) -> EnvironmentProcessEnded:
     """What is known of a process that has ended by itself."""
     if status is None:
-        return EnvironmentFailed("the environment's process closed its socket")
+        return EnvironmentProcessEnded("the environment's process closed its socket")
     how = f"by signal {-status}" if status < 0 else f"with status {status}"
     hint = (
         "" if python is None else f"; it ran under python = {python!r}, which has to be Python 3.10 or later"
     )
-    return EnvironmentFailed(f"the environment's process ended {how}{hint}")
+    return EnvironmentProcessEnded(f"the environment's process ended {how}{hint}")

@@ -24,6 +24,7 @@
     │   └── EngineNotStarted   the engine could not start: it is tried once more
     ├── RewardError            one reward could not be computed: its sample fails
     ├── EnvironmentFailed      an environment raised, broke its port, or lost its process: its episode fails
+    │   ├── EnvironmentProcessEnded    its process is gone
     │   └── EnvironmentTimedOut    one of its calls took too long
     ├── AgentFailed            an agent raised, or lost its process: its session fails
     │   ├── AgentTimedOut      it took too long, and was killed
@@ -151,6 +152,10 @@ class RewardError(RollogError):
 
 class EnvironmentFailed(RollogError):
     """An environment raised, gave what its port does not allow, or lost its process: its episode has failed."""
+
+
+class EnvironmentProcessEnded(EnvironmentFailed):
+    """The process of an environment has ended, by itself or by somebody else: its episodes fail."""
 
 
 class EnvironmentTimedOut(EnvironmentFailed):

@@ -228,3 +228,12 @@ def no_snapshots() -> Misbehaving:
     environment = Misbehaving()
     environment.declaration = Declaration("snapshot")
     return environment
+
+
+def dies_while_it_is_made(*, mark: str, num_times: int) -> Misbehaving:
+    """Ends its process, the first so many times that one is asked for."""
+    times = len(list(Path(mark).parent.glob(f"{Path(mark).name}*")))
+    if times < num_times:
+        Path(f"{mark}{times}").touch()
+        os._exit(3)
+    return Misbehaving()

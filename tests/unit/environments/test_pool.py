@@ -560,6 +560,23 @@ def test_what_cannot_be_made_is_told_before_anything_is_played(
     with_pool(scenario)
 
 
+@pytest.mark.parametrize(("num_times", "is_given_up"), [(2, False), (9, True)])
+def test_a_process_that_ends_during_the_check_is_no_failure_unless_it_does_so_again_and_again(
+    tmp_path: Path, num_times: int, is_given_up: bool
+) -> None:
+    parameters = {"mark": str(tmp_path / "made"), "num_times": num_times}
+    spec = EnvironmentSpec(environment=f"{module}:dies_while_it_is_made", parameters=parameters)
+
+    async def scenario(pool: EnvironmentPool) -> None:
+        if is_given_up:
+            with pytest.raises(DataError, match="process ended with status 3"):
+                await pool.check(spec)
+        else:
+            assert (await pool.check(spec)).restore == "replay"
+
+    with_pool(scenario)
+
+
 def test_what_can_be_made_says_what_it_is() -> None:
     async def scenario(pool: EnvironmentPool) -> None:
         declaration = await pool.check(EnvironmentSpec(environment="nim"))

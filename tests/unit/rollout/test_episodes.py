@@ -161,7 +161,7 @@ def test_the_same_seeds_give_the_same_episode(stage: Stage) -> None:
     ("does", "error", "said"),
     [
         ("raise", "EnvironmentFailed", "KeyError"),
-        ("die", "EnvironmentFailed", ""),
+        ("die", "EnvironmentProcessEnded", ""),
         ("hang", "EnvironmentTimedOut", "0.5 s"),
         ("say nothing", "EnvironmentFailed", "has no token"),
     ],

@@ -246,7 +246,7 @@ def test_another_number_of_seats_fails_by_name(stage: Stage) -> None:
 
 @pytest.mark.parametrize(
     ("does", "error"),
-    [("raise", "EnvironmentFailed"), ("die", "EnvironmentFailed"), ("hang", "EnvironmentTimedOut")],
+    [("raise", "EnvironmentFailed"), ("die", "EnvironmentProcessEnded"), ("hang", "EnvironmentTimedOut")],
 )
 def test_an_environment_that_fails_fails_every_seat_once(stage: Stage, does: str, error: str) -> None:
     limits = EnvironmentLimits(num_processes=1, step_timeout_seconds=0.5)
