@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -109,11 +109,9 @@ def start_trainer(
         readers = LogReaders(settings=in_force, broker=broker, topics=take_over.topics, ledger=ledger)
         control = opened.enter_context(readers.control(writer.epoch, known))
         stream = opened.enter_context(readers.samples(engine, control, take_over.store, clock))
-        waits = RewardWaits(in_force.reward_deadline_seconds or math.inf)
-        buffer = SampleBuffer(ledger, in_force.groups, in_force.freshness, waits)
+        buffer = _buffer(in_force, ledger)
         rewards = readers.rewards(buffer, control)
-        if rewards is not None:
-            opened.enter_context(rewards)
+        opened.enter_context(nullcontext() if rewards is None else rewards)
         _tell_ready(reporter, settings.run, ledger, writer.epoch)
         parts = TrainerParts(
             settings=in_force,
@@ -134,6 +132,11 @@ def start_trainer(
             resources=opened.pop_all(),
         )
     return Trainer(parts)
+
+
+def _buffer(settings: TrainerSettings, ledger: LedgerState) -> SampleBuffer:
+    waits = RewardWaits(settings.reward_deadline_seconds or math.inf)
+    return SampleBuffer(ledger, settings.groups, settings.freshness, waits)
 
 
 def _ledger_writer(settings: TrainerSettings, broker: Broker, topics: RunTopics) -> LedgerWriter:

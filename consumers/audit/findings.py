@@ -88,6 +88,11 @@ class Checks:
     """Every check of an audit, in the order in which they are reported."""
 
     def __init__(self) -> None:
+        self._add_ledger()
+        self._add_generation()
+        self._add_samples()
+
+    def _add_ledger(self) -> None:
         self.chain = Check(
             name="chain",
             what="genesis first, each record names the sha256 of the one before it, nothing after close",
@@ -110,6 +115,8 @@ class Checks:
         self.trained = Check(
             name="I2", what="no sample and no (group, replica) trained twice", unit="trained samples"
         )
+
+    def _add_generation(self) -> None:
         self.freshness = Check(
             name="I3",
             what="lag of everything trained within the alpha in force, quota included",
@@ -138,6 +145,8 @@ class Checks:
             what="a step could be done again: its samples are there, its plan and figures fit them",
             unit="steps",
         )
+
+    def _add_samples(self) -> None:
         self.sequences = Check(
             name="I11, I12",
             what="sequences are whole: shared ids are there, each sampled token is in one turn, trained as that says",

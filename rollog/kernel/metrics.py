@@ -228,18 +228,7 @@ class Metrics:
             "Samples judged, by disposition and reason (empty where there is none, or one in free words)",
             ("disposition", "reason"),
         )
-        self.trainer_rewards = self._counter(
-            "rollog_trainer_rewards_total",
-            "Records of the topic of rewards, by what became of them",
-            ["outcome"],
-        )
-        self.trainer_waiting_samples = self._gauge(
-            "rollog_trainer_waiting_samples", "Fresh samples that wait for their reward"
-        )
-        self.trainer_longest_reward_wait_seconds = self._gauge(
-            "rollog_trainer_longest_reward_wait_seconds",
-            "How long the sample waits that waits longest for its reward",
-        )
+        self._add_late_rewards()
         self.trainer_groups_closed = self._counter(
             "rollog_trainer_groups_closed_total",
             "Groups closed, by outcome (trained, filtered, incomplete)",
@@ -269,6 +258,20 @@ class Metrics:
         self._add_selection()
         self._add_newest_step()
         self._add_distances()
+
+    def _add_late_rewards(self) -> None:
+        self.trainer_rewards = self._counter(
+            "rollog_trainer_rewards_total",
+            "Records of the topic of rewards, by what became of them",
+            ["outcome"],
+        )
+        self.trainer_waiting_samples = self._gauge(
+            "rollog_trainer_waiting_samples", "Fresh samples that wait for their reward"
+        )
+        self.trainer_longest_reward_wait_seconds = self._gauge(
+            "rollog_trainer_longest_reward_wait_seconds",
+            "How long the sample waits that waits longest for its reward",
+        )
 
     def _add_newest_step(self) -> None:
         """What the newest step was made of, and the alpha of the next one."""
