@@ -62,8 +62,12 @@ def takes():
             held.append(b"1" * (8 << 20))
     except MemoryError:
         refused.set()
-threads = [threading.Thread(target=takes) for _ in range(8)]
-for thread in threads: thread.start()
+threads = []
+for _ in range(8):
+    thread = threading.Thread(target=takes)
+    try: thread.start()
+    except RuntimeError: refused.set()  # no memory is left for its stack
+    else: threads.append(thread)
 for thread in threads: thread.join()
 size = len(held) << 3
 held.clear()
