@@ -103,7 +103,7 @@ class Journal:
             segments=self._segments(generation.spans),
             finish_reason=generation.finish_reason,
         )
-        self._turns.append(TakenTurn(ids, turn))
+        self._turns.append(TakenTurn.after(ids, turn))
         await self._log.write(turn, self._task.sample_partition)
 
     @property

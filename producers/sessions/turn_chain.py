@@ -25,15 +25,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TakenTurn:
-    """A turn of a chain with the whole input that it was sampled after."""
+    """A turn of a chain; `ids` are the whole input that it was sampled after, and what was sampled.
 
-    input_ids: Int32Array
+    They are put together once: every later turn is compared with them.
+    """
+
+    ids: Int32Array
     turn: Turn
 
+    @classmethod
+    def after(cls, input_ids: Int32Array, turn: Turn) -> TakenTurn:
+        """A turn behind its input."""
+        return cls(int32_array(np.concatenate((input_ids, turn.token_ids))), turn)
+
     @property
-    def ids(self) -> Int32Array:
-        """Input and what was sampled."""
-        return int32_array(np.concatenate((self.input_ids, self.turn.token_ids)))
+    def input_ids(self) -> Int32Array:
+        """What it was sampled after."""
+        return self.ids[: len(self.ids) - len(self.turn.token_ids)]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,7 +88,7 @@ def _chain_of(task_id: str, by_task: dict[str, dict[int, Turn]], attempts: dict[
         input_ids = _input_of(turn, taken)
         if input_ids is None:
             break
-        taken.append(TakenTurn(input_ids, turn))
+        taken.append(TakenTurn.after(input_ids, turn))
     return taken
 
 

@@ -113,7 +113,7 @@ def test_an_input_comes_back_from_its_parent_and_what_is_shared(inputs: list[lis
         parent, shared = placed_input(array, before)
         turn = a_turn(0, number, input_ids[shared:], number % 3, parent=parent, shared=shared)
         written.append(turn)
-        before.append(TakenTurn(array, turn))
+        before.append(TakenTurn.after(array, turn))
     chain = newest_chain(written, earliest_attempt=0, attempt=1)
     read = [] if chain is None else [taken.input_ids.tolist() for taken in chain.turns]
     assert read == inputs
