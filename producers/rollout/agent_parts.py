@@ -1,4 +1,7 @@
-"""What a worker needs for sessions of agents, made from the configuration; nothing is started."""
+"""What a worker needs for sessions of agents, made from the configuration; nothing is started.
+
+The policy's side, tokenizer, template and parsers, is made in the endpoint's process: `served_policy`.
+"""
 
 from __future__ import annotations
 
@@ -7,42 +10,33 @@ from typing import TYPE_CHECKING, Any
 from producers.agents.choice import agent_runner
 from producers.rollout.agent_sessions import AgentSettings
 from producers.rollout.agents import Agents
+from producers.rollout.prompts import load_tokenizer
 from producers.sessions.chat_template import TokenizerTemplate
 from producers.sessions.live import Policy
 from producers.sessions.messages import PlainParser
+from producers.sessions.process import EndpointProcess, PolicySource
 from producers.sessions.rendering import ConversationRenderer
 from producers.sessions.text_tokens import TextTokens
 from producers.sessions.vllm_messages import VLLMParser
 from rollog.kernel.errors import ConfigError
+from rollog.settings.agent import AgentConfig
+from rollog.settings.run import ModelConfig
 
 if TYPE_CHECKING:
-    from producers.sessions.endpoint_thread import WorkerCalls
     from producers.sessions.messages import TurnParser
-    from rollog.settings.agent import AgentConfig
-    from rollog.settings.run import ModelConfig
 
 
 def agents_of(config: AgentConfig, model: ModelConfig, tokenizer: Any) -> Agents:
     """Agents, and the endpoint that serves them. Raises ConfigError where the model or this machine cannot."""
     require_endpoint()
-    from producers.sessions.endpoint_thread import EndpointThread  # noqa: PLC0415  # needs the extra `agents`
-
-    renderer = conversation_renderer(config, model, tokenizer)
-    tokens = TextTokens(tokenizer)
-    parser = _parser(config, tokenizer, tokens)
-
-    def policy_of(calls: WorkerCalls) -> Policy:
-        return Policy(
-            calls=calls,
-            renderer=renderer,
-            parser=parser,
-            tokens=tokens,
-            parallel_calls=config.parallel_calls,
-        )
-
-    endpoint = EndpointThread(
-        policy_of,
-        vocabulary_size=len(tokenizer),
+    require_template(model, tokenizer)
+    source = PolicySource(
+        function=f"{__name__}:{served_policy.__name__}",
+        arguments={"agent": config.model_dump(mode="json"), "model": model.model_dump(mode="json")},
+    )
+    endpoint = EndpointProcess(
+        source,
+        parallel_calls=config.parallel_calls,
         has_socket=bool(config.command) and config.sandbox == "required",
     )
     return Agents(
@@ -61,6 +55,27 @@ def agents_of(config: AgentConfig, model: ModelConfig, tokenizer: Any) -> Agents
     )
 
 
+def served_policy(agent: dict[str, Any], model: dict[str, Any]) -> Policy:
+    """The policy of sections `agent` and `model`. Raises ConfigError, DataError where there is none."""
+    return policy_of(AgentConfig(**agent), ModelConfig(**model))
+
+
+def policy_of(config: AgentConfig, model: ModelConfig, tokenizer: Any = None) -> Policy:
+    """Template, tokenizer and parsers of a model; `tokenizer` is used in place of its own.
+
+    Raises ConfigError, DataError.
+    """
+    loaded = tokenizer or load_tokenizer(str(model.tokenizer or model.path))
+    tokens = TextTokens(loaded)
+    return Policy(
+        renderer=conversation_renderer(config, model, loaded),
+        parser=_parser(config, loaded, tokens),
+        tokens=tokens,
+        vocabulary_size=len(loaded),
+        most_characters=model.max_context_tokens * tokens.longest,
+    )
+
+
 def require_endpoint() -> None:
     """Raises ConfigError where what the endpoint needs is not installed."""
     try:
@@ -71,14 +86,19 @@ def require_endpoint() -> None:
         ) from error
 
 
-def conversation_renderer(config: AgentConfig, model: ModelConfig, tokenizer: Any) -> ConversationRenderer:
-    """The model's chat template for sessions. Raises ConfigError where it has none."""
+def require_template(model: ModelConfig, tokenizer: Any) -> None:
+    """Raises ConfigError where the model has no chat template."""
     if not getattr(tokenizer, "chat_template", None):
         named = model.tokenizer or model.path
         raise ConfigError(
             f"the tokenizer of {named!r} has no chat template, and agents speak in chat messages: take a model that "
             "has one, or put a chat_template.jinja beside its tokenizer"
         )
+
+
+def conversation_renderer(config: AgentConfig, model: ModelConfig, tokenizer: Any) -> ConversationRenderer:
+    """The model's chat template for sessions. Raises ConfigError where it has none."""
+    require_template(model, tokenizer)
     template = TokenizerTemplate(tokenizer, defaults=model.chat_template_kwargs)
     return ConversationRenderer(template, TextTokens(tokenizer), history=config.history)
 

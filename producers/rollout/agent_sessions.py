@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from producers.rollout.outcomes import Replica
     from producers.sessions.journal import Journal
     from producers.sessions.recorder import Session
+    from rollog.kernel.errors import EndpointDied
 
 
 class SessionEnd(StrEnum):
@@ -67,7 +68,7 @@ class AgentSettings:
 
 @dataclass(eq=False)
 class RunningSession:
-    """One session, as the worker's loop knows it. Its record belongs to the endpoint until that has closed it."""
+    """One session, as the worker's loop knows it. Its record changes until the endpoint has ended it."""
 
     replica: Replica
     calls: EngineCalls
@@ -90,7 +91,6 @@ class RunningSession:
     engine_died: EngineDied | None = None
     in_engine: set[asyncio.Task[object]] = field(default_factory=set)
     has_news: asyncio.Event = field(default_factory=asyncio.Event)
-    loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
 
     async def generate(self, input_ids: Sequence[int], max_tokens: int, stop: Sequence[str]) -> Generation:
         """One turn, however many versions it takes; where turns are kept, it is on the log when this returns.
@@ -138,8 +138,16 @@ class RunningSession:
         return turn
 
     def changed(self, num_calls: int) -> None:
-        """Calls began or ended. Called on the endpoint's thread."""
-        self.loop.call_soon_threadsafe(self._note, num_calls)
+        """Calls began or ended; so many are under way."""
+        self.num_calls, self.active_at = num_calls, time.monotonic()
+        if self.record.is_spent and self.spent_at is None:
+            self.spent_at = self.active_at
+        self.has_news.set()
+
+    def lost(self, error: EndpointDied) -> None:
+        """Nobody serves the session any more: the worker ends."""
+        self.engine_died = error
+        self.has_news.set()
 
     def verdict(self, settings: AgentSettings, *, has_ended: bool) -> SessionEnd | None:
         """How the session ends now, or None. Raises EngineDied."""
@@ -171,12 +179,6 @@ class RunningSession:
         if settings.idle_seconds is not None and not self.num_calls:
             moments.append(self.active_at + settings.idle_seconds)
         return max(0.0, min(moments) - time.monotonic())
-
-    def _note(self, num_calls: int) -> None:
-        self.num_calls, self.active_at = num_calls, time.monotonic()
-        if self.record.is_spent and self.spent_at is None:
-            self.spent_at = self.active_at
-        self.has_news.set()
 
     def _request(self, input_ids: Sequence[int], max_tokens: int, stop: Sequence[str]) -> GenerationRequest:
         number, self.num_begun = self.num_begun, self.num_begun + 1

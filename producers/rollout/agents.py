@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from producers.rollout.outcomes import Replica
     from producers.rollout.prompts import PromptRenderer
     from producers.rollout.turn_log import DurableTurns
-    from producers.sessions.endpoint_thread import EndpointThread
+    from producers.sessions.process import SessionEndpoint
     from producers.sessions.recording import Recording
     from rollog.kernel.metrics import Metrics
     from schemas import Sample
@@ -63,11 +63,14 @@ class Agents:
     """Who runs agents, and where they ask the policy."""
 
     runner: AgentRunner
-    endpoint: EndpointThread
+    endpoint: SessionEndpoint
     settings: AgentSettings
 
     async def start(self) -> None:
-        """Begin to listen, and make sure that the agent can be run. Raises DataError, SandboxRefused."""
+        """Begin to listen, and make sure that the agent can be run.
+
+        Raises ConfigError, DataError, SandboxRefused, OSError.
+        """
         await self.endpoint.start()
         await self.runner.start()
 
@@ -179,7 +182,7 @@ class AgentMaker:
         finally:
             session.is_ending = True
             await self._take_out(session)
-            await endpoint.end(name, key)
+            await endpoint.end(name)
 
     async def _take_out(self, session: RunningSession) -> None:
         """Have the engine give back all calls, with the tokens that they have."""

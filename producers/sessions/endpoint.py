@@ -1,7 +1,7 @@
 """The policy endpoint: an HTTP server on loopback that speaks the OpenAI protocol to one session for each key.
 
-Consumes requests; produces answers, each recorded before a byte of it is sent; waits for the engine behind
-`PolicyCalls`. It keeps nothing on disk: after a crash of its process, sessions and their keys are gone.
+Consumes requests; produces answers, each recorded before a byte of it is sent, behind `SessionCalls`. It keeps nothing
+that is not known elsewhere: after a crash of its process another one opens the same sessions under the same keys.
 
     POST [/s/KEY]/v1/chat/completions     POST [/s/KEY]/v1/completions     GET [/s/KEY]/v1/models
 
@@ -13,32 +13,33 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import ipaddress
-import secrets
 from collections import OrderedDict
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from producers.sessions.endpoint_limits import BodiesUnderWay, EndpointLimits, TurnedAway
+from producers.sessions.endpoint_limits import BodiesUnderWay, EndpointLimits, SilentConnections, TurnedAway
 from producers.sessions.errors import BadRequest, CallRefused, SessionClosed, SessionFailed
-from producers.sessions.live import LiveSession, Policy
+from producers.sessions.live import LiveSession
 from producers.sessions.requests import body_of, chat_request, text_request
 from producers.sessions.responses import error_body, error_body_of, error_event, status_of
 from rollog.kernel.errors import RollogError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
-    from pathlib import Path
+    import socket
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 
-    from producers.sessions.live import Asked
-    from producers.sessions.recorder import Session
+    from producers.sessions.live import Policy
+    from producers.sessions.recorded_calls import RecordedCall, SessionCalls
     from producers.sessions.requests import Body, Request
     from producers.sessions.responses import Answer
 
 _most_ended = 4096
 """Ended sessions whose keys are still told apart from wrong ones."""
+_end_seconds = 2.0
+"""What is written to a client when its session ends is waited for this long."""
 
 _hosts = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
@@ -46,13 +47,16 @@ _hosts = frozenset({"localhost", "127.0.0.1", "[::1]"})
 class PolicyEndpoint:
     """Serves the sessions that are opened with it, between `start` and `close`."""
 
-    def __init__(self, policy: Policy, *, vocabulary_size: int, limits: EndpointLimits | None = None) -> None:
+    def __init__(self, policy: Policy, *, parallel_calls: int, limits: EndpointLimits | None = None) -> None:
+        """Of each session `parallel_calls` requests are answered, and twice as many bodies read, at once."""
         self._policy = policy
-        self._vocabulary_size = vocabulary_size
         self._limits = limits or EndpointLimits()
         self._sessions: dict[bytes, LiveSession] = {}
         self._ended: OrderedDict[bytes, None] = OrderedDict()
-        self._bodies = BodiesUnderWay(2 * policy.parallel_calls)
+        self._bodies = BodiesUnderWay(2 * parallel_calls)
+        # One thread: tokenizers and templates are not made for several.
+        self._executor = ThreadPoolExecutor(1, "rendering")
+        self._silent = SilentConnections(self._limits.silent_seconds)
         self._runner: web.AppRunner | None = None
         self._servers: list[asyncio.Server] = []
 
@@ -63,10 +67,8 @@ class PolicyEndpoint:
         assert self._runner.server is not None
         return sum(each.transport is not None for each in self._runner.server.connections)
 
-    async def start(self, host: str = "127.0.0.1", port: int = 0) -> str:
-        """Listen, and return the address to which `/v1` is added. Raises ValueError for what is not loopback."""
-        if not ipaddress.ip_address(host).is_loopback:
-            raise ValueError(f"the policy endpoint listens on loopback only, not on {host}")
+    async def start(self, *sockets: socket.socket) -> None:
+        """Serve whoever connects to these sockets, of TCP or unix."""
         app = web.Application(client_max_size=self._limits.request_bytes)
         for prefix in ("", "/s/{key}"):
             app.router.add_post(f"{prefix}/v1/chat/completions", self._guarded(self._chat))
@@ -75,15 +77,12 @@ class PolicyEndpoint:
         # Without an access log: paths hold keys.
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
         await self._runner.setup()
-        server = await asyncio.get_running_loop().create_server(self._connection, host, port)
-        self._servers.append(server)
-        bound = server.sockets[0].getsockname()
-        return f"http://{f'[{bound[0]}]' if ':' in bound[0] else bound[0]}:{bound[1]}"
+        loop = asyncio.get_running_loop()
+        for each in sockets:
+            self._servers.append(await loop.create_server(self._connection, sock=each))
 
     async def close(self) -> None:
-        """End every session, then stop listening. Idempotent."""
-        for session in list(self._sessions.values()):
-            await session.end()
+        """Stop listening, and drop every session. Idempotent."""
         self._sessions.clear()
         for server in self._servers:
             server.close()
@@ -91,29 +90,29 @@ class PolicyEndpoint:
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
+        self._executor.shutdown(wait=False, cancel_futures=True)
 
-    async def listen_at(self, path: Path) -> None:
-        """Listen at a unix socket, too, between `start` and `close`."""
-        loop = asyncio.get_running_loop()
-        self._servers.append(await loop.create_unix_server(self._connection, path))
+    async def open(
+        self, key_digest: bytes, name: str, calls: SessionCalls, history: Sequence[RecordedCall] = ()
+    ) -> None:
+        """Serve a session under the key of that digest (`digest_of`); `history` was recorded by a process before."""
+        session = LiveSession(name, calls, self._policy, self._executor)
+        await session.recall(history)
+        self._sessions[key_digest] = session
 
-    def open(self, name: str, session: Session, on_change: Callable[[int], None] = lambda _: None) -> str:
-        """Serve a session under a new key, which is returned and kept nowhere else.
+    async def end(self, key_digest: bytes) -> None:
+        """Take no further request of a session, and wait for those whose calls have ended. Idempotent.
 
-        `on_change` is told how many calls are under way, when one begins, ends or is refused.
+        Then it is told of every answer whether it was delivered.
         """
-        key = secrets.token_hex(32)
-        self._sessions[_digest(key)] = LiveSession(name, session, self._policy, on_change)
-        return key
-
-    async def end(self, key: str) -> None:
-        """End a session: its calls are cancelled, and further ones are told that it is closed. Idempotent."""
-        session = self._sessions.pop(_digest(key), None)
-        if session is not None:
-            self._ended[_digest(key)] = None
-            if len(self._ended) > _most_ended:
-                self._ended.popitem(last=False)
-            await session.end()
+        session = self._sessions.pop(key_digest, None)
+        if session is None:
+            return
+        self._ended[key_digest] = None
+        if len(self._ended) > _most_ended:
+            self._ended.popitem(last=False)
+        if session.under_way:
+            await asyncio.wait(session.under_way, timeout=_end_seconds)
 
     def _connection(self) -> asyncio.Protocol:
         """Who serves a connection that begins now."""
@@ -121,7 +120,9 @@ class PolicyEndpoint:
             return TurnedAway()
         if self.num_connections >= self._limits.connections:
             return TurnedAway()
-        return self._runner.server()
+        connection = self._runner.server()
+        self._silent.expect(connection)
+        return connection
 
     def _guarded(
         self, handler: Callable[[web.Request, LiveSession], Awaitable[web.StreamResponse]]
@@ -131,24 +132,31 @@ class PolicyEndpoint:
         async def handle(request: web.Request) -> web.StreamResponse:
             if _host(request) not in _hosts:
                 return _error(400, error_body("the Host header names another machine", "invalid_host"))
-            digest = _digest(_key(request))
+            digest = digest_of(_key(request))
             session = self._sessions.get(digest)
             if session is None and digest in self._ended:
                 return _refusal(SessionClosed("the session has ended and takes no further call"))
             if session is None:
                 return _error(401, error_body("the key opens no session", "invalid_api_key"))
             try:
-                return await handler(request, session)
+                with _under_way(session):
+                    return await handler(request, session)
             except (CallRefused, SessionFailed) as error:
                 return _refusal(error)
 
-        return handle
+        async def heard(request: web.Request) -> web.StreamResponse:
+            with self._silent.heard(request.protocol):
+                return await handle(request)
+
+        return heard
 
     async def _chat(self, request: web.Request, session: LiveSession) -> web.StreamResponse:
         return await self._served(request, session, chat_request)
 
     async def _text(self, request: web.Request, session: LiveSession) -> web.StreamResponse:
-        return await self._served(request, session, lambda body: text_request(body, self._vocabulary_size))
+        return await self._served(
+            request, session, lambda body: text_request(body, self._policy.vocabulary_size)
+        )
 
     async def _models(self, request: web.Request, session: LiveSession) -> web.StreamResponse:
         del request, session
@@ -175,10 +183,10 @@ class PolicyEndpoint:
     async def _served(
         self, request: web.Request, session: LiveSession, read: Callable[[Body], Request]
     ) -> web.StreamResponse:
-        asked, has_usage = await self._asked(request, session, read)
+        answering, has_usage = await self._asked(request, session, read)
         if has_usage is not None:
-            return await self._stream(request, session, asked, has_usage=has_usage)
-        answer = await self._answer(asked)
+            return await self._stream(request, session, answering, has_usage=has_usage)
+        answer = await answering
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         body = answer.body()
         response.content_length = len(body)
@@ -188,38 +196,31 @@ class PolicyEndpoint:
 
     async def _asked(
         self, request: web.Request, session: LiveSession, read: Callable[[Body], Request]
-    ) -> tuple[Asked, bool | None]:
-        """The call, and of a stream whether it tells its usage; nothing of the request is held while the call runs."""
+    ) -> tuple[asyncio.Task[Answer], bool | None]:
+        """The call, and of a stream whether it tells its usage; nothing of the body is held while the call runs."""
         data = await self._read(request, session)
         try:
             asked_for = read(body_of(data))
         except BadRequest:
             session.refuse()
             raise
-        asked = session.ask(asked_for, is_retry=_is_retry(request))
-        return asked, asked_for.has_usage if asked_for.is_stream else None
-
-    async def _answer(self, asked: Asked) -> Answer:
-        """The answer, however many wait for it. Raises what the call does, SessionClosed where it was cancelled."""
-        # A client that goes away must not end the call: it asks again, and joins.
-        await asyncio.wait([asked.task])
-        if asked.task.cancelled():
-            raise SessionClosed("the session ended while the call was under way")
-        return asked.task.result()
+        answering = asyncio.create_task(session.answer(asked_for, is_retry=_is_retry(request)))
+        return answering, asked_for.has_usage if asked_for.is_stream else None
 
     async def _stream(
-        self, request: web.Request, session: LiveSession, asked: Asked, *, has_usage: bool
+        self, request: web.Request, session: LiveSession, answering: asyncio.Task[Answer], *, has_usage: bool
     ) -> web.StreamResponse:
         """Keep-alives until the answer is recorded, then the answer in pieces."""
         response = web.StreamResponse(
             headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"}
         )
         # A first keep-alive is due only where the call takes long, so that a quick refusal has its own status.
-        while not (await asyncio.wait([asked.task], timeout=self._limits.keep_alive_seconds))[0]:
+        while not (await asyncio.wait([answering], timeout=self._limits.keep_alive_seconds))[0]:
             if not await self._write(request, response, [b": keep-alive\n\n"]):
+                answering.cancel()
                 return response
         try:
-            answer = await self._answer(asked)
+            answer = answering.result()
         except RollogError as error:
             if not response.prepared:
                 raise
@@ -261,6 +262,18 @@ class PolicyEndpoint:
         return True
 
 
+@contextmanager
+def _under_way(session: LiveSession) -> Iterator[None]:
+    """Have this request among those that the session serves now."""
+    task = asyncio.current_task()
+    assert task is not None
+    session.under_way.add(task)
+    try:
+        yield
+    finally:
+        session.under_way.discard(task)
+
+
 def _is_there(request: web.Request) -> bool:
     return request.transport is not None and not request.transport.is_closing()
 
@@ -282,7 +295,7 @@ def _key(request: web.Request) -> str:
     return key.strip() if kind.lower() == "bearer" else ""
 
 
-def _digest(key: str) -> bytes:
+def digest_of(key: str) -> bytes:
     """What a key is looked up by: how long that takes tells nothing of the key."""
     return hashlib.sha256(key.encode(errors="replace")).digest()
 

@@ -14,6 +14,8 @@ from producers.sessions.errors import CallsInFlight
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from aiohttp import web
+
 _most_connections = 4096
 
 
@@ -26,7 +28,8 @@ def _half_of_descriptors() -> int:
 class EndpointLimits:
     """Most bytes of a request; seconds to read one, and to write a piece of an answer; seconds between keep-alives.
 
-    `connections` is over all sessions; one beyond it is closed at once.
+    `connections` is over all sessions; one beyond it is closed at once, as is one that has no request under way for
+    `silent_seconds`.
     """
 
     request_bytes: int = 8 << 20
@@ -34,6 +37,7 @@ class EndpointLimits:
     read_seconds: float = 30.0
     write_seconds: float = 30.0
     keep_alive_seconds: float = 15.0
+    silent_seconds: float = 75.0
 
 
 class BodiesUnderWay:
@@ -57,6 +61,35 @@ class BodiesUnderWay:
             self._num_read[session] -= 1
             if not self._num_read[session]:
                 del self._num_read[session]
+
+
+class SilentConnections:
+    """Closes connections on which no request comes: no header, or a header without an end."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._timers: dict[web.RequestHandler, asyncio.TimerHandle] = {}
+
+    def expect(self, connection: web.RequestHandler) -> None:
+        """Close it unless it is heard in time."""
+        loop = asyncio.get_running_loop()
+        self._timers[connection] = loop.call_later(self._seconds, self._close, connection)
+
+    @contextmanager
+    def heard(self, connection: web.RequestHandler) -> Iterator[None]:
+        """A request is served meanwhile; the next one is expected afterwards."""
+        timer = self._timers.pop(connection, None)
+        if timer is not None:
+            timer.cancel()
+        try:
+            yield
+        finally:
+            self.expect(connection)
+
+    def _close(self, connection: web.RequestHandler) -> None:
+        del self._timers[connection]
+        if connection.transport is not None:
+            connection.transport.abort()
 
 
 class TurnedAway(asyncio.Protocol):

@@ -116,7 +116,7 @@ class Session:
         try:
             most = self._spending.reserve(num_input_tokens, max_tokens)
         except Overlong:
-            self._is_out_of_room = True
+            self.note_overlong()
             raise
         self._is_out_of_room = False
         return Call(max_tokens=most, asked_at=self._next_moment())
@@ -153,6 +153,10 @@ class Session:
         if is_delivered:
             self.deliver(recorded.number)
         return recorded.number
+
+    def note_overlong(self) -> None:
+        """The last call was refused because its input leaves no room in the context."""
+        self._is_out_of_room = True
 
     def abandon(self, call: Call, wasted_tokens: int = 0) -> None:
         """A call ends without a turn; `wasted_tokens` were sampled for it."""

@@ -48,6 +48,7 @@ _most_depth = 64
 _most_brackets = 1 << 18
 """Making millions of lists would hold up the worker's other threads: the JSON reader keeps the interpreter."""
 _most_stops = 16
+_most_stop_characters = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +64,8 @@ class Request:
     has_usage: bool = False
     is_overridden: bool = False
     is_constrained: bool = False
+    num_characters: int = 0
+    """Of all texts that become tokens; 0 where they are ids."""
 
 
 def body_of(data: bytes) -> Body:
@@ -97,7 +100,10 @@ def chat_request(body: Body) -> Request:
         goes_on=bool(body.get("continue_final_message")),
     )
     is_forced = choice not in (None, "auto", "none")
-    return _request(body, "chat", conversation=conversation, is_forced=is_forced)
+    num_characters = _num_characters(conversation.messages) + _num_characters(list(conversation.tools))
+    return _request(
+        body, "chat", conversation=conversation, is_forced=is_forced, num_characters=num_characters
+    )
 
 
 def text_request(body: Body, vocabulary_size: int) -> Request:
@@ -111,7 +117,7 @@ def text_request(body: Body, vocabulary_size: int) -> Request:
         prompt = tuple(prompt)
     if not prompt or not isinstance(prompt, str | tuple):
         raise BadRequest("prompt is neither one text nor one list of token ids")
-    return _request(body, "text", prompt=prompt)
+    return _request(body, "text", prompt=prompt, num_characters=len(prompt) if isinstance(prompt, str) else 0)
 
 
 def _request(
@@ -121,6 +127,7 @@ def _request(
     conversation: Conversation | None = None,
     prompt: str | tuple[int, ...] = "",
     is_forced: bool = False,
+    num_characters: int = 0,
 ) -> Request:
     _check_served(body)
     asked = {
@@ -140,6 +147,7 @@ def _request(
         is_constrained=is_forced
         or any(body.get(name) for name in _constraints)
         or not (isinstance(form, dict) and form.get("type") == "text"),
+        num_characters=num_characters,
     )
 
 
@@ -170,7 +178,23 @@ def _stop(stop: object) -> tuple[str, ...]:
     kept = tuple(text for text in texts if isinstance(text, str) and text)
     if len(kept) < len(texts):
         raise BadRequest("stop holds what is no text, or an empty one")
+    if any(len(text) > _most_stop_characters for text in kept):
+        raise BadRequest(f"stop has a text of more than {_most_stop_characters} characters; shorten it")
     return kept
+
+
+def _num_characters(value: object) -> int:
+    """Of all texts in a JSON value."""
+    count, waiting = 0, [value]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, str):
+            count += len(each)
+        elif isinstance(each, dict):
+            waiting += each.values()
+        elif isinstance(each, list):
+            waiting += each
+    return count
 
 
 def _no_number(name: str) -> NoReturn:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from producers.sessions.errors import (
@@ -46,7 +45,7 @@ class Answer:
     num_tokens: int
     is_chat: bool
     model: str
-    created: int = field(default_factory=lambda: int(time.time()))
+    created: int
 
     @property
     def usage(self) -> dict[str, int]:

@@ -13,12 +13,15 @@ import re
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from collections.abc import Set as AbstractSet
 
 _begin, _end = "\ufdd0", "\ufdd1"
 answer_mark, head_mark, probe_mark, open_mark = "\ufdd2", "\ufdd3", "\ufdd4", "\ufdd5"
 """Stand in for text of messages, so that its place is found again in what a template makes of them."""
+
+_least_longest = 32
+"""Characters of a token, at least: an unknown word is one token, and white space may be merged before it is split."""
 
 _marks = (_begin, _end, answer_mark, head_mark, probe_mark, open_mark)
 _hidden = re.compile(f"{_begin}([0-9]*){_end}")
@@ -32,6 +35,8 @@ class TextTokens:
         added = getattr(tokenizer, "added_tokens_decoder", {})
         self._ids = {str(token.content): int(at) for at, token in added.items() if token.special}
         self.special_ids = frozenset(self._ids.values())
+        self.longest = max(_least_longest, max(map(len, _words(tokenizer)), default=0))
+        """Characters of the longest token: a text has at least its length divided by this of tokens."""
         self._forged = self.special_ids - {getattr(tokenizer, "unk_token_id", None)}
         # The longest first, so that a token whose text begins with another's is found whole.
         self._texts = [*sorted(self._ids, key=len, reverse=True), *_marks]
@@ -100,3 +105,7 @@ class TextTokens:
     def _shown(self, found: re.Match[str]) -> str:
         number = int(found[1]) if found[1] else len(self._texts)
         return self._texts[number] if number < len(self._texts) else ""
+
+
+def _words(tokenizer: Any) -> Iterable[str]:
+    return tokenizer.get_vocab() if hasattr(tokenizer, "get_vocab") else ()

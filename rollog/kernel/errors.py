@@ -21,6 +21,7 @@
     ├── LedgerError            the ledger's chain is broken or contradicts itself
     ├── EngineError            the inference or training engine failed
     │   ├── EngineDied         the engine's process ended: its worker leaves and is started again
+    │   │   └── EndpointDied   so did the process that serves its agents, again and again
     │   └── EngineNotStarted   the engine could not start: it is tried once more
     ├── RewardError            one reward could not be computed: its sample fails
     ├── EnvironmentFailed      an environment raised, broke its port, or lost its process: its episode fails
@@ -140,6 +141,10 @@ class EngineError(RollogError):
 
 class EngineDied(EngineError):
     """The engine's process ended; nothing it held can be recovered."""
+
+
+class EndpointDied(EngineDied):
+    """The process that serves the policy to agents ends whenever it is started."""
 
 
 class EngineNotStarted(EngineError):

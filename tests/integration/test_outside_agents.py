@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 from support.agent_sessions import a_session, agents_of
 from support.chat_models import a_chat_tokenizer
+from support.served_session import endpoint_process
 from support.waiting import wait_until
 from support.worker_thread import Stage, a_stage, running
 
@@ -159,7 +160,7 @@ def sessions_of(stage: Stage, name: str, module: str, remembered: Remembered, co
     if not python.is_file():
         pytest.skip(f"{python} is missing: make agents")
     runner = FunctionAgents(f"tests.support.{module}:run", str(python))
-    served = agents_of(lambda _: runner, max_turns=100, max_tokens=100_000, timeout_seconds=300.0)
+    served = agents_of(runner, endpoint_process(), max_turns=100, max_tokens=100_000, timeout_seconds=300.0)
     engine = SimulatedEngine(tokens_per_second=100_000, max_context_tokens=40_000, tokens_of=remembered.say)
     metrics = Metrics()
     with running(stage, agents=served, engine=engine, tokenizer=a_chat_tokenizer(), metrics=metrics):

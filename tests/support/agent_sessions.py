@@ -12,21 +12,19 @@ from producers.agents.process import FunctionAgents
 from producers.engines.simulated import SimulatedEngine, simulated_logprob
 from producers.rollout.agent_sessions import AgentSettings
 from producers.rollout.agents import Agents
-from producers.sessions.endpoint_thread import EndpointThread
-from producers.sessions.live import Policy
-from producers.sessions.messages import PlainParser
 from producers.sessions.text_tokens import TextTokens
 from schemas import SamplingParameters
-from support.chat_models import a_chat_tokenizer, a_renderer
+from support.chat_models import a_chat_tokenizer
+from support.served_session import local_endpoint
 from support.worker_thread import running
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
+    from collections.abc import Sequence
 
     from producers.agents.ports import AgentRunner
     from producers.engines.ports import GenerationRequest
     from producers.rewards.ports import Rewards
+    from producers.sessions.process import SessionEndpoint
     from schemas import RolloutTask, Sample
     from support.worker_thread import Stage
 
@@ -59,26 +57,16 @@ def an_engine(
     return engine_class(tokens_per_second=tokens_per_second, max_context_tokens=context_tokens, tokens_of=say)
 
 
-def agents(function: str = "two_calls", **changes: Any) -> Agents:
-    """Agents of `support.agents_for_tests`."""
-    return agents_of(lambda _: FunctionAgents(f"support.agents_for_tests:{function}"), **changes)
+def agents(function: str = "two_calls", endpoint: SessionEndpoint | None = None, **changes: Any) -> Agents:
+    """Agents of `support.agents_for_tests`; the endpoint is the fake one unless another is given."""
+    runner = FunctionAgents(f"support.agents_for_tests:{function}")
+    return agents_of(runner, endpoint or local_endpoint(), **changes)
 
 
-def agents_of(
-    runner_at: Callable[[Path | None], AgentRunner], *, has_socket: bool = False, **changes: Any
-) -> Agents:
-    """Agents of a runner, which is told where the endpoint's unix socket is."""
-    tokenizer = a_chat_tokenizer()
-    tokens = TextTokens(tokenizer)
-    endpoint = EndpointThread(
-        lambda calls: Policy(calls=calls, renderer=a_renderer(), parser=PlainParser(tokens), tokens=tokens),
-        vocabulary_size=len(tokenizer),
-        has_socket=has_socket,
-    )
+def agents_of(runner: AgentRunner, endpoint: SessionEndpoint, **changes: Any) -> Agents:
+    """Agents of a runner, which ask there."""
     settings = AgentSettings(max_turns=20, max_tokens=5000, timeout_seconds=60.0)
-    return Agents(
-        runner=runner_at(endpoint.socket_path), endpoint=endpoint, settings=replace(settings, **changes)
-    )
+    return Agents(runner=runner, endpoint=endpoint, settings=replace(settings, **changes))
 
 
 def a_session(

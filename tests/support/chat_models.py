@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from producers.sessions.chat_template import TokenizerTemplate
+from producers.sessions.live import Policy
+from producers.sessions.messages import PlainParser
 from producers.sessions.rendering import ConversationRenderer
 from producers.sessions.text_tokens import TextTokens
 
@@ -54,6 +56,19 @@ def a_renderer(
     tokenizer = a_chat_tokenizer(template)
     shown = TokenizerTemplate(tokenizer, defaults=defaults)
     return ConversationRenderer(shown, TextTokens(tokenizer), history=history)
+
+
+def a_policy(most_characters: int = 100_000) -> Policy:
+    """The chat tokenizer's policy; also what an endpoint's process makes by its name."""
+    tokenizer = a_chat_tokenizer()
+    tokens = TextTokens(tokenizer)
+    return Policy(
+        renderer=a_renderer(),
+        parser=PlainParser(tokens),
+        tokens=tokens,
+        vocabulary_size=len(tokenizer),
+        most_characters=most_characters,
+    )
 
 
 def saved_chat_model(

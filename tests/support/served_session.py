@@ -4,33 +4,64 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
 from producers.sessions.budgets import Budget
-from producers.sessions.endpoint import PolicyEndpoint
-from producers.sessions.live import Policy, PolicyCalls
-from producers.sessions.messages import PlainParser
+from producers.sessions.process import EndpointProcess, PolicySource
 from producers.sessions.recorder import Session
-from producers.sessions.text_tokens import TextTokens
-from support.chat_models import a_chat_tokenizer, a_renderer
+from support.chat_models import a_policy
+from support.local_endpoint import LocalEndpoint
 from support.remembering_engine import check_recording
 from support.scripted_calls import ScriptedCalls
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Sequence
 
+    from producers.engines.ports import Generation
     from producers.sessions.endpoint_limits import EndpointLimits
+    from producers.sessions.process import SessionEndpoint
     from producers.sessions.recording import Counted, Recording
+    from rollog.kernel.errors import EndpointDied
 
 budget = Budget(turns=50, tokens=10_000, turn_tokens=1000, context_tokens=4000)
 
 
+class PolicyCalls(Protocol):
+    """Where the tokens of all sessions come from."""
+
+    async def generate(
+        self, session: str, input_ids: Sequence[int], max_tokens: int, stop: Sequence[str]
+    ) -> Generation: ...
+
+
+@dataclass
+class OneOf:
+    """One session of a policy."""
+
+    name: str
+    calls: PolicyCalls
+    num_calls: int = 0
+    losses: list[EndpointDied] = field(default_factory=list)
+
+    async def generate(self, input_ids: Sequence[int], max_tokens: int, stop: Sequence[str]) -> Generation:
+        return await self.calls.generate(self.name, input_ids, max_tokens, stop)
+
+    def changed(self, num_calls: int) -> None:
+        self.num_calls = num_calls
+
+    def lost(self, error: EndpointDied) -> None:
+        self.losses.append(error)
+
+
 @dataclass
 class Served:
-    endpoint: PolicyEndpoint
+    endpoint: SessionEndpoint
     address: str
     key: str
+    worker: OneOf
     session: Session
     calls: Any
 
@@ -48,17 +79,31 @@ class Served:
 
     @property
     def num_connections(self) -> int:
-        """Connections whose clients are still there, as the server knows them."""
-        return self.endpoint.num_connections
+        """Connections to the endpoint whose clients are still there."""
+        ours = f":{int(self.address.rpartition(':')[2]):04X}"
+        lines = Path("/proc/net/tcp").read_text(encoding="ascii").splitlines()[1:]
+        return sum(words[1].endswith(ours) and words[3] == _established for words in map(str.split, lines))
+
+    async def another(self, name: str = "g0.r1.a0") -> str:
+        """The key of one more session."""
+        return await self.endpoint.open(name, Session(budget), OneOf(name, self.calls))
 
     def counted(self, kind: Counted) -> int:
         return self.session._counts[kind]
 
-    def recording(self) -> Recording:
-        """The checked recording of the session so far."""
+    async def recording(self, *, undelivered: int = 0) -> Recording:
+        """The checked recording of the session, when it has heard of all answers but so many."""
+        await until(lambda: self._num_undelivered() == undelivered)
         recording = self.session.recording(str)
         check_recording(recording, self.calls.engine.sampled)
         return recording
+
+    def _num_undelivered(self) -> int:
+        session = self.session
+        return sum(not session.is_delivered(number) for number in range(session.num_turns))
+
+
+_established = "01"
 
 
 @asynccontextmanager
@@ -73,22 +118,32 @@ async def a_served_session(
     if calls is None:
         calls = ScriptedCalls(texts or ["ok<|im_end|>"])
         calls.gate.set()
-    tokenizer = a_chat_tokenizer()
-    tokens = TextTokens(tokenizer)
-    policy = Policy(
-        calls=calls,
-        renderer=a_renderer(),
-        parser=PlainParser(tokens),
-        tokens=tokens,
-        parallel_calls=parallel_calls,
-    )
-    endpoint = PolicyEndpoint(policy, vocabulary_size=len(tokenizer), limits=limits)
-    address = await endpoint.start()
+    endpoint = served_by.get()(parallel_calls=parallel_calls, limits=limits)
+    await endpoint.start()
     session = Session(replace(budget, **budget_changes))
+    worker = OneOf(session_name, calls)
     try:
-        yield Served(endpoint, address, endpoint.open("g0.r0.a0", session), session, calls)
+        key = await endpoint.open(session_name, session, worker)
+        yield Served(endpoint, endpoint.address, key, worker, session, calls)
     finally:
         await endpoint.close()
+
+
+session_name = "g0.r0.a0"
+
+
+def local_endpoint(**options: Any) -> LocalEndpoint:
+    """On the test's own loop."""
+    return LocalEndpoint(a_policy(), **options)
+
+
+def endpoint_process(**options: Any) -> EndpointProcess:
+    """In a process of its own."""
+    return EndpointProcess(PolicySource(function="support.chat_models:a_policy"), **options)
+
+
+served_by: ContextVar[Callable[..., SessionEndpoint]] = ContextVar("served_by", default=local_endpoint)
+"""What `a_served_session` makes its endpoint with."""
 
 
 async def until(condition: Callable[[], object], timeout_seconds: float = 20.0) -> None:

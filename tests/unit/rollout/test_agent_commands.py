@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from support.agent_sessions import Asked, a_session, agents_of, an_engine, check_sample, served
+from support.served_session import endpoint_process, local_endpoint
 from support.worker_thread import Stage, a_stage
 
 from producers.agents.choice import agent_runner
@@ -54,7 +55,8 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
 def commands(script: str, sandbox: str = "required", **changes: float) -> Agents:
     command = ("python3", "-c", script, "{prompt}")
     config = AgentConfig.model_validate({"command": command, "sandbox": sandbox, "timeout_seconds": 60})
-    return agents_of(lambda path: agent_runner(config, path), has_socket=sandbox == "required", **changes)
+    endpoint = endpoint_process(has_socket=True) if sandbox == "required" else local_endpoint()
+    return agents_of(agent_runner(config, endpoint.socket_path), endpoint, **changes)
 
 
 @pytest.mark.parametrize(("sandbox", "reached"), [("required", "not reached"), ("none", "reached")])

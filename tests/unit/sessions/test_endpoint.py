@@ -16,12 +16,20 @@ from safetensors.numpy import save_file
 from support.chat_models import a_chat_tokenizer
 from support.chatting_agent import a_tool, user
 from support.engine_policy import EnginePolicy
-from support.served_session import Served, a_served_session, budget, until
+from support.served_session import (
+    Served,
+    a_served_session,
+    endpoint_process,
+    local_endpoint,
+    served_by,
+    session_name,
+    until,
+)
 
 from producers.engines.simulated import SimulatedEngine
 from producers.sessions.endpoint_limits import EndpointLimits
 from producers.sessions.errors import BadRequest, Leaving, SessionFailed
-from producers.sessions.recorder import Session
+from producers.sessions.process import loopback_socket
 from producers.sessions.recording import Counted, Untrained
 from producers.sessions.requests import body_of
 from producers.sessions.text_tokens import TextTokens
@@ -29,13 +37,22 @@ from rollog.kernel.errors import EngineError
 from schemas import SamplingParameters
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
+    from support.served_session import PolicyCalls
+
     from producers.engines.ports import Generation
-    from producers.sessions.live import PolicyCalls
 
 call_text = 'let me see<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call><|im_end|>'
+
+
+@pytest.fixture(params=["loop", pytest.param("process", marks=pytest.mark.slow)], autouse=True)
+def _kind(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The real endpoint in its process, and the fake on the loop, pass the same tests."""
+    token = served_by.set(endpoint_process if request.param == "process" else local_endpoint)
+    yield
+    served_by.reset(token)
 
 
 async def chat(client: Any, *messages: dict[str, Any], **options: Any) -> Any:
@@ -65,7 +82,7 @@ def test_a_conversation_of_the_openai_client_is_one_sequence() -> None:
             second = await chat(client, user("hi"), echo, user("and?"))
             assert second.choices[0].message.content == " no "
             assert second.usage.prompt_tokens == len(served.calls.inputs[1])
-            recording = served.recording()
+            recording = await served.recording()
             assert recording.forks == ()
             assert [turn.untrained for turn in recording.turns] == [None, None]
             assert [model.id for model in (await client.models.list()).data] == ["policy"]
@@ -105,7 +122,7 @@ def test_tools_are_called_and_their_results_go_on_from_the_turn(is_stream: bool)
                 each["function"].pop("parsed_arguments", None)
             result = {"role": "tool", "tool_call_id": call.id, "content": "2"}
             await chat(client, user("hi"), echo, result, tools=[a_tool()])
-            assert served.recording().forks == ()
+            assert (await served.recording()).forks == ()
             await client.close()
 
     asyncio.run(scenario())
@@ -126,7 +143,7 @@ def test_a_stream_brings_the_answer_in_pieces_after_it_is_recorded() -> None:
             assert "".join(delta.content or "" for delta in deltas) == "word " * 100
             assert "".join(getattr(delta, "reasoning_content", "") or "" for delta in deltas) == "hm"
             assert len(deltas) > 4
-            assert chunks[-1].usage.completion_tokens == served.recording().trained_tokens
+            assert chunks[-1].usage.completion_tokens == (await served.recording()).trained_tokens
             assert chunks[-2].choices[0].finish_reason == "stop"
             await client.close()
 
@@ -142,7 +159,7 @@ def test_a_client_that_times_out_and_retries_joins_the_call_under_way() -> None:
             await until(lambda: served.counted(Counted.REJOINED) > 0)
             served.calls.gate.set()
             assert (await asking).choices[0].message.content == "ok"
-            recording = served.recording()
+            recording = await served.recording()
             assert len(recording.turns) == len(served.calls.inputs) == 1
             assert recording.turns[0].untrained is None
             await client.close()
@@ -167,7 +184,7 @@ def test_an_answer_to_a_client_that_left_is_undelivered_until_it_is_asked_again(
                 served.session.recording(str)
             status, answer = await post(served, {"messages": [user("hi")]})
             assert (status, answer["choices"][0]["message"]["content"]) == (200, "ok")
-            recording = served.recording()
+            recording = await served.recording()
             assert [turn.untrained for turn in recording.turns] == [None]
             assert recording.counts == {Counted.REJOINED: 1}
 
@@ -188,7 +205,10 @@ def test_a_stream_left_in_its_middle_is_undelivered() -> None:
             await until(lambda: served.session.num_turns == 1)
             await chat(other := served.client(), user("something else"))
             await other.close()
-            assert [turn.untrained for turn in served.recording().turns] == [Untrained.UNDELIVERED, None]
+            assert [turn.untrained for turn in (await served.recording(undelivered=1)).turns] == [
+                Untrained.UNDELIVERED,
+                None,
+            ]
 
     asyncio.run(scenario())
 
@@ -201,7 +221,7 @@ def test_the_same_question_after_a_whole_answer_is_a_new_call_unless_marked_as_r
             assert said == ["a", "b"]
             _, again = await post(served, question, **{"x-stainless-retry-count": "1"})
             assert again["choices"][0]["message"]["content"] == "b"
-            assert served.recording().counts == {Counted.FORKS: 1, Counted.REJOINED: 1}
+            assert (await served.recording()).counts == {Counted.FORKS: 1, Counted.REJOINED: 1}
 
     asyncio.run(scenario())
 
@@ -211,7 +231,7 @@ def test_parallel_calls_are_all_recorded() -> None:
         async with a_served_session() as served:
             client = served.client()
             await asyncio.gather(*(chat(client, user(f"task {number}")) for number in range(8)))
-            recording = served.recording()
+            recording = await served.recording()
             assert len(recording.turns) == 8
             assert len(recording.forks) == 7
             await client.close()
@@ -240,7 +260,7 @@ def test_a_budget_that_is_used_up_is_refused_without_retries() -> None:
             await chat(client, user("hi"))
             with pytest.raises(openai.PermissionDeniedError):
                 await chat(client, user("more"))
-            assert served.recording().is_cut
+            assert (await served.recording()).is_cut
             await client.close()
 
     asyncio.run(scenario())
@@ -264,7 +284,7 @@ def test_sampling_of_the_agent_is_overridden_and_counted_and_constraints_are_unt
             await chat(client, user("a"), temperature=0, seed=7)
             await chat(client, user("b"), response_format={"type": "json_object"})
             await chat(client, user("c"), tools=[a_tool()], tool_choice="required")
-            recording = served.recording()
+            recording = await served.recording()
             assert [turn.untrained for turn in recording.turns] == [
                 None,
                 Untrained.CONSTRAINED,
@@ -283,7 +303,7 @@ def test_a_stop_text_ends_the_answer_and_all_that_was_sampled_is_recorded() -> N
             _, answer = await post(served, {"messages": [user("hi")], "stop": " STOP"})
             assert answer["choices"][0]["message"]["content"] == "yes"
             assert served.calls.asked[0][2] == (" STOP",)
-            recording = served.recording()
+            recording = await served.recording()
             assert recording.counts == {Counted.STOP_STRING: 1}
             assert recording.trained_tokens == answer["usage"]["completion_tokens"]
 
@@ -297,13 +317,13 @@ def test_text_completions_go_on_from_recorded_ids() -> None:
             first = await client.completions.create(model="any", prompt="say:")
             text = "say:" + first.choices[0].text + "ath"
             await client.completions.create(model="any", prompt=text)
-            recording = served.recording()
+            recording = await served.recording()
             assert recording.forks == ()
             assert recording.counts == {Counted.SOFT_BOUNDARY: 1}
             ids = [*served.calls.inputs[1], 5]
             await client.completions.create(model="any", prompt=ids)
             assert served.calls.inputs[2] == ids
-            served.recording()
+            await served.recording()
             await client.close()
 
     asyncio.run(scenario())
@@ -370,7 +390,7 @@ def test_wrong_keys_routes_hosts_and_sizes_have_their_statuses() -> None:
             assert (await post(served, question, Host="evil.example"))[0] == 400
             assert (await post(served, {"messages": [user("x" * 2000)]}))[0] == 413
             assert (await post(served, question))[0] == 200
-            await served.endpoint.end(served.key)
+            await served.endpoint.end(session_name)
             assert (await post(served, question))[0] == 410
 
     asyncio.run(scenario())
@@ -395,7 +415,7 @@ def test_a_worker_that_leaves_says_so_and_the_retry_is_a_call_of_its_own() -> No
             assert (await post(served, {"messages": [user("a")]}))[0] == 503
             retried = await post(served, {"messages": [user("a")]}, **{"x-stainless-retry-count": "1"})
             assert retried[0] == 200
-            assert len(served.recording().turns) == 1
+            assert len((await served.recording()).turns) == 1
 
     asyncio.run(scenario())
 
@@ -436,7 +456,7 @@ def test_ending_a_session_cancels_its_calls() -> None:
             served.calls.gate.clear()
             asking = asyncio.create_task(post(served, {"messages": [user("a")]}))
             await until(lambda: served.calls.inputs)
-            await served.endpoint.end(served.key)
+            await served.endpoint.end(session_name)
             assert (await asking)[0] == 410
             assert served.session.num_turns == 0
 
@@ -456,12 +476,8 @@ def test_sessions_do_not_see_each_other() -> None:
 
 
 def test_the_endpoint_listens_on_loopback_only() -> None:
-    async def scenario() -> None:
-        async with a_served_session() as served:
-            with pytest.raises(ValueError, match="loopback only"):
-                await served.endpoint.start("0.0.0.0")
-
-    asyncio.run(scenario())
+    with pytest.raises(ValueError, match="loopback only"):
+        loopback_socket("0.0.0.0")
 
 
 class WatchedCalls:
@@ -530,7 +546,7 @@ def test_a_session_that_sends_many_bodies_at_once_is_told_to_wait_and_the_others
             lines = [asyncio.create_task(first_line(each)) for each, _ in [*begun, (reader, writer)]]
             done, _ = await asyncio.wait(lines, return_when=asyncio.FIRST_COMPLETED)
             assert [each.result() for each in done] == [b"HTTP/1.1 429 Too Many Requests\r\n"]
-            other = served.endpoint.open("g0.r1.a0", Session(budget))
+            other = await served.another()
             question = {"messages": [user("hi")]}
             assert (await post(served, question, Authorization=f"Bearer {other}"))[0] == 200
             for _, each in [*begun, (reader, writer)]:

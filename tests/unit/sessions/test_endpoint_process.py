@@ -1,0 +1,236 @@
+"""The policy endpoint's process: killed, stopped, broken, and asked for more than it can do in time."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import os
+import signal
+import time
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from support.chatting_agent import user
+from support.served_session import Served, a_served_session, budget, endpoint_process, served_by, until
+
+from producers.sessions.process import EndpointProcess, PolicySource
+from producers.sessions.recorder import Session
+from producers.sessions.recording import Counted
+from rollog.kernel.errors import ConfigError, DataError, EndpointDied
+from rollog.kernel.processes import exists
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from producers.sessions.live import Policy
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture(autouse=True)
+def _in_a_process() -> Iterator[None]:
+    token = served_by.set(endpoint_process)
+    yield
+    served_by.reset(token)
+
+
+def pid_of(served: Served) -> int:
+    assert isinstance(served.endpoint, EndpointProcess)
+    assert served.endpoint.pid is not None
+    return served.endpoint.pid
+
+
+async def killed(served: Served) -> None:
+    """SIGKILL for the process that serves now."""
+    await until(lambda: isinstance(served.endpoint, EndpointProcess) and served.endpoint.pid is not None)
+    os.kill(pid_of(served), signal.SIGKILL)
+
+
+async def chat(client: Any, *messages: dict[str, Any], **options: Any) -> Any:
+    return await client.chat.completions.create(model="any", messages=list(messages), **options)
+
+
+def test_a_conversation_over_killed_processes_is_one_sequence_of_exact_ids() -> None:
+    async def scenario() -> None:
+        texts: list[str | Exception] = [
+            f"<think>\nhm {number}\n</think>\n\nno {number}<|im_end|>" for number in range(6)
+        ]
+        async with a_served_session(texts=texts) as served:
+            client = served.client(max_retries=5, timeout=60.0)
+            messages: list[dict[str, Any]] = []
+            for number in range(6):
+                messages.append(user(f"question {number}"))
+                answer = await chat(client, *messages)
+                assert answer.choices[0].message.content == f"no {number}"
+                messages.append({"role": "assistant", "content": answer.choices[0].message.content})
+                await until(partial(served.session.is_delivered, number))
+                if number % 2:
+                    await killed(served)
+            recording = await served.recording()
+            assert recording.forks == ()
+            assert [turn.untrained for turn in recording.turns] == [None] * 6
+            assert served.endpoint.num_starts >= 3  # type: ignore[attr-defined]
+            await client.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_call_under_way_goes_on_when_the_process_is_killed_and_its_retry_joins_it() -> None:
+    async def scenario() -> None:
+        async with a_served_session() as served:
+            served.calls.gate.clear()
+            client = served.client(max_retries=5, timeout=60.0)
+            asking = asyncio.create_task(chat(client, user("hi")))
+            await until(lambda: served.calls.inputs)
+            await killed(served)
+            await until(lambda: served.counted(Counted.REJOINED) > 0, 60.0)
+            served.calls.gate.set()
+            assert (await asking).choices[0].message.content == "ok"
+            assert len((await served.recording()).turns) == len(served.calls.inputs) == 1
+            await client.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_process_that_is_stopped_is_replaced() -> None:
+    async def scenario() -> None:
+        token = served_by.set(lambda **options: endpoint_process(silence_seconds=1.0, **options))
+        try:
+            async with a_served_session() as served:
+                client = served.client(max_retries=5, timeout=60.0)
+                await chat(client, user("a"))
+                stopped = pid_of(served)
+                os.kill(stopped, signal.SIGSTOP)
+                assert (await chat(client, user("b"))).choices[0].message.content == "ok"
+                assert not exists(stopped)
+                await client.close()
+        finally:
+            served_by.reset(token)
+
+    asyncio.run(scenario())
+
+
+def test_a_worker_that_closes_leaves_no_process_and_no_socket() -> None:
+    async def scenario() -> None:
+        endpoint = endpoint_process(has_socket=True)
+        await endpoint.start()
+        pid, path = endpoint.pid, endpoint.socket_path
+        assert pid is not None
+        assert path is not None
+        assert path.exists()
+        await endpoint.close()
+        await endpoint.close()
+        assert not exists(pid)
+        assert not path.exists()
+
+    asyncio.run(scenario())
+
+
+def broken_policy() -> Policy:
+    raise DataError("no tokenizer here; name one")
+
+
+def unset_policy() -> Policy:
+    raise ConfigError("no such parser; name another")
+
+
+def dying_policy() -> Policy:
+    os._exit(9)
+
+
+@pytest.mark.parametrize(
+    ("function", "error", "words"),
+    [
+        ("broken_policy", DataError, "no tokenizer here; name one"),
+        ("unset_policy", ConfigError, "no such parser; name another"),
+        ("dying_policy", DataError, "ended with status 9 before it served"),
+    ],
+)
+def test_a_policy_that_cannot_be_made_says_why_at_the_start(
+    function: str, error: type[Exception], words: str
+) -> None:
+    async def scenario() -> None:
+        endpoint = EndpointProcess(PolicySource(function=f"unit.sessions.test_endpoint_process:{function}"))
+        with pytest.raises(error, match=words):
+            await endpoint.start()
+        await endpoint.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_process_that_dies_again_and_again_ends_its_sessions(tmp_path: Any) -> None:
+    async def scenario() -> None:
+        once = tmp_path / "once"
+        source = PolicySource(
+            function="unit.sessions.test_endpoint_process:policy_once", arguments={"path": str(once)}
+        )
+        token = served_by.set(lambda **options: EndpointProcess(source, **options))
+        try:
+            async with a_served_session() as served:
+                await killed(served)
+                await until(lambda: served.worker.losses, 60.0)
+                with pytest.raises(EndpointDied, match="6 times in a row, at last because: .*status 9"):
+                    await served.endpoint.open("g1.r0.a0", Session(budget), served.worker)
+        finally:
+            served_by.reset(token)
+
+    asyncio.run(scenario())
+
+
+def policy_once(path: str) -> Policy:
+    """A policy for the first process, and the end of every other."""
+    from support.chat_models import a_policy  # noqa: PLC0415  # in the endpoint's process
+
+    if Path(path).exists():
+        os._exit(9)
+    Path(path).touch()
+    return a_policy()
+
+
+def test_a_huge_request_holds_up_neither_the_worker_nor_other_sessions() -> None:
+    async def scenario() -> None:
+        async with a_served_session() as served:
+            text = "the weather in Paris " * ((7 << 20) // 21)
+            status, body = await post(served, {"messages": [user(text)]})
+            assert status == 400
+            assert "fit into no context" in body["error"]["message"]
+            assert served.session.is_out_of_room
+            assert served.counted(Counted.OVERLONG) == 1
+            longest = 0.0
+            asking = asyncio.create_task(post(served, {"messages": [user(text[:90_000])]}))
+            while not asking.done():
+                before = time.monotonic()
+                await asyncio.sleep(0.001)
+                longest = max(longest, time.monotonic() - before)
+            assert (await asking)[0] == 400
+            assert longest < 5.0
+
+    asyncio.run(scenario())
+
+
+async def post(served: Served, body: object) -> tuple[int, Any]:
+    import aiohttp  # noqa: PLC0415
+
+    headers = {"Authorization": f"Bearer {served.key}"}
+    async with (
+        aiohttp.ClientSession() as http,
+        http.post(
+            f"{served.address}/v1/chat/completions",
+            data=io.BytesIO(json.dumps(body).encode()),
+            headers=headers,
+        ) as response,
+    ):
+        return response.status, json.loads(await response.text())
+
+
+def test_no_key_stands_in_the_command_line_or_environment_of_the_process() -> None:
+    async def scenario() -> None:
+        async with a_served_session() as served:
+            directory = Path(f"/proc/{pid_of(served)}")
+            for name in ("cmdline", "environ"):
+                assert served.key.encode() not in (directory / name).read_bytes()
+
+    asyncio.run(scenario())
