@@ -40,10 +40,10 @@ from benchmarks.harness.options import BenchOptions, bench_options, count_option
     help="Start a second trainer or dispatcher so often beside those at work, in place of kills.",
 )
 @click.option(
-    "--episodes",
-    "plays_episodes",
-    is_flag=True,
-    help="Kill while episodes of twenty turns are played with durable turns, environments too.",
+    "--play",
+    type=click.Choice(["episodes", "agents"]),
+    help="Kill while episodes of twenty turns are played with durable turns, environments too; or while sessions of an "
+    "agent are, its process and the policy endpoint's too.",
 )
 @bench_options
 def chaos(
@@ -54,7 +54,7 @@ def chaos(
     suspended_seconds: float | None,
     full_disk: str | None,
     num_doubles: int | None,
-    plays_episodes: bool,
+    play: str | None,
     options: BenchOptions,
 ) -> None:
     """Kill the parts of real runs at random moments and at every named window, and check what is left.
@@ -76,8 +76,8 @@ def chaos(
     if num_pauses is not None:
         _mix(num_kills, num_pauses, engine, options)
         return
-    if plays_episodes:
-        _play(num_kills, engine, options)
+    if play is not None:
+        _play(play, num_kills, engine, options)
         return
     if suspended_seconds is not None:
         figures = measure_suspensions(
@@ -121,10 +121,11 @@ def _mix(num_kills: int, num_pauses: int, engine: str, options: BenchOptions) ->
     report(mixed_figures(tally), options, details=details_of(tally))
 
 
-def _play(num_kills: int, engine: str, options: BenchOptions) -> None:
-    from benchmarks.chaos.killed_episodes import measure_killed_episodes
+def _play(play: str, num_kills: int, engine: str, options: BenchOptions) -> None:
+    from benchmarks.chaos.killed_episodes import kinds, measure_killed_episodes
 
     figures = measure_killed_episodes(
+        kinds[play],
         num_kills=num_kills,
         seed=options.seed,
         engine=engine,

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 Fields = dict[str, Any]
 
+_width = 4
+"""Bytes of a token id."""
+
 
 @dataclass(slots=True)
 class KeptTurns:
@@ -86,16 +89,23 @@ def _count_attempt(
 def _compare(counted: KeptTurns, sample: Fields, chains: Mapping[str, list[Fields]]) -> None:
     """A finished sample is its attempt's chain: what it took over, then its own. All taken over leaves no own turn."""
     chain = chains.get(sample["task_id"]) or chains.get(sample.get("resumed_from") or "", [])
-    width = 4
-    sampled = b"".join(
-        sample["token_ids"][width * place : width * (place + 1)]
-        for place, mask in enumerate(sample["loss_mask"])
-        if mask
-    )
+    sampled = b"".join(_turns_of(sample))
     expected = b"".join(turn["token_ids"] for turn in chain)
     counted.num_compared += len(chain)
     if sampled != expected:
         counted.faults.append(
-            f"sample {sample['sample_id']} of task {sample['task_id']}: {len(sampled) // width} sampled tokens differ "
-            f"from the {len(expected) // width} of its {len(chain)} turns"
+            f"sample {sample['sample_id']} of task {sample['task_id']}: {len(sampled) // _width} sampled tokens differ "
+            f"from the {len(expected) // _width} of its {len(chain)} turns"
         )
+
+
+def _turns_of(sample: Fields) -> Iterable[bytes]:
+    """The ids of a sample's turns, trained or not, one after another; of an episode those that its mask marks."""
+    sequences = [sample["token_ids"], *(fork["token_ids"] for fork in sample.get("forks") or ())]
+    if sample.get("turns"):
+        for turn in sorted(sample["turns"], key=lambda turn: int(turn["number"])):
+            yield sequences[turn["sequence"]][_width * turn["start"] : _width * turn["end"]]
+        return
+    for place, mask in enumerate(sample["loss_mask"]):
+        if mask:
+            yield sample["token_ids"][_width * place : _width * (place + 1)]

@@ -27,6 +27,8 @@ class Role(StrEnum):
     TRAINER = "trainer"
     BROKER = "broker"
     ENVIRONMENT = "environment"
+    AGENTS = "agents"
+    ENDPOINT = "endpoint"
 
 
 _commands = {
@@ -36,6 +38,8 @@ _commands = {
     Role.TRAINER: "rollog.cli.main train ",
     Role.BROKER: " kafka.Kafka ",
     Role.ENVIRONMENT: "producers.environments.host",
+    Role.AGENTS: "producers.agents.host",
+    Role.ENDPOINT: "producers.sessions.host",
 }
 
 provoked_by = {CrashPoint.GRANT_SENT: Role.WORKER, CrashPoint.REDO_RUNNING: Role.TRAINER}

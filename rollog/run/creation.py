@@ -39,7 +39,8 @@ def complete(settings: Settings, home: Path, on_progress: Callable[[str, float],
     elif settings.model.path is None or settings.data.train is None:
         settings = _with_demo_files(settings, home / "cache" / "demo", on_progress)
     is_scored_outside = settings.reward.late and settings.data.held_out is None
-    if settings.reward.identity is None and settings.environment.name is None and not is_scored_outside:
+    brings_rewards = settings.environment.name is not None or settings.agent.reward == "agent"
+    if settings.reward.identity is None and not (brings_rewards or is_scored_outside):
         settings = settings.changed(reward={"function": demo_reward})
     if settings.weights.uri is None:
         directory = (home / "weights" / settings.run_name).resolve()

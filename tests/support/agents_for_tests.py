@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import subprocess
@@ -41,6 +42,20 @@ async def two_calls(task: AgentTask, policy: PolicyAccess) -> str:
     messages = list(task.messages)
     first = ask(policy, messages, temperature=0)
     return f"said {ask(policy, [*messages, first, user('and?')])['content']}"
+
+
+def eight_calls_again_where_a_connection_breaks(task: AgentTask, policy: PolicyAccess) -> str:
+    """Asks eight times about all that was said, and again as long as nobody answers."""
+    messages = list(task.messages)
+    for number in range(8):
+        answer = None
+        while answer is None:
+            try:
+                answer = ask(policy, messages)
+            except (urllib.error.URLError, OSError, http.client.HTTPException):
+                time.sleep(0.05)
+        messages += [answer, user(f"and {number}?")]
+    return str(messages[-2]["content"])
 
 
 async def two_calls_of_the_openai_client(task: AgentTask, policy: PolicyAccess) -> str:

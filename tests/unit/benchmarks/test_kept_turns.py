@@ -72,3 +72,20 @@ def test_a_sample_that_served_everything_again_is_its_predecessors_chain() -> No
 def test_a_sample_that_is_not_its_turns_is_a_fault() -> None:
     (fault,) = kept_turns([], [first, second], [a_sample(0, first)]).faults
     assert "1 sampled tokens differ from the 2 of its 2 turns" in fault
+
+
+def test_turns_of_a_session_are_compared_trained_or_not_and_in_forks() -> None:
+    other = bytes([7, 7, 0, 0])
+    sample = {
+        **a_sample(0, first),
+        "token_ids": first["token_ids"],
+        "loss_mask": [0],
+        "forks": [{"token_ids": other + second["token_ids"]}],
+        "turns": [
+            {"number": 1, "sequence": 1, "start": 1, "end": 2},
+            {"number": 0, "sequence": 0, "start": 0, "end": 1},
+        ],
+    }
+    assert kept_turns([], [first, second], [sample]).faults == []
+    sample["forks"] = [{"token_ids": other + other}]
+    assert len(kept_turns([], [first, second], [sample]).faults) == 1

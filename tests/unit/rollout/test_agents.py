@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -9,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from support.agent_sessions import Asked, a_session, agents, an_engine, check_sample, served
 from support.chat_models import a_chat_tokenizer
+from support.served_session import endpoint_process
 from support.waiting import wait_until
 from support.worker_thread import Stage, a_stage, running
 
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
+    from producers.engines.ports import Generation, GenerationRequest
     from schemas import Sample
 
 pytestmark = pytest.mark.timeout(120)
@@ -88,6 +92,32 @@ def test_a_session_of_two_calls_is_one_sequence_of_exact_turns(stage: Stage) -> 
     assert rewards.asked == [("hi", "said no")]
     assert sample.response_text == "said no"
     assert sample.metadata["session_end"] == "returned"
+    check_sample(sample, asked)
+    check_promises(sample)
+
+
+def test_a_session_survives_the_deaths_of_the_process_that_serves_it(stage: Stage) -> None:
+    asked, endpoint = Asked(), endpoint_process()
+
+    class Killing(SimulatedEngine):
+        """Kills the endpoint's process in the middle of some calls."""
+
+        async def generate(self, request: GenerationRequest) -> Generation:
+            if len(asked.inputs) in (2, 5) and endpoint.pid is not None:
+                os.kill(endpoint.pid, signal.SIGKILL)
+            return await super().generate(request)
+
+    (sample,) = served(
+        stage,
+        agents("eight_calls_again_where_a_connection_breaks", endpoint),
+        a_session(stage),
+        engine=an_engine(["yes<|im_end|>", "no<|im_end|>"], asked, engine_class=Killing),
+        rewards=RememberingRewards(),
+    )
+    assert (sample.status, sample.error_message) == (Status.FINISHED, None)
+    assert endpoint.num_starts == 3
+    assert (len(sample.turns), sample.forks, len(asked.inputs)) == (8, (), 8)
+    assert [turn.untrained for turn in sample.turns] == [None] * 8
     check_sample(sample, asked)
     check_promises(sample)
 
@@ -178,7 +208,7 @@ def test_what_goes_wrong_fails_the_session_by_name(
     ("changes", "error"), [({"timeout_seconds": 4.0}, "AgentTimedOut"), ({"idle_seconds": 2.0}, "AgentIdle")]
 )
 def test_an_agent_that_hangs_is_killed_with_what_it_started(
-    stage: Stage, tmp_path: Path, changes: dict[str, float], error: str
+    stage: Stage, tmp_path: Path, changes: dict[str, Any], error: str
 ) -> None:
     pids = tmp_path / "pids"
     (sample,) = served(stage, agents("hangs", **changes), a_session(stage, pids=str(pids)))

@@ -172,7 +172,7 @@ def test_a_process_that_dies_again_and_again_ends_its_sessions(tmp_path: Any) ->
             async with a_served_session() as served:
                 await killed(served)
                 await until(lambda: served.worker.losses, 60.0)
-                with pytest.raises(EndpointDied, match="6 times in a row, at last because: .*status 9"):
+                with pytest.raises(EndpointDied, match=r"6 times in a row, at last because: .*status 9"):
                     await served.endpoint.open("g1.r0.a0", Session(budget), served.worker)
         finally:
             served_by.reset(token)
