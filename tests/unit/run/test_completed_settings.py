@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from rollog.run.creation import complete, demo_reward
+from rollog.run.creation import complete
 from rollog.settings.settings import Settings
 
 if TYPE_CHECKING:
@@ -22,10 +22,6 @@ def completed(tmp_path: Path, **sections: dict[str, Any]) -> Settings:
         model={"path": str(tmp_path / "model")}, data={"train": str(prompts)}, **sections
     )
     return complete(named, tmp_path / "home", lambda _what, _fraction: None)
-
-
-def test_a_run_without_a_reward_has_that_of_the_demo(tmp_path: Path) -> None:
-    assert completed(tmp_path).reward.function == demo_reward
 
 
 @pytest.mark.parametrize(
