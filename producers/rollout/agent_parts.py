@@ -14,7 +14,7 @@ from producers.rollout.prompts import load_tokenizer
 from producers.sessions.chat_template import TokenizerTemplate
 from producers.sessions.live import Policy
 from producers.sessions.messages import PlainParser
-from producers.sessions.process import EndpointProcess, PolicySource
+from producers.sessions.process import EndpointProcess, Listening, PolicySource
 from producers.sessions.rendering import ConversationRenderer
 from producers.sessions.text_tokens import TextTokens
 from producers.sessions.vllm_messages import VLLMParser
@@ -37,6 +37,13 @@ def agents_of(config: AgentConfig, model: ModelConfig, tokenizer: Any) -> Agents
     endpoint = EndpointProcess(
         source,
         parallel_calls=config.parallel_calls,
+        listening=Listening(
+            host=config.host,
+            port=config.port,
+            public_host=config.public_host,
+            certfile=config.ssl_certfile,
+            keyfile=config.ssl_keyfile,
+        ),
         has_socket=bool(config.command) and config.sandbox == "required",
     )
     return Agents(

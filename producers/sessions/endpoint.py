@@ -1,4 +1,4 @@
-"""The policy endpoint: an HTTP server on loopback that speaks the OpenAI protocol to one session for each key.
+"""The policy endpoint: an HTTP server that speaks the OpenAI protocol to one session for each key.
 
 Consumes requests; produces answers, each recorded before a byte of it is sent, behind `SessionCalls`. It keeps nothing
 that is not known elsewhere: after a crash of its process another one opens the same sessions under the same keys.
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import socket
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -20,7 +21,13 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from producers.sessions.endpoint_limits import BodiesUnderWay, EndpointLimits, SilentConnections, TurnedAway
+from producers.sessions.endpoint_limits import (
+    BodiesUnderWay,
+    EndpointLimits,
+    SilentConnections,
+    TurnedAway,
+    in_address,
+)
 from producers.sessions.errors import BadRequest, CallRefused, SessionClosed, SessionFailed
 from producers.sessions.live import LiveSession
 from producers.sessions.requests import body_of, chat_request, text_request
@@ -28,7 +35,7 @@ from producers.sessions.responses import error_body, error_body_of, error_event,
 from rollog.kernel.errors import RollogError
 
 if TYPE_CHECKING:
-    import socket
+    import ssl
     from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 
     from producers.sessions.live import Policy
@@ -41,14 +48,25 @@ _most_ended = 4096
 _end_seconds = 2.0
 """What is written to a client when its session ends is waited for this long."""
 
-_hosts = frozenset({"localhost", "127.0.0.1", "[::1]"})
+_loopback_hosts = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 
 class PolicyEndpoint:
     """Serves the sessions that are opened with it, between `start` and `close`."""
 
-    def __init__(self, policy: Policy, *, parallel_calls: int, limits: EndpointLimits | None = None) -> None:
-        """Of each session `parallel_calls` requests are answered, and twice as many bodies read, at once."""
+    def __init__(
+        self,
+        policy: Policy,
+        *,
+        parallel_calls: int,
+        limits: EndpointLimits | None = None,
+        host: str = "localhost",
+    ) -> None:
+        """Of each session `parallel_calls` requests are answered, and twice as many bodies read, at once.
+
+        `host` is the name under which it is reached; requests that name another are refused.
+        """
+        self._hosts = _loopback_hosts | {in_address(host).lower()}
         self._policy = policy
         self._limits = limits or EndpointLimits()
         self._sessions: dict[bytes, LiveSession] = {}
@@ -67,8 +85,8 @@ class PolicyEndpoint:
         assert self._runner.server is not None
         return sum(each.transport is not None for each in self._runner.server.connections)
 
-    async def start(self, *sockets: socket.socket) -> None:
-        """Serve whoever connects to these sockets, of TCP or unix."""
+    async def start(self, *sockets: socket.socket, tls: ssl.SSLContext | None = None) -> None:
+        """Serve whoever connects to these sockets, of TCP (with `tls`, over that) or unix."""
         app = web.Application(client_max_size=self._limits.request_bytes)
         for prefix in ("", "/s/{key}"):
             app.router.add_post(f"{prefix}/v1/chat/completions", self._guarded(self._chat))
@@ -79,7 +97,8 @@ class PolicyEndpoint:
         await self._runner.setup()
         loop = asyncio.get_running_loop()
         for each in sockets:
-            self._servers.append(await loop.create_server(self._connection, sock=each))
+            over = None if each.family == socket.AF_UNIX else tls
+            self._servers.append(await loop.create_server(self._connection, sock=each, ssl=over))
 
     async def close(self) -> None:
         """Stop listening, and drop every session. Idempotent."""
@@ -130,7 +149,7 @@ class PolicyEndpoint:
         """A route that knows its session, and answers what is refused as clients read it."""
 
         async def handle(request: web.Request) -> web.StreamResponse:
-            if _host(request) not in _hosts:
+            if _host(request) not in self._hosts:
                 return _error(400, error_body("the Host header names another machine", "invalid_host"))
             digest = digest_of(_key(request))
             session = self._sessions.get(digest)
@@ -285,7 +304,7 @@ def _is_retry(request: web.Request) -> bool:
 
 def _host(request: web.Request) -> str:
     host = request.headers.get("Host", "")
-    return host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
+    return (host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host).lower()
 
 
 def _key(request: web.Request) -> str:

@@ -40,6 +40,11 @@ class EndpointLimits:
     silent_seconds: float = 75.0
 
 
+def in_address(host: str) -> str:
+    """A host as it stands in an address."""
+    return f"[{host}]" if ":" in host else host
+
+
 class BodiesUnderWay:
     """Bodies that are being read, at most so many of each session."""
 

@@ -3,7 +3,7 @@
 Run as `python -m producers.sessions.host CONTROL SOCKET...`: CONTROL is a stream to the worker (`wire.py`), the others
 are bound sockets to listen at, which outlive this process.
 
-    <-- {"policy": "module:function", "arguments": {...}, "parallel_calls": n, "limits": {...}} once
+    <-- {"policy": "module:function", "arguments": {...}, "parallel_calls": n, "limits": {...}, ...} once
     --> {"ready": true} once, or {"broken": text, "is_setting": bool}
     <-- {"recall": session} with a recorded call, for each that an earlier process asked
     <-- {"open": session, "key": SHA-256 of the key}         --> {"opened": session}
@@ -23,6 +23,7 @@ import asyncio
 import importlib
 import os
 import socket
+import ssl
 import sys
 import traceback
 from typing import TYPE_CHECKING, Any
@@ -107,11 +108,16 @@ class EndpointHost:
     """The endpoint as the worker orders it."""
 
     def __init__(
-        self, worker: WorkerConnection, endpoint: PolicyEndpoint, sockets: Sequence[socket.socket]
+        self,
+        worker: WorkerConnection,
+        endpoint: PolicyEndpoint,
+        sockets: Sequence[socket.socket],
+        tls: ssl.SSLContext | None,
     ) -> None:
         self._worker = worker
         self._endpoint = endpoint
         self._sockets = sockets
+        self._tls = tls
         self._keys: dict[str, bytes] = {}
         self._recalled: dict[str, list[RecordedCall]] = {}
         self._ending: set[asyncio.Task[None]] = set()
@@ -129,7 +135,7 @@ class EndpointHost:
                 case {"open": session, "key": key}:
                     await self._open(session, bytes.fromhex(key))
                 case {"listen": _}:
-                    await self._endpoint.start(*self._sockets)
+                    await self._endpoint.start(*self._sockets, tls=self._tls)
                 case {"end": session}:
                     ending = asyncio.create_task(self._end(session))
                     self._ending.add(ending)
@@ -155,6 +161,25 @@ def policy_of(reference: str, arguments: Mapping[str, Any]) -> Policy:
     return policy
 
 
+def tls_of(certfile: str | None, keyfile: str | None) -> ssl.SSLContext | None:
+    """TLS with a certificate, where there is one. Raises ConfigError."""
+    if certfile is None:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(certfile, keyfile, password=_no_passphrase)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"agent.ssl_certfile = {certfile!r} with agent.ssl_keyfile = {keyfile!r} cannot be used: {error}; "
+            "give PEM files that belong together, the key without a passphrase"
+        ) from error
+    return context
+
+
+def _no_passphrase() -> str:
+    raise ValueError("the key has a passphrase")
+
+
 async def serve(control: socket.socket, sockets: Sequence[socket.socket]) -> None:
     """Serve until the worker closes its end."""
     worker = WorkerConnection(*await asyncio.open_connection(sock=control))
@@ -163,15 +188,19 @@ async def serve(control: socket.socket, sockets: Sequence[socket.socket]) -> Non
         return
     head = order.head
     try:
+        tls = tls_of(head["certfile"], head["keyfile"])
         policy = policy_of(head["policy"], head["arguments"])
     except (RollogError, OSError) as error:
         worker.say(Message({"broken": str(error), "is_setting": isinstance(error, ConfigError)}))
         return
     endpoint = PolicyEndpoint(
-        policy, parallel_calls=head["parallel_calls"], limits=EndpointLimits(**head["limits"])
+        policy,
+        parallel_calls=head["parallel_calls"],
+        limits=EndpointLimits(**head["limits"]),
+        host=head["host"],
     )
     worker.say(Message({"ready": True}))
-    await EndpointHost(worker, endpoint, sockets).serve()
+    await EndpointHost(worker, endpoint, sockets, tls).serve()
 
 
 def main() -> None:

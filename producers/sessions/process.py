@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import ipaddress
 import os
 import secrets
 import shutil
@@ -23,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from producers.rewards.walls import kill_group
-from producers.sessions.endpoint_limits import EndpointLimits
+from producers.sessions.endpoint_limits import EndpointLimits, in_address
 from producers.sessions.errors import CallRefused, SessionClosed, SessionFailed
 from producers.sessions.recorded_calls import RecordedCalls
 from producers.sessions.recording import Counted
@@ -31,6 +30,7 @@ from producers.sessions.wire import Message, call_message, error_message, next_m
 from rollog.kernel.errors import ConfigError, DataError, EndpointDied
 from rollog.kernel.logs import get_logger
 from rollog.kernel.processes import launcher_command
+from rollog.settings.agent import is_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping, Sequence
@@ -58,6 +58,34 @@ class PolicySource:
 
     function: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listening:
+    """Where the endpoint listens: host and port (0: a free one), and the name under which agents reach it.
+
+    With `certfile` and `keyfile`, PEM files, it speaks HTTPS there; anywhere but on loopback it needs them.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    public_host: str | None = None
+    certfile: str | None = None
+    keyfile: str | None = None
+
+    def bound(self) -> socket.socket:
+        """A bound socket. Raises ValueError where others would read keys, OSError where it cannot be had."""
+        if self.certfile is None and not is_loopback(self.host):
+            raise ValueError(
+                f"the policy endpoint listens on loopback only, not on {self.host}, without a certificate"
+            )
+        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
+        return socket.create_server((self.host, self.port), family=family)
+
+    def address_of(self, bound: socket.socket) -> str:
+        """What `/v1` is added to."""
+        scheme = "http" if self.certfile is None else "https"
+        return f"{scheme}://{in_address(self.public_host or self.host)}:{bound.getsockname()[1]}"
 
 
 class ServedSession(Protocol):
@@ -124,6 +152,7 @@ class EndpointProcess:
         *,
         parallel_calls: int = 16,
         limits: EndpointLimits | None = None,
+        listening: Listening = Listening(),
         has_socket: bool = False,
         silence_seconds: float = 60.0,
     ) -> None:
@@ -134,6 +163,7 @@ class EndpointProcess:
         self._source = source
         self._parallel_calls = parallel_calls
         self._limits = limits or EndpointLimits()
+        self._listening = listening
         self._silence_seconds = silence_seconds
         self._directory = Path(tempfile.gettempdir()) / f"rollog-endpoint-{secrets.token_hex(8)}"
         self._has_socket = has_socket
@@ -147,8 +177,7 @@ class EndpointProcess:
     @property
     def address(self) -> str:
         """What `/v1` is added to, after `start`."""
-        host, port = self._sockets[0].getsockname()[:2]
-        return f"http://{host}:{port}"
+        return self._listening.address_of(self._sockets[0])
 
     @property
     def socket_path(self) -> Path | None:
@@ -215,7 +244,7 @@ class EndpointProcess:
         self._forget_sockets()
 
     def _listen(self) -> None:
-        self._sockets.append(loopback_socket())
+        self._sockets.append(self._listening.bound())
         if self.socket_path is not None:
             # A sandbox connects as a user of its own, so everybody can reach the socket and nobody list it.
             self._directory.mkdir(mode=0o711)
@@ -241,6 +270,9 @@ class EndpointProcess:
                 "arguments": self._source.arguments,
                 "parallel_calls": self._parallel_calls,
                 "limits": asdict(self._limits),
+                "host": self._listening.public_host or self._listening.host,
+                "certfile": self._listening.certfile,
+                "keyfile": self._listening.keyfile,
             }
         )
         process = await _Process.start(order, [each.fileno() for each in self._sockets], self._sessions)
@@ -278,13 +310,6 @@ class EndpointProcess:
         )
         for opened in self._sessions.values():
             opened.served.lost(self._failure)
-
-
-def loopback_socket(host: str = "127.0.0.1", port: int = 0) -> socket.socket:
-    """A bound socket. Raises ValueError for what is not loopback, OSError where the port is taken."""
-    if not ipaddress.ip_address(host).is_loopback:
-        raise ValueError(f"the policy endpoint listens on loopback only, not on {host}")
-    return socket.create_server((host, port))
 
 
 class _Process:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
@@ -66,6 +67,19 @@ class AgentConfig(Section):
     max_memory_bytes: Annotated[int, Field(ge=64 << 20), PER_MACHINE] = 4 << 30
     """Private memory that a process of an agent may take (Linux: RLIMIT_DATA); in a sandbox all of them together."""
 
+    host: Annotated[_Text, PER_MACHINE] = "127.0.0.1"
+    """Where a worker's endpoint listens, an address of this machine. Any but loopback needs `ssl_certfile`: the keys of
+    sessions travel there."""
+    port: Annotated[int, Field(ge=0, le=65535), PER_MACHINE] = 0
+    """Its port; 0 takes a free one, as several workers of one machine need it."""
+    public_host: Annotated[_Text | None, PER_MACHINE] = None
+    """Name or address under which agents reach it, as the certificate says it; left out, `host`."""
+    ssl_certfile: Annotated[_Text | None, PER_MACHINE] = None
+    """PEM file with the certificate and those of who signed it; the endpoint speaks HTTPS then. Agents have to trust
+    it, for example by `SSL_CERT_FILE` among `variables`."""
+    ssl_keyfile: Annotated[_Text | None, PER_MACHINE] = None
+    """PEM file with the certificate's key, without a passphrase."""
+
     @property
     def is_given(self) -> bool:
         """Whether rollouts are sessions of an agent."""
@@ -101,3 +115,27 @@ class AgentConfig(Section):
                 'agent.sandbox = "none" is set and agent.command is not: a function has no sandbox'
             )
         return self
+
+    @model_validator(mode="after")
+    def _listens_safely(self) -> Self:
+        if (self.ssl_certfile is None) != (self.ssl_keyfile is None):
+            raise ValueError("agent.ssl_certfile and agent.ssl_keyfile belong together; name both PEM files")
+        if not is_loopback(self.host) and self.ssl_certfile is None:
+            raise ValueError(
+                f"agent.host = {self.host!r} is not loopback, where keys of sessions would be read by others; name "
+                "agent.ssl_certfile and agent.ssl_keyfile"
+            )
+        if self.host in ("0.0.0.0", "::") and self.public_host is None:
+            raise ValueError(
+                f"agent.host = {self.host!r} is every address of this machine; say under which name agents reach it "
+                "as agent.public_host"
+            )
+        return self
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches that address; a name that is none counts as reached by others."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

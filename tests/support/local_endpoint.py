@@ -7,7 +7,7 @@ import secrets
 from typing import TYPE_CHECKING
 
 from producers.sessions.endpoint import PolicyEndpoint
-from producers.sessions.process import loopback_socket
+from producers.sessions.process import Listening
 from producers.sessions.recorded_calls import RecordedCalls
 
 if TYPE_CHECKING:
@@ -30,10 +30,9 @@ class LocalEndpoint:
         self.socket_path = None
 
     async def start(self) -> None:
-        listening = loopback_socket()
-        host, port = listening.getsockname()[:2]
-        self.address = f"http://{host}:{port}"
-        await self.http.start(listening)
+        bound = Listening().bound()
+        self.address = Listening().address_of(bound)
+        await self.http.start(bound)
 
     async def open(self, name: str, session: Session, served: ServedSession) -> str:
         key = secrets.token_hex(32)

@@ -29,7 +29,7 @@ from support.served_session import (
 from producers.engines.simulated import SimulatedEngine
 from producers.sessions.endpoint_limits import EndpointLimits
 from producers.sessions.errors import BadRequest, Leaving, SessionFailed
-from producers.sessions.process import loopback_socket
+from producers.sessions.process import Listening
 from producers.sessions.recording import Counted, Untrained
 from producers.sessions.requests import body_of
 from producers.sessions.text_tokens import TextTokens
@@ -475,9 +475,9 @@ def test_sessions_do_not_see_each_other() -> None:
     asyncio.run(scenario())
 
 
-def test_the_endpoint_listens_on_loopback_only() -> None:
+def test_without_a_certificate_the_endpoint_listens_on_loopback_only() -> None:
     with pytest.raises(ValueError, match="loopback only"):
-        loopback_socket("0.0.0.0")
+        Listening(host="0.0.0.0").bound()
 
 
 class WatchedCalls:

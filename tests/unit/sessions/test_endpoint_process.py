@@ -7,16 +7,19 @@ import io
 import json
 import os
 import signal
+import ssl
 import time
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import aiohttp
 import pytest
+from support.certificates import a_certificate
 from support.chatting_agent import user
 from support.served_session import Served, a_served_session, budget, endpoint_process, served_by, until
 
-from producers.sessions.process import EndpointProcess, PolicySource
+from producers.sessions.process import EndpointProcess, Listening, PolicySource
 from producers.sessions.recorder import Session
 from producers.sessions.recording import Counted
 from rollog.kernel.errors import ConfigError, DataError, EndpointDied
@@ -211,17 +214,12 @@ def test_a_huge_request_holds_up_neither_the_worker_nor_other_sessions() -> None
     asyncio.run(scenario())
 
 
-async def post(served: Served, body: object) -> tuple[int, Any]:
-    import aiohttp  # noqa: PLC0415
-
-    headers = {"Authorization": f"Bearer {served.key}"}
+async def post(served: Served, body: object, *, host: str | None = None, **options: Any) -> tuple[int, Any]:
+    headers = {"Authorization": f"Bearer {served.key}"} | ({} if host is None else {"Host": host})
+    data, address = io.BytesIO(json.dumps(body).encode()), f"{served.address}/v1/chat/completions"
     async with (
         aiohttp.ClientSession() as http,
-        http.post(
-            f"{served.address}/v1/chat/completions",
-            data=io.BytesIO(json.dumps(body).encode()),
-            headers=headers,
-        ) as response,
+        http.post(address, data=data, headers=headers, **options) as response,
     ):
         return response.status, json.loads(await response.text())
 
@@ -232,5 +230,48 @@ def test_no_key_stands_in_the_command_line_or_environment_of_the_process() -> No
             directory = Path(f"/proc/{pid_of(served)}")
             for name in ("cmdline", "environ"):
                 assert served.key.encode() not in (directory / name).read_bytes()
+
+    asyncio.run(scenario())
+
+
+def test_with_a_certificate_the_endpoint_speaks_https_at_its_public_name(tmp_path: Path) -> None:
+    certificate, private_key = a_certificate(tmp_path)
+    listening = Listening(
+        host="0.0.0.0", public_host="localhost", certfile=str(certificate), keyfile=str(private_key)
+    )
+
+    async def scenario() -> None:
+        token = served_by.set(partial(endpoint_process, listening=listening))
+        try:
+            async with a_served_session() as served:
+                assert served.address.startswith("https://localhost:")
+                trusted = ssl.create_default_context(cafile=str(certificate))
+                question = {"messages": [user("hi")]}
+                assert (await post(served, question, ssl=trusted))[0] == 200
+                with pytest.raises(aiohttp.ClientConnectorCertificateError):
+                    await post(served, question)
+                status, body = await post(served, question, ssl=trusted, host="another.example")
+                assert (status, body["error"]["code"]) == (400, "invalid_host")
+        finally:
+            served_by.reset(token)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("flaw", ["missing", "sealed", "of another"])
+def test_a_certificate_that_cannot_be_used_is_told_at_the_start(tmp_path: Path, flaw: str) -> None:
+    certificate, private_key = a_certificate(tmp_path, passphrase=b"secret" if flaw == "sealed" else None)
+    if flaw == "missing":
+        private_key.unlink()
+    if flaw == "of another":
+        (tmp_path / "other").mkdir()
+        _, private_key = a_certificate(tmp_path / "other")
+    listening = Listening(certfile=str(certificate), keyfile=str(private_key))
+
+    async def scenario() -> None:
+        endpoint = endpoint_process(listening=listening)
+        with pytest.raises(ConfigError, match="belong together, the key without a passphrase"):
+            await endpoint.start()
+        await endpoint.close()
 
     asyncio.run(scenario())

@@ -61,3 +61,23 @@ def test_the_agents_own_reward_needs_no_reward_function() -> None:
         {"data": data["data"], "agent": {"function": "a:b", "reward": "agent"}},
     )
     assert own.reward.identity is None
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"host": "10.0.0.1"}, "not loopback"),
+        ({"host": "worker.example"}, "not loopback"),
+        ({"ssl_certfile": "a.pem"}, "belong together"),
+        ({"ssl_keyfile": "a.pem"}, "belong together"),
+        ({"host": "0.0.0.0", "ssl_certfile": "a.pem", "ssl_keyfile": "b.pem"}, "agent.public_host"),
+    ],
+)
+def test_an_endpoint_whose_keys_others_would_read_is_refused(keys: dict[str, str], words: str) -> None:
+    with pytest.raises(ValidationError, match=words):
+        settings(function="my_agent:run", **keys)
+
+
+def test_an_endpoint_with_a_certificate_may_be_reached_from_elsewhere() -> None:
+    tls = {"ssl_certfile": "a.pem", "ssl_keyfile": "b.pem", "public_host": "worker.example"}
+    assert settings(function="my_agent:run", host="0.0.0.0", port=8443, **tls).agent.port == 8443

@@ -58,7 +58,10 @@ def test_these_keys_are_amendable_and_no_others() -> None:
 
 def test_the_roles_of_a_run_may_differ_in_these_keys_and_no_others() -> None:
     assert local_keys == (
-        keys("agent", "max_memory_bytes python read_only variables")
+        keys(
+            "agent",
+            "host max_memory_bytes port public_host python read_only ssl_certfile ssl_keyfile variables",
+        )
         | keys(
             "broker",
             "bootstrap_servers connect_timeout_seconds max_dead_letters_in_a_row payload_wait_seconds",
