@@ -12,9 +12,10 @@ from producers.rollout.agent_sessions import AgentSettings
 from producers.rollout.agents import Agents
 from producers.rollout.prompts import load_tokenizer
 from producers.sessions.chat_template import TokenizerTemplate
+from producers.sessions.listening import Listening
 from producers.sessions.live import Policy
 from producers.sessions.messages import PlainParser
-from producers.sessions.process import EndpointProcess, Listening, PolicySource
+from producers.sessions.process import EndpointProcess, PolicySource
 from producers.sessions.rendering import ConversationRenderer
 from producers.sessions.text_tokens import TextTokens
 from producers.sessions.vllm_messages import VLLMParser

@@ -9,6 +9,7 @@ What was said is a function of the recorded calls: after `recall` a new process 
 from __future__ import annotations
 
 import asyncio
+from array import array
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
@@ -174,13 +175,18 @@ class LiveSession:
         if conversation is not None:
             call = SaidCall(
                 conversation=conversation,
-                input_ids=input_ids,
-                turn_ids=turn_ids,
+                input_ids=array("i", input_ids),
+                turn_ids=array("i", turn_ids),
                 answer=canonical_message(message),
             )
         elif isinstance(request.prompt, str):
             whole = request.prompt + parsed.content
-            text = _SaidText(number=recorded.number, text=whole, input_ids=input_ids, turn_ids=turn_ids)
+            text = _SaidText(
+                number=recorded.number,
+                text=whole,
+                input_ids=array("i", input_ids),
+                turn_ids=array("i", turn_ids),
+            )
         return _Said(answer=answer, is_stopped=len(content) < len(parsed.content), call=call, text=text)
 
     def _parsed(

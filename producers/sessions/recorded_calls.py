@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from producers.sessions.recorder import Session
     from schemas import Int32Array
 
-_most_said_bytes = 4 << 20
-"""Of one session; what the oldest calls said goes first."""
+_most_kept_bytes = 16 << 20
+"""Of one session: ids and notes of answered calls; the oldest go first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -109,16 +109,18 @@ class RecordedCalls:
         self._generate = generate
         self._most = parallel_calls
         self._on_change = on_change
-        self._asked: dict[str, asyncio.Task[RecordedCall]] = {}
-        self._running: set[asyncio.Task[RecordedCall]] = set()
+        self._running: dict[asyncio.Task[RecordedCall], str] = {}
+        """With the digest of their questions."""
+        self._answered: dict[str, int] = {}
+        """Number of the newest turn by the digest of its question."""
         self._history: dict[int, RecordedCall] = {}
-        self._said_bytes = 0
+        self._kept_bytes = 0
         self._is_ending = False
         self._is_closed = False
 
     @property
     def history(self) -> list[RecordedCall]:
-        """The recorded calls whose `said` is still kept, by number."""
+        """The recorded calls that are still kept, by number."""
         return [call for _, call in sorted(self._history.items())]
 
     async def ask(self, question: Question) -> RecordedCall:
@@ -126,7 +128,17 @@ class RecordedCalls:
 
         Who no longer waits for it does not end it.
         """
-        task = self._begun(question)
+        if self._is_ending:
+            raise SessionClosed("the session has ended and takes no further call")
+        if self._session.failure is not None:
+            raise self._session.failure
+        task = self._under_way(question)
+        recorded = self._recorded(question) if task is None else None
+        if task is not None or recorded is not None:
+            self._session.count([Counted.REJOINED])
+        if recorded is not None:
+            return recorded
+        task = task or self._begun(question)
         await asyncio.wait([task])
         if task.cancelled():
             raise SessionClosed("the session ended while the call was under way")
@@ -163,15 +175,18 @@ class RecordedCalls:
         """Change nothing of the session any more, whatever is said of it. Idempotent."""
         self._is_closed = True
 
+    def _recorded(self, question: Question) -> RecordedCall | None:
+        """The call whose answer the question asks for again."""
+        call = self._history.get(self._answered.get(question.digest, -1))
+        if call is None or not (question.is_retry or not self._session.is_delivered(call.number)):
+            return None
+        return replace(call, said=b"")
+
+    def _under_way(self, question: Question) -> asyncio.Task[RecordedCall] | None:
+        """The call under way for the same question."""
+        return next((task for task, digest in self._running.items() if digest == question.digest), None)
+
     def _begun(self, question: Question) -> asyncio.Task[RecordedCall]:
-        if self._is_ending:
-            raise SessionClosed("the session has ended and takes no further call")
-        if self._session.failure is not None:
-            raise self._session.failure
-        before = self._asked.get(question.digest)
-        if before is not None and self._is_joined(before, is_retry=question.is_retry):
-            self._session.count([Counted.REJOINED])
-            return before
         try:
             return self._begin(question)
         except Overlong:
@@ -179,13 +194,6 @@ class RecordedCalls:
             raise
         finally:
             self._on_change(len(self._running))
-
-    def _is_joined(self, before: asyncio.Task[RecordedCall], *, is_retry: bool) -> bool:
-        if not before.done():
-            return True
-        if before.cancelled() or before.exception() is not None:
-            return False
-        return is_retry or not self._session.is_delivered(before.result().number)
 
     def _begin(self, question: Question) -> asyncio.Task[RecordedCall]:
         if len(self._running) >= self._most:
@@ -195,13 +203,12 @@ class RecordedCalls:
             )
         call = self._session.ask(len(question.input_ids), question.max_tokens)
         task = asyncio.create_task(self._answer(question, call), name=f"call of {self._name}")
-        self._asked[question.digest] = task
-        self._running.add(task)
+        self._running[task] = question.digest
         task.add_done_callback(self._ended_call)
         return task
 
     def _ended_call(self, task: asyncio.Task[RecordedCall]) -> None:
-        self._running.discard(task)
+        del self._running[task]
         if not task.cancelled():
             # Whoever asked may be gone, so that nobody else looks at the error.
             task.exception()
@@ -235,22 +242,25 @@ class RecordedCalls:
             is_delivered=False,
         )
         self._session.count(question.counted)
-        return self._kept(
-            RecordedCall(
-                number=number,
-                input_ids=question.input_ids,
-                turn_ids=int32_array(turn.token_ids),
-                finish_reason=turn.finish_reason,
-                created=int(time.time()),
-                said=question.said,
-            )
+        recorded = RecordedCall(
+            number=number,
+            input_ids=question.input_ids,
+            turn_ids=int32_array(turn.token_ids),
+            finish_reason=turn.finish_reason,
+            created=int(time.time()),
+            said=question.said,
         )
+        self._keep(question.digest, recorded)
+        return replace(recorded, said=b"")
 
-    def _kept(self, call: RecordedCall) -> RecordedCall:
-        """The call without the asker's note, which stands in the history as long as there is room."""
+    def _keep(self, digest: str, call: RecordedCall) -> None:
+        """Have the call in the history, as long as there is room."""
+        self._answered[digest] = call.number
         self._history[call.number] = call
-        self._said_bytes += len(call.said)
-        while self._said_bytes > _most_said_bytes:
-            oldest = self._history.pop(min(self._history))
-            self._said_bytes -= len(oldest.said)
-        return replace(call, said=b"")
+        self._kept_bytes += _size(call)
+        while self._kept_bytes > _most_kept_bytes:
+            self._kept_bytes -= _size(self._history.pop(min(self._history)))
+
+
+def _size(call: RecordedCall) -> int:
+    return call.input_ids.nbytes + call.turn_ids.nbytes + len(call.said)

@@ -125,7 +125,7 @@ class AgentConfig(Section):
                 f"agent.host = {self.host!r} is not loopback, where keys of sessions would be read by others; name "
                 "agent.ssl_certfile and agent.ssl_keyfile"
             )
-        if self.host in ("0.0.0.0", "::") and self.public_host is None:
+        if self.public_host is None and is_unspecified(self.host):
             raise ValueError(
                 f"agent.host = {self.host!r} is every address of this machine; say under which name agents reach it "
                 "as agent.public_host"
@@ -137,5 +137,13 @@ def is_loopback(host: str) -> bool:
     """Whether only this machine reaches that address; a name that is none counts as reached by others."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def is_unspecified(host: str) -> bool:
+    """Whether it stands for every address of a machine."""
+    try:
+        return ipaddress.ip_address(host).is_unspecified
     except ValueError:
         return False

@@ -7,14 +7,14 @@ import secrets
 from typing import TYPE_CHECKING
 
 from producers.sessions.endpoint import PolicyEndpoint
-from producers.sessions.process import Listening
+from producers.sessions.listening import Listening
 from producers.sessions.recorded_calls import RecordedCalls
 
 if TYPE_CHECKING:
     from producers.sessions.endpoint_limits import EndpointLimits
     from producers.sessions.live import Policy
-    from producers.sessions.process import ServedSession
     from producers.sessions.recorder import Session
+    from producers.sessions.serving import ServedSession
 
 
 class LocalEndpoint:

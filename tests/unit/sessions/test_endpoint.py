@@ -29,7 +29,7 @@ from support.served_session import (
 from producers.engines.simulated import SimulatedEngine
 from producers.sessions.endpoint_limits import EndpointLimits
 from producers.sessions.errors import BadRequest, Leaving, SessionFailed
-from producers.sessions.process import Listening
+from producers.sessions.listening import Listening
 from producers.sessions.recording import Counted, Untrained
 from producers.sessions.requests import body_of
 from producers.sessions.text_tokens import TextTokens

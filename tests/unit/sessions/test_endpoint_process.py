@@ -19,7 +19,8 @@ from support.certificates import a_certificate
 from support.chatting_agent import user
 from support.served_session import Served, a_served_session, budget, endpoint_process, served_by, until
 
-from producers.sessions.process import EndpointProcess, Listening, PolicySource
+from producers.sessions.listening import Listening
+from producers.sessions.process import EndpointProcess, PolicySource
 from producers.sessions.recorder import Session
 from producers.sessions.recording import Counted
 from rollog.kernel.errors import ConfigError, DataError, EndpointDied

@@ -1,0 +1,219 @@
+"""One process that serves the policy endpoint, and the worker's side of what is said with it (`host.py`)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from producers.rewards.walls import kill_group
+from producers.sessions.errors import CallRefused, SessionClosed, SessionFailed
+from producers.sessions.recording import Counted
+from producers.sessions.wire import Message, call_message, error_message, next_message, packed, question_of
+from rollog.kernel.errors import ConfigError, DataError, EndpointDied
+from rollog.kernel.processes import launcher_command
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Mapping, Sequence
+
+    from producers.engines.ports import Generation
+    from producers.sessions.recorded_calls import RecordedCalls
+
+_host = "producers.sessions.host"
+_start_seconds = 120.0
+_end_seconds = 5.0
+_confirm_seconds = 10.0
+"""How long the process may take to open or end one session."""
+_ping_seconds = 5.0
+
+
+class ServedSession(Protocol):
+    """What a session needs of its worker."""
+
+    async def generate(self, input_ids: Sequence[int], max_tokens: int, stop: Sequence[str]) -> Generation:
+        """As `recorded_calls.Generate`."""
+        ...
+
+    def changed(self, num_calls: int) -> None:
+        """A call began, ended or was refused; so many are under way."""
+        ...
+
+    def lost(self, error: EndpointDied) -> None:
+        """Nobody serves the session any more."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenSession:
+    """One open session."""
+
+    key_digest: str
+    calls: RecordedCalls
+    served: ServedSession
+
+
+class ServingProcess:
+    """One process, from its start to its end, and the worker's side of what is said with it."""
+
+    def __init__(
+        self,
+        process: asyncio.subprocess.Process,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        sessions: Mapping[str, OpenSession],
+    ) -> None:
+        self._process = process
+        self._reader = reader
+        self._writer = writer
+        self._sessions = sessions
+        self._answering: set[asyncio.Task[None]] = set()
+        self._confirming: dict[tuple[str, str], asyncio.Event] = {}
+        self._heard_at = time.monotonic()
+        self._is_gone = asyncio.Event()
+
+    @classmethod
+    async def start(
+        cls, order: Message, descriptors: Sequence[int], sessions: Mapping[str, OpenSession]
+    ) -> ServingProcess:
+        """Start one and wait until it serves. Raises ConfigError, DataError, OSError."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            words = [str(each) for each in (theirs.fileno(), *descriptors)]
+            process = await asyncio.create_subprocess_exec(
+                *launcher_command([sys.executable, "-m", _host, *words]),
+                stdin=asyncio.subprocess.DEVNULL,
+                start_new_session=True,
+                pass_fds=[theirs.fileno(), *descriptors],
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+            )
+        started = cls(process, *await asyncio.open_connection(sock=ours), sessions)
+        try:
+            started._say(order)
+            async with asyncio.timeout(_start_seconds):
+                await started._ready()
+        except TimeoutError as error:
+            await started.close()
+            raise DataError(f"the policy endpoint did not start within {_start_seconds:g} s") from error
+        except BaseException:
+            await started.close()
+            raise
+        return started
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    def listen(self) -> None:
+        """Have it serve all open sessions, told what was said in them, and only then listen."""
+        for name, opened in self._sessions.items():
+            for call in opened.calls.history:
+                self._say(call_message({"recall": name}, call))
+            self._say(Message({"open": name, "key": opened.key_digest}))
+        self._say(Message({"listen": True}))
+
+    async def open(self, name: str, opened: OpenSession) -> None:
+        """Have it serve a new session, and wait until it does."""
+        await self._confirmed("opened", Message({"open": name, "key": opened.key_digest}), name)
+
+    async def end(self, name: str) -> None:
+        """Have it serve a session no more, and wait until it has said all that it knows of it."""
+        await self._confirmed("ended", Message({"end": name}), name)
+
+    async def _confirmed(self, word: str, order: Message, name: str) -> None:
+        """Give an order, and wait until it is confirmed, the process is gone, or the time is up."""
+        confirmed = self._confirming[word, name] = asyncio.Event()
+        self._say(order)
+        waiting = [asyncio.ensure_future(each.wait()) for each in (confirmed, self._is_gone)]
+        try:
+            await asyncio.wait(waiting, timeout=_confirm_seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in waiting:
+                each.cancel()
+            del self._confirming[word, name]
+
+    async def run(self, silence_seconds: float) -> str:
+        """Serve what it asks until it ends, or says nothing for so long, and return what became of it."""
+        reading = asyncio.create_task(self._read(), name="what the endpoint says")
+        try:
+            while not reading.done():
+                self._say(Message({"ping": 0}))
+                await asyncio.wait([reading], timeout=_ping_seconds)
+                if not reading.done() and time.monotonic() - self._heard_at > silence_seconds:
+                    # After a pause of the worker itself, what was said meanwhile is heard first.
+                    await asyncio.wait([reading], timeout=_ping_seconds)
+                    if time.monotonic() - self._heard_at > silence_seconds:
+                        return f"it said nothing for {silence_seconds:g} s"
+            return reading.result()
+        finally:
+            reading.cancel()
+
+    async def close(self) -> None:
+        """End it, by force where it does not end by itself. Idempotent."""
+        self._is_gone.set()
+        for each in list(self._answering):
+            each.cancel()
+        self._writer.close()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._process.wait(), _end_seconds)
+        kill_group(self._process)
+        await self._process.wait()
+
+    async def _ready(self) -> None:
+        message = await next_message(self._reader)
+        if message is None:
+            status = await self._process.wait()
+            raise DataError(f"the process of the policy endpoint ended with status {status} before it served")
+        if "broken" in message.head:
+            raise (ConfigError if message.head["is_setting"] else DataError)(message.head["broken"])
+
+    async def _read(self) -> str:
+        """Heed what it says until it ends, and return why that was."""
+        try:
+            while (message := await next_message(self._reader)) is not None:
+                self._heard_at = time.monotonic()
+                self._heed(message)
+        except (OSError, EOFError, ValueError, LookupError) as error:
+            return f"what it says broke off: {type(error).__name__}: {error}"
+        status = self._process.returncode
+        return "it ended" if status is None else f"it ended with status {status}"
+
+    def _heed(self, message: Message) -> None:
+        head = message.head
+        for word in head.keys() & {"opened", "ended"}:
+            if (confirmed := self._confirming.get((word, head[word]))) is not None:
+                confirmed.set()
+            return
+        opened = self._sessions.get(head.get("session", ""))
+        match head:
+            case {"ask": number}:
+                self._begin(self._answer(number, opened, message))
+            case {"delivered": turn} if opened is not None:
+                opened.calls.deliver(turn)
+            case {"refused": kind} if opened is not None:
+                opened.calls.refuse(Counted(kind))
+            case {"counted": kinds} if opened is not None:
+                opened.calls.count(list(map(Counted, kinds)))
+
+    def _begin(self, answer: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(answer)
+        self._answering.add(task)
+        task.add_done_callback(self._answering.discard)
+
+    async def _answer(self, number: int, opened: OpenSession | None, message: Message) -> None:
+        try:
+            if opened is None:
+                raise SessionClosed("the session has ended and takes no further call")
+            call = await opened.calls.ask(question_of(message))
+        except (CallRefused, SessionFailed) as error:
+            self._say(error_message(number, error))
+        else:
+            self._say(call_message({"answer": number}, call))
+
+    def _say(self, message: Message) -> None:
+        self._writer.write(packed(message))
