@@ -47,7 +47,7 @@ def a_turn(
 
 def whole_input(taken: TakenTurn) -> list[int]:
     """The whole input of a turn, put together again."""
-    context = taken.turn.context.tolist()
+    context: list[int] = taken.turn.context.tolist()
     if taken.parent is None:
         return context
     before = [*whole_input(taken.parent), *taken.parent.turn.token_ids.tolist()]
