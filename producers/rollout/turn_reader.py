@@ -89,6 +89,8 @@ class TurnReader:
     async def close(self) -> None:
         """Close the consumer, if there is one, and end its thread, behind a pass that is under way."""
         await asyncio.get_running_loop().run_in_executor(self._thread, self._disconnect)
+        if self._under_way is not None:
+            await asyncio.wait([self._under_way])
         self._thread.shutdown()
 
     def _pass(self) -> asyncio.Task[None]:
