@@ -52,6 +52,7 @@ class Journal:
         self._taken_from = taken.task_id if taken else None
         self._unserved = dict(enumerate(taken.turns)) if taken else {}
         self._served: list[int] = []
+        self._base: TurnBase | None = None
         self._turns: list[TakenTurn] = []
 
     @property
@@ -74,6 +75,9 @@ class Journal:
             if num_shared == len(ids):
                 return self._serve(number)
         self._unserved.clear()
+        if self._taken_from is not None and self._served and self._base is None:
+            # Nothing is served any more, so all turns that follow share it.
+            self._base = TurnBase(task_id=self._taken_from, numbers=tuple(self._served))
         return None
 
     def _serve(self, number: int) -> Generation:
@@ -84,7 +88,7 @@ class Journal:
         return _generation_of(taken.turn)
 
     async def keep(self, input_ids: Sequence[int], generation: Generation) -> None:
-        """Put what was generated on the log, before anybody sees it.
+        """Put what was generated on the log, before anybody sees it; `served` had nothing for this input.
 
         Raises BrokerError, SessionFailed where the engine made what is no turn; nothing is written then.
         """
@@ -110,12 +114,6 @@ class Journal:
         )
         self._turns.append(TakenTurn(turn, self._turns[parent] if parent >= 0 else None))
         await self._log.write(turn, self._task.sample_partition)
-
-    @property
-    def _base(self) -> TurnBase | None:
-        if self._taken_from is None or not self._served:
-            return None
-        return TurnBase(task_id=self._taken_from, numbers=tuple(self._served))
 
     def _segments(self, spans: Sequence[VersionSpan]) -> tuple[Segment, ...]:
         return tuple(
