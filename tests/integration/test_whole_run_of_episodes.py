@@ -97,8 +97,14 @@ def test_games_of_two_seats_are_played_trained_and_audited(
         run.worker()
         ledger = run.wait_until_closed()
         finished = [sample for sample in run.read_samples() if sample.status is Status.FINISHED]
+        held_out = run.view().held_out
     report = audit_run(run.broker, run.topics, WeightsStore(run.manifest.weights_uri))
     assert report.is_clean, "\n".join(report.lines())
+    # Both seats of four held-out games, at the first version and at the last.
+    assert held_out.keys() == {("greedy", 0), ("greedy", 3)}
+    for score in held_out.values():
+        assert (score.num_prompts, score.num_rollouts) == (4, 8)
+        assert score.seat_rewards == {seat: reward for seat, _, reward in of_seats}
     verdicts = [verdict.disposition for record in ledger for verdict in record.verdicts]
     assert verdicts.count(Disposition.TRAINED) == 3 * 2 * 4
     played = {(sample.replica % 2, num_turns(sample.loss_mask), sample.reward) for sample in finished}
