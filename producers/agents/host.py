@@ -33,10 +33,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from producers.agents.given import AgentTask, PolicyAccess
-from producers.rewards.walls import limit_this_process
+from producers.processes.ending import kill_group, kill_tree
+from producers.processes.walls import limit_this_process
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
 _pr_set_pdeathsig = 1
 _packet_bytes = 4096
@@ -99,8 +100,7 @@ class AgentProcesses:
         pid = self._pids.pop(name)
         self._poll.unregister(descriptor)
         os.close(descriptor)
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(pid, signal.SIGKILL)
+        kill_group(pid)
         status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         _send(self._control, {"ended": name, "status": status})
 
@@ -124,25 +124,6 @@ def become_agent(connection: socket.socket, function: Callable[..., Any], parent
         pass  # the worker is gone, or has ended this session
     finally:
         os._exit(0)
-
-
-def kill_tree(pid: int) -> None:
-    """Kill a process, its group, and whatever descends from it in other groups."""
-    for each in list(descendants(pid)):
-        for kill in (os.kill, os.killpg):
-            with suppress(ProcessLookupError, PermissionError):
-                kill(each, signal.SIGKILL)
-
-
-def descendants(pid: int) -> Iterator[int]:
-    """`pid` and what descends from it, parents first."""
-    waiting = [pid]
-    while waiting:
-        parent = waiting.pop()
-        yield parent
-        for children in Path(f"/proc/{parent}/task").glob("*/children"):
-            with suppress(OSError):
-                waiting += map(int, children.read_bytes().split())
 
 
 def load_function(reference: str) -> Callable[..., Any]:

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from producers.agents.results import result_of
-from producers.environments.process import interpreter_command
-from producers.rewards.walls import RewardWalls, kill_group
+from producers.processes.ending import kill_group, way_of_ending
+from producers.processes.hosts import drain_seconds, start_host
+from producers.processes.walls import ProcessWalls
 from rollog.kernel.errors import AgentFailed, DataError
 from rollog.kernel.logs import get_logger
-from rollog.kernel.processes import launcher_command
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,8 +31,6 @@ _host = "producers.agents.host"
 _packet_bytes = 1 << 16
 _most_answer_bytes = 4 << 20
 _start_seconds = 120.0
-_drain_seconds = 1.0
-"""What an agent wrote before its end is read within this time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +80,7 @@ class FunctionAgents:
             reading = asyncio.create_task(reader.readline(), name=f"answer of {order.name}")
             either: list[asyncio.Future[Any]] = [reading, session.ended]
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-            await asyncio.wait({reading}, timeout=_drain_seconds)
+            await asyncio.wait({reading}, timeout=drain_seconds)
             line = _line_read(reading)
         finally:
             if reading is not None:
@@ -136,13 +134,16 @@ class AgentHost:
     @classmethod
     async def start(cls, function: str, python: str | None, limits: FunctionLimits) -> AgentHost:
         """Start it and wait until it has imported the function. Raises DataError."""
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        ours.setblocking(False)
+        walls = ProcessWalls(environment=limits.variables, max_memory_bytes=limits.max_memory_bytes)
         try:
-            with theirs:
-                process = await _spawn(function, python, limits, theirs.fileno())
+            process, ours = await start_host(
+                _host,
+                [str(limits.max_memory_bytes), function],
+                variables=walls.variables(os.environ),
+                python=python,
+                kind=socket.SOCK_SEQPACKET,
+            )
         except OSError as error:
-            ours.close()
             raise DataError(f"agent.python = {python!r} cannot be started: {error}") from error
         host = cls(ours, process, limits.kill_seconds)
         try:
@@ -194,9 +195,9 @@ class AgentHost:
         try:
             await asyncio.wait_for(self._process.wait(), self._kill_seconds)
         except TimeoutError:
-            kill_group(self._process)
+            kill_group(self._process.pid)
             await self._process.wait()
-        kill_group(self._process)
+        kill_group(self._process.pid)
         self._lose_all()
 
     async def _imported(self, function: str, python: str | None) -> None:
@@ -239,22 +240,6 @@ class AgentHost:
         self._sessions.clear()
 
 
-async def _spawn(
-    function: str, python: str | None, limits: FunctionLimits, descriptor: int
-) -> asyncio.subprocess.Process:
-    walls = RewardWalls(environment=limits.variables, max_memory_bytes=limits.max_memory_bytes)
-    arguments = [str(descriptor), str(limits.max_memory_bytes), function]
-    return await asyncio.create_subprocess_exec(
-        *launcher_command([*interpreter_command(python, _host), *arguments]),
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.DEVNULL,
-        start_new_session=True,
-        pass_fds=[descriptor],
-        env=walls.variables(os.environ),
-    )
-
-
 def _line_of(order: AgentOrder) -> bytes:
     policy = {"base_url": f"{order.address}/v1", "api_key": order.key, "model": order.model}
     task = {
@@ -281,7 +266,7 @@ def _line_read(reading: asyncio.Task[bytes]) -> bytes:
 def _result(line: bytes, ended: asyncio.Future[int | None]) -> AgentResult:
     if not line.endswith(b"\n"):
         status = ended.result() if ended.done() else None
-        how = "with the process that started it" if status is None else _how(status)
+        how = "with the process that started it" if status is None else way_of_ending(status)
         raise AgentFailed(f"the agent's process ended {how} and gave no answer")
     try:
         answer: Any = json.loads(line)
@@ -292,10 +277,6 @@ def _result(line: bytes, ended: asyncio.Future[int | None]) -> AgentResult:
     if "error" in answer:
         raise AgentFailed(f"the agent raised {answer['error']}")
     return result_of(answer)
-
-
-def _how(status: int) -> str:
-    return f"by signal {-status}" if status < 0 else f"with status {status}"
 
 
 def _packet(value: Mapping[str, Any]) -> bytes:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from producers.environments.episode import Bounds, Episode
 from producers.environments.messages import declaration_as_json, observation_as_json, result_as_json
 from producers.environments.names import make_environment
-from producers.rewards.walls import limit_this_process
+from producers.processes.walls import limit_this_process
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
