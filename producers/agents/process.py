@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from producers.agents.results import result_of
 from producers.processes.ending import kill_group, way_of_ending
-from producers.processes.hosts import drain_seconds, start_host
+from producers.processes.hosts import drain_seconds, start_host, start_timeout_seconds
 from producers.processes.walls import ProcessWalls
 from rollog.kernel.errors import AgentFailed, DataError
 from rollog.kernel.logs import get_logger
@@ -30,7 +30,6 @@ _log = get_logger("agents")
 _host = "producers.agents.host"
 _packet_bytes = 1 << 16
 _most_answer_bytes = 4 << 20
-_start_seconds = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,11 +202,11 @@ class AgentHost:
     async def _imported(self, function: str, python: str | None) -> None:
         loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(_start_seconds):
+            async with asyncio.timeout(start_timeout_seconds):
                 packet = await loop.sock_recv(self._control, _packet_bytes)
         except TimeoutError as error:
             raise DataError(
-                f"agent.function = {function!r} was not imported within {_start_seconds:g} s"
+                f"agent.function = {function!r} was not imported within {start_timeout_seconds:g} s"
             ) from error
         if not packet:
             hint = "" if python is None else f"; agent.python = {python!r} has to be Python 3.10 or later"

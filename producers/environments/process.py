@@ -14,7 +14,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from producers.processes.ending import kill_group, way_of_ending
-from producers.processes.hosts import connected, drain_seconds, drained_end, start_host
+from producers.processes.hosts import (
+    connected,
+    drain_seconds,
+    drained_end,
+    start_host,
+    start_timeout_seconds,
+    suspended_seconds,
+)
 from producers.processes.walls import ProcessWalls
 from rollog.kernel.errors import DataError, EnvironmentFailed, EnvironmentProcessEnded, EnvironmentTimedOut
 from rollog.kernel.logs import get_logger
@@ -25,8 +32,6 @@ if TYPE_CHECKING:
 
 _log = get_logger("environments")
 _host = "producers.environments.host"
-_start_timeout_seconds = 120.0
-_suspended_seconds = 2.0
 _most_other_bytes = 1 << 18
 """What a line holds besides the texts: names, seats, rewards, `info`, the words of an error."""
 _bytes_per_escaped_byte = 6
@@ -225,11 +230,11 @@ class EnvironmentProcess(asyncio.Protocol):
         watching = self._watch(self._process)
         self._watching = asyncio.get_running_loop().create_task(watching, name="environment process end")
         try:
-            await asyncio.wait_for(asyncio.shield(self._ready), _start_timeout_seconds)
+            await asyncio.wait_for(asyncio.shield(self._ready), start_timeout_seconds)
         except TimeoutError:
             self.end(
                 EnvironmentFailed(
-                    f"the environment's process was not ready within {_start_timeout_seconds:.0f} s"
+                    f"the environment's process was not ready within {start_timeout_seconds:.0f} s"
                 )
             )
         if self._end is not None:
@@ -325,7 +330,7 @@ class EnvironmentProcess(asyncio.Protocol):
 
     def _end_if_late(self, call: EnvironmentCall, due: float) -> None:
         # Who looks so late was suspended, the process perhaps with it: its time begins again.
-        if asyncio.get_running_loop().time() - due > _suspended_seconds:
+        if asyncio.get_running_loop().time() - due > suspended_seconds:
             self._time(call)
             return
         reason = f"a call of {call.operation} took longer than {call.timeout_seconds:g} s"

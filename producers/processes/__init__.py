@@ -2,10 +2,10 @@
 
 walls.py     what separates one from the worker: its environment, its limits
 hosts.py     starting one that runs a module of ours, and the socket to it     start_elsewhere.py  under any interpreter
-ending.py    killing one with all that it left behind, and how it ended
+ending.py    killing one with all that it left behind, and how it ended        error_texts.py  what is told of an error
 
-`walls.py` and `ending.py` run in those processes too, under interpreters that have nothing of ours but `producers`:
-they need Python 3.10 and import only the standard library.
+`walls.py`, `ending.py` and `error_texts.py` run in those processes, too, under interpreters that have nothing of ours
+but `producers`: they need Python 3.10 and import only the standard library.
 """
 
 from __future__ import annotations

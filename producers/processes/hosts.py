@@ -19,6 +19,10 @@ from rollog.kernel.processes import launcher_command
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+start_timeout_seconds = 120.0
+"""A host that has not said by then that it is ready has failed."""
+suspended_seconds = 2.0
+"""Who looks at a time-out so long after it was due was suspended, the host perhaps with it: its time begins again."""
 drain_seconds = 1.0
 """What a process wrote before it ended is read within this time; then its socket is closed, whoever else has it."""
 

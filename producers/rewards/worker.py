@@ -16,7 +16,13 @@ from itertools import islice, repeat
 from typing import TYPE_CHECKING
 
 from producers.processes.ending import kill_group
-from producers.processes.hosts import connected, drained_end, start_host
+from producers.processes.hosts import (
+    connected,
+    drained_end,
+    start_host,
+    start_timeout_seconds,
+    suspended_seconds,
+)
 from producers.rewards.answers import check_length, parsed_answer, result_in
 from producers.rewards.calls import blame
 from rollog.kernel.errors import DataError, RewardError
@@ -29,12 +35,10 @@ if TYPE_CHECKING:
 
 _log = get_logger("rewards")
 _host = "producers.rewards.process"
-_start_timeout_seconds = 120.0
 _reopen_seconds = 1.0
 _calls_per_process = 32
 _late_seconds = 2.0
 """A process ends late calls of an `async def` function itself; so much later, at most, it is killed."""
-_suspended_seconds = 2.0
 
 
 class RewardWorker(asyncio.Protocol):
@@ -92,10 +96,10 @@ class RewardWorker(asyncio.Protocol):
         watching = _close_after(self.process, self._transport)
         self._watching = loop.create_task(watching, name="reward process end")
         try:
-            await asyncio.wait_for(self._ready, _start_timeout_seconds)
+            await asyncio.wait_for(self._ready, start_timeout_seconds)
         except TimeoutError as error:
             raise DataError(
-                f"the reward process was not ready within {_start_timeout_seconds:.0f} s"
+                f"the reward process was not ready within {start_timeout_seconds:.0f} s"
             ) from error
         self._pool.distribute()
 
@@ -245,7 +249,7 @@ class RewardWorker(asyncio.Protocol):
 
     def _kill_if_late(self, due: float) -> None:
         # Who looks so late was suspended, the process perhaps with it: its time begins again.
-        if asyncio.get_running_loop().time() - due > _suspended_seconds:
+        if asyncio.get_running_loop().time() - due > suspended_seconds:
             self._begin_again(self._at_work())
             return
         if self.calls and self.process is not None:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from consumers.audit.findings import AuditReport
+    from consumers.audit.report import AuditReport
     from rollog.kernel.broker.ports import Broker, Record
     from rollog.rules.headers import SampleHeader
     from schemas import Disposition, LedgerRecord

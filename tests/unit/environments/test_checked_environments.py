@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from support.bare_interpreter import bare_interpreter
 from support.pool_scenarios import environments, with_pool
 
 from producers.environments.names import EnvironmentSpec
@@ -67,10 +67,7 @@ def test_what_can_be_made_says_what_it_is() -> None:
 
 def test_another_interpreter_sees_nothing_of_ours_but_the_host(tmp_path: Path) -> None:
     (tmp_path / "elsewhere.py").write_text(source_of_one_elsewhere, encoding="utf-8")
-    python = tmp_path / "python"
-    # As bare as another interpreter is: without this one's packages.
-    python.write_text(f'#!/bin/sh\nexec {sys._base_executable} -S "$@"\n', encoding="utf-8")  # type: ignore[attr-defined]
-    python.chmod(0o755)
+    python = bare_interpreter(tmp_path)
 
     async def scenario(pool: EnvironmentPool) -> None:
         here = Path.cwd()
