@@ -17,8 +17,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from rollog.kernel.atomic_write import partial_file, sync_path
 from rollog.kernel.errors import PayloadAltered, PayloadError, PayloadMissing, PayloadStoreSilent
-from rollog.kernel.store_folder import StoreFolder, partial_file, sync_directory
+from rollog.kernel.store_folder import StoreFolder
 
 if TYPE_CHECKING:
     from rollog.kernel.broker.topics import RunTopics
@@ -159,7 +160,7 @@ class PayloadStore:
             partial.replace(root / name)
         # The folders above may be new, too: an object is durable when the way to it is.
         for folder in (root, root.parent, root.parent.parent):
-            sync_directory(folder)
+            sync_path(folder)
 
 
 def _check_name(name: str) -> None:

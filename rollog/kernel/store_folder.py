@@ -1,20 +1,15 @@
-"""A folder of a store: names, sizes and removal of its files; a file on this disk gets its name when it is whole."""
+"""A folder of a store: names, sizes and removal of its files."""
 
 from __future__ import annotations
 
-import os
-import re
-import secrets
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from pathlib import Path
+from rollog.kernel.atomic_write import partial_name
 
-partial_name = re.compile(r"\.partial-[0-9a-f]{16}")
-"""Names of files whose writer is at work, or died before it was done."""
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,27 +48,3 @@ class StoreFolder:
             with suppress(FileNotFoundError):
                 total += self.filesystem.size(self.path(name)) or 0
         return total
-
-
-def new_partial_name() -> str:
-    """A name for a file that is not whole yet."""
-    return f".partial-{secrets.token_hex(8)}"
-
-
-@contextmanager
-def partial_file(directory: Path) -> Iterator[Path]:
-    """A name to write to before renaming; removed if the caller fails."""
-    path = directory / new_partial_name()
-    try:
-        yield path
-    finally:
-        path.unlink(missing_ok=True)
-
-
-def sync_directory(directory: Path) -> None:
-    """Make the names in a directory durable."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

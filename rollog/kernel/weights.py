@@ -19,14 +19,9 @@ from typing import IO, TYPE_CHECKING, Any
 import fsspec
 
 from rollog.kernel.addresses import public_address
+from rollog.kernel.atomic_write import new_partial_name, partial_file, partial_name, sync_path
 from rollog.kernel.errors import ConfigError, WeightsError
-from rollog.kernel.store_folder import (
-    StoreFolder,
-    new_partial_name,
-    partial_file,
-    partial_name,
-    sync_directory,
-)
+from rollog.kernel.store_folder import StoreFolder
 from schemas.weights import WeightVersion
 
 if TYPE_CHECKING:
@@ -182,7 +177,7 @@ class WeightsStore:
                 self._verify(self._folder.path(notice.name), notice)
             else:
                 partial.replace(root / notice.name)
-        sync_directory(root)
+        sync_path(root)
         return notice
 
     def _upload(self, version: int, data: bytes | Path) -> WeightVersion:
