@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from producers.rewards.walls import kill_group
+from producers.processes.ending import kill_group
+from producers.processes.hosts import start_host, start_timeout_seconds
 from producers.sessions.errors import CallRefused, SessionClosed, SessionFailed
 from producers.sessions.recording import Counted
 from producers.sessions.wire import Message, call_message, error_message, next_message, packed, question_of
 from rollog.kernel.errors import ConfigError, DataError, EndpointDied
-from rollog.kernel.processes import launcher_command
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping, Sequence
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from producers.sessions.recorded_calls import RecordedCalls
 
 _host = "producers.sessions.host"
-_start_seconds = 120.0
 _end_seconds = 5.0
 _confirm_seconds = 10.0
 """How long the process may take to open or end one session."""
@@ -81,24 +79,23 @@ class ServingProcess:
         cls, order: Message, descriptors: Sequence[int], sessions: Mapping[str, OpenSession]
     ) -> ServingProcess:
         """Start one and wait until it serves. Raises ConfigError, DataError, OSError."""
-        ours, theirs = socket.socketpair()
-        with theirs:
-            words = [str(each) for each in (theirs.fileno(), *descriptors)]
-            process = await asyncio.create_subprocess_exec(
-                *launcher_command([sys.executable, "-m", _host, *words]),
-                stdin=asyncio.subprocess.DEVNULL,
-                start_new_session=True,
-                pass_fds=[theirs.fileno(), *descriptors],
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
-            )
+        process, ours = await start_host(
+            _host,
+            [str(each) for each in descriptors],
+            variables={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+            shared=descriptors,
+            is_ours=True,
+        )
         started = cls(process, *await asyncio.open_connection(sock=ours), sessions)
         try:
             started._say(order)
-            async with asyncio.timeout(_start_seconds):
+            async with asyncio.timeout(start_timeout_seconds):
                 await started._ready()
         except TimeoutError as error:
             await started.close()
-            raise DataError(f"the policy endpoint did not start within {_start_seconds:g} s") from error
+            raise DataError(
+                f"the policy endpoint did not start within {start_timeout_seconds:g} s"
+            ) from error
         except BaseException:
             await started.close()
             raise
@@ -161,7 +158,7 @@ class ServingProcess:
         self._writer.close()
         with suppress(TimeoutError):
             await asyncio.wait_for(self._process.wait(), _end_seconds)
-        kill_group(self._process)
+        kill_group(self._process.pid)
         await self._process.wait()
 
     async def _ready(self) -> None:
