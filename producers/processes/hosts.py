@@ -39,8 +39,8 @@ async def start_host(
 ) -> tuple[asyncio.subprocess.Process, socket.socket]:
     """Run `module FD ARGUMENTS`, FD being its end of a socket: the process, and this end, which does not block.
 
-    `python` is another interpreter than this one; it finds nothing of ours but `producers`. It has the descriptors
-    `shared`, too. A host that runs nobody else's code, `is_ours`, says what fails on the standard error of this process.
+    `python` is another interpreter than this one; it finds nothing of ours but `producers`. The process has the
+    descriptors `shared`, too; where it runs nobody else's code, `is_ours`, it says what fails on this standard error.
     Raises OSError.
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, kind)
