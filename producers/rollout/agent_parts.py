@@ -80,7 +80,7 @@ def policy_of(config: AgentConfig, model: ModelConfig, tokenizer: Any = None) ->
         parser=_parser(config, loaded, tokens),
         tokens=tokens,
         vocabulary_size=len(loaded),
-        most_characters=model.max_context_tokens * tokens.longest,
+        context_tokens=model.max_context_tokens,
     )
 
 

@@ -180,7 +180,9 @@ class PolicyEndpoint:
     async def _models(self, request: web.Request, session: LiveSession) -> web.StreamResponse:
         del request, session
         model = {"id": self._policy.model, "object": "model", "created": 0, "owned_by": "rollog"}
-        return web.json_response({"object": "list", "data": [model]})
+        # The context under the name that vLLM's server gives it.
+        shown = {**model, "max_model_len": self._policy.context_tokens}
+        return web.json_response({"object": "list", "data": [shown]})
 
     async def _read(self, request: web.Request, session: LiveSession) -> bytes:
         """A request's body. Raises BadRequest where it does not come in time, HTTP's error 413 for a large one."""

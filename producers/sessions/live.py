@@ -39,14 +39,19 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """What all sessions of an endpoint share. A request of more than `most_characters` fits into no context."""
+    """What all sessions of an endpoint share. The model's context takes `context_tokens`."""
 
     renderer: ConversationRenderer
     parser: TurnParser
     tokens: TextTokens
     vocabulary_size: int
-    most_characters: int
+    context_tokens: int
     model: str = "policy"
+
+    @property
+    def most_characters(self) -> int:
+        """A request of more fits into no context."""
+        return self.context_tokens * self.tokens.longest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

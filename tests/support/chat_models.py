@@ -58,7 +58,7 @@ def a_renderer(
     return ConversationRenderer(shown, TextTokens(tokenizer), history=history)
 
 
-def a_policy(most_characters: int = 100_000) -> Policy:
+def a_policy(context_tokens: int = 4000) -> Policy:
     """The chat tokenizer's policy; also what an endpoint's process makes by its name."""
     tokenizer = a_chat_tokenizer()
     tokens = TextTokens(tokenizer)
@@ -67,7 +67,7 @@ def a_policy(most_characters: int = 100_000) -> Policy:
         parser=PlainParser(tokens),
         tokens=tokens,
         vocabulary_size=len(tokenizer),
-        most_characters=most_characters,
+        context_tokens=context_tokens,
     )
 
 

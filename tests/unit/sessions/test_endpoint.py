@@ -85,7 +85,8 @@ def test_a_conversation_of_the_openai_client_is_one_sequence() -> None:
             recording = await served.recording()
             assert recording.forks == ()
             assert [turn.untrained for turn in recording.turns] == [None, None]
-            assert [model.id for model in (await client.models.list()).data] == ["policy"]
+            (model,) = (await client.models.list()).data
+            assert (model.id, model.max_model_len) == ("policy", 4000)
             await client.close()
 
     asyncio.run(scenario())
