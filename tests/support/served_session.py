@@ -79,10 +79,10 @@ class Served:
 
     @property
     def num_connections(self) -> int:
-        """Connections to the endpoint whose clients are still there."""
+        """Connections that the endpoint has not closed yet, nor heard the end of."""
         ours = f":{int(self.address.rpartition(':')[2]):04X}"
         lines = Path("/proc/net/tcp").read_text(encoding="ascii").splitlines()[1:]
-        return sum(words[1].endswith(ours) and words[3] == _established for words in map(str.split, lines))
+        return sum(words[1].endswith(ours) and words[3] in _open_states for words in map(str.split, lines))
 
     async def another(self, name: str = "g0.r1.a0") -> str:
         """The key of one more session."""
@@ -103,7 +103,8 @@ class Served:
         return sum(not session.is_delivered(number) for number in range(session.num_turns))
 
 
-_established = "01"
+_open_states = {"01", "08"}
+"""ESTABLISHED and CLOSE_WAIT: the client has left, and this side has not noticed."""
 
 
 @asynccontextmanager
