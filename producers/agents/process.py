@@ -12,11 +12,12 @@ import os
 import socket
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from producers.agents.results import result_of
 from producers.processes.ending import kill_group, way_of_ending
-from producers.processes.hosts import drain_seconds, start_host, start_timeout_seconds
+from producers.processes.hosts import HostEnded, drain_seconds, start_host, start_timeout_seconds, started
 from producers.processes.walls import ProcessWalls
 from rollog.kernel.errors import AgentFailed, DataError
 from rollog.kernel.logs import get_logger
@@ -105,7 +106,8 @@ class FunctionAgents:
             if self._host is None or self._host.has_ended:
                 if self._host is not None:
                     await self._host.close()
-                self._host = await AgentHost.start(self._function, self._python, self._limits)
+                start = partial(AgentHost.start, self._function, self._python, self._limits)
+                self._host = await started(start)
             return self._host
 
 
@@ -210,7 +212,7 @@ class AgentHost:
             ) from error
         if not packet:
             hint = "" if python is None else f"; agent.python = {python!r} has to be Python 3.10 or later"
-            raise DataError(
+            raise HostEnded(
                 f"the process that imports agent.function = {function!r} ended with status "
                 f"{await self._process.wait()}{hint}"
             )

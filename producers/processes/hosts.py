@@ -9,22 +9,42 @@ from __future__ import annotations
 import asyncio
 import socket
 import sys
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from producers.processes import start_elsewhere
 from producers.processes.ending import kill_group
+from rollog.kernel.errors import DataError
 from rollog.kernel.processes import launcher_command
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
+Value = TypeVar("Value")
+
+_num_tries = 3
 start_timeout_seconds = 120.0
 """A host that has not said by then that it is ready has failed."""
 suspended_seconds = 2.0
 """Who looks at a time-out so long after it was due was suspended, the host perhaps with it: its time begins again."""
 drain_seconds = 1.0
 """What a process wrote before it ended is read within this time; then its socket is closed, whoever else has it."""
+
+
+class HostEnded(DataError):
+    """A host ended before it was ready."""
+
+
+async def started(start: Callable[[], Awaitable[Value]]) -> Value:
+    """Start a host; one that ends before it is ready may be another's doing, and is started again, 3 times in all.
+
+    Raises HostEnded, and what `start` does besides.
+    """
+    for _ in range(_num_tries - 1):
+        with suppress(HostEnded):
+            return await start()
+    return await start()
 
 
 async def start_host(

@@ -75,6 +75,7 @@ class PolicyEndpoint:
         # One thread: tokenizers and templates are not made for several.
         self._executor = ThreadPoolExecutor(1, "rendering")
         self._silent = SilentConnections(self._limits.silent_seconds)
+        self._num_arriving = 0
         self._runner: web.AppRunner | None = None
         self._servers: list[asyncio.Server] = []
 
@@ -137,11 +138,22 @@ class PolicyEndpoint:
         """Who serves a connection that begins now."""
         if self._runner is None or self._runner.server is None:
             return TurnedAway()
-        if self.num_connections >= self._limits.connections:
+        if self.num_connections + self._num_arriving >= self._limits.connections:
             return TurnedAway()
         connection = self._runner.server()
+        self._arriving()
         self._silent.expect(connection)
         return connection
+
+    def _arriving(self) -> None:
+        """Count a connection until it is among those of the server: many are accepted at once."""
+        loop = asyncio.get_running_loop()
+        self._num_arriving += 1
+        # Its own first callback is put into the loop after this one, and before what this one puts there.
+        loop.call_soon(loop.call_soon, self._arrived)
+
+    def _arrived(self) -> None:
+        self._num_arriving -= 1
 
     def _guarded(
         self, handler: Callable[[web.Request, LiveSession], Awaitable[web.StreamResponse]]

@@ -45,10 +45,17 @@ class WorkerConnection:
     """The worker at the other end of a stream. For one asyncio loop."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader = reader
+        self._reader = reader
         self._writer = writer
         self._asked: dict[int, asyncio.Future[RecordedCall]] = {}
         self._num_asked = 0
+
+    async def next_order(self) -> Message | None:
+        """What the worker says next; None once it is gone, whatever it left half said."""
+        try:
+            return await next_message(self._reader)
+        except (OSError, EOFError):
+            return None
 
     def say(self, message: Message) -> None:
         """Send a message. Where the worker is gone, the end of its stream follows."""
@@ -124,7 +131,7 @@ class EndpointHost:
 
     async def serve(self) -> None:
         """Heed orders until the worker has no more."""
-        while (message := await next_message(self._worker.reader)) is not None:
+        while (message := await self._worker.next_order()) is not None:
             match message.head:
                 case {"answer": _} | {"failed": _}:
                     self._worker.heed_answer(message)
@@ -183,7 +190,7 @@ def _no_passphrase() -> str:
 async def serve(control: socket.socket, sockets: Sequence[socket.socket]) -> None:
     """Serve until the worker closes its end."""
     worker = WorkerConnection(*await asyncio.open_connection(sock=control))
-    order = await next_message(worker.reader)
+    order = await worker.next_order()
     if order is None:
         return
     head = order.head

@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from producers.processes.hosts import started
 from producers.sessions.endpoint_limits import EndpointLimits
 from producers.sessions.listening import Listening
 from producers.sessions.recorded_calls import RecordedCalls
@@ -128,7 +129,7 @@ class EndpointProcess:
         """Listen, and start the process. Raises ConfigError and DataError where it has no policy, OSError."""
         try:
             self._listen()
-            self._process = await self._started()
+            self._process = await started(self._started)
         except BaseException:
             self._forget_sockets()
             raise

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from producers.processes.ending import kill_group
-from producers.processes.hosts import start_host, start_timeout_seconds
+from producers.processes.hosts import HostEnded, start_host, start_timeout_seconds
 from producers.sessions.errors import CallRefused, SessionClosed, SessionFailed
 from producers.sessions.recording import Counted
 from producers.sessions.wire import Message, call_message, error_message, next_message, packed, question_of
@@ -165,7 +165,7 @@ class ServingProcess:
         message = await next_message(self._reader)
         if message is None:
             status = await self._process.wait()
-            raise DataError(f"the process of the policy endpoint ended with status {status} before it served")
+            raise HostEnded(f"the process of the policy endpoint ended with status {status} before it served")
         if "broken" in message.head:
             raise (ConfigError if message.head["is_setting"] else DataError)(message.head["broken"])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import tracemalloc
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -566,11 +567,27 @@ def test_more_connections_than_there_is_room_for_are_closed_at_once() -> None:
             reader, writer = await a_begun_upload(served)
             with suppress(ConnectionError):
                 assert await first_line(reader) == b""
-            assert served.num_connections == 3
+            await until(lambda: served.num_connections == 3)
             for _, each in [*held, (reader, writer)]:
                 each.close()
             await until(lambda: served.num_connections == 0)
             assert (await post(served, {"messages": [user("hi")]}))[0] == 200
+
+    asyncio.run(scenario())
+
+
+def test_connections_that_come_all_at_once_are_bounded_as_well() -> None:
+    async def scenario() -> None:
+        async with a_served_session(limits=EndpointLimits(connections=3)) as served:
+            host, port = served.address.removeprefix("http://").split(":")
+            sockets = [socket.socket() for _ in range(20)]
+            for each in sockets:
+                # Not asynchronous: the fake endpoint accepts them only afterwards, in one turn of its loop.
+                each.connect((host, int(port)))
+            await until(lambda: served.num_connections == 3)
+            for each in sockets:
+                each.close()
+            await until(lambda: served.num_connections == 0)
 
     asyncio.run(scenario())
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import aiohttp
 import pytest
 from support.certificates import a_certificate
+from support.chat_models import a_policy
 from support.chatting_agent import user
 from support.served_session import Served, a_served_session, budget, endpoint_process, served_by, until
 
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from producers.sessions.live import Policy
+
+_here = "unit.sessions.test_endpoint_process"
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -157,7 +160,7 @@ def test_a_policy_that_cannot_be_made_says_why_at_the_start(
     function: str, error: type[Exception], words: str
 ) -> None:
     async def scenario() -> None:
-        endpoint = EndpointProcess(PolicySource(function=f"unit.sessions.test_endpoint_process:{function}"))
+        endpoint = EndpointProcess(PolicySource(function=f"{_here}:{function}"))
         with pytest.raises(error, match=words):
             await endpoint.start()
         await endpoint.close()
@@ -165,12 +168,31 @@ def test_a_policy_that_cannot_be_made_says_why_at_the_start(
     asyncio.run(scenario())
 
 
+def test_a_process_that_is_killed_before_it_serves_is_started_again(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        arguments = {"path": str(tmp_path / "once"), "signal_number": int(signal.SIGKILL)}
+        endpoint = EndpointProcess(
+            PolicySource(function=f"{_here}:policy_the_second_time", arguments=arguments)
+        )
+        await endpoint.start()
+        assert endpoint.num_starts == 2
+        await endpoint.close()
+
+    asyncio.run(scenario())
+
+
+def policy_the_second_time(path: str, signal_number: int) -> Policy:
+    """The end of the first process, and a policy for every other."""
+    if not Path(path).exists():
+        Path(path).touch()
+        os.kill(os.getpid(), signal_number)
+    return a_policy()
+
+
 def test_a_process_that_dies_again_and_again_ends_its_sessions(tmp_path: Any) -> None:
     async def scenario() -> None:
         once = tmp_path / "once"
-        source = PolicySource(
-            function="unit.sessions.test_endpoint_process:policy_once", arguments={"path": str(once)}
-        )
+        source = PolicySource(function=f"{_here}:policy_once", arguments={"path": str(once)})
         token = served_by.set(lambda **options: EndpointProcess(source, **options))
         try:
             async with a_served_session() as served:
@@ -186,8 +208,6 @@ def test_a_process_that_dies_again_and_again_ends_its_sessions(tmp_path: Any) ->
 
 def policy_once(path: str) -> Policy:
     """A policy for the first process, and the end of every other."""
-    from support.chat_models import a_policy  # noqa: PLC0415  # in the endpoint's process
-
     if Path(path).exists():
         os._exit(9)
     Path(path).touch()
