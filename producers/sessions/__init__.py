@@ -6,8 +6,11 @@ rendering.py    which input is sent: recorded ids and what is new, or everything
 text_tokens.py  text as ids, in which messages make no special tokens    chat_template.py  a model's template
 conversations.py  messages in one form, so that an echo is told from an edit
 messages.py     turns as messages; vllm_messages.py by vLLM's parsers
-live.py         one served session: calls joined, generated, recorded, answered
-endpoint.py     the HTTP server; requests.py and responses.py are its protocol, endpoint_limits.py what it takes at once
+recorded_calls.py  a session's calls in the worker: joined, generated, recorded
+live.py         a session's requests in the endpoint: rendered, asked, answered; said.py what it has to know again
+endpoint.py     the HTTP server; requests.py and responses.py are its protocol, endpoint_limits.py what it takes,
+                rendering_thread.py its slow work in turns, quiet_errors.py what it says of errors
+host.py         the process that serves it; wire.py what worker and process say to each other
+process.py      that process kept up by the worker; serving.py one of them, listening.py where it listens
 journal.py      turns that are on the log before they are answered; turn_chain.py those of an attempt before
-endpoint_thread.py  the same beside a worker, whose loop generates
 """

@@ -15,21 +15,25 @@ import asyncio
 import hashlib
 import socket
 from collections import OrderedDict
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from aiohttp import web
 
 from producers.sessions.endpoint_limits import (
-    BodiesUnderWay,
     EndpointLimits,
+    RequestsUnderWay,
     SilentConnections,
     TurnedAway,
+    backlog,
     in_address,
+    most_ended,
 )
 from producers.sessions.errors import BadRequest, CallRefused, SessionClosed, SessionFailed
 from producers.sessions.live import LiveSession
+from producers.sessions.quiet_errors import quiet_logger
+from producers.sessions.rendering_thread import RenderingThread
 from producers.sessions.requests import body_of, chat_request, text_request
 from producers.sessions.responses import error_body, error_body_of, error_event, status_of
 from rollog.kernel.errors import RollogError
@@ -43,8 +47,6 @@ if TYPE_CHECKING:
     from producers.sessions.requests import Body, Request
     from producers.sessions.responses import Answer
 
-_most_ended = 4096
-"""Ended sessions whose keys are still told apart from wrong ones."""
 _end_seconds = 2.0
 """What is written to a client when its session ends is waited for this long."""
 
@@ -62,7 +64,7 @@ class PolicyEndpoint:
         limits: EndpointLimits | None = None,
         host: str = "localhost",
     ) -> None:
-        """Of each session `parallel_calls` requests are answered, and twice as many bodies read, at once.
+        """Of each session twice as many requests as `parallel_calls` are served at once: some join the call of another.
 
         `host` is the name under which it is reached; requests that name another are refused.
         """
@@ -71,9 +73,8 @@ class PolicyEndpoint:
         self._limits = limits or EndpointLimits()
         self._sessions: dict[bytes, LiveSession] = {}
         self._ended: OrderedDict[bytes, None] = OrderedDict()
-        self._bodies = BodiesUnderWay(2 * parallel_calls)
-        # One thread: tokenizers and templates are not made for several.
-        self._executor = ThreadPoolExecutor(1, "rendering")
+        self._requests = RequestsUnderWay(2 * parallel_calls)
+        self._thread = RenderingThread()
         self._silent = SilentConnections(self._limits.silent_seconds)
         self._num_arriving = 0
         self._runner: web.AppRunner | None = None
@@ -93,13 +94,20 @@ class PolicyEndpoint:
             app.router.add_post(f"{prefix}/v1/chat/completions", self._guarded(self._chat))
             app.router.add_post(f"{prefix}/v1/completions", self._guarded(self._text))
             app.router.add_get(f"{prefix}/v1/models", self._guarded(self._models))
-        # Without an access log: paths hold keys.
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+        # Paths and headers hold keys: there is no access log, and of an error its kind and place alone are told.
+        self._runner = web.AppRunner(app, access_log=None, logger=quiet_logger(), shutdown_timeout=1.0)
         await self._runner.setup()
         loop = asyncio.get_running_loop()
         for each in sockets:
             over = None if each.family == socket.AF_UNIX else tls
-            self._servers.append(await loop.create_server(self._connection, sock=each, ssl=over))
+            server = await loop.create_server(
+                partial(self._connection, is_tls=over is not None),
+                sock=each,
+                ssl=over,
+                ssl_handshake_timeout=None if over is None else self._limits.handshake_seconds,
+                backlog=backlog,
+            )
+            self._servers.append(server)
 
     async def close(self) -> None:
         """Stop listening, and drop every session. Idempotent."""
@@ -110,13 +118,13 @@ class PolicyEndpoint:
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
-        self._executor.shutdown(wait=False, cancel_futures=True)
+        self._thread.close()
 
     async def open(
         self, key_digest: bytes, name: str, calls: SessionCalls, history: Sequence[RecordedCall] = ()
     ) -> None:
         """Serve a session under the key of that digest (`digest_of`); `history` was recorded by a process before."""
-        session = LiveSession(name, calls, self._policy, self._executor)
+        session = LiveSession(name, calls, self._policy, self._thread)
         await session.recall(history)
         self._sessions[key_digest] = session
 
@@ -128,27 +136,35 @@ class PolicyEndpoint:
         session = self._sessions.pop(key_digest, None)
         if session is None:
             return
-        self._ended[key_digest] = None
-        if len(self._ended) > _most_ended:
-            self._ended.popitem(last=False)
+        self.forget([key_digest])
         if session.under_way:
             await asyncio.wait(session.under_way, timeout=_end_seconds)
 
-    def _connection(self) -> asyncio.Protocol:
+    def forget(self, key_digests: Sequence[bytes]) -> None:
+        """Tell whoever comes with one of these keys that its session has ended."""
+        self._ended |= dict.fromkeys(key_digests)
+        while len(self._ended) > most_ended:
+            self._ended.popitem(last=False)
+
+    def _connection(self, *, is_tls: bool) -> asyncio.Protocol:
         """Who serves a connection that begins now."""
         if self._runner is None or self._runner.server is None:
             return TurnedAway()
         if self.num_connections + self._num_arriving >= self._limits.connections:
             return TurnedAway()
         connection = self._runner.server()
-        self._arriving()
+        self._arriving(is_tls=is_tls)
         self._silent.expect(connection)
         return connection
 
-    def _arriving(self) -> None:
+    def _arriving(self, *, is_tls: bool) -> None:
         """Count a connection until it is among those of the server: many are accepted at once."""
         loop = asyncio.get_running_loop()
         self._num_arriving += 1
+        if is_tls:
+            # It is not before its handshake, whose end is not told.
+            loop.call_later(self._limits.handshake_seconds, self._arrived)
+            return
         # Its own first callback is put into the loop after this one, and before what this one puts there.
         loop.call_soon(loop.call_soon, self._arrived)
 
@@ -170,7 +186,7 @@ class PolicyEndpoint:
             if session is None:
                 return _error(401, error_body("the key opens no session", "invalid_api_key"))
             try:
-                with _under_way(session):
+                with self._requests.one(session.name), _under_way(session):
                     return await handler(request, session)
             except (CallRefused, SessionFailed) as error:
                 return _refusal(error)
@@ -196,17 +212,16 @@ class PolicyEndpoint:
         shown = {**model, "max_model_len": self._policy.context_tokens}
         return web.json_response({"object": "list", "data": [shown]})
 
-    async def _read(self, request: web.Request, session: LiveSession) -> bytes:
+    async def _read(self, request: web.Request) -> bytes:
         """A request's body. Raises BadRequest where it does not come in time, HTTP's error 413 for a large one."""
         body = bytearray()
         try:
-            with self._bodies.one(session.name):
-                async with asyncio.timeout(self._limits.read_seconds):
-                    # `request.read` would keep it for as long as the answer takes.
-                    async for chunk in request.content.iter_any():
-                        body += chunk
-                        if len(body) > self._limits.request_bytes:
-                            raise web.HTTPRequestEntityTooLarge(self._limits.request_bytes, len(body))
+            async with asyncio.timeout(self._limits.read_seconds):
+                # `request.read` would keep it for as long as the answer takes.
+                async for chunk in request.content.iter_any():
+                    body += chunk
+                    if len(body) > self._limits.request_bytes:
+                        raise web.HTTPRequestEntityTooLarge(self._limits.request_bytes, len(body))
         except TimeoutError as error:
             raise BadRequest(
                 f"the request's body did not arrive within {self._limits.read_seconds:g} seconds"
@@ -231,7 +246,7 @@ class PolicyEndpoint:
         self, request: web.Request, session: LiveSession, read: Callable[[Body], Request]
     ) -> tuple[asyncio.Task[Answer], bool | None]:
         """The call, and of a stream whether it tells its usage; nothing of the body is held while the call runs."""
-        data = await self._read(request, session)
+        data = await self._read(request)
         try:
             asked_for = read(body_of(data))
         except BadRequest:

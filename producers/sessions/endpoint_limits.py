@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from aiohttp import web
 
 _most_connections = 4096
+most_ended = 4096
+"""Ended sessions whose keys are still told apart from wrong ones."""
+backlog = 512
+"""Connections that wait to be accepted, while there is no process too."""
 
 
 def _half_of_descriptors() -> int:
@@ -26,8 +30,9 @@ def _half_of_descriptors() -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointLimits:
-    """Most bytes of a request; seconds to read one, and to write a piece of an answer; seconds between keep-alives.
+    """Most bytes of a request, and seconds.
 
+    They are those to read one, to write a piece of an answer, between keep-alives, and for the handshake of TLS.
     `connections` is over all sessions; one beyond it is closed at once, as is one that has no request under way for
     `silent_seconds`.
     """
@@ -38,6 +43,7 @@ class EndpointLimits:
     write_seconds: float = 30.0
     keep_alive_seconds: float = 15.0
     silent_seconds: float = 75.0
+    handshake_seconds: float = 10.0
 
 
 def in_address(host: str) -> str:
@@ -45,27 +51,27 @@ def in_address(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-class BodiesUnderWay:
-    """Bodies that are being read, at most so many of each session."""
+class RequestsUnderWay:
+    """Requests from their first byte to the last of their answers, at most so many of each session."""
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._num_read: Counter[str] = Counter()
+        self._count: Counter[str] = Counter()
 
     @contextmanager
     def one(self, session: str) -> Iterator[None]:
-        """Read one. Raises CallsInFlight where as many are under way."""
-        if self._num_read[session] >= self._most:
+        """Serve one. Raises CallsInFlight where as many are under way."""
+        if self._count[session] >= self._most:
             raise CallsInFlight(
-                f"{self._most} requests of this session are on their way; ask again when one has come"
+                f"{self._most} requests of this session are under way; ask again when one has its answer"
             )
-        self._num_read[session] += 1
+        self._count[session] += 1
         try:
             yield
         finally:
-            self._num_read[session] -= 1
-            if not self._num_read[session]:
-                del self._num_read[session]
+            self._count[session] -= 1
+            if not self._count[session]:
+                del self._count[session]
 
 
 class SilentConnections:

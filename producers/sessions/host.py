@@ -7,6 +7,7 @@ are bound sockets to listen at, which outlive this process.
     --> {"ready": true} once, or {"broken": text, "is_setting": bool}
     <-- {"recall": session} with a recorded call, for each that an earlier process asked
     <-- {"open": session, "key": SHA-256 of the key}         --> {"opened": session}
+    <-- {"forget": [SHA-256 of keys]} of sessions that have ended
     <-- {"listen": true} once, after the sessions of an earlier process
     --> {"ask": number, "session": ...} with a question      <-- {"answer": number} with a recorded call
                                                              <-- {"failed": number, "error": ...}
@@ -141,6 +142,8 @@ class EndpointHost:
                     self._recalled.setdefault(session, []).append(call_of(message))
                 case {"open": session, "key": key}:
                     await self._open(session, bytes.fromhex(key))
+                case {"forget": keys}:
+                    self._endpoint.forget([bytes.fromhex(key) for key in keys])
                 case {"listen": _}:
                     await self._endpoint.start(*self._sockets, tls=self._tls)
                 case {"end": session}:
@@ -215,6 +218,8 @@ def main() -> None:
     control, *sockets = (socket.socket(fileno=int(word)) for word in sys.argv[1:])
     try:
         asyncio.run(serve(control, sockets))
+    except ConnectionError:
+        os._exit(0)  # the worker is gone
     except BaseException:  # noqa: BLE001  # told here, because nothing comes after it
         traceback.print_exc()
         os._exit(1)

@@ -6,6 +6,7 @@ import socket
 from dataclasses import dataclass
 
 from producers.sessions.endpoint_limits import in_address
+from rollog.kernel.errors import ConfigError
 from rollog.settings.agent import is_loopback
 
 
@@ -23,13 +24,20 @@ class Listening:
     keyfile: str | None = None
 
     def bound(self) -> socket.socket:
-        """A bound socket. Raises ValueError where others would read keys, OSError where it cannot be had."""
+        """A bound socket. Raises ConfigError where others would read keys, or where it cannot be had."""
         if self.certfile is None and not is_loopback(self.host):
-            raise ValueError(
-                f"the policy endpoint listens on loopback only, not on {self.host}, without a certificate"
+            raise ConfigError(
+                f"the policy endpoint listens on loopback only, not on agent.host = {self.host!r}, without "
+                "agent.ssl_certfile"
             )
         family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
-        return socket.create_server((self.host, self.port), family=family)
+        try:
+            return socket.create_server((self.host, self.port), family=family)
+        except OSError as error:
+            raise ConfigError(
+                f"the policy endpoint cannot listen at agent.host = {self.host!r}, agent.port = {self.port}: {error}; "
+                "name an address of this machine and a free port, or port 0"
+            ) from error
 
     def address_of(self, bound: socket.socket) -> str:
         """What `/v1` is added to."""

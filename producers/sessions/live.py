@@ -2,13 +2,12 @@
 
     request --rendered--> ids --ask--> recorded turn --parsed--> answer
 
-Rendering and parsing run one after another on a thread of the endpoint, since what an agent sends can make them long.
+Rendering and parsing run on the endpoint's one thread for that, since what an agent sends can make them long.
 What was said is a function of the recorded calls: after `recall` a new process serves a session as the old one did.
 """
 
 from __future__ import annotations
 
-import asyncio
 from array import array
 from dataclasses import dataclass
 from functools import partial
@@ -22,19 +21,23 @@ from producers.sessions.recording import Counted
 from producers.sessions.rendering import Rendered, SaidCall
 from producers.sessions.responses import Answer
 from producers.sessions.said import note_of, request_of
+from rollog.kernel.logs import get_logger
 from schemas import int32_array
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable, Sequence
-    from concurrent.futures import Executor
 
     from producers.sessions.messages import TurnParser
     from producers.sessions.recorded_calls import RecordedCall, SessionCalls
     from producers.sessions.rendering import Conversation, ConversationRenderer
+    from producers.sessions.rendering_thread import RenderingThread
     from producers.sessions.requests import Request
     from producers.sessions.text_tokens import TextTokens
 
 Value = TypeVar("Value")
+
+_log = get_logger("endpoint")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,15 +78,15 @@ class _Said:
 
 
 class LiveSession:
-    """Serves one session. Its methods are called from one asyncio loop, its work is done by `executor`."""
+    """Serves one session. Its methods are called from one asyncio loop, its work is done by the thread."""
 
-    def __init__(self, name: str, calls: SessionCalls, policy: Policy, executor: Executor) -> None:
+    def __init__(self, name: str, calls: SessionCalls, policy: Policy, thread: RenderingThread) -> None:
         self.name = name
         self.under_way: set[asyncio.Task[object]] = set()
         """Requests that are served now."""
         self._calls = calls
         self._policy = policy
-        self._executor = executor
+        self._thread = thread
         self._said: dict[int, _Said] = {}
 
     async def answer(self, request: Request, *, is_retry: bool = False) -> Answer:
@@ -92,6 +95,7 @@ class LiveSession:
         Raises CallRefused (every kind of it) and SessionFailed.
         """
         try:
+            self._check_length(request)
             rendered, note = await self._in_turn(partial(self._rendered, request, dict(self._said)))
         except (BadRequest, Overlong) as error:
             self._calls.refuse(Counted.OVERLONG if isinstance(error, Overlong) else Counted.REFUSED)
@@ -113,11 +117,16 @@ class LiveSession:
     async def recall(self, recorded: Sequence[RecordedCall]) -> None:
         """Know again what was said in a process before. Nothing is counted anew."""
         for call in recorded:
-            request = request_of(call.said)
-            self._remember(await self._in_turn(partial(self._said_by, request, request.conversation, call)))
+            try:
+                request = request_of(call.said)
+                said = await self._in_turn(partial(self._said_by, request, request.conversation, call))
+            except Exception as error:  # noqa: BLE001  # one call that cannot be read again must not end all sessions
+                _log.warning("a call is not known again", session=self.name, error=type(error).__name__)
+                continue
+            self._remember(said)
 
     async def _in_turn(self, work: Callable[[], Value]) -> Value:
-        return await asyncio.get_running_loop().run_in_executor(self._executor, work)
+        return await self._thread.run(self.name, work)
 
     def _remember(self, said: _Said) -> bool:
         """Whether that was not known before."""
@@ -127,7 +136,6 @@ class LiveSession:
 
     def _rendered(self, request: Request, known: dict[int, _Said]) -> tuple[Rendered, bytes]:
         """Ids for the engine, and the note from which the request is known again. Raises BadRequest, Overlong."""
-        self._check_length(request)
         said = [known[number] for number in sorted(known)]
         if request.conversation is not None:
             calls = [each.call for each in said if each.call is not None]

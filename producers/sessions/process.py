@@ -13,18 +13,18 @@ import secrets
 import shutil
 import socket
 import tempfile
-import time
+from collections import deque
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from producers.processes.hosts import started
-from producers.sessions.endpoint_limits import EndpointLimits
+from producers.sessions.endpoint_limits import EndpointLimits, backlog, most_ended
 from producers.sessions.listening import Listening
 from producers.sessions.recorded_calls import RecordedCalls
 from producers.sessions.serving import OpenSession, ServingProcess
 from producers.sessions.wire import Message
-from rollog.kernel.errors import ConfigError, DataError, EndpointDied
+from rollog.kernel.errors import EndpointDied
 from rollog.kernel.logs import get_logger
 
 if TYPE_CHECKING:
@@ -34,11 +34,9 @@ if TYPE_CHECKING:
     from producers.sessions.serving import ServedSession
 
 _log = get_logger("endpoint")
-_backlog = 512
-"""Connections that wait while there is no process."""
 _healthy_seconds = 30.0
 _most_deaths = 5
-"""In a row, each within `_healthy_seconds` of its start."""
+"""In a row, each before it had served for `_healthy_seconds`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +106,7 @@ class EndpointProcess:
         self._process: ServingProcess | None = None
         self._keeping: asyncio.Task[None] | None = None
         self._failure: EndpointDied | None = None
+        self._ended_keys: deque[str] = deque(maxlen=most_ended)
         self.num_starts = 0
 
     @property
@@ -126,7 +125,7 @@ class EndpointProcess:
         return None if self._process is None else self._process.pid
 
     async def start(self) -> None:
-        """Listen, and start the process. Raises ConfigError and DataError where it has no policy, OSError."""
+        """Listen, and start the process. Raises ConfigError, DataError where it has no policy, OSError."""
         try:
             self._listen()
             self._process = await started(self._started)
@@ -164,7 +163,8 @@ class EndpointProcess:
         if self._process is not None:
             await self._process.end(name)
         opened.calls.close()
-        del self._sessions[name]
+        if self._sessions.pop(name, None) is not None:
+            self._ended_keys.append(opened.key_digest)
 
     async def close(self) -> None:
         """End every session, then the process. Idempotent."""
@@ -189,7 +189,7 @@ class EndpointProcess:
             unix.bind(str(self.socket_path))
             self.socket_path.chmod(0o666)
         for each in self._sockets:
-            each.listen(_backlog)
+            each.listen(backlog)
 
     def _forget_sockets(self) -> None:
         for each in self._sockets:
@@ -212,37 +212,51 @@ class EndpointProcess:
             }
         )
         process = await ServingProcess.start(order, [each.fileno() for each in self._sockets], self._sessions)
-        process.listen()
+        try:
+            await process.listen(list(self._ended_keys))
+        except BaseException:
+            await process.close()
+            raise
         return process
 
     async def _keep_up(self) -> None:
         """Replace the process whenever it ends, until it dies too often."""
         num_deaths = 0
         while True:
-            began = time.monotonic()
-            reason = await self._death()
-            num_deaths = 1 if time.monotonic() - began > _healthy_seconds else num_deaths + 1
+            reason, healthy_seconds = await self._death()
+            num_deaths = 1 if healthy_seconds > _healthy_seconds else num_deaths + 1
+            for opened in self._sessions.values():
+                # An agent that cannot ask now is not idle.
+                opened.calls.stir()
             if num_deaths > _most_deaths:
                 self._give_up(reason)
                 return
             _log.warning("the policy endpoint's process is started again", reason=reason, deaths=num_deaths)
 
-    async def _death(self) -> str:
-        """Why the process ended, or why there was none; another one is started first where there is none."""
+    async def _death(self) -> tuple[str, float]:
+        """Why the process ended, or why there was none, and how long it had served.
+
+        Another one is started first where there is none.
+        """
+        healthy_seconds = 0.0
         try:
             if self._process is None:
                 self._process = await self._started()
+                for opened in self._sessions.values():
+                    opened.calls.stir()
             reason = await self._process.run(self._silence_seconds)
-        except (ConfigError, DataError, OSError) as error:
-            reason = str(error)
+            healthy_seconds = self._process.healthy_seconds
+        except Exception as error:  # noqa: BLE001  # whatever it is, nobody serves, and another process may
+            reason = f"{type(error).__name__}: {error}"
         process, self._process = self._process, None
         if process is not None:
             await process.close()
-        return reason
+        return reason, healthy_seconds
 
     def _give_up(self, reason: str) -> None:
         self._failure = EndpointDied(
-            f"the policy endpoint's process ended {_most_deaths + 1} times in a row, at last because: {reason}"
+            f"the policy endpoint's process ended {_most_deaths + 1} times in a row, at last because: {reason}; what "
+            "it said stands in this worker's log"
         )
         for opened in self._sessions.values():
             opened.served.lost(self._failure)

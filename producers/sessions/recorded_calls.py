@@ -13,9 +13,15 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
-from producers.sessions.errors import CallsInFlight, Leaving, Overlong, SessionClosed, SessionFailed
+from producers.sessions.errors import (
+    CallRefused,
+    CallsInFlight,
+    Leaving,
+    Overlong,
+    SessionClosed,
+    SessionFailed,
+)
 from producers.sessions.recording import Counted
-from rollog.kernel.errors import EngineError
 from schemas import FinishReason, int32_array
 
 if TYPE_CHECKING:
@@ -171,6 +177,10 @@ class RecordedCalls:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
 
+    def stir(self) -> None:
+        """Tell again how many calls are under way."""
+        self._on_change(len(self._running))
+
     def close(self) -> None:
         """Change nothing of the session any more, whatever is said of it. Idempotent."""
         self._is_closed = True
@@ -219,14 +229,17 @@ class RecordedCalls:
         input_ids = question.input_ids.tolist()
         try:
             turn = await self._generate(input_ids, call.max_tokens, question.stop)
-        except EngineError as error:
-            self._session.abandon(call)
-            self._session.fail(failure := SessionFailed(type(error).__name__, str(error)))
-            raise failure from error
         except SessionFailed as error:
             self._session.abandon(call)
             self._session.fail(error)
             raise
+        except CallRefused:
+            self._session.abandon(call)
+            raise
+        except Exception as error:
+            self._session.abandon(call)
+            self._session.fail(failure := SessionFailed(type(error).__name__, str(error)))
+            raise failure from error
         except BaseException:
             self._session.abandon(call)
             raise

@@ -46,7 +46,7 @@ _refused = ("audio", "echo", "use_beam_search", "suffix", "prompt_embeds", "func
 _not_of_the_question = ("stream", "stream_options", "user", "metadata", "store", "model")
 _most_depth = 64
 _most_brackets = 1 << 18
-"""Making millions of lists would hold up the worker's other threads: the JSON reader keeps the interpreter."""
+"""Making millions of lists would hold up the other sessions: the JSON reader keeps the interpreter."""
 _most_stops = 16
 _most_stop_characters = 1000
 
@@ -100,7 +100,7 @@ def chat_request(body: Body) -> Request:
         goes_on=bool(body.get("continue_final_message")),
     )
     is_forced = choice not in (None, "auto", "none")
-    num_characters = _num_characters(conversation.messages) + _num_characters(list(conversation.tools))
+    num_characters = _num_characters([conversation.messages, list(conversation.tools), arguments])
     return _request(
         body, "chat", conversation=conversation, is_forced=is_forced, num_characters=num_characters
     )
@@ -184,14 +184,14 @@ def _stop(stop: object) -> tuple[str, ...]:
 
 
 def _num_characters(value: object) -> int:
-    """Of all texts in a JSON value."""
+    """Of all texts in a JSON value, names too."""
     count, waiting = 0, [value]
     while waiting:
         each = waiting.pop()
         if isinstance(each, str):
             count += len(each)
         elif isinstance(each, dict):
-            waiting += each.values()
+            waiting += [*each, *each.values()]
         elif isinstance(each, list):
             waiting += each
     return count

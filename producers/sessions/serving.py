@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from producers.processes.ending import kill_group
+from producers.processes.ending import kill_group, way_of_ending
 from producers.processes.hosts import HostEnded, start_host, start_timeout_seconds
 from producers.sessions.errors import CallRefused, SessionClosed, SessionFailed
 from producers.sessions.recording import Counted
@@ -71,7 +71,7 @@ class ServingProcess:
         self._sessions = sessions
         self._answering: set[asyncio.Task[None]] = set()
         self._confirming: dict[tuple[str, str], asyncio.Event] = {}
-        self._heard_at = time.monotonic()
+        self._began_at = self._heard_at = time.monotonic()
         self._is_gone = asyncio.Event()
 
     @classmethod
@@ -86,6 +86,7 @@ class ServingProcess:
             shared=descriptors,
             is_ours=True,
         )
+        # Nothing is waited for to make a stream of a connected socket.
         started = cls(process, *await asyncio.open_connection(sock=ours), sessions)
         try:
             started._say(order)
@@ -94,7 +95,8 @@ class ServingProcess:
         except TimeoutError as error:
             await started.close()
             raise DataError(
-                f"the policy endpoint did not start within {start_timeout_seconds:g} s"
+                f"the policy endpoint did not start within {start_timeout_seconds:g} s: the machine may be overloaded, "
+                "or the model's tokenizer takes longer to load"
             ) from error
         except BaseException:
             await started.close()
@@ -106,13 +108,31 @@ class ServingProcess:
         """Its process id."""
         return self._process.pid
 
-    def listen(self) -> None:
-        """Have it serve all open sessions, told what was said in them, and only then listen."""
-        for name, opened in self._sessions.items():
-            for call in opened.calls.history:
-                self._say(call_message({"recall": name}, call))
-            self._say(Message({"open": name, "key": opened.key_digest}))
+    @property
+    def healthy_seconds(self) -> float:
+        """From when it served to when it was last heard."""
+        return self._heard_at - self._began_at
+
+    async def listen(self, ended_keys: Sequence[str] = ()) -> None:
+        """Have it serve all open sessions, told what was said in them, and only then listen.
+
+        Sessions that are opened meanwhile are among them. Where it ends meanwhile, `run` says so.
+        """
+        told: set[str] = set()
+        while untold := [name for name in self._sessions if name not in told]:
+            for name in untold:
+                told.add(name)
+                if (opened := self._sessions.get(name)) is not None:
+                    await self._recall(name, opened)
+        self._say(Message({"forget": list(ended_keys)}))
         self._say(Message({"listen": True}))
+
+    async def _recall(self, name: str, opened: OpenSession) -> None:
+        for call in opened.calls.history:
+            self._say(call_message({"recall": name}, call))
+            with suppress(OSError):
+                await self._writer.drain()
+        self._say(Message({"open": name, "key": opened.key_digest}))
 
     async def open(self, name: str, opened: OpenSession) -> None:
         """Have it serve a new session, and wait until it does."""
@@ -132,20 +152,26 @@ class ServingProcess:
         finally:
             for each in waiting:
                 each.cancel()
-            del self._confirming[word, name]
+            self._confirming.pop((word, name), None)
 
     async def run(self, silence_seconds: float) -> str:
         """Serve what it asks until it ends, or says nothing for so long, and return what became of it."""
+        self._began_at = self._heard_at = time.monotonic()
         reading = asyncio.create_task(self._read(), name="what the endpoint says")
+        ping_seconds = min(_ping_seconds, silence_seconds / 2)
+        overdue_at: float | None = None
         try:
             while not reading.done():
                 self._say(Message({"ping": 0}))
-                await asyncio.wait([reading], timeout=_ping_seconds)
-                if not reading.done() and time.monotonic() - self._heard_at > silence_seconds:
-                    # After a pause of the worker itself, what was said meanwhile is heard first.
-                    await asyncio.wait([reading], timeout=_ping_seconds)
-                    if time.monotonic() - self._heard_at > silence_seconds:
-                        return f"it said nothing for {silence_seconds:g} s"
+                await asyncio.wait([reading], timeout=ping_seconds)
+                now = time.monotonic()
+                if now - self._heard_at <= silence_seconds:
+                    overdue_at = None
+                elif overdue_at is None or self._heard_at >= overdue_at:
+                    # The worker itself may have been held up: it is asked once more, and what it said is heard.
+                    overdue_at = now
+                elif not reading.done():
+                    return f"it said nothing for {silence_seconds:g} s"
             return reading.result()
         finally:
             reading.cancel()
@@ -156,16 +182,24 @@ class ServingProcess:
         for each in list(self._answering):
             each.cancel()
         self._writer.close()
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._process.wait(), _end_seconds)
-        kill_group(self._process.pid)
-        await self._process.wait()
+        try:
+            await self._ended_in_time()
+        finally:
+            # Whoever closes may be cancelled; nothing is left then, either.
+            kill_group(self._process.pid)
+            await self._process.wait()
 
     async def _ready(self) -> None:
-        message = await next_message(self._reader)
+        try:
+            message = await next_message(self._reader)
+        except (OSError, EOFError, ValueError):
+            message = None
         if message is None:
             status = await self._process.wait()
-            raise HostEnded(f"the process of the policy endpoint ended with status {status} before it served")
+            raise HostEnded(
+                f"the process of the policy endpoint ended {way_of_ending(status)} before it served; what it said "
+                "stands in the worker's log"
+            )
         if "broken" in message.head:
             raise (ConfigError if message.head["is_setting"] else DataError)(message.head["broken"])
 
@@ -177,8 +211,16 @@ class ServingProcess:
                 self._heed(message)
         except (OSError, EOFError, ValueError, LookupError) as error:
             return f"what it says broke off: {type(error).__name__}: {error}"
+        await self._ended_in_time()
         status = self._process.returncode
-        return "it ended" if status is None else f"it ended with status {status}"
+        return "it closed its connection" if status is None else f"it ended {way_of_ending(status)}"
+
+    async def _ended_in_time(self) -> None:
+        """Wait until it has ended, and not for ever."""
+        with suppress(TimeoutError):
+            # `wait_for` would lose a cancellation that comes with the end (Python 3.11).
+            async with asyncio.timeout(_end_seconds):
+                await self._process.wait()
 
     def _heed(self, message: Message) -> None:
         head = message.head

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
@@ -10,6 +11,7 @@ from pydantic import Field, model_validator
 from rollog.settings.named_rewards import is_reference
 from rollog.settings.section import FIXED, PER_MACHINE, Section
 
+_host_name = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*")
 _Text = Annotated[str, Field(min_length=1)]
 
 
@@ -124,6 +126,10 @@ class AgentConfig(Section):
             raise ValueError(
                 f"agent.host = {self.host!r} is not loopback, where keys of sessions would be read by others; name "
                 "agent.ssl_certfile and agent.ssl_keyfile"
+            )
+        if self.public_host is not None and not _host_name.fullmatch(self.public_host):
+            raise ValueError(
+                f"agent.public_host = {self.public_host!r} is no name and no address; give it without scheme and port"
             )
         if self.public_host is None and is_unspecified(self.host):
             raise ValueError(

@@ -34,7 +34,7 @@ from producers.sessions.listening import Listening
 from producers.sessions.recording import Counted, Untrained
 from producers.sessions.requests import body_of
 from producers.sessions.text_tokens import TextTokens
-from rollog.kernel.errors import EngineError
+from rollog.kernel.errors import ConfigError, EngineError
 from schemas import SamplingParameters
 
 if TYPE_CHECKING:
@@ -478,7 +478,7 @@ def test_sessions_do_not_see_each_other() -> None:
 
 
 def test_without_a_certificate_the_endpoint_listens_on_loopback_only() -> None:
-    with pytest.raises(ValueError, match="loopback only"):
+    with pytest.raises(ConfigError, match="loopback only"):
         Listening(host="0.0.0.0").bound()
 
 

@@ -9,6 +9,7 @@ import os
 import signal
 import ssl
 import time
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -102,18 +103,132 @@ def test_a_call_under_way_goes_on_when_the_process_is_killed_and_its_retry_joins
     asyncio.run(scenario())
 
 
-def test_a_process_that_is_stopped_is_replaced() -> None:
+@contextmanager
+def served_with(**options: Any) -> Iterator[None]:
+    """Processes with these options."""
+    token = served_by.set(partial(endpoint_process, **options))
+    try:
+        yield
+    finally:
+        served_by.reset(token)
+
+
+def test_a_process_that_is_stopped_is_replaced_and_one_that_works_is_not() -> None:
     async def scenario() -> None:
-        token = served_by.set(lambda **options: endpoint_process(silence_seconds=1.0, **options))
-        try:
+        with served_with(silence_seconds=1.0):
             async with a_served_session() as served:
                 client = served.client(max_retries=5, timeout=60.0)
                 await chat(client, user("a"))
                 stopped = pid_of(served)
+                # Several times as long as it may be silent.
+                await asyncio.sleep(3.0)
+                assert pid_of(served) == stopped
                 os.kill(stopped, signal.SIGSTOP)
                 assert (await chat(client, user("b"))).choices[0].message.content == "ok"
                 assert not exists(stopped)
                 await client.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_worker_that_was_held_up_replaces_no_process_that_works() -> None:
+    async def scenario() -> None:
+        with served_with(silence_seconds=1.0):
+            async with a_served_session() as served:
+                pid = pid_of(served)
+                for _ in range(2):
+                    time.sleep(2.5)  # noqa: ASYNC251  # the worker's loop, which hears nothing meanwhile
+                    await asyncio.sleep(0.3)
+                assert pid_of(served) == pid
+
+    asyncio.run(scenario())
+
+
+def test_sessions_opened_and_ended_while_there_is_no_process_are_served_and_refused() -> None:
+    async def scenario() -> None:
+        async with a_served_session() as served:
+            endpoint = served.endpoint
+            assert isinstance(endpoint, EndpointProcess)
+            before = await served.another("g0.r1.a0")
+            await killed(served)
+            await until(lambda: endpoint.pid is None)
+            during = await served.another("g0.r2.a0")
+            await endpoint.end("g0.r1.a0")
+            await asyncio.gather(endpoint.end("g0.r0.a0"), endpoint.end("g0.r0.a0"))
+            await until(lambda: endpoint.pid is not None, 60.0)
+            question = {"messages": [user("hi")]}
+            assert [(await post(served, question, key=key))[0] for key in (before, served.key, during)] == [
+                410,
+                410,
+                200,
+            ]
+
+    asyncio.run(scenario())
+
+
+def test_a_worker_that_closes_while_a_process_is_stopped_leaves_none() -> None:
+    async def scenario() -> None:
+        with served_with(silence_seconds=1.0):
+            async with a_served_session() as served:
+                stopped = pid_of(served)
+                os.kill(stopped, signal.SIGSTOP)
+                await until(lambda: served.endpoint.pid is None)  # type: ignore[attr-defined]
+        await until(lambda: not exists(stopped))
+
+    asyncio.run(scenario())
+
+
+def test_what_cannot_be_read_of_a_request_is_told_without_its_key(capfd: pytest.CaptureFixture[str]) -> None:
+    async def scenario() -> str:
+        async with a_served_session() as served:
+            host, port = served.address.removeprefix("http://").split(":")
+            for text in (
+                f"GET /s/{served.key}/v1/mod els HTTP/1.1\r\nHost: localhost\r\n\r\n",
+                f"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {served.key}\x01\r\n\r\n",
+                f"GET /s/{served.key}/v1/models HTTP/9.x\r\nHost: localhost\r\n\r\n",
+            ):
+                reader, writer = await asyncio.open_connection(host, int(port))
+                writer.write(text.encode())
+                assert b" 400 " in await reader.readline()
+                writer.close()
+            return served.key
+
+    key = asyncio.run(scenario())
+    shown = capfd.readouterr()
+    assert key not in shown.out + shown.err
+    assert "Traceback" not in shown.err
+
+
+def slow_policy() -> Policy:
+    """One whose every conversation takes a while to render."""
+    policy = a_policy()
+    render = policy.renderer.render
+
+    def slowly(*arguments: Any) -> Any:
+        time.sleep(0.3)
+        return render(*arguments)
+
+    policy.renderer.render = slowly  # type: ignore[method-assign]
+    return policy
+
+
+def test_requests_that_wait_to_be_rendered_are_bounded_and_sessions_take_turns() -> None:
+    async def scenario() -> None:
+        source = PolicySource(function=f"{_here}:slow_policy")
+        token = served_by.set(partial(EndpointProcess, source))
+        try:
+            async with a_served_session(parallel_calls=2) as served:
+                asking = [
+                    asyncio.create_task(post(served, {"messages": [user(f"{number}")]}))
+                    for number in range(12)
+                ]
+                done, _ = await asyncio.wait(asking, return_when=asyncio.FIRST_COMPLETED)
+                assert {each.result()[0] for each in done} == {429}
+                other = await served.another()
+                assert (await post(served, {"messages": [user("other")]}, key=other))[0] == 200
+                assert not all(each.done() for each in asking)
+                statuses = [(await each)[0] for each in asking]
+                assert statuses.count(429) >= 8
         finally:
             served_by.reset(token)
 
@@ -214,7 +329,7 @@ def policy_once(path: str) -> Policy:
     return a_policy()
 
 
-def test_a_huge_request_holds_up_neither_the_worker_nor_other_sessions() -> None:
+def test_a_request_that_fits_into_no_context_is_refused_before_it_is_rendered() -> None:
     async def scenario() -> None:
         async with a_served_session() as served:
             text = "the weather in Paris " * ((7 << 20) // 21)
@@ -223,20 +338,14 @@ def test_a_huge_request_holds_up_neither_the_worker_nor_other_sessions() -> None
             assert "fit into no context" in body["error"]["message"]
             assert served.session.is_out_of_room
             assert served.counted(Counted.OVERLONG) == 1
-            longest = 0.0
-            asking = asyncio.create_task(post(served, {"messages": [user(text[:90_000])]}))
-            while not asking.done():
-                before = time.monotonic()
-                await asyncio.sleep(0.001)
-                longest = max(longest, time.monotonic() - before)
-            assert (await asking)[0] == 400
-            assert longest < 5.0
 
     asyncio.run(scenario())
 
 
-async def post(served: Served, body: object, *, host: str | None = None, **options: Any) -> tuple[int, Any]:
-    headers = {"Authorization": f"Bearer {served.key}"} | ({} if host is None else {"Host": host})
+async def post(
+    served: Served, body: object, *, host: str | None = None, key: str | None = None, **options: Any
+) -> tuple[int, Any]:
+    headers = {"Authorization": f"Bearer {key or served.key}"} | ({} if host is None else {"Host": host})
     data, address = io.BytesIO(json.dumps(body).encode()), f"{served.address}/v1/chat/completions"
     async with (
         aiohttp.ClientSession() as http,
