@@ -74,11 +74,11 @@ class LogReaders:
             max_record_bytes=settings.broker.max_record_bytes,
         )
 
-    def rewards(self, buffer: SampleBuffer, control: ControlReader) -> RewardIntake | None:
+    def rewards(self, buffer: SampleBuffer) -> RewardIntake | None:
         """Who reads rewards from the mark on; None where all samples bring theirs."""
         if self.settings.reward_deadline_seconds is None:
             return None
-        return RewardIntake(self.broker, self.topics.rewards, self.ledger, buffer, control)
+        return RewardIntake(self.broker, self.topics.rewards, self.ledger, buffer, self.settings.groups)
 
     def _sample_limits(self, engine: TrainingEngine) -> SampleLimits:
         settings = self.settings

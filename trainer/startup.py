@@ -26,6 +26,7 @@ from rollog.kernel.errors import Expired, LedgerError
 from rollog.kernel.logs import get_logger
 from rollog.kernel.weights import WeightsStore
 from rollog.rules.alpha_control import alpha_of_step
+from rollog.rules.late_rewards import KeptRewards, kept_bytes
 from rollog.rules.role_voice import RoleVoice
 from rollog.settings.changes import new_changes
 from schemas import RunRole
@@ -110,7 +111,7 @@ def start_trainer(
         control = opened.enter_context(readers.control(writer.epoch, known))
         stream = opened.enter_context(readers.samples(engine, control, take_over.store, clock))
         buffer = _buffer(in_force, ledger)
-        rewards = readers.rewards(buffer, control)
+        rewards = readers.rewards(buffer)
         opened.enter_context(nullcontext() if rewards is None else rewards)
         _tell_ready(reporter, settings.run, ledger, writer.epoch)
         parts = TrainerParts(
@@ -135,7 +136,8 @@ def start_trainer(
 
 
 def _buffer(settings: TrainerSettings, ledger: LedgerState) -> SampleBuffer:
-    waits = RewardWaits(settings.reward_deadline_seconds or math.inf)
+    kept = KeptRewards(kept_bytes(settings.groups.num_replicas))
+    waits = RewardWaits(settings.reward_deadline_seconds or math.inf, kept)
     return SampleBuffer(ledger, settings.groups, settings.freshness, waits)
 
 

@@ -72,6 +72,11 @@ class LateScorer:
             self._send(name, value + 10)
         self._writer.flush()
 
+    def write(self, name: str, value: float, turn_rewards: tuple[float, ...] = ()) -> None:
+        """Write this one now, whether anybody has ordered such a rollout or not."""
+        self._send(name, value, turn_rewards)
+        self._writer.flush()
+
     def _happens(self, what: str) -> bool:
         happens = self._random.random() < self.mistakes[what]
         self.num_written[what] += happens

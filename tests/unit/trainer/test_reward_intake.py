@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
@@ -20,32 +20,9 @@ from trainer.buffer.reward_waits import RewardWaits
 from trainer.buffer.sample_buffer import SampleBuffer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from rollog.kernel.broker.memory import MemoryBroker
-
-
-@dataclass
-class KnownOrders:
-    """The attempts that were ordered; `unread` ones are known once the tasks are read on."""
-
-    known: set[tuple[int, int, int]] = field(default_factory=set)
-    unread: set[tuple[int, int, int]] = field(default_factory=set)
-    answers: bool = True
-
-    def orders(self, group_id: int, replica: int, attempt: int) -> bool:
-        return (group_id, replica, attempt) in self.known
-
-    def catch_up(self) -> None:
-        self.known |= self.unread
-
-    def ends_now(self) -> Mapping[TopicPartition, int] | None:
-        return {} if self.answers else None
-
-    def has_reached(self, ends: Mapping[TopicPartition, int], timeout_seconds: float) -> bool:
-        del ends, timeout_seconds
-        self.known |= self.unread
-        return True
 
 
 @dataclass
@@ -53,14 +30,12 @@ class World:
     broker: MemoryBroker
     topics: RunTopics
     ledger: LedgerBuilder
-    orders: KnownOrders
     writer: LateRewards
 
     def intake(self) -> RewardIntake:
-        self.buffer = SampleBuffer(
-            self.ledger.state, groups_config(groups_per_batch=1), freshness_config(), RewardWaits(10.0)
-        )
-        return RewardIntake(self.broker, self.topics.rewards, self.ledger.state, self.buffer, self.orders)
+        groups = groups_config(groups_per_batch=1)
+        self.buffer = SampleBuffer(self.ledger.state, groups, freshness_config(), RewardWaits(10.0))
+        return RewardIntake(self.broker, self.topics.rewards, self.ledger.state, self.buffer, groups)
 
     def wait_for(self, replica: int, *, offset: int = 0) -> None:
         self.buffer.add(
@@ -97,9 +72,8 @@ class World:
 def world(memory_broker: MemoryBroker, run_topics: RunTopics) -> Iterator[World]:
     with memory_broker.admin() as admin:
         admin.create_topics(topic_specs(run_topics, BrokerConfig(), [OptionalTopic.REWARDS]))
-    orders = KnownOrders(known={(0, replica, 0) for replica in range(2)})
     with LateRewards(memory_broker, run_topics, scorer="test") as writer:
-        yield World(memory_broker, run_topics, LedgerBuilder(), orders, writer)
+        yield World(memory_broker, run_topics, LedgerBuilder(), writer)
 
 
 def is_given_up(buffer: SampleBuffer) -> bool:
@@ -122,21 +96,9 @@ def test_a_new_trainer_reads_again_from_the_mark_what_samples_wait_for(world: Wo
         assert world.publish(again).reward_mark == 0
 
 
-def test_rewards_of_an_unknown_task_wait_until_tasks_are_read_on(world: World) -> None:
-    with world.intake() as intake:
-        intake.take_in(0.0)
-        world.orders.unread.add((7, 0, 0))
-        world.orders.answers = False
-        world.writer.send("g7.r0.a0", 1.0)
-        intake.take_in(1.0)
-        assert (intake.position, intake.num_by_outcome.total()) == (0, 0)
-        world.orders.answers = True
-        intake.take_in(2.0)
-        assert (intake.position, intake.num_by_outcome) == (1, {RewardOutcome.KEPT: 1})
-
-
 def test_what_is_of_no_use_is_counted(world: World) -> None:
-    world.writer.send("g9.r0.a0", 1.0)
+    world.writer.send("g900.r0.a0", 1.0)
+    world.writer.send("g0.r2.a0", 1.0)
     world.writer.send("somebody", 1.0)
     world.writer.send("g0.r0.a0", 1.0)
     world.writer.send("g0.r0.a0", 3.0)
@@ -144,13 +106,13 @@ def test_what_is_of_no_use_is_counted(world: World) -> None:
     with world.intake() as intake:
         intake.take_in(0.0)
         assert intake.num_by_outcome == {
-            RewardOutcome.UNMATCHED: 2,
+            RewardOutcome.UNMATCHED: 3,
             RewardOutcome.KEPT: 1,
             RewardOutcome.DOUBLED: 1,
             RewardOutcome.INVALID: 1,
         }
         (letter,) = intake.dead_letters
-        assert (letter.topic, letter.offset, letter.value) == (world.topics.rewards, 4, b"rubbish")
+        assert (letter.topic, letter.offset, letter.value) == (world.topics.rewards, 5, b"rubbish")
         world.publish(intake)
         assert intake.dead_letters == []
     with world.intake() as again:
