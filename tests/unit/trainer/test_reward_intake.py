@@ -12,9 +12,10 @@ from producers.rewards.late import LateRewards
 from rollog.kernel.broker.ports import TopicPartition
 from rollog.kernel.broker.topics import OptionalTopic, RunTopics, topic_specs
 from rollog.kernel.errors import TopicMismatch
-from rollog.rules.late_rewards import RewardOutcome
+from rollog.rules.late_rewards import KeptRewards, RewardOutcome
 from rollog.settings.run import BrokerConfig
-from schemas import LedgerKind, LedgerRecord, SchemaError, sample_id
+from schemas import Disposition, LedgerKind, LedgerRecord, Reward, SchemaError, Status, sample_id
+from schemas.codec import encode
 from trainer.buffer.reward_intake import LetterRate, RewardIntake, check_rewards_retained
 from trainer.buffer.reward_waits import RewardWaits
 from trainer.buffer.sample_buffer import SampleBuffer
@@ -34,7 +35,7 @@ class World:
 
     def intake(self) -> RewardIntake:
         groups = groups_config(groups_per_batch=1)
-        self.buffer = SampleBuffer(self.ledger.state, groups, freshness_config(), RewardWaits(10.0))
+        self.buffer = SampleBuffer(self.ledger.state, groups, freshness_config(), RewardWaits(10.0, KeptRewards(1 << 17)))
         return RewardIntake(self.broker, self.topics.rewards, self.ledger.state, self.buffer, groups)
 
     def wait_for(self, replica: int, *, offset: int = 0) -> None:
@@ -94,6 +95,46 @@ def test_a_new_trainer_reads_again_from_the_mark_what_samples_wait_for(world: Wo
         assert [header.reward for header in world.buffer._fresh(0)] == [2.0]
         assert again.position == 2
         assert world.publish(again).reward_mark == 0
+
+
+def test_a_reward_before_its_order_is_kept_and_what_was_beyond_reach_stays_so(world: World) -> None:
+    # Alpha is 1 and a batch has one group, so reach ends with group 7, until groups are closed.
+    world.writer.send("g7.r0.a0", 1.0)
+    world.writer.send("g8.r0.a0", 2.0)
+    with world.intake() as intake:
+        intake.take_in(0.0)
+        assert intake.num_by_outcome == {RewardOutcome.KEPT: 1, RewardOutcome.UNMATCHED: 1}
+        for replica in range(2):
+            world.buffer.add(a_header(0, replica, offset=replica, status=Status.FAILED))
+        world.buffer._end_group(0, Disposition.INCOMPLETE, {}, "")
+        record = world.publish(intake)
+        assert [group.group_id for group in record.closed_groups] == [0]
+        assert (record.reward_position, record.reward_mark) == (2, 0)
+    world.writer.send("g8.r0.a0", 3.0)
+    with world.intake() as again:
+        again.take_in(1.0)
+        assert again.num_by_outcome == {RewardOutcome.KEPT: 2, RewardOutcome.UNMATCHED: 1}
+        found = world.buffer.waits.kept.of(8, "g8.r0.a0", 1)
+        assert found is not None
+        assert (found.reference.offset, found.reward) == (2, 3.0)
+
+
+def test_a_flood_of_forged_names_is_bounded(world: World) -> None:
+    with world.broker.producer(client_id="raw") as producer:
+        for number in range(6000):
+            name = f"g{number % 20}.r{number % 2}.a{number}"
+            producer.send(world.topics.rewards, 0, encode(Reward(sample_id=name, reward=1.0)))
+        producer.flush(10.0)
+    with world.intake() as intake:
+        for turn in range(5):
+            intake.take_in(0.1 * turn)
+        kept = intake.num_by_outcome[RewardOutcome.KEPT]
+        assert intake.num_by_outcome == {
+            RewardOutcome.KEPT: kept,
+            RewardOutcome.CROWDED: 2400 - kept,
+            RewardOutcome.UNMATCHED: 3600,
+        }
+        assert kept < 8 * 128
 
 
 def test_what_is_of_no_use_is_counted(world: World) -> None:
