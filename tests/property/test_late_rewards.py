@@ -131,6 +131,48 @@ def test_in_whatever_order_rewards_come_the_first_valid_one_is_trained(
         assert_first_valid_ones(run)
 
 
+early_plans = st.builds(
+    Plan,
+    late_rewards=st.just(True),
+    reward_deadline_seconds=st.just(3.0),
+    alpha=st.sampled_from([0.0, 1.0]),
+    groups_per_batch=st.just(1),
+    num_steps=st.just(12),
+    filters=st.just({"filter_zero_signal": False}),
+    snapshot_every_seconds=st.sampled_from([None, 0.0]),
+)
+early_events = {name: events[name] for name in ("score_ahead", "crowd", "kill_trainer", "cut_commit")}
+
+
+@pytest.mark.timeout(600)
+@settings(
+    database=None,
+    derandomize=True,
+    max_examples=40,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+@given(
+    plan=early_plans,
+    history=st.lists(
+        st.tuples(
+            st.sampled_from(["score_ahead", "score_ahead", "kill_trainer", *early_events]), st.integers(0, 15)
+        ),
+        min_size=10,
+        max_size=80,
+    ),
+)
+def test_rewards_ahead_of_everything_count_the_same_for_every_trainer(
+    plan: Plan, history: list[tuple[str, int]]
+) -> None:
+    """The run goes on all the time, and comes to where groups are that were named when they were beyond reach."""
+    with SimulatedRun(plan) as run:
+        for name, seed in history:
+            early_events[name](run, seed)
+            run.calm_round()
+        run.finish()
+        assert_first_valid_ones(run)
+
+
 def assert_first_valid_ones(run: SimulatedRun) -> None:
     """What the ledger names, against the topics, worked out once more."""
     assert run.scorer is not None
