@@ -137,7 +137,7 @@ early_plans = st.builds(
     reward_deadline_seconds=st.just(3.0),
     alpha=st.sampled_from([0.0, 1.0]),
     groups_per_batch=st.just(1),
-    num_steps=st.just(12),
+    num_steps=st.just(8),
     filters=st.just({"filter_zero_signal": False}),
     snapshot_every_seconds=st.sampled_from([None, 0.0]),
 )
@@ -148,7 +148,7 @@ early_events = {name: events[name] for name in ("score_ahead", "crowd", "kill_tr
 @settings(
     database=None,
     derandomize=True,
-    max_examples=40,
+    max_examples=25,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 @given(
@@ -158,7 +158,7 @@ early_events = {name: events[name] for name in ("score_ahead", "crowd", "kill_tr
             st.sampled_from(["score_ahead", "score_ahead", "kill_trainer", *early_events]), st.integers(0, 15)
         ),
         min_size=10,
-        max_size=80,
+        max_size=30,
     ),
 )
 def test_rewards_ahead_of_everything_count_the_same_for_every_trainer(

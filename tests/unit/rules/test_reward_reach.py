@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.builders import LedgerBuilder, groups_config
 
@@ -123,7 +123,14 @@ def test_no_group_that_a_dispatcher_opens_is_beyond_reach(
         ledger.step(closed=ended, alpha=alpha)
 
 
-@given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 60), st.integers(0, 8000)), max_size=80))
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 1), st.integers(0, 60), st.sampled_from([0, 10, 3000, 7000])),
+        min_size=5,
+        max_size=40,
+    )
+)
+@settings(max_examples=40)
 def test_the_audit_has_room_for_what_the_trainer_has_room_for(rewards: list[tuple[int, int, int]]) -> None:
     kept, room = KeptRewards(kept_bytes(2)), RoomOfGroups()
     for offset, (group, attempt, num_turns) in enumerate(rewards):
