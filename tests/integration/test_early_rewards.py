@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from support.altered_topics import RecordedTopics
 from support.late_scorer import rewards_named
 from support.simulated_run import Plan, SimulatedRun
 
 from consumers.audit.auditor import audit_run
 from consumers.ledger import read_ledger
+from rollog.kernel.broker.ports import TopicPartition
+from rollog.kernel.broker.topics import run_topic_names
 from rollog.kernel.weights import WeightsStore
+from rollog.rules.headers import record_digest
+from schemas import LedgerRecord, RewardReference
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from consumers.audit.findings import Finding
+    from rollog.kernel.broker.ports import Broker
+    from rollog.kernel.broker.topics import RunTopics
 
 plan = Plan(
     late_rewards=True,
@@ -48,3 +58,40 @@ def test_a_reward_that_comes_before_its_order_counts(happens: Callable[[Simulate
         assert report.is_clean, "\n".join(report.lines())
         named = rewards_named([entry.record for entry in read_ledger(run.broker, run.topics)])
         assert named[early] == 0
+
+
+far = "g6.r1.a0"
+
+
+def test_a_reward_from_beyond_reach_never_counts_and_the_audit_finds_one_that_was_used() -> None:
+    # With alpha 0 and batches of one group reach ends with group 3 while none is closed.
+    with SimulatedRun(replace(plan, alpha=0.0, num_steps=8)) as run:
+        assert run.scorer is not None
+        run.scorer.mistakes["missing"] = 0.0
+        run.scorer.write(far, 77.0)
+        run.turn_trainer()
+        run.come_to_the_end()
+        assert i17_of(run.broker, run.topics) == []
+        ledger = [entry.record for entry in read_ledger(run.broker, run.topics)]
+        assert rewards_named(ledger)[far] > 0
+
+        topics = [*run_topic_names(run.topics), run.topics.rewards]
+        recorded = RecordedTopics.copied(run.broker, topics)
+        first = recorded.records[TopicPartition(run.topics.rewards, 0)][0]
+        early_one = RewardReference(offset=0, digest=record_digest(first.value))
+
+        def use_it(record: LedgerRecord) -> LedgerRecord:
+            verdicts = (
+                replace(each, late_reward=early_one) if each.sample_id == far else each
+                for each in record.verdicts
+            )
+            return replace(record, verdicts=tuple(verdicts))
+
+        (finding,) = i17_of(recorded.rechained(run.topics.steps, use_it), run.topics)
+        assert finding.message.startswith("not the first valid reward of its sample")
+        assert (finding.record_id, finding.found[:8]) == (far, "offset 0")
+
+
+def i17_of(broker: Broker, topics: RunTopics) -> list[Finding]:
+    report = audit_run(broker, topics)
+    return next(check for check in report.checks if check.name == "I17").findings
