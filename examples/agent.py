@@ -35,11 +35,11 @@ def run(task: AgentTask, policy: PolicyAccess) -> str:
 
 def ask(policy: PolicyAccess, messages: Sequence[Message]) -> Message:
     """One call, with the standard library alone; the answer as a message."""
-    request = urllib.request.Request(
+    request = urllib.request.Request(  # noqa: S310 - the worker's own address
         f"{policy.base_url}/chat/completions",
         data=json.dumps({"model": policy.model, "messages": list(messages)}).encode(),
         headers={"Authorization": f"Bearer {policy.api_key}", "Content-Type": "application/json"},
     )
-    with urllib.request.urlopen(request, timeout=120) as response:
+    with urllib.request.urlopen(request, timeout=120) as response:  # noqa: S310
         message: Message = json.load(response)["choices"][0]["message"]
     return message

@@ -85,7 +85,9 @@ class GivenReward:
 def require_size(value: bytes) -> None:
     """Raise SchemaError for a record that is too large to be a reward."""
     if len(value) > most_reward_bytes:
-        raise SchemaError(f"{len(value)} bytes; a reward has {most_reward_bytes} at most, so give fewer components")
+        raise SchemaError(
+            f"{len(value)} bytes; a reward has {most_reward_bytes} at most, so give fewer components"
+        )
 
 
 def attempt_named(text: str) -> tuple[int, int, int] | None:

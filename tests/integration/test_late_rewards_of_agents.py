@@ -23,12 +23,13 @@ from schemas.codec import decode_as
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from support.threaded_run import WholeRun
+
     from rollog.kernel.broker.kafka import KafkaBroker
     from rollog.kernel.broker.ports import Consumer
     from rollog.kernel.broker.topics import RunTopics
     from rollog.settings.settings import Settings
     from schemas import LedgerRecord, Verdict
-    from support.threaded_run import WholeRun
 
 pytestmark = [pytest.mark.broker, pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(900)]
 

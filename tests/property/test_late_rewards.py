@@ -106,7 +106,9 @@ plans = st.builds(
     snapshot_every_seconds=st.sampled_from([None, 0.0]),
 )
 histories = st.lists(
-    st.tuples(st.sampled_from(["round", "round", "scores", "scores", "score_ahead", *events]), st.integers(0, 15)),
+    st.tuples(
+        st.sampled_from(["round", "round", "scores", "scores", "score_ahead", *events]), st.integers(0, 15)
+    ),
     min_size=5,
     max_size=60,
 )

@@ -1,9 +1,9 @@
 """The trainer's view of `rewards`: what programs outside of the run say of samples that wait for it.
 
-Consumes `rewards`, read_committed, from the mark in the ledger. Waits for nothing: which reward counts follows from what
-stands on the topic and from how far the ledger has come, not from what was read of tasks and samples. What is no reward
-goes to dead-letters, in the transaction of the next ledger record, a limited number of them: nothing that stands on the
-topic stops the trainer. On a crash the next trainer reads again from the mark.
+Consumes `rewards`, read_committed, from the mark in the ledger. Waits for nothing: which reward counts follows from
+what stands on the topic and from how far the ledger has come, not from what was read of tasks and samples. What is no
+reward goes to dead-letters, in the transaction of the next ledger record, a limited number of them: nothing that stands
+on the topic stops the trainer. On a crash the next trainer reads again from the mark.
 """
 
 from __future__ import annotations

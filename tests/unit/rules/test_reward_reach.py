@@ -63,9 +63,7 @@ def test_what_stands_before_the_mark_is_forgotten() -> None:
 
 
 steps = st.lists(
-    st.tuples(
-        st.integers(0, 3), st.integers(0, 3), st.booleans(), st.sampled_from([0.0, 0.5, 1.0, 2.5])
-    ),
+    st.tuples(st.integers(0, 3), st.integers(0, 3), st.booleans(), st.sampled_from([0.0, 0.5, 1.0, 2.5])),
     min_size=1,
     max_size=30,
 )
@@ -119,7 +117,9 @@ def test_no_group_that_a_dispatcher_opens_is_beyond_reach(
             next_group += 1
         assert next_group <= ledger.state.reward_reach.at(0).end(wanted)
         closed = [still_open.pop()] if closes else []
-        ended = [ClosedGroup(group_id=group, outcome=Disposition.FILTERED, protected_waits=0) for group in closed]
+        ended = [
+            ClosedGroup(group_id=group, outcome=Disposition.FILTERED, protected_waits=0) for group in closed
+        ]
         ledger.step(closed=ended, alpha=alpha)
 
 

@@ -35,7 +35,9 @@ class World:
 
     def intake(self) -> RewardIntake:
         groups = groups_config(groups_per_batch=1)
-        self.buffer = SampleBuffer(self.ledger.state, groups, freshness_config(), RewardWaits(10.0, KeptRewards(1 << 17)))
+        self.buffer = SampleBuffer(
+            self.ledger.state, groups, freshness_config(), RewardWaits(10.0, KeptRewards(1 << 17))
+        )
         return RewardIntake(self.broker, self.topics.rewards, self.ledger.state, self.buffer, groups)
 
     def wait_for(self, replica: int, *, offset: int = 0) -> None:
