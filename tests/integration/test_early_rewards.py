@@ -16,7 +16,7 @@ from rollog.kernel.broker.ports import TopicPartition
 from rollog.kernel.broker.topics import run_topic_names
 from rollog.kernel.weights import WeightsStore
 from rollog.rules.headers import record_digest
-from schemas import LedgerRecord, RewardReference
+from schemas import Disposition, LedgerRecord, RewardReference
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -90,6 +90,29 @@ def test_a_reward_from_beyond_reach_never_counts_and_the_audit_finds_one_that_wa
         (finding,) = i17_of(recorded.rechained(run.topics.steps, use_it), run.topics)
         assert finding.message.startswith("not the first valid reward of its sample")
         assert (finding.record_id, finding.found[:8]) == (far, "offset 0")
+
+
+def test_a_group_without_room_goes_unrewarded_and_what_was_pruned_of_it_raises_no_alarm() -> None:
+    with SimulatedRun(replace(plan, reward_deadline_seconds=3.0)) as run:
+        assert run.scorer is not None
+        for number in range(8):
+            run.scorer.write(f"g1.r0.a{900 + number}", 1.0, (0.5,) * 6000)
+        run.turn_trainer()
+        run.come_to_the_end()
+        assert i17_of(run.broker, run.topics) == []
+        verdicts = [
+            verdict for entry in read_ledger(run.broker, run.topics) for verdict in entry.record.verdicts
+        ]
+        of_group = {verdict.disposition for verdict in verdicts if verdict.group_id == 1}
+        assert Disposition.UNREWARDED in of_group
+        assert Disposition.TRAINED not in of_group
+
+        topics = [*run_topic_names(run.topics), run.topics.rewards]
+        recorded = RecordedTopics.copied(run.broker, topics)
+        pruned = recorded.truncated(TopicPartition(run.topics.rewards, 0), 8)
+        report = audit_run(pruned, run.topics)
+        check = next(check for check in report.checks if check.name == "I17")
+        assert (check.findings, check.num_unchecked > 0) == ([], True)
 
 
 def i17_of(broker: Broker, topics: RunTopics) -> list[Finding]:
