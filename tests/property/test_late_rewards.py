@@ -54,7 +54,7 @@ def crowd(run: SimulatedRun, seed: int) -> None:
     if run.broker.is_paused or run.scorer is None or run.dispatcher is None:
         return
     group = max(0, run.dispatcher.state.groups.next_group_id - 1 + seed % 2)
-    for number in range(5 + seed % 8):
+    for number in range(5 + seed % 3):
         run.scorer.write(f"g{group}.r0.a{900 + number}", 1.0, (0.5,) * 6000)
 
 
@@ -150,7 +150,7 @@ early_events = {name: events[name] for name in ("score_ahead", "crowd", "kill_tr
 @settings(
     database=None,
     derandomize=True,
-    max_examples=25,
+    max_examples=15,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 @given(
