@@ -15,6 +15,7 @@ import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rollog.kernel.atomic_write import sync_path
 from rollog.kernel.crash_points import CrashPoint, reach
 from rollog.kernel.disk_room import naming_full_disk
 from rollog.kernel.errors import DiskFull, LedgerError
@@ -195,7 +196,7 @@ def _write_manifest(directory: Path, manifest: dict[str, object]) -> None:
         os.fsync(target.fileno())
     partial.replace(directory / manifest_name)
     for path in (directory, directory.parent):
-        _sync(path)
+        sync_path(path)
 
 
 def _read(directory: Path) -> Checkpoint | None:
@@ -213,16 +214,8 @@ def _read(directory: Path) -> Checkpoint | None:
 
 
 def _synced_sha256(path: Path) -> str:
-    _sync(path)
+    sync_path(path)
     return _sha256(path)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _sha256(path: Path) -> str:

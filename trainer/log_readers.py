@@ -2,30 +2,45 @@
 
 from __future__ import annotations
 
+import math
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rollog.kernel.payloads import PayloadStore
 from rollog.rules.headers import SampleLimits, vocabulary_size
+from rollog.rules.late_rewards import KeptRewards, kept_bytes
 from rollog.rules.task_names import TasksOfRun
 from trainer.buffer.payload_fetches import PayloadFetches
 from trainer.buffer.reward_intake import RewardIntake
+from trainer.buffer.reward_waits import RewardWaits
+from trainer.buffer.sample_buffer import SampleBuffer
 from trainer.buffer.sample_stream import SampleStream
 from trainer.control import ControlReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import ExitStack
 
     from rollog.kernel.broker.ports import Broker
     from rollog.kernel.broker.topics import RunTopics
     from rollog.kernel.weights import WeightsStore
     from rollog.rules.ledger_state import LedgerState
     from schemas import TrainerEpoch
-    from trainer.buffer.sample_buffer import SampleBuffer
     from trainer.buffer.sample_stream import Origins
     from trainer.control import KnownTasks
     from trainer.engines.ports import TrainingEngine
     from trainer.settings import TrainerSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenReaders:
+    """What a trainer reads, and the buffer that its samples go to. `rewards` is None where all samples bring theirs."""
+
+    control: ControlReader
+    stream: SampleStream
+    buffer: SampleBuffer
+    rewards: RewardIntake | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +51,24 @@ class LogReaders:
     broker: Broker
     topics: RunTopics
     ledger: LedgerState
+
+    def open(
+        self,
+        opened: ExitStack,
+        *,
+        epoch: TrainerEpoch,
+        known: KnownTasks,
+        engine: TrainingEngine,
+        store: WeightsStore,
+        clock: Callable[[], float],
+    ) -> OpenReaders:
+        """All of them; `opened` closes them."""
+        control = opened.enter_context(self.control(epoch, known))
+        stream = opened.enter_context(self.samples(engine, control, store, clock))
+        buffer = self.buffer()
+        rewards = self.rewards(buffer)
+        opened.enter_context(nullcontext() if rewards is None else rewards)
+        return OpenReaders(control=control, stream=stream, buffer=buffer, rewards=rewards)
 
     def control(self, epoch: TrainerEpoch, known: KnownTasks) -> ControlReader:
         """Who reads `control` from its beginning, and of `tasks` what is not `known`."""
@@ -73,6 +106,13 @@ class LogReaders:
             max_dead_letters_in_a_row=settings.broker.max_dead_letters_in_a_row,
             max_record_bytes=settings.broker.max_record_bytes,
         )
+
+    def buffer(self) -> SampleBuffer:
+        """Where samples wait for their group, and those without a reward for theirs."""
+        settings = self.settings
+        kept = KeptRewards(kept_bytes(settings.groups.num_replicas))
+        waits = RewardWaits(settings.reward_deadline_seconds or math.inf, kept)
+        return SampleBuffer(self.ledger, settings.groups, settings.freshness, waits)
 
     def rewards(self, buffer: SampleBuffer) -> RewardIntake | None:
         """Who reads rewards from the mark on; None where all samples bring theirs."""

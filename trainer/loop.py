@@ -50,14 +50,11 @@ if TYPE_CHECKING:
     from rollog.rules.standing_still import Cause
     from schemas import LedgerRecord, MicroBatch, Sample, WeightVersion
     from trainer.buffer.ready_groups import ReadyGroup
-    from trainer.buffer.reward_intake import RewardIntake
-    from trainer.buffer.sample_buffer import SampleBuffer
-    from trainer.buffer.sample_stream import SampleStream
     from trainer.checkpoints import EngineCheckpoints
-    from trainer.control import ControlReader
     from trainer.engines.ports import TrainingEngine
     from trainer.failed_batches import FailedBatches
     from trainer.ledger.writer import LedgerWriter
+    from trainer.log_readers import OpenReaders
     from trainer.recorded.history import History
     from trainer.reporting import Reporter
     from trainer.settings import TrainerSettings
@@ -77,7 +74,7 @@ class TrainerParts:
     """What a trainer works with, all of one run that was taken over.
 
     `settings` are those in force, `history` is read to its end, `engine` stands at its version. `resources` holds what
-    is closed with the trainer. `rewards` are read where samples may come without theirs.
+    is closed with the trainer.
     """
 
     settings: TrainerSettings
@@ -87,10 +84,7 @@ class TrainerParts:
     engine: TrainingEngine
     store: WeightsStore
     checkpoints: EngineCheckpoints
-    buffer: SampleBuffer
-    stream: SampleStream
-    rewards: RewardIntake | None
-    control: ControlReader
+    reading: OpenReaders
     failed: FailedBatches
     reporter: Reporter
     voice: RoleVoice
@@ -144,10 +138,10 @@ class Trainer(Component):
         self._engine = parts.engine
         self._store = parts.store
         self._checkpoints = parts.checkpoints
-        self._buffer = parts.buffer
-        self._stream = parts.stream
-        self._rewards = parts.rewards
-        self._control = parts.control
+        self._buffer = parts.reading.buffer
+        self._stream = parts.reading.stream
+        self._rewards = parts.reading.rewards
+        self._control = parts.reading.control
         self._failed = parts.failed
         self._reporter = parts.reporter
         self.voice = parts.voice

@@ -15,9 +15,8 @@ What is asked for counts already in 1, so that `trainer.allow_rebase` can be giv
 
 from __future__ import annotations
 
-import math
 import time
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -26,13 +25,10 @@ from rollog.kernel.errors import Expired, LedgerError
 from rollog.kernel.logs import get_logger
 from rollog.kernel.weights import WeightsStore
 from rollog.rules.alpha_control import alpha_of_step
-from rollog.rules.late_rewards import KeptRewards, kept_bytes
 from rollog.rules.role_voice import RoleVoice
 from rollog.settings.changes import new_changes
 from schemas import RunRole
 from trainer.buffer.reward_intake import check_rewards_retained
-from trainer.buffer.reward_waits import RewardWaits
-from trainer.buffer.sample_buffer import SampleBuffer
 from trainer.buffer.sample_stream import check_retained
 from trainer.checkpoints import CheckpointStore, EngineCheckpoints
 from trainer.failed_batches import FailedBatches
@@ -108,11 +104,9 @@ def start_trainer(
         writer = opened.enter_context(_ledger_writer(settings, broker, take_over.topics))
         ledger, in_force = take_over.complete(prepared, writer)
         readers = LogReaders(settings=in_force, broker=broker, topics=take_over.topics, ledger=ledger)
-        control = opened.enter_context(readers.control(writer.epoch, known))
-        stream = opened.enter_context(readers.samples(engine, control, take_over.store, clock))
-        buffer = _buffer(in_force, ledger)
-        rewards = readers.rewards(buffer)
-        opened.enter_context(nullcontext() if rewards is None else rewards)
+        reading = readers.open(
+            opened, epoch=writer.epoch, known=known, engine=engine, store=take_over.store, clock=clock
+        )
         _tell_ready(reporter, settings.run, ledger, writer.epoch)
         parts = TrainerParts(
             settings=in_force,
@@ -122,10 +116,7 @@ def start_trainer(
             engine=engine,
             store=take_over.store,
             checkpoints=take_over.checkpoints,
-            buffer=buffer,
-            stream=stream,
-            rewards=rewards,
-            control=control,
+            reading=reading,
             failed=FailedBatches.read(settings.failed_batches),
             reporter=reporter,
             voice=_voice(writer.epoch, ledger, metrics, clock),
@@ -133,12 +124,6 @@ def start_trainer(
             resources=opened.pop_all(),
         )
     return Trainer(parts)
-
-
-def _buffer(settings: TrainerSettings, ledger: LedgerState) -> SampleBuffer:
-    kept = KeptRewards(kept_bytes(settings.groups.num_replicas))
-    waits = RewardWaits(settings.reward_deadline_seconds or math.inf, kept)
-    return SampleBuffer(ledger, settings.groups, settings.freshness, waits)
 
 
 def _ledger_writer(settings: TrainerSettings, broker: Broker, topics: RunTopics) -> LedgerWriter:

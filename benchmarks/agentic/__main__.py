@@ -5,24 +5,21 @@ from __future__ import annotations
 import click
 
 from benchmarks.agentic.variants import parts
-from benchmarks.harness.options import BenchOptions, bench_options, count_option, names, progress, report, run
+from benchmarks.harness.options import (
+    BenchOptions,
+    bench_options,
+    count_option,
+    draws_option,
+    parts_option,
+    progress,
+    report,
+    run,
+)
 
 
 @click.command("agentic")
-@click.option(
-    "--only",
-    callback=names(lambda: tuple(parts)),
-    default=next(iter(parts)),
-    show_default=True,
-    help=f"{'; '.join(f'{name}: {part.question}' for name, part in parts.items())}.",
-)
-@click.option(
-    "--draws",
-    "num_draws",
-    type=click.IntRange(min=1),
-    help="Draws of each part, numbers 0 to N - 1 of --seed; left out, as many as each is published with: "
-    f"{', '.join(f'{name} {part.num_draws}' for name, part in parts.items())}.",
-)
+@parts_option({name: part.question for name, part in parts.items()}, next(iter(parts)))
+@draws_option("--draws", "num_draws", "Draws", {name: part.num_draws for name, part in parts.items()})
 @click.option(
     "--environments",
     "num_environments",
@@ -68,9 +65,7 @@ def agentic(
             kafka=kafka,
             on_progress=progress,
         )
-    report(figures, options, details=details)
-    if num_failed:
-        click.get_current_context().exit(1)
+    report(figures, options, details=details, num_failed=num_failed)
 
 
 if __name__ == "__main__":

@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from benchmarks.harness.figures import Figure, bootstrap_interval, ratio_of_means, rounded
+from benchmarks.harness.figures import Figure
+from benchmarks.harness.speedups import (
+    efficiency_figure,
+    ideal_speedup,
+    pair_figure,
+    paired,
+    seconds_unit,
+    share_figure,
+    speedup_figure,
+    speedup_over_ideal,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from benchmarks.agentic.run_measurement import EpisodeResult
     from benchmarks.agentic.variants import Comparison, EpisodeVariant
+    from benchmarks.harness.speedups import Pairs
 
 Outcomes = dict[str, dict[int, "EpisodeResult"]]
 """By name of the variant and number of the draw."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Pair:
-    """Baseline and mode on one draw."""
-
-    baseline: EpisodeResult
-    mode: EpisodeResult
 
 
 def figures_of(
@@ -38,8 +40,7 @@ def figures_of(
         baseline, mode = (
             outcomes.get(variant.name, {}) for variant in (comparison.baseline, comparison.mode)
         )
-        numbers = sorted(baseline.keys() & mode.keys())
-        pairs = [_Pair(baseline=baseline[number], mode=mode[number]) for number in numbers]
+        pairs = list(paired(baseline, mode).values())
         if not pairs:
             continue
         both = (
@@ -51,54 +52,29 @@ def figures_of(
     return list(figures.values())
 
 
-def _ratios(comparison: Comparison, least: float, pairs: Sequence[_Pair]) -> list[Figure]:
-    ideal = _ideal_speedup(pairs)
+def _ratios(comparison: Comparison, least: float, pairs: Pairs[EpisodeResult]) -> list[Figure]:
+    name, baseline = f"agentic.{comparison.name}", comparison.baseline.name
+    ideal = ideal_speedup(pairs)
     return [
-        Figure(
-            name=f"agentic.{comparison.name}.speedup",
-            value=round(_speedup(pairs), 4),
-            unit=f"times as fast as {comparison.baseline.name}",
+        speedup_figure(f"{name}.speedup", pairs, baseline=baseline, least_share=least),
+        pair_figure(
+            f"{name}.speedup_over_ideal_baseline",
+            speedup_over_ideal,
+            pairs,
+            f"ideal time of {baseline} / measured time: what the baseline loses does not count",
             target=round(least * ideal, 4),
             ideal=round(ideal, 4),
-            interval=rounded(bootstrap_interval(pairs, _speedup)),
-            num_draws=len(pairs),
         ),
-        Figure(
-            name=f"agentic.{comparison.name}.speedup_over_ideal_baseline",
-            value=round(_over_ideal(pairs), 4),
-            unit=f"ideal time of {comparison.baseline.name} / measured time: what the baseline loses does not count",
-            target=round(least * ideal, 4),
-            ideal=round(ideal, 4),
-            interval=rounded(bootstrap_interval(pairs, _over_ideal)),
-            num_draws=len(pairs),
-        ),
-        Figure(
-            name=f"agentic.{comparison.name}.share_of_ideal",
-            value=round(_share(pairs), 4),
-            unit="measured speed-up / ideal speed-up on the same draws",
-            target=least,
-            ideal=1.0,
-            interval=rounded(bootstrap_interval(pairs, _share)),
-            num_draws=len(pairs),
-        ),
-        Figure(
-            name=f"agentic.{comparison.name}.efficiency",
-            value=round(_efficiency(pairs), 4),
-            unit="ideal time / measured time of this mode alone, whatever its baseline loses",
-            target=least,
-            ideal=1.0,
-            interval=rounded(bootstrap_interval(pairs, _efficiency)),
-            num_draws=len(pairs),
-        ),
+        share_figure(f"{name}.share_of_ideal", pairs, draws="draws", least_share=least),
+        efficiency_figure(f"{name}.efficiency", pairs, target=least),
     ]
 
 
 def _of_variant(variant: EpisodeVariant, found: Sequence[EpisodeResult]) -> list[Figure]:
-    several = variant.num_steps > 1
     num_trained = variant.num_steps * variant.num_groups * variant.group_size
     per_turn = fmean(1000 * each.cpu_seconds / max(1, each.num_turns) for each in found)
     rows = (
-        ("seconds", fmean(each.seconds for each in found), _seconds_unit(several=several)),
+        ("seconds", fmean(each.seconds for each in found), seconds_unit(variant)),
         (
             "orders",
             fmean(each.num_tasks for each in found) / num_trained,
@@ -121,29 +97,3 @@ def _of_variant(variant: EpisodeVariant, found: Sequence[EpisodeResult]) -> list
         )
         for name, value, unit in rows
     ]
-
-
-def _seconds_unit(*, several: bool) -> str:
-    return (
-        "s of engine time for a step" if several else "s of engine time from the first task to the full batch"
-    )
-
-
-def _speedup(pairs: Sequence[_Pair]) -> float:
-    return ratio_of_means([(pair.baseline.seconds, pair.mode.seconds) for pair in pairs])
-
-
-def _ideal_speedup(pairs: Sequence[_Pair]) -> float:
-    return ratio_of_means([(pair.baseline.ideal_seconds, pair.mode.ideal_seconds) for pair in pairs])
-
-
-def _over_ideal(pairs: Sequence[_Pair]) -> float:
-    return ratio_of_means([(pair.baseline.ideal_seconds, pair.mode.seconds) for pair in pairs])
-
-
-def _share(pairs: Sequence[_Pair]) -> float:
-    return _speedup(pairs) / _ideal_speedup(pairs)
-
-
-def _efficiency(pairs: Sequence[_Pair]) -> float:
-    return ratio_of_means([(pair.mode.ideal_seconds, pair.mode.seconds) for pair in pairs])

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import asdict
-from functools import partial
 from typing import TYPE_CHECKING
 
 from benchmarks.agentic.figures import figures_of
-from benchmarks.agentic.run_measurement import connected
+from benchmarks.agentic.run_measurement import measure_run
 from benchmarks.agentic.variants import EpisodeVariant, parts
 from benchmarks.harness.variant import Job
-from benchmarks.harness.worker_processes import outcomes
+from benchmarks.harness.worker_processes import outcomes, told_results
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from benchmarks.agentic.figures import Outcomes
+    from benchmarks.agentic.run_measurement import EpisodeResult
     from benchmarks.agentic.variants import Comparison
     from benchmarks.harness.figures import Figure
     from benchmarks.harness.own_kafka import OwnKafka
+    from benchmarks.harness.variant import Variant
 
 _warm_up_variant = EpisodeVariant(
     name="warm_up", num_groups=2, group_size=2, slots_per_worker=4, num_turns=2, sigma=1.0
@@ -58,17 +59,9 @@ def measure_agentic(
     ]
     found: Outcomes = defaultdict(dict)
     warm_up = Job(variant=_warm_up_variant, seed=seed, number=0, speed=_warm_up_speed)
-    ended = outcomes(
-        jobs, warm_up, num_processes=num_processes, set_up=partial(connected, kafka.address, kafka.home)
-    )
-    for number, (job, outcome) in enumerate(ended, start=1):
-        place = f"{number}/{len(jobs)} {job.variant.name} draw {job.number}"
-        if outcome.result is None:
-            on_progress(f"{place}: FAILED twice, its draw is left out: {outcome.error}")
-            continue
-        result = outcome.result
+    ended = outcomes(jobs, warm_up, num_processes=num_processes, set_up=kafka.runs(measure_run))
+    for job, result in told_results(ended, len(jobs), draw="draw", text=_text, on_progress=on_progress):
         found[job.variant.name][job.number] = result
-        on_progress(f"{place}: {result.seconds:.1f} s, ideal {result.ideal_seconds:.1f} s")
     figures = [
         figure
         for name in names
@@ -95,3 +88,8 @@ def jobs_of(comparisons: Sequence[Comparison], *, num_draws: int, seed: int, spe
         for number in range(num_draws)
         for variant in variants.values()
     ]
+
+
+def _text(variant: Variant, found: EpisodeResult) -> str:
+    del variant
+    return f"{found.seconds:.1f} s, ideal {found.ideal_seconds:.1f} s"

@@ -15,7 +15,7 @@ from schemas import LedgerKind, RolloutTask, Sample, Status, num_turns
 from schemas.codec import decode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
     from pathlib import Path
 
     from benchmarks.harness.variant import Job
@@ -42,14 +42,6 @@ class EpisodeResult:
     failed: int
     cancelled: int
     kills: int
-
-
-def connected(address: str, home: Path) -> Callable[[Job], EpisodeResult]:
-    """What makes runs at the broker of that address, each below `home`; for a process of its own."""
-    from rollog.kernel.broker.kafka import KafkaBroker  # noqa: PLC0415  # only worker processes connect
-
-    broker = KafkaBroker(address, connect_timeout_seconds=30.0)
-    return lambda job: measure_run(job, broker, home)
 
 
 def measure_run(job: Job, broker: Broker, home: Path) -> EpisodeResult:

@@ -65,32 +65,38 @@ def chaos(
     supervisor restarts them. Each closed run is audited, recounted from its raw records by code that shares nothing
     with the product, and trained again from version 0; exit status 1 with what they said when something is off.
     """
-    from benchmarks.chaos.measure import measure_chaos, measure_suspensions
-
     if full_disk is not None:
         _fill_disk(full_disk, engine, options)
-        return
-    if num_doubles is not None:
+    elif num_doubles is not None:
         _double(num_doubles, engine, options)
-        return
-    if num_pauses is not None:
+    elif num_pauses is not None:
         _mix(num_kills, num_pauses, engine, options)
-        return
-    if plays_episodes:
+    elif plays_episodes:
         _play(num_kills, engine, options)
-        return
-    if suspended_seconds is not None:
-        figures = measure_suspensions(
-            suspended_seconds=suspended_seconds,
-            seed=options.seed,
-            engine=engine,
-            cache=options.home / "cache",
-            on_progress=progress,
-        )
-        report(figures, options)
-        return
+    elif suspended_seconds is not None:
+        _suspend(suspended_seconds, engine, options)
+    else:
+        _kill(num_kills, engine, options)
+
+
+def _kill(num_kills: int, engine: str, options: BenchOptions) -> None:
+    from benchmarks.chaos.measure import measure_chaos
+
     figures = measure_chaos(
         num_kills=num_kills,
+        seed=options.seed,
+        engine=engine,
+        cache=options.home / "cache",
+        on_progress=progress,
+    )
+    report(figures, options)
+
+
+def _suspend(suspended_seconds: float, engine: str, options: BenchOptions) -> None:
+    from benchmarks.chaos.measure import measure_suspensions
+
+    figures = measure_suspensions(
+        suspended_seconds=suspended_seconds,
         seed=options.seed,
         engine=engine,
         cache=options.home / "cache",

@@ -7,8 +7,7 @@ import click
 from benchmarks.harness.options import (
     BenchOptions,
     bench_options,
-    progress,
-    report,
+    report_runs_and_controls,
     run,
     run_and_control_options,
 )
@@ -24,14 +23,7 @@ def guessing(*, num_seeds: int, num_controls: int, options: BenchOptions) -> Non
     """
     from benchmarks.guessing.measure import measure_guessing
 
-    figures, details = measure_guessing(
-        seeds=range(options.seed, options.seed + num_seeds),
-        control_seeds=range(options.seed, options.seed + num_controls),
-        home=options.home,
-        on_progress=progress,
-    )
-    libraries = ("torch", "transformers", "deepspeed", "vllm")
-    report(figures, options, libraries=libraries, details=details)
+    report_runs_and_controls(measure_guessing, options, num_seeds=num_seeds, num_controls=num_controls)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import click
 
@@ -19,7 +19,7 @@ from rollog.kernel.errors import RollogError, exit_status
 from rollog.kernel.signals import exit_on_sigterm
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from benchmarks.harness.figures import Figure
 
@@ -38,6 +38,21 @@ class BenchOptions:
     results_path: Path | None
     command: str
     started: float
+
+
+class MeasureRuns(Protocol):
+    """Measures an example over several seeds, and its control over others."""
+
+    def __call__(
+        self,
+        *,
+        seeds: Iterable[int],
+        control_seeds: Iterable[int],
+        home: Path,
+        on_progress: Callable[[str], None],
+    ) -> tuple[list[Figure], dict[str, object]]:
+        """All figures, and further entries of a results file."""
+        ...
 
 
 def run(command: click.Command) -> NoReturn:
@@ -99,6 +114,41 @@ def run_and_control_options(what: str, unit: str) -> Command:
         least=0,
     )
     return lambda function: runs(controls(function))
+
+
+def report_runs_and_controls(
+    measure: MeasureRuns, options: BenchOptions, *, num_seeds: int, num_controls: int
+) -> None:
+    """Make the runs and controls that `run_and_control_options` ask for, and report what `measure` found."""
+    figures, details = measure(
+        seeds=range(options.seed, options.seed + num_seeds),
+        control_seeds=range(options.seed, options.seed + num_controls),
+        home=options.home,
+        on_progress=progress,
+    )
+    report(figures, options, libraries=("torch", "transformers", "deepspeed", "vllm"), details=details)
+
+
+def parts_option(questions: Mapping[str, str], default: str) -> Command:
+    """`--only`: parts of an experiment by name, each with its question; the command receives the names as `only`."""
+    return click.option(
+        "--only",
+        callback=names(lambda: tuple(questions)),
+        default=default,
+        show_default=True,
+        help=f"{'; '.join(f'{name}: {question}' for name, question in questions.items())}.",
+    )
+
+
+def draws_option(flag: str, name: str, what: str, published: Mapping[str, int]) -> Command:
+    """How many draws of each part there are; left out, as many as each part is `published` with."""
+    return click.option(
+        flag,
+        name,
+        type=click.IntRange(min=1),
+        help=f"{what} of each part, numbers 0 to N - 1 of --seed; left out, as many as each is published with: "
+        f"{', '.join(f'{part} {number}' for part, number in published.items())}.",
+    )
 
 
 def written_file_option(flag: str, name: str, text: str) -> Command:
@@ -171,11 +221,17 @@ def report(
     *,
     libraries: Sequence[str] = (),
     details: Mapping[str, object] | None = None,
+    num_failed: int = 0,
 ) -> None:
-    """Print the figures, and write them to where the options say; the last two are for `write_results`."""
+    """Print the figures, and write them to where the options say; exit with 1 where runs failed.
+
+    `libraries` and `details` are for `write_results`.
+    """
     for figure in figures:
         click.echo(figure.line())
     write(figures, options, libraries=libraries, details=details)
+    if num_failed:
+        click.get_current_context().exit(1)
 
 
 def write(

@@ -5,17 +5,21 @@ from __future__ import annotations
 import tempfile
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from rollog.kernel.broker.embedded import EmbeddedKafka
 from rollog.kernel.broker.kafka import KafkaBroker
 from rollog.run.connection import cache_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
+    from benchmarks.harness.variant import Job
     from rollog.kernel.broker.ports import Broker
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +29,10 @@ class OwnKafka:
     broker: Broker
     address: str
     home: Path
+
+    def runs(self, measure: Callable[[Job, Broker, Path], Result]) -> Callable[[], Callable[[Job], Result]]:
+        """What connects a process of its own and makes runs there, each below `home`; `measure` stands in a module."""
+        return partial(_connected, measure, self.address, self.home)
 
 
 @contextmanager
@@ -37,3 +45,10 @@ def own_kafka(home: Path) -> Iterator[OwnKafka]:
         runs = Path(directory) / "home"
         runs.mkdir()
         yield OwnKafka(broker=KafkaBroker(kafka.address), address=kafka.address, home=runs)
+
+
+def _connected(
+    measure: Callable[[Job, Broker, Path], Result], address: str, home: Path
+) -> Callable[[Job], Result]:
+    broker = KafkaBroker(address, connect_timeout_seconds=30.0)
+    return lambda job: measure(job, broker, home)

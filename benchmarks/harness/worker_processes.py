@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
     from threading import Barrier
 
-    from benchmarks.harness.variant import Job
+    from benchmarks.harness.variant import Job, Variant
 
 Result = TypeVar("Result")
 MakeRun = Callable[["Job"], Result]
@@ -62,6 +62,27 @@ def outcomes(
                 yield futures[future], cast("Outcome[Result]", future.result())
         except BrokenProcessPool as error:
             raise ChildFailed(f"a worker process of the benchmark ended by itself: {error}") from error
+
+
+def told_results(
+    ended: Iterator[tuple[Job, Outcome[Result]]],
+    num_jobs: int,
+    *,
+    draw: str,
+    text: Callable[[Variant, Result], str],
+    on_progress: Callable[[str], None],
+) -> Iterator[tuple[Job, Result]]:
+    """Results as they end, each told as a `text`. A job that failed is told, too, and left out.
+
+    `draw` is what the experiment calls a draw.
+    """
+    for number, (job, outcome) in enumerate(ended, start=1):
+        place = f"{number}/{num_jobs} {job.variant.name} {draw} {job.number}"
+        if outcome.result is None:
+            on_progress(f"{place}: FAILED twice, its {draw} is left out: {outcome.error}")
+        else:
+            on_progress(f"{place}: {text(job.variant, outcome.result)}")
+            yield job, outcome.result
 
 
 @contextmanager

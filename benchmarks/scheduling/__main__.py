@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import click
 
-from benchmarks.harness.options import BenchOptions, bench_options, count_option, names, progress, report, run
+from benchmarks.harness.options import (
+    BenchOptions,
+    bench_options,
+    count_option,
+    draws_option,
+    parts_option,
+    progress,
+    report,
+    run,
+)
 from benchmarks.scheduling.parts import measured_by_default, measured_parts, parts, played_parts
 
 
 @click.command("scheduling")
-@click.option(
-    "--only",
-    callback=names(lambda: tuple(parts)),
-    default=",".join(measured_by_default),
-    show_default=True,
-    help=f"{'; '.join(f'{name}: {part.question}' for name, part in parts.items())}.",
-)
-@click.option(
-    "--seeds",
-    "num_seeds",
-    type=click.IntRange(min=1),
-    help="Workloads of each part, numbers 0 to N - 1 of --seed; left out, as many as each is published with: "
-    f"{', '.join(f'{name} {part.num_seeds}' for name, part in parts.items())}.",
-)
+@parts_option({name: part.question for name, part in parts.items()}, ",".join(measured_by_default))
+@draws_option("--seeds", "num_seeds", "Workloads", {name: part.num_seeds for name, part in parts.items()})
 @click.option(
     "--speed",
     type=click.FloatRange(min=0, min_open=True),
@@ -76,9 +73,7 @@ def scheduling(
                 on_progress=progress,
             )
         figures += measured
-    report(figures, options)
-    if num_failed:
-        click.get_current_context().exit(1)
+    report(figures, options, num_failed=num_failed)
 
 
 if __name__ == "__main__":

@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from benchmarks.harness.figures import Figure, bootstrap_interval, ratio_of_means, rounded
+from benchmarks.harness.figures import Figure
+from benchmarks.harness.speedups import (
+    efficiency_figure,
+    paired,
+    seconds_unit,
+    share_figure,
+    speedup_figure,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from benchmarks.harness.speedups import Pairs
     from benchmarks.harness.variant import Variant
     from benchmarks.scheduling.comparisons import Comparison
     from benchmarks.scheduling.run_result import RunResult
 
 least_share_of_ideal = 0.95
 """Target: the measured ratio over the ideal one on the same workloads."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Pair:
-    """Baseline and mode on one workload."""
-
-    baseline: RunResult
-    mode: RunResult
 
 
 def figures_of(
@@ -36,11 +35,7 @@ def figures_of(
         baseline, mode = (
             outcomes.get(variant.name, {}) for variant in (comparison.baseline, comparison.mode)
         )
-        pairs = [
-            _Pair(baseline=baseline[number], mode=mode[number])
-            for number in sorted(baseline.keys() & mode.keys())
-            if number < comparison.num_seeds
-        ]
+        pairs = [pair for number, pair in paired(baseline, mode).items() if number < comparison.num_seeds]
         if not pairs:
             continue
         for figure in (*_ratios(comparison, pairs), *_seconds(comparison, pairs)):
@@ -48,39 +43,16 @@ def figures_of(
     return list(figures.values())
 
 
-def _ratios(comparison: Comparison, pairs: Sequence[_Pair]) -> list[Figure]:
-    ideal = _ideal_speedup(pairs)
+def _ratios(comparison: Comparison, pairs: Pairs[RunResult]) -> list[Figure]:
+    name, baseline = f"scheduling.{comparison.name}", comparison.baseline.name
     return [
-        Figure(
-            name=f"scheduling.{comparison.name}.speedup",
-            value=round(_speedup(pairs), 4),
-            unit=f"times as fast as {comparison.baseline.name}",
-            target=round(least_share_of_ideal * ideal, 4),
-            ideal=round(ideal, 4),
-            interval=rounded(bootstrap_interval(pairs, _speedup)),
-            num_draws=len(pairs),
-        ),
-        Figure(
-            name=f"scheduling.{comparison.name}.share_of_ideal",
-            value=round(_share(pairs), 4),
-            unit="measured speed-up / ideal speed-up on the same workloads",
-            target=least_share_of_ideal,
-            ideal=1.0,
-            interval=rounded(bootstrap_interval(pairs, _share)),
-            num_draws=len(pairs),
-        ),
-        Figure(
-            name=f"scheduling.{comparison.name}.efficiency",
-            value=round(_efficiency(pairs), 4),
-            unit="ideal time / measured time of this mode alone, whatever its baseline loses",
-            ideal=1.0,
-            interval=rounded(bootstrap_interval(pairs, _efficiency)),
-            num_draws=len(pairs),
-        ),
+        speedup_figure(f"{name}.speedup", pairs, baseline=baseline, least_share=least_share_of_ideal),
+        share_figure(f"{name}.share_of_ideal", pairs, draws="workloads", least_share=least_share_of_ideal),
+        efficiency_figure(f"{name}.efficiency", pairs),
     ]
 
 
-def _seconds(comparison: Comparison, pairs: Sequence[_Pair]) -> list[Figure]:
+def _seconds(comparison: Comparison, pairs: Pairs[RunResult]) -> list[Figure]:
     sides = (
         (comparison.baseline, [pair.baseline for pair in pairs]),
         (comparison.mode, [pair.mode for pair in pairs]),
@@ -89,9 +61,7 @@ def _seconds(comparison: Comparison, pairs: Sequence[_Pair]) -> list[Figure]:
         Figure(
             name=f"scheduling.{variant.name}.seconds",
             value=round(fmean(found.seconds for found in side), 2),
-            unit="s of engine time for a step"
-            if variant.num_steps > 1
-            else "s of engine time from the first task to the full batch",
+            unit=seconds_unit(variant),
             ideal=round(fmean(found.ideal_seconds for found in side), 2),
             higher_is_better=False,
             num_draws=len(side),
@@ -129,19 +99,3 @@ def speed_figures(
         for number, found in by_number.items()
         if number in results.get(name, {})
     ]
-
-
-def _speedup(pairs: Sequence[_Pair]) -> float:
-    return ratio_of_means([(pair.baseline.seconds, pair.mode.seconds) for pair in pairs])
-
-
-def _ideal_speedup(pairs: Sequence[_Pair]) -> float:
-    return ratio_of_means([(pair.baseline.ideal_seconds, pair.mode.ideal_seconds) for pair in pairs])
-
-
-def _share(pairs: Sequence[_Pair]) -> float:
-    return _speedup(pairs) / _ideal_speedup(pairs)
-
-
-def _efficiency(pairs: Sequence[_Pair]) -> float:
-    return ratio_of_means([(pair.mode.ideal_seconds, pair.mode.seconds) for pair in pairs])

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 from benchmarks.harness.variant import Job
-from benchmarks.harness.worker_processes import outcomes
+from benchmarks.harness.worker_processes import outcomes, told_results
 from benchmarks.scheduling.comparisons import warm_up_variant
 from benchmarks.scheduling.figures import speed_figures
 from benchmarks.scheduling.parts import measured_parts, played_parts
-from benchmarks.scheduling.run_measurement import connected
+from benchmarks.scheduling.run_measurement import measure_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -53,16 +52,9 @@ def measure_scheduling(
     results: Outcomes = defaultdict(dict)
     checked: Outcomes = defaultdict(dict)
     warm_up = Job(variant=warm_up_variant, seed=seed, number=0, speed=speed)
-    ended = outcomes(
-        jobs, warm_up, num_processes=num_processes, set_up=partial(connected, kafka.address, kafka.home)
-    )
-    for number, (job, outcome) in enumerate(ended, start=1):
-        place = f"{number}/{len(jobs)} {job.variant.name} workload {job.number}"
-        if outcome.result is None:
-            on_progress(f"{place}: FAILED twice, its workload is left out: {outcome.error}")
-        else:
-            (checked if job in checks else results)[job.variant.name][job.number] = outcome.result
-            on_progress(f"{place}: {_text(job.variant, outcome.result)}")
+    ended = outcomes(jobs, warm_up, num_processes=num_processes, set_up=kafka.runs(measure_run))
+    for job, result in told_results(ended, len(jobs), draw="workload", text=_text, on_progress=on_progress):
+        (checked if job in checks else results)[job.variant.name][job.number] = result
     # Parts share baselines, and with them figures.
     figures = {
         figure.name: figure

@@ -22,20 +22,12 @@ from schemas import Disposition, LedgerKind, LedgerRecord, RolloutTask, Sample, 
 from schemas.codec import decode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from benchmarks.harness.variant import Job
     from rollog.kernel.broker.ports import Broker, Record
     from rollog.settings.groups import GroupConfig
-
-
-def connected(address: str, home: Path) -> Callable[[Job], RunResult]:
-    """What makes runs at the broker of that address, each below `home`; for a process of its own."""
-    from rollog.kernel.broker.kafka import KafkaBroker  # noqa: PLC0415  # only worker processes connect
-
-    broker = KafkaBroker(address, connect_timeout_seconds=30.0)
-    return lambda job: measure_run(job, broker, home)
 
 
 def measure_run(job: Job, broker: Broker, home: Path) -> RunResult:

@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING
 
 from producers.agents import forwarder
 from producers.agents.given import AgentTask
-from producers.agents.host import kill_tree
 from producers.agents.ports import AgentOrder, AgentResult
-from producers.rewards.walls import RewardWalls, kill_group
+from producers.processes.ending import kill_group, kill_tree
+from producers.processes.hosts import drain_seconds
+from producers.processes.walls import ProcessWalls
 from producers.sandbox.config import endpoint_path
 from rollog.kernel.errors import AgentFailed, DataError, SandboxError
 from rollog.kernel.processes import launcher_command
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 
 _most_output_bytes = 1 << 20
 _most_shown_characters = 500
-_drain_seconds = 1.0
 _prompt_word = "{prompt}"
 
 
@@ -110,7 +110,7 @@ class PlainCommands:
 
     async def _run(self, order: AgentOrder, directory: str) -> AgentResult:
         own = {"OPENAI_BASE_URL": f"{order.address}/v1", "OPENAI_API_KEY": order.key}
-        usual = RewardWalls().variables(os.environ)
+        usual = ProcessWalls().variables(os.environ)
         # It is no program of ours, and must not import what this process imports.
         del usual["PYTHONPATH"]
         launcher = launcher_command(self._words.words(order))
@@ -137,8 +137,8 @@ class PlainCommands:
                 process.stdin.write_eof()
             status = await process.wait()
             # What it left behind may hold its output open.
-            kill_group(process)
-            await asyncio.wait(reading, timeout=_drain_seconds)
+            kill_group(process.pid)
+            await asyncio.wait(reading, timeout=drain_seconds)
             stdout, stderr = (each.result() if each.done() else b"" for each in reading)
         finally:
             if process.returncode is None:

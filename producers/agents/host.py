@@ -33,15 +33,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from producers.agents.given import AgentTask, PolicyAccess
-from producers.rewards.walls import limit_this_process
+from producers.processes.ending import kill_group, kill_tree
+from producers.processes.error_texts import error_with_place, most_error_characters
+from producers.processes.walls import limit_this_process
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
 _pr_set_pdeathsig = 1
 _packet_bytes = 4096
 _chunk_bytes = 1 << 18
-_most_error_characters = 2_000
 _reward_keys = ("reward", "components", "turn_rewards")
 _libc = ctypes.CDLL(None)
 
@@ -99,8 +100,7 @@ class AgentProcesses:
         pid = self._pids.pop(name)
         self._poll.unregister(descriptor)
         os.close(descriptor)
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(pid, signal.SIGKILL)
+        kill_group(pid)
         status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         _send(self._control, {"ended": name, "status": status})
 
@@ -124,25 +124,6 @@ def become_agent(connection: socket.socket, function: Callable[..., Any], parent
         pass  # the worker is gone, or has ended this session
     finally:
         os._exit(0)
-
-
-def kill_tree(pid: int) -> None:
-    """Kill a process, its group, and whatever descends from it in other groups."""
-    for each in list(descendants(pid)):
-        for kill in (os.kill, os.killpg):
-            with suppress(ProcessLookupError, PermissionError):
-                kill(each, signal.SIGKILL)
-
-
-def descendants(pid: int) -> Iterator[int]:
-    """`pid` and what descends from it, parents first."""
-    waiting = [pid]
-    while waiting:
-        parent = waiting.pop()
-        yield parent
-        for children in Path(f"/proc/{parent}/task").glob("*/children"):
-            with suppress(OSError):
-                waiting += map(int, children.read_bytes().split())
 
 
 def load_function(reference: str) -> Callable[..., Any]:
@@ -176,7 +157,7 @@ def _answer_to(line: bytes, function: Callable[..., Any]) -> dict[str, Any]:
     try:
         return _given(_called(function, task, policy))
     except BaseException as error:  # noqa: BLE001  # an agent may raise anything, SystemExit too
-        return {"error": _described(error)}
+        return {"error": error_with_place(error, traceback.extract_tb(error.__traceback__))}
 
 
 def _called(function: Callable[..., Any], task: AgentTask, policy: PolicyAccess) -> object:
@@ -207,17 +188,6 @@ def _seed(seed: int) -> None:
         sys.modules["numpy"].random.seed(seed % 2**32)
 
 
-def _described(error: BaseException) -> str:
-    frames = traceback.extract_tb(error.__traceback__)
-    place = f" at {Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else ""
-    try:
-        message = str(error)
-    except Exception as second:  # noqa: BLE001  # an error's own text may raise
-        message = f"(its message raised {type(second).__name__})"
-    text = f"{type(error).__name__}{place}: {message}"
-    return text.encode(errors="replace").decode()[:_most_error_characters]
-
-
 def _read_line(connection: socket.socket) -> bytes:
     line = b""
     while not line.endswith(b"\n"):
@@ -242,7 +212,7 @@ def main() -> None:
         try:
             function = load_function(reference)
         except ValueError as error:
-            _send(control, {"error": str(error)[:_most_error_characters]})
+            _send(control, {"error": str(error)[:most_error_characters]})
             return
         _send(control, {"ready": platform.python_version()})
         AgentProcesses(control, function).serve()

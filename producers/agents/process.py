@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from producers.agents.results import result_of
-from producers.environments.process import interpreter_command
-from producers.rewards.walls import RewardWalls, kill_group
+from producers.processes.ending import kill_group, way_of_ending
+from producers.processes.hosts import drain_seconds, start_host, start_timeout_seconds
+from producers.processes.walls import ProcessWalls
 from rollog.kernel.errors import AgentFailed, DataError
 from rollog.kernel.logs import get_logger
-from rollog.kernel.processes import launcher_command
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,9 +30,6 @@ _log = get_logger("agents")
 _host = "producers.agents.host"
 _packet_bytes = 1 << 16
 _most_answer_bytes = 4 << 20
-_start_seconds = 120.0
-_drain_seconds = 1.0
-"""What an agent wrote before its end is read within this time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +79,7 @@ class FunctionAgents:
             reading = asyncio.create_task(reader.readline(), name=f"answer of {order.name}")
             either: list[asyncio.Future[Any]] = [reading, session.ended]
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-            await asyncio.wait({reading}, timeout=_drain_seconds)
+            await asyncio.wait({reading}, timeout=drain_seconds)
             line = _line_read(reading)
         finally:
             if reading is not None:
@@ -136,13 +133,16 @@ class AgentHost:
     @classmethod
     async def start(cls, function: str, python: str | None, limits: FunctionLimits) -> AgentHost:
         """Start it and wait until it has imported the function. Raises DataError."""
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        ours.setblocking(False)
+        walls = ProcessWalls(environment=limits.variables, max_memory_bytes=limits.max_memory_bytes)
         try:
-            with theirs:
-                process = await _spawn(function, python, limits, theirs.fileno())
+            process, ours = await start_host(
+                _host,
+                [str(limits.max_memory_bytes), function],
+                variables=walls.variables(os.environ),
+                python=python,
+                kind=socket.SOCK_SEQPACKET,
+            )
         except OSError as error:
-            ours.close()
             raise DataError(f"agent.python = {python!r} cannot be started: {error}") from error
         host = cls(ours, process, limits.kill_seconds)
         try:
@@ -194,19 +194,19 @@ class AgentHost:
         try:
             await asyncio.wait_for(self._process.wait(), self._kill_seconds)
         except TimeoutError:
-            kill_group(self._process)
+            kill_group(self._process.pid)
             await self._process.wait()
-        kill_group(self._process)
+        kill_group(self._process.pid)
         self._lose_all()
 
     async def _imported(self, function: str, python: str | None) -> None:
         loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(_start_seconds):
+            async with asyncio.timeout(start_timeout_seconds):
                 packet = await loop.sock_recv(self._control, _packet_bytes)
         except TimeoutError as error:
             raise DataError(
-                f"agent.function = {function!r} was not imported within {_start_seconds:g} s"
+                f"agent.function = {function!r} was not imported within {start_timeout_seconds:g} s"
             ) from error
         if not packet:
             hint = "" if python is None else f"; agent.python = {python!r} has to be Python 3.10 or later"
@@ -239,22 +239,6 @@ class AgentHost:
         self._sessions.clear()
 
 
-async def _spawn(
-    function: str, python: str | None, limits: FunctionLimits, descriptor: int
-) -> asyncio.subprocess.Process:
-    walls = RewardWalls(environment=limits.variables, max_memory_bytes=limits.max_memory_bytes)
-    arguments = [str(descriptor), str(limits.max_memory_bytes), function]
-    return await asyncio.create_subprocess_exec(
-        *launcher_command([*interpreter_command(python, _host), *arguments]),
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.DEVNULL,
-        start_new_session=True,
-        pass_fds=[descriptor],
-        env=walls.variables(os.environ),
-    )
-
-
 def _line_of(order: AgentOrder) -> bytes:
     policy = {"base_url": f"{order.address}/v1", "api_key": order.key, "model": order.model}
     task = {
@@ -281,7 +265,7 @@ def _line_read(reading: asyncio.Task[bytes]) -> bytes:
 def _result(line: bytes, ended: asyncio.Future[int | None]) -> AgentResult:
     if not line.endswith(b"\n"):
         status = ended.result() if ended.done() else None
-        how = "with the process that started it" if status is None else _how(status)
+        how = "with the process that started it" if status is None else way_of_ending(status)
         raise AgentFailed(f"the agent's process ended {how} and gave no answer")
     try:
         answer: Any = json.loads(line)
@@ -292,10 +276,6 @@ def _result(line: bytes, ended: asyncio.Future[int | None]) -> AgentResult:
     if "error" in answer:
         raise AgentFailed(f"the agent raised {answer['error']}")
     return result_of(answer)
-
-
-def _how(status: int) -> str:
-    return f"by signal {-status}" if status < 0 else f"with status {status}"
 
 
 def _packet(value: Mapping[str, Any]) -> bytes:

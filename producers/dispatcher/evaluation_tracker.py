@@ -2,6 +2,13 @@
 
 Pure. An evaluation is (name, version); each of its prompts is one task, tried a limited number of times. An evaluation
 is released when no worker serves its version any more. The final version is never overtaken, so it is never released.
+
+Where prompts are games of several seats, a task orders all seats of one, and its prompt is answered when each seat has
+a finished sample. As long as one lacks it, the whole game is asked again.
+
+Example with 2 seats. Task 1.7 orders a game; seat 0 finishes, so the prompt still waits for seat 1. The worker dies,
+seat 1 is lost, the game goes out as 1.9 and both seats finish. Of seat 0 the sample of 1.7 counts, of seat 1 that of
+1.9.
 """
 
 from __future__ import annotations
@@ -45,7 +52,8 @@ class _Evaluation:
 
     pending: deque[int] = field(default_factory=deque)
     live: dict[int, str] = field(default_factory=dict)
-    done: set[int] = field(default_factory=set)
+    done: set[tuple[int, int]] = field(default_factory=set)
+    """Prompt and seat."""
     attempts: dict[int, int] = field(default_factory=dict)
     is_started: bool = False
     is_released: bool = False
@@ -53,10 +61,11 @@ class _Evaluation:
 
 
 class EvaluationTracker:
-    """All evaluations of a run."""
+    """All evaluations of a run, whose prompts are games of so many seats."""
 
-    def __init__(self, config: EvaluationConfig, num_prompts: int) -> None:
+    def __init__(self, config: EvaluationConfig, num_prompts: int, num_seats: int = 1) -> None:
         self._config = config
+        self._seats = range(num_seats)
         self._num_prompts = min(num_prompts, config.num_prompts)
         self._evaluations: dict[EvaluationKey, _Evaluation] = {}
 
@@ -80,7 +89,7 @@ class EvaluationTracker:
             return
         index = task.group_id
         evaluation.attempts[index] = max(evaluation.attempts.get(index, 0), task.attempt + 1)
-        if index not in evaluation.done:
+        if not self._is_answered(evaluation, index):
             evaluation.live[index] = task.task_id
 
     def ended(self, sample: Sample) -> None:
@@ -90,7 +99,9 @@ class EvaluationTracker:
             return
         index = sample.group_id
         if sample.status is Status.FINISHED:
-            evaluation.done.add(index)
+            evaluation.done.add((index, sample.replica))
+            if not self._is_answered(evaluation, index):
+                return  # the other seats of its task end, too
         self._ended(evaluation, index, sample.task_id)
 
     def lost(self, task: RolloutTask) -> None:
@@ -159,7 +170,7 @@ class EvaluationTracker:
                 evaluation.is_over = True
                 continue
             done, attempts, live = rest
-            evaluation.done = {int(index) for index in done}
+            evaluation.done = {(int(index), int(seat)) for index, seat in done}
             evaluation.attempts = {int(index): int(number) for index, number in attempts}
             evaluation.live = {int(index): str(task_id) for index, task_id in live}
 
@@ -179,7 +190,8 @@ class EvaluationTracker:
         if evaluation.live.get(index) == task_id:
             del evaluation.live[index]
         may_try_again = evaluation.attempts.get(index, 0) < self._config.max_attempts
-        is_covered = index in evaluation.done or index in evaluation.live or index in evaluation.pending
+        is_under_way = index in evaluation.live or index in evaluation.pending
+        is_covered = is_under_way or self._is_answered(evaluation, index)
         if evaluation.is_started and may_try_again and not is_covered:
             evaluation.pending.append(index)
         self._end(evaluation)
@@ -195,7 +207,10 @@ class EvaluationTracker:
 
     def _is_done(self, evaluation: _Evaluation, index: int) -> bool:
         has_attempts = evaluation.attempts.get(index, 0) < self._config.max_attempts
-        return index in evaluation.done or not has_attempts
+        return self._is_answered(evaluation, index) or not has_attempts
+
+    def _is_answered(self, evaluation: _Evaluation, index: int) -> bool:
+        return all((index, seat) in evaluation.done for seat in self._seats)
 
     def _get(self, key: EvaluationKey) -> _Evaluation:
         return self._evaluations.setdefault(key, _Evaluation())

@@ -113,7 +113,7 @@ class Issuer:
                 for candidate in self._state.workers.candidates(self._state.credits)
                 if candidate.is_serving and candidate.served_version == key.version
             ]
-            worker_id = FreeSlots(serving).choose(num_slots=1, min_version=key.version)
+            worker_id = FreeSlots(serving).choose(num_slots=self._num_seats, min_version=key.version)
             if worker_id is not None:
                 self._issue_evaluation(wanted, worker_id)
             elif self._state.workers.num_serving(key.version):

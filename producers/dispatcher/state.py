@@ -54,7 +54,7 @@ class DispatcherState:
         self.groups = GroupTracker(
             self.ledger, settings.groups, settings.freshness, settings.run_config.num_steps
         )
-        self.evaluations = EvaluationTracker(settings.evaluation, num_held_out)
+        self.evaluations = EvaluationTracker(settings.evaluation, num_held_out, settings.environment.seats)
         self.credits = CreditLedger()
         self.workers = WorkerRegistry(
             lease_seconds=settings.dispatch.lease_seconds,

@@ -93,7 +93,7 @@ class TaskWriter:
     def evaluation(
         self, wanted: WantedEvaluation, prompt: Prompt, grant_id: str, position: IssuePosition
     ) -> RolloutTask:
-        """The task of one held-out prompt; its group_id is the prompt's place in the held-out set."""
+        """The task of one held-out prompt, of all its seats; its group_id is the prompt's place in the held-out set."""
         key = wanted.key
         temperature = 0.0 if key.name == greedy else self._settings.sampling.temperature
         return RolloutTask(
@@ -111,6 +111,7 @@ class TaskWriter:
             sampling=self._sampling(temperature),
             sample_partition=wanted.prompt_index % self._settings.broker.samples_partitions,
             reward=self._settings.reward.identity or "",
+            num_replicas=self._settings.environment.seats,
             min_version=key.version,
             issued_version=position.version,
             pinned_version=key.version,

@@ -24,13 +24,13 @@ from typing import TYPE_CHECKING, Any
 from producers.environments.episode import Bounds, Episode
 from producers.environments.messages import declaration_as_json, observation_as_json, result_as_json
 from producers.environments.names import make_environment
-from producers.rewards.walls import limit_this_process
+from producers.processes.error_texts import error_message, error_with_place
+from producers.processes.walls import limit_this_process
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _chunk_bytes = 1 << 18
-_most_error_characters = 2_000
 _own_folder = Path(__file__).resolve().parent
 _standard_library = Path(os.__file__).resolve().parent
 
@@ -143,20 +143,12 @@ def _answer_without_episode(call: Mapping[str, Any]) -> dict[str, Any]:
 
 def _described(error: BaseException) -> str:
     """What went wrong, and where in the environment's own code."""
-    try:
-        message = str(error)
-    except Exception as second:  # noqa: BLE001  # an error's own text may raise
-        message = f"(its message raised {type(second).__name__})"
     frames = [
         frame for frame in traceback.extract_tb(error.__traceback__) if _is_foreign(Path(frame.filename))
     ]
-    place = f" at {Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else ""
-    text = (
-        message
-        if isinstance(error, ValueError) and not frames
-        else f"{type(error).__name__}{place}: {message}"
-    )
-    return text.encode(errors="replace").decode()[:_most_error_characters]
+    if isinstance(error, ValueError) and not frames:
+        return error_message(error)
+    return error_with_place(error, frames)
 
 
 def _is_foreign(file: Path) -> bool:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from producers.environments.messages import declaration_of, observation_of, result_of, snapshot_of
 from producers.environments.ports import Declaration
 from producers.environments.process import EnvironmentLimits, EnvironmentProcess
+from producers.processes.error_texts import most_error_characters
 from rollog.kernel.errors import DataError, EnvironmentFailed, EnvironmentProcessEnded, EnvironmentTimedOut
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from producers.environments.ports import Action, Observation, StepResult
 
 _most_action_bytes = 1 << 20
-_most_error_characters = 2_000
 _most_seed = 2**63 - 1
 _num_tries = 3
 """Processes in which an environment may be made for a check."""
@@ -372,7 +372,7 @@ class EpisodeHandle:
             raise failure from error
 
     def _named(self, error: object) -> str:
-        text = str(error)[:_most_error_characters]
+        text = str(error)[:most_error_characters]
         return f"environment {self._spec.environment!r}, turn {self.num_turns}: {text}"
 
     def _fail(self, error: EnvironmentFailed) -> None:

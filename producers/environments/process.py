@@ -1,8 +1,7 @@
 """One process of the pool, seen from the worker: starting it, calling its episodes, timing them, ending it.
 
-Each process leads a session of its own, and what it leaves behind in its process group is killed with it. Its standard
-output and error go nowhere, so that an environment that floods them fills no log and disturbs no line: calls and
-answers go over a socket of their own. It is never started again: the pool makes another.
+It is a host (`producers/processes/hosts.py`): calls and answers go over its socket, and what it leaves behind in its
+process group is killed with it. It is never started again: the pool makes another.
 """
 
 from __future__ import annotations
@@ -11,26 +10,28 @@ import asyncio
 import json
 import os
 import secrets
-import socket
-import sys
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from producers.rewards.walls import RewardWalls, kill_group
+from producers.processes.ending import kill_group, way_of_ending
+from producers.processes.hosts import (
+    connected,
+    drain_seconds,
+    drained_end,
+    start_host,
+    start_timeout_seconds,
+    suspended_seconds,
+)
+from producers.processes.walls import ProcessWalls
 from rollog.kernel.errors import DataError, EnvironmentFailed, EnvironmentProcessEnded, EnvironmentTimedOut
 from rollog.kernel.logs import get_logger
-from rollog.kernel.processes import launcher_command
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable
 
 _log = get_logger("environments")
 _host = "producers.environments.host"
-_start_timeout_seconds = 120.0
-_drain_seconds = 1.0
-"""What a process wrote before it ended is read within this time; then its socket is closed, whoever else has it."""
-_suspended_seconds = 2.0
 _most_other_bytes = 1 << 18
 """What a line holds besides the texts: names, seats, rewards, `info`, the words of an error."""
 _bytes_per_escaped_byte = 6
@@ -194,7 +195,7 @@ class EnvironmentProcess(asyncio.Protocol):
         self._end = error
         if self._process is not None and self._process.returncode is None:
             self.was_killed = True
-            kill_group(self._process)
+            kill_group(self._process.pid)
         self._on_end(self)
         if self._transport is not None:
             self._transport.abort()
@@ -212,71 +213,47 @@ class EnvironmentProcess(asyncio.Protocol):
             await asyncio.wait([self._starting])
         if self._process is not None:
             await self._process.wait()
-            kill_group(self._process)
+            kill_group(self._process.pid)
         for task in (self._watching, self._losing):
             if task is not None:
                 task.cancel()
                 await asyncio.wait([task])
 
     async def _start(self) -> None:
-        loop = asyncio.get_running_loop()
-        ours, theirs = socket.socketpair()
         try:
-            with theirs:
-                self._process = await self._spawn(theirs.fileno())
-            ours.setblocking(False)
-            self._transport, _ = await loop.create_connection(lambda: self, sock=ours)
+            self._process, ours = await self._spawn()
+            self._transport = await connected(ours, self)
         except OSError as error:
             failure = DataError(f"python = {self._python!r} cannot be started: {error}")
             self.end(EnvironmentFailed(str(failure)))
             raise failure from error
-        finally:
-            if self._transport is None:
-                ours.close()
-        self._watching = loop.create_task(self._watch(self._process), name="environment process end")
+        watching = self._watch(self._process)
+        self._watching = asyncio.get_running_loop().create_task(watching, name="environment process end")
         try:
-            await asyncio.wait_for(asyncio.shield(self._ready), _start_timeout_seconds)
+            await asyncio.wait_for(asyncio.shield(self._ready), start_timeout_seconds)
         except TimeoutError:
             self.end(
                 EnvironmentFailed(
-                    f"the environment's process was not ready within {_start_timeout_seconds:.0f} s"
+                    f"the environment's process was not ready within {start_timeout_seconds:.0f} s"
                 )
             )
         if self._end is not None:
             # It was ended while it started.
-            kill_group(self._process)
+            kill_group(self._process.pid)
             if self._transport is not None:
                 self._transport.abort()
 
-    async def _spawn(self, descriptor: int) -> asyncio.subprocess.Process:
+    async def _spawn(self) -> tuple[asyncio.subprocess.Process, socket.socket]:
         limits = self._limits
-        arguments = [
-            str(number)
-            for number in (
-                descriptor,
-                limits.max_memory_bytes,
-                limits.max_observation_bytes,
-                limits.max_snapshot_bytes,
-            )
-        ]
-        walls = RewardWalls(environment=limits.variables, max_memory_bytes=limits.max_memory_bytes)
+        told = (limits.max_memory_bytes, limits.max_observation_bytes, limits.max_snapshot_bytes)
+        walls = ProcessWalls(environment=limits.variables, max_memory_bytes=limits.max_memory_bytes)
         # The order of sets of texts depends on it, and with it what some environments say.
         variables = walls.variables(os.environ) | {"PYTHONHASHSEED": "0"}
-        return await asyncio.create_subprocess_exec(
-            *launcher_command([*interpreter_command(self._python, _host), *arguments]),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.DEVNULL,
-            start_new_session=True,
-            pass_fds=[descriptor],
-            env=variables,
-        )
+        return await start_host(_host, [*map(str, told)], variables=variables, python=self._python)
 
     async def _watch(self, process: asyncio.subprocess.Process) -> None:
-        """End this side when the process has ended: the end of the stream never comes where a child has a copy."""
-        status = await process.wait()
-        kill_group(process)
-        await asyncio.sleep(_drain_seconds)
+        """End this side when the process has ended."""
+        status = await drained_end(process)
         self.end(_ended(status, self._python))
 
     def data_received(self, data: bytes) -> None:
@@ -308,7 +285,7 @@ class EnvironmentProcess(asyncio.Protocol):
 
     async def _lost(self, process: asyncio.subprocess.Process) -> None:
         try:
-            status: int | None = await asyncio.wait_for(process.wait(), _drain_seconds)
+            status: int | None = await asyncio.wait_for(process.wait(), drain_seconds)
         except TimeoutError:
             status = None
         self.end(_ended(status, self._python))
@@ -353,7 +330,7 @@ class EnvironmentProcess(asyncio.Protocol):
 
     def _end_if_late(self, call: EnvironmentCall, due: float) -> None:
         # Who looks so late was suspended, the process perhaps with it: its time begins again.
-        if asyncio.get_running_loop().time() - due > _suspended_seconds:
+        if asyncio.get_running_loop().time() - due > suspended_seconds:
             self._time(call)
             return
         reason = f"a call of {call.operation} took longer than {call.timeout_seconds:g} s"
@@ -379,20 +356,11 @@ class EnvironmentProcess(asyncio.Protocol):
             episode.lose_process(error)
 
 
-def interpreter_command(python: str | None, host: str) -> list[str]:
-    """A host's module under this interpreter, or under another, which imports nothing of ours but `producers`."""
-    if python is None:
-        return [sys.executable, "-m", host]
-    script = Path(__file__).with_name("start_elsewhere.py")
-    return ["env", "-u", "PYTHONPATH", python, str(script), host]
-
-
 def _ended(status: int | None, python: str | None) -> EnvironmentProcessEnded:
     """What is known of a process that has ended by itself."""
     if status is None:
         return EnvironmentProcessEnded("the environment's process closed its socket")
-    how = f"by signal {-status}" if status < 0 else f"with status {status}"
     hint = (
         "" if python is None else f"; it ran under python = {python!r}, which has to be Python 3.10 or later"
     )
-    return EnvironmentProcessEnded(f"the environment's process ended {how}{hint}")
+    return EnvironmentProcessEnded(f"the environment's process ended {way_of_ending(status)}{hint}")

@@ -14,8 +14,8 @@ from rollog.kernel.errors import RewardError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from producers.processes.walls import ProcessWalls
     from producers.rewards.functions import RewardResult
-    from producers.rewards.walls import RewardWalls
 
 
 @dataclass(eq=False)
@@ -67,15 +67,16 @@ class CallQueue(Protocol):
     """The calls that no process has yet, and what all processes share."""
 
     num_kills: int
-    walls: RewardWalls
+    walls: ProcessWalls
 
     @property
     def timeout_seconds(self) -> float:
         """Longest time of one call."""
         ...
 
-    def spawn_arguments(self, descriptor: int) -> list[str]:
-        """Command line of a process that talks over this file descriptor."""
+    @property
+    def process_arguments(self) -> list[str]:
+        """What a process is told, as words of its command line."""
         ...
 
     def distribute(self) -> None:

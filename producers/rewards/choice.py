@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from producers.processes.walls import ProcessWalls
 from producers.rewards.in_process import InProcessRewards
 from producers.rewards.pool import RewardPool
 from producers.rewards.summed import SummedRewards
-from producers.rewards.walls import RewardWalls
 from rollog.settings.named_rewards import FunctionReward, JudgeReward, components_as_text
 
 if TYPE_CHECKING:
@@ -62,5 +62,5 @@ def _rewards(reference: str, config: RewardConfig, environment: tuple[str, ...])
         num_processes=config.num_processes,
         timeout_seconds=config.timeout_seconds,
         max_in_flight=config.max_in_flight,
-        walls=RewardWalls(environment=environment, max_memory_bytes=config.max_memory_bytes),
+        walls=ProcessWalls(environment=environment, max_memory_bytes=config.max_memory_bytes),
     )

@@ -7,14 +7,12 @@ call raises RewardError for its sample alone.
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from producers.processes.walls import ProcessWalls
 from producers.rewards.calls import RewardCall
-from producers.rewards.walls import RewardWalls
 from producers.rewards.worker import RewardWorker
-from rollog.kernel.processes import launcher_command
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -32,10 +30,10 @@ class RewardPool:
         num_processes: int = 1,
         timeout_seconds: float = 10.0,
         max_in_flight: int = 64,
-        walls: RewardWalls | None = None,
+        walls: ProcessWalls | None = None,
     ) -> None:
         self._reference = function
-        self.walls = walls or RewardWalls()
+        self.walls = walls or ProcessWalls()
         self._timeout_seconds = timeout_seconds
         self._num_processes = num_processes
         self._max_in_flight = max_in_flight
@@ -95,15 +93,10 @@ class RewardPool:
         """Take back the calls of a process that has ended, but for those that nobody awaits any more."""
         self._waiting.extendleft(call for call in reversed(calls) if not call.result.done())
 
-    def spawn_arguments(self, descriptor: int) -> list[str]:
-        """Command line of one process."""
-        arguments = [
-            str(descriptor),
-            str(self.walls.max_memory_bytes),
-            str(self._timeout_seconds),
-            self._reference,
-        ]
-        return launcher_command([sys.executable, "-m", "producers.rewards.process", *arguments])
+    @property
+    def process_arguments(self) -> list[str]:
+        """What one process is told, as words of its command line."""
+        return [str(self.walls.max_memory_bytes), str(self._timeout_seconds), self._reference]
 
     @property
     def timeout_seconds(self) -> float:

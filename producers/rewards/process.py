@@ -18,6 +18,7 @@ import socket
 import sys
 from typing import Any, cast
 
+from producers.processes.walls import limit_this_process
 from producers.rewards.functions import (
     RewardFunction,
     RewardResult,
@@ -26,7 +27,6 @@ from producers.rewards.functions import (
     is_concurrent,
 )
 from producers.rewards.library.catalogue import load_reward
-from producers.rewards.walls import limit_this_process
 from rollog.kernel.errors import DataError, RewardError
 
 _chunk_bytes = 1 << 18

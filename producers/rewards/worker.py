@@ -4,21 +4,27 @@ A plain function computes one call after the other: one that hangs is killed wit
 that waited behind it go to the replacement. An `async def` function has all its calls at work at once: its process ends
 a late one by itself, and is killed only if it does not.
 
-Each process leads a session of its own, and what it leaves behind in its process group is killed with it. Its standard
-output and error go nowhere, so that a function that floods them fills no log; what it raises comes back as an answer.
+Each process is a host (`producers/processes/hosts.py`), and what it leaves behind in its process group is killed with
+it. What the function raises comes back as an answer.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-import socket
 from itertools import islice, repeat
 from typing import TYPE_CHECKING
 
+from producers.processes.ending import kill_group
+from producers.processes.hosts import (
+    connected,
+    drained_end,
+    start_host,
+    start_timeout_seconds,
+    suspended_seconds,
+)
 from producers.rewards.answers import check_length, parsed_answer, result_in
 from producers.rewards.calls import blame
-from producers.rewards.walls import kill_group
 from rollog.kernel.errors import DataError, RewardError
 from rollog.kernel.logs import get_logger
 
@@ -28,14 +34,11 @@ if TYPE_CHECKING:
     from producers.rewards.calls import CallQueue, RewardCall
 
 _log = get_logger("rewards")
-_start_timeout_seconds = 120.0
+_host = "producers.rewards.process"
 _reopen_seconds = 1.0
 _calls_per_process = 32
-_drain_seconds = 1.0
-"""What a process wrote before it ended is read within this time; then its socket is closed, whoever else has it."""
 _late_seconds = 2.0
 """A process ends late calls of an `async def` function itself; so much later, at most, it is killed."""
-_suspended_seconds = 2.0
 
 
 class RewardWorker(asyncio.Protocol):
@@ -86,35 +89,19 @@ class RewardWorker(asyncio.Protocol):
         """Start a process. Raises DataError when it cannot import the function."""
         loop = asyncio.get_running_loop()
         self._rest, self._reason, self._ready = b"", "its process ended", loop.create_future()
-        ours, theirs = socket.socketpair()
+        self.process, ours = await start_host(
+            _host, self._pool.process_arguments, variables=self._pool.walls.variables(os.environ)
+        )
+        self._transport = await connected(ours, self)
+        watching = _close_after(self.process, self._transport)
+        self._watching = loop.create_task(watching, name="reward process end")
         try:
-            with theirs:
-                self.process = await self._spawn(theirs.fileno())
-            ours.setblocking(False)
-            transport, _ = await loop.create_connection(lambda: self, sock=ours)
-        except BaseException:  # cancelled, too, by a pool that closes
-            ours.close()
-            raise
-        self._transport = transport
-        self._watching = loop.create_task(_close_after(self.process, transport), name="reward process end")
-        try:
-            await asyncio.wait_for(self._ready, _start_timeout_seconds)
+            await asyncio.wait_for(self._ready, start_timeout_seconds)
         except TimeoutError as error:
             raise DataError(
-                f"the reward process was not ready within {_start_timeout_seconds:.0f} s"
+                f"the reward process was not ready within {start_timeout_seconds:.0f} s"
             ) from error
         self._pool.distribute()
-
-    async def _spawn(self, descriptor: int) -> asyncio.subprocess.Process:
-        return await asyncio.create_subprocess_exec(
-            *self._pool.spawn_arguments(descriptor),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.DEVNULL,
-            start_new_session=True,
-            pass_fds=[descriptor],
-            env=self._pool.walls.variables(os.environ),
-        )
 
     def send(self, calls: list[RewardCall]) -> None:
         """Write calls, which a plain function answers in order."""
@@ -262,7 +249,7 @@ class RewardWorker(asyncio.Protocol):
 
     def _kill_if_late(self, due: float) -> None:
         # Who looks so late was suspended, the process perhaps with it: its time begins again.
-        if asyncio.get_running_loop().time() - due > _suspended_seconds:
+        if asyncio.get_running_loop().time() - due > suspended_seconds:
             self._begin_again(self._at_work())
             return
         if self.calls and self.process is not None:
@@ -272,14 +259,12 @@ class RewardWorker(asyncio.Protocol):
 
 
 async def _close_after(process: asyncio.subprocess.Process, transport: asyncio.Transport) -> None:
-    """Close this end when the process has ended: the end of the stream never comes where a child of it has a copy."""
-    await process.wait()
-    kill_group(process)
-    await asyncio.sleep(_drain_seconds)
+    """Close this end when the process has ended."""
+    await drained_end(process)
     transport.abort()
 
 
 def _kill(process: asyncio.subprocess.Process) -> None:
     """End the process and its group, unless it has ended: then `_close_after` kills the group."""
     if process.returncode is None:
-        kill_group(process)
+        kill_group(process.pid)

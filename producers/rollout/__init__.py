@@ -6,6 +6,7 @@ worker.py       the effects: one asyncio loop that reads, acts on the session's 
 reloading.py    what happens when weights arrive (downloads.py fetches their files)
 agents.py       sessions of an agent in place of one response; agent_sessions.py is one of them
 rollouts.py     one rollout from prompt to scored sample; prompts.py, resumption.py, outcomes.py are its parts
+turn_log.py     turns, written before they are used; turn_reader.py and found_turns.py read those of an attempt before
 reader.py       what is read                    sender.py   what is sent, with bounded bytes in flight
 tasks.py        whether a task fits the run     publishing.py  samples as records     reporting.py  heartbeats
 """

@@ -1,34 +1,28 @@
 """`turns` as a worker writes and reads it: each turn acknowledged before it is used, chains of earlier attempts.
 
 produces   `turns`, through the worker's sender; where the outcome of a record is not known, the worker ends
-consumes   `turns`, from where a task says to an end fetched then, by a consumer that is made on first use
+consumes   `turns`, through the worker's `TurnReader`, for a task that takes something over
 """
 
 from __future__ import annotations
 
 import asyncio
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+from producers.rollout.turn_reader import TurnReader
 from producers.sessions.journal import Journal
-from producers.sessions.turn_chain import newest_chain
-from rollog.kernel.broker.ports import TopicPartition
-from rollog.kernel.broker.reading import read_until
 from rollog.kernel.logs import get_logger
-from schemas import Kind, SchemaError, Turn
-from schemas.codec import decode_as
+from schemas import Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from producers.rollout.publishing import RecordWriter
     from producers.rollout.sender import SampleSender
     from producers.rollout.session import WorkerSession
     from producers.sessions.turn_chain import Chain
-    from rollog.kernel.broker.ports import Broker, Consumer, Record
+    from rollog.kernel.broker.ports import Broker
     from rollog.kernel.broker.topics import RunTopics
     from rollog.kernel.metrics import Metrics
-    from schemas import RolloutTask
+    from schemas import RolloutTask, Turn
 
 log = get_logger("rollout")
 
@@ -46,14 +40,11 @@ class DurableTurns:
         writer: RecordWriter,
         metrics: Metrics,
     ) -> None:
-        self._broker = broker
-        self._topic = topics.turns
         self._session = session
         self._sender = sender
         self._writer = writer
         self._metrics = metrics
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="turns")
-        self._consumer: Consumer | None = None
+        self._reader = TurnReader(broker, topics.turns, f"{session.worker_id}-turns")
 
     async def write(self, turn: Turn, partition: int) -> None:
         """Return when the turn is acknowledged. Raises TurnTooLarge.
@@ -74,7 +65,7 @@ class DurableTurns:
         """
         if task.kind is Kind.EVALUATION:
             return None
-        taken = await self._chain_of(task) if may_resume else None
+        taken = await self._reader.chain_of(task) if may_resume else None
         if taken is not None and self._is_of_other_weights(taken):
             log.warning("turns of other weights are not taken over", task=task.task_id, of=taken.task_id)
             taken = None
@@ -104,49 +95,6 @@ class DurableTurns:
         self._session.took_over(task.task_id, min(digests), digests)
         self._metrics.rollout_turns_served_again.inc()
 
-    async def _chain_of(self, task: RolloutTask) -> Chain | None:
-        if task.resume_attempt is None or task.turns_position is None:
-            return None
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._read, task)
-
     async def close(self) -> None:
-        """Close the consumer, if there is one, and end its thread."""
-        await asyncio.get_running_loop().run_in_executor(self._thread, self._disconnect)
-        self._thread.shutdown()
-
-    def _disconnect(self) -> None:
-        if self._consumer is not None:
-            self._consumer.close()
-
-    def _read(self, task: RolloutTask) -> Chain | None:
-        assert task.resume_attempt is not None
-        return newest_chain(self._turns_of(task), earliest_attempt=task.resume_attempt, attempt=task.attempt)
-
-    def _turns_of(self, task: RolloutTask) -> Iterator[Turn]:
-        """The turns of a task's replica, told apart by their headers before anything is decoded."""
-        if self._consumer is None:
-            self._consumer = self._broker.consumer(client_id=f"{self._session.worker_id}-turns")
-        place = TopicPartition(self._topic, task.sample_partition)
-        end = self._consumer.end_offsets([place])[place]
-        begin = max(task.turns_position or 0, self._consumer.beginning_offsets([place])[place])
-        wanted = (str(task.group_id).encode(), str(task.replica).encode())
-        num_unreadable = 0
-        for record in read_until(self._consumer, {place: begin}, {place: end}):
-            if (record.header("group_id"), record.header("replica")) == wanted:
-                turn = _decoded(record)
-                if turn is None:
-                    num_unreadable += 1
-                elif (turn.group_id, turn.replica) == (task.group_id, task.replica):
-                    yield turn
-        if num_unreadable:
-            log.warning(
-                "turns cannot be read", task=task.task_id, partition=place.partition, num=num_unreadable
-            )
-
-
-def _decoded(record: Record) -> Turn | None:
-    """The turn of a record; None where it is none: anybody may be able to write there, and one line tells of all."""
-    try:
-        return decode_as(Turn, record.value or b"")
-    except SchemaError:
-        return None
+        """Close what it reads with."""
+        await self._reader.close()

@@ -6,10 +6,8 @@ import os
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from producers.processes.ending import process_tree
 
 _ticks_per_second = os.sysconf("SC_CLK_TCK")
 _memory_lines = (b"VmRSS:", b"VmSwap:", b"VmPTE:")
@@ -36,18 +34,6 @@ def usage_of(pid: int) -> Usage:
             ticks += _ticks(each)
             count += 1
     return Usage(memory_bytes, ticks / _ticks_per_second, count)
-
-
-def process_tree(pid: int) -> Iterator[int]:
-    """`pid` and its descendants, parents first."""
-    waiting = [pid]
-    while waiting:
-        parent = waiting.pop()
-        yield parent
-        with suppress(OSError):
-            for thread in os.listdir(f"/proc/{parent}/task"):  # noqa: PTH208 - several times a second
-                children = Path(f"/proc/{parent}/task/{thread}/children").read_bytes()
-                waiting += [int(child) for child in children.split()]
 
 
 def shared_once_bytes(pid: int) -> int:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from producers.engines.ports import Generation, VersionSpan
 from producers.sessions.recorder import check_generation
-from producers.sessions.turn_chain import TakenTurn, placed_input
+from producers.sessions.turn_chain import TakenTurn, placed_input, shared_ids
 from schemas import Segment, Turn, TurnBase, int32_array
 
 if TYPE_CHECKING:
@@ -49,15 +49,16 @@ class Journal:
         self._worker_id = worker_id
         self._log = log
         self._digest_of = digest_of
-        self._taken = taken
-        self._unserved = list(range(len(taken.turns))) if taken else []
+        self._taken_from = taken.task_id if taken else None
+        self._unserved = dict(enumerate(taken.turns)) if taken else {}
         self._served: list[int] = []
+        self._base: TurnBase | None = None
         self._turns: list[TakenTurn] = []
 
     @property
     def resumed_from(self) -> str | None:
         """Task id of the attempt of which something was served again; None where nothing was."""
-        return self._taken.task_id if self._taken is not None and self._served else None
+        return self._taken_from if self._served else None
 
     @property
     def num_served(self) -> int:
@@ -67,20 +68,27 @@ class Journal:
     def served(self, input_ids: Sequence[int]) -> Generation | None:
         """What was sampled after this input in an earlier attempt, once; None where the call is to be generated."""
         ids = int32_array(input_ids)
-        for number in self._unserved:
-            assert self._taken is not None
-            taken = self._taken.turns[number]
-            if len(taken.input_ids) == len(ids) and (taken.input_ids == ids).all():
-                self._unserved.remove(number)
-                self._served.append(number)
-                self._turns.append(taken)
-                self._on_served(taken.turn)
-                return _generation_of(taken.turn)
+        # Of inputs that are as long, the one that has every id in common is the same.
+        alike = [number for number, taken in self._unserved.items() if taken.num_input_ids == len(ids)]
+        shared = shared_ids(ids, [self._unserved[number] for number in alike])
+        for number, num_shared in zip(alike, shared, strict=True):
+            if num_shared == len(ids):
+                return self._serve(number)
         self._unserved.clear()
+        if self._taken_from is not None and self._served and self._base is None:
+            # Nothing is served any more, so all turns that follow share it.
+            self._base = TurnBase(task_id=self._taken_from, numbers=tuple(self._served))
         return None
 
+    def _serve(self, number: int) -> Generation:
+        taken = self._unserved.pop(number)
+        self._served.append(number)
+        self._turns.append(taken)
+        self._on_served(taken.turn)
+        return _generation_of(taken.turn)
+
     async def keep(self, input_ids: Sequence[int], generation: Generation) -> None:
-        """Put what was generated on the log, before anybody sees it.
+        """Put what was generated on the log, before anybody sees it; `served` had nothing for this input.
 
         Raises BrokerError, SessionFailed where the engine made what is no turn; nothing is written then.
         """
@@ -97,20 +105,15 @@ class Journal:
             base=self._base,
             parent=parent,
             shared=shared,
-            context=ids[shared:],
+            # A copy: a view would hold the whole input, and every turn is held to the end.
+            context=ids[shared:].copy(),
             token_ids=generation.token_ids,
             behaviour_logprobs=generation.behaviour_logprobs,
             segments=self._segments(generation.spans),
             finish_reason=generation.finish_reason,
         )
-        self._turns.append(TakenTurn.after(ids, turn))
+        self._turns.append(TakenTurn(turn, self._turns[parent] if parent >= 0 else None))
         await self._log.write(turn, self._task.sample_partition)
-
-    @property
-    def _base(self) -> TurnBase | None:
-        if self._taken is None or not self._served:
-            return None
-        return TurnBase(task_id=self._taken.task_id, numbers=tuple(self._served))
 
     def _segments(self, spans: Sequence[VersionSpan]) -> tuple[Segment, ...]:
         return tuple(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING
@@ -12,6 +13,9 @@ from rollog.kernel.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+partial_name = re.compile(r"\.partial-[0-9a-f]{16}")
+"""Names of files whose writer is at work, or died before it was done."""
 
 
 @contextmanager
@@ -32,3 +36,27 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
         ) from error
     finally:
         partial.unlink(missing_ok=True)
+
+
+def new_partial_name() -> str:
+    """A name for a file that is not whole yet."""
+    return f".partial-{secrets.token_hex(8)}"
+
+
+@contextmanager
+def partial_file(directory: Path) -> Iterator[Path]:
+    """A name to write to before renaming; removed if the caller fails."""
+    path = directory / new_partial_name()
+    try:
+        yield path
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def sync_path(path: Path) -> None:
+    """Make a file, or the names in a directory, durable."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -17,8 +17,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from rollog.kernel.atomic_write import partial_file, sync_path
 from rollog.kernel.errors import PayloadAltered, PayloadError, PayloadMissing, PayloadStoreSilent
-from rollog.kernel.weights import partial_file, sync_directory
+from rollog.kernel.store_folder import StoreFolder
 
 if TYPE_CHECKING:
     from rollog.kernel.broker.topics import RunTopics
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 _folder_name = re.compile(r"[A-Za-z0-9_-]{1,64}\.[A-Za-z0-9_-]{1,64}")
 _object_name = re.compile(r"[0-9a-f]{64}")
-_partial_name = re.compile(r"\.partial-[0-9a-f]{16}")
 
 
 def payloads_folder(topics: RunTopics) -> str:
@@ -48,6 +48,7 @@ class PayloadStore:
         self._weights = weights
         self._fs, root = weights.filesystem
         self._root = f"{root}/payloads/{payloads_folder(topics)}"
+        self._folder = StoreFolder(self._fs, self._root)
         self.public_uri = f"{weights.public_uri.rstrip('/')}/payloads/{payloads_folder(topics)}"
 
     def put(self, data: bytes) -> str:
@@ -62,7 +63,7 @@ class PayloadStore:
                 self._write(name, data)
             else:
                 self._fs.makedirs(self._root, exist_ok=True)
-                self._fs.pipe_file(self._path(name), data)
+                self._fs.pipe_file(self._folder.path(name), data)
         except Exception as error:  # object stores raise errors of their own libraries
             raise PayloadStoreSilent(
                 f"object {name} of {len(data)} bytes cannot be written to {self.public_uri} "
@@ -74,7 +75,7 @@ class PayloadStore:
         """Exactly the bytes that a record names. Raises PayloadMissing, PayloadAltered, PayloadStoreSilent."""
         _check_name(payload.sha256)
         try:
-            with self._fs.open(self._path(payload.sha256), "rb") as source:
+            with self._fs.open(self._folder.path(payload.sha256), "rb") as source:
                 data = _read(source, payload.num_bytes + 1)
         except FileNotFoundError as error:
             self._check_answers(payload.sha256)
@@ -93,7 +94,7 @@ class PayloadStore:
 
     def names(self, *, least_age_seconds: float = 0.0) -> list[str]:
         """Names of all complete objects that were written at least so long ago; all of them for 0."""
-        names = sorted(name for name in self._listing() if _object_name.fullmatch(name))
+        names = sorted(name for name in self._folder.names() if _object_name.fullmatch(name))
         if least_age_seconds <= 0:
             return names
         newest = time.time() - least_age_seconds
@@ -102,18 +103,15 @@ class PayloadStore:
     def delete(self, name: str) -> None:
         """Remove one object; a missing one is fine."""
         _check_name(name)
-        with suppress(FileNotFoundError):
-            self._fs.rm_file(self._path(name))
+        self._folder.remove(name)
 
     def delete_all(self) -> int:
         """Remove every object, unfinished ones too, and on this disk their folder; returns how many objects."""
         names = self.names()
         for name in names:
             self.delete(name)
-        for name in self._listing():
-            if _partial_name.fullmatch(name):
-                with suppress(FileNotFoundError):
-                    self._fs.rm_file(self._path(name))
+        for name in self._folder.partial_names():
+            self._folder.remove(name)
         if self._weights.is_local:
             for folder in (Path(self._root), Path(self._root).parent):
                 with suppress(OSError):  # it is not empty, or there is none
@@ -123,11 +121,7 @@ class PayloadStore:
     @property
     def num_bytes(self) -> int:
         """Bytes of all objects. What goes away meanwhile does not count."""
-        total = 0
-        for name in self.names():
-            with suppress(FileNotFoundError):
-                total += self._fs.size(self._path(name)) or 0
-        return total
+        return self._folder.num_bytes(self.names())
 
     def _check_answers(self, name: str) -> None:
         """A store without any weights is not the run's: a disk that is not mounted looks like an empty folder.
@@ -149,16 +143,8 @@ class PayloadStore:
     def _written(self, name: str) -> float:
         """When an object was written, in seconds since 1970; now for one that is gone."""
         with suppress(FileNotFoundError):
-            return float(self._fs.modified(self._path(name)).timestamp())
+            return float(self._fs.modified(self._folder.path(name)).timestamp())
         return time.time()
-
-    def _listing(self) -> list[str]:
-        # Listings of object stores are cached by fsspec; other processes write here.
-        self._fs.invalidate_cache()
-        try:
-            return [str(path).rsplit("/", 1)[-1] for path in self._fs.ls(self._root, detail=False)]
-        except FileNotFoundError:
-            return []
 
     def _write(self, name: str, data: bytes) -> None:
         root = Path(self._root)
@@ -174,10 +160,7 @@ class PayloadStore:
             partial.replace(root / name)
         # The folders above may be new, too: an object is durable when the way to it is.
         for folder in (root, root.parent, root.parent.parent):
-            sync_directory(folder)
-
-    def _path(self, name: str) -> str:
-        return f"{self._root}/{name}"
+            sync_path(folder)
 
 
 def _check_name(name: str) -> None:

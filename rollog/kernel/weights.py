@@ -10,24 +10,24 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import secrets
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import fsspec
 
 from rollog.kernel.addresses import public_address
+from rollog.kernel.atomic_write import new_partial_name, partial_file, partial_name, sync_path
 from rollog.kernel.errors import ConfigError, WeightsError
+from rollog.kernel.store_folder import StoreFolder
 from schemas.weights import WeightVersion
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
 _final_name = re.compile(r"v\d{6,9}-[0-9a-f]{16}\.safetensors")
-_partial_name = re.compile(r"\.partial-[0-9a-f]{16}")
 _chunk_bytes = 4 << 20
 
 
@@ -47,6 +47,7 @@ class WeightsStore:
         self.uri = uri
         self.public_uri = public_address(uri)
         self._fs, self._root = filesystem or _open_filesystem(uri)
+        self._folder = StoreFolder(self._fs, self._root)
         self.is_local = "file" in _protocols(self._fs)
         """Whether files are read in place, on this disk."""
 
@@ -55,7 +56,7 @@ class WeightsStore:
 
         Raises WeightsError.
         """
-        name = f".partial-{secrets.token_hex(8)}"
+        name = new_partial_name()
         try:
             if self.is_local:
                 place = Path(self._root)
@@ -63,8 +64,8 @@ class WeightsStore:
                     place = place.parent
                 self._try_directory(place)
                 return
-            self._fs.pipe_file(self._path(name), b"rollog")
-            self._fs.rm_file(self._path(name))
+            self._fs.pipe_file(self._folder.path(name), b"rollog")
+            self._fs.rm_file(self._folder.path(name))
         except WeightsError:
             raise
         except Exception as error:  # object stores raise errors of their own libraries
@@ -102,7 +103,7 @@ class WeightsStore:
         For a store on this disk that is the stored file itself; otherwise a download in `directory`.
         """
         _check_notice(notice)
-        path = self._path(notice.name)
+        path = self._folder.path(notice.name)
         try:
             if self.is_local:
                 self._verify(path, notice)
@@ -123,18 +124,18 @@ class WeightsStore:
         if not _final_name.fullmatch(name):
             raise WeightsError(_bad_name(name))
         try:
-            with self._fs.open(self._path(name), "rb") as source:
+            with self._fs.open(self._folder.path(name), "rb") as source:
                 return _digest_of(source)
         except OSError as error:
             raise WeightsError(f"weights {name} could not be read from {self.public_uri}: {error}") from error
 
     def names(self) -> list[str]:
         """Names of all complete files, by version."""
-        return sorted(name for name in self._listing() if _final_name.fullmatch(name))
+        return sorted(name for name in self._folder.names() if _final_name.fullmatch(name))
 
     def partial_names(self) -> list[str]:
         """Names of files whose writer died before it was done."""
-        return sorted(name for name in self._listing() if _partial_name.fullmatch(name))
+        return self._folder.partial_names()
 
     def orphans(self, named: Iterable[str]) -> list[str]:
         """Names of complete files that are not among `named`, the names in committed notices."""
@@ -142,10 +143,9 @@ class WeightsStore:
 
     def delete(self, name: str) -> None:
         """Remove one complete or partial file; a missing one is fine."""
-        if not (_final_name.fullmatch(name) or _partial_name.fullmatch(name)):
+        if not (_final_name.fullmatch(name) or partial_name.fullmatch(name)):
             raise WeightsError(_bad_name(name))
-        with suppress(FileNotFoundError):
-            self._fs.rm_file(self._path(name))
+        self._folder.remove(name)
 
     @property
     def filesystem(self) -> tuple[Any, str]:
@@ -160,11 +160,7 @@ class WeightsStore:
     @property
     def num_bytes(self) -> int:
         """Bytes of all complete and partial files. What goes away meanwhile does not count."""
-        total = 0
-        for name in (*self.names(), *self.partial_names()):
-            with suppress(FileNotFoundError):
-                total += self._fs.size(self._path(name)) or 0
-        return total
+        return self._folder.num_bytes([*self.names(), *self.partial_names()])
 
     def remove_if_empty(self) -> None:
         """Remove the directory of a store on this disk where nothing is left in it."""
@@ -172,32 +168,21 @@ class WeightsStore:
             with suppress(OSError):  # it is not empty, or there is none
                 Path(self._root).rmdir()
 
-    def _path(self, name: str) -> str:
-        return f"{self._root.rstrip('/')}/{name}"
-
-    def _listing(self) -> list[str]:
-        # Listings of object stores are cached by fsspec; other processes write here.
-        self._fs.invalidate_cache()
-        try:
-            return [str(path).rsplit("/", 1)[-1] for path in self._fs.ls(self._root, detail=False)]
-        except FileNotFoundError:
-            return []
-
     def _write(self, version: int, data: bytes | Path) -> WeightVersion:
         root = Path(self._root)
         root.mkdir(parents=True, exist_ok=True)
         with partial_file(root) as partial:
             notice = _write_durably(version, data, partial)
             if (root / notice.name).exists():
-                self._verify(self._path(notice.name), notice)
+                self._verify(self._folder.path(notice.name), notice)
             else:
                 partial.replace(root / notice.name)
-        sync_directory(root)
+        sync_path(root)
         return notice
 
     def _upload(self, version: int, data: bytes | Path) -> WeightVersion:
         notice = _notice(version, data)
-        path = self._path(notice.name)
+        path = self._folder.path(notice.name)
         if self._fs.exists(path):
             self._verify(path, notice)
             return notice
@@ -323,22 +308,3 @@ def _copy(source: IO[bytes], target: IO[bytes] | None, notice: WeightVersion) ->
             f"weights {notice.name} have sha256 {digest.hexdigest()} instead of {notice.sha256}; the file "
             "was altered and is not used"
         )
-
-
-@contextmanager
-def partial_file(directory: Path) -> Iterator[Path]:
-    """A name to write to before renaming; removed if the caller fails."""
-    path = directory / f".partial-{secrets.token_hex(8)}"
-    try:
-        yield path
-    finally:
-        path.unlink(missing_ok=True)
-
-
-def sync_directory(directory: Path) -> None:
-    """Make the names in a directory durable."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

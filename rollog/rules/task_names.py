@@ -54,9 +54,10 @@ class TasksOfRun:
         """
         if not is_task_id(task.task_id) or sequence_of(task.task_id)[0] != task.epoch:
             return False
+        if task.replica + task.num_replicas > self.num_replicas:
+            return False
         if task.kind is Kind.EVALUATION:
             return task.seed == evaluation_seed(
                 self.run_seed, task.evaluation or "", task.pinned_version or 0, task.group_id, task.attempt
             )
-        fits = task.replica + task.num_replicas <= self.num_replicas
-        return fits and task.seed == training_seed(self.run_seed, task.group_id, task.replica, task.attempt)
+        return task.seed == training_seed(self.run_seed, task.group_id, task.replica, task.attempt)

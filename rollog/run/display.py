@@ -48,9 +48,9 @@ class Lines(Display):
     What rollouts fail with is printed when something new comes up, and what roles do before they can work.
     """
 
-    def __init__(self, facts: RunFacts, num_prompts: int) -> None:
+    def __init__(self, facts: RunFacts, num_evaluated: int) -> None:
         self._facts = facts
-        self._num_prompts = num_prompts
+        self._num_evaluated = num_evaluated
         self._num_steps = 0
         self._teller = Teller()
         self._evaluations: set[tuple[str, int]] = set()
@@ -72,10 +72,10 @@ class Lines(Display):
             click.echo(printable(step_line(self._facts, view, step)))
         self._num_steps = len(view.step_timings)
         for key, score in view.held_out.items():
-            is_whole = score.num_prompts >= self._num_prompts or view.is_closed
+            is_whole = score.num_rollouts >= self._num_evaluated or view.is_closed
             if is_whole and key not in self._evaluations:
                 self._evaluations.add(key)
-                click.echo(printable(evaluation_line(*key, score.mean_reward, score.num_prompts)))
+                click.echo(printable(evaluation_line(*key, score)))
         if not view.failures.keys() <= self._failures:
             self._failures |= view.failures.keys()
             click.echo("\n".join(failure_lines(view)))
@@ -115,6 +115,6 @@ class Picture(Display):
         self._live.console.print(Text(printable_lines(text)))
 
 
-def display_for(facts: RunFacts, num_prompts: int, *, is_terminal: bool) -> Display:
-    """The picture on a terminal, lines elsewhere."""
-    return Picture(facts) if is_terminal else Lines(facts, num_prompts)
+def display_for(facts: RunFacts, num_evaluated: int, *, is_terminal: bool) -> Display:
+    """The picture on a terminal, lines elsewhere: of an evaluation when all its `num_evaluated` rollouts are there."""
+    return Picture(facts) if is_terminal else Lines(facts, num_evaluated)

@@ -208,23 +208,34 @@ class BrokerKeeper:
         self._kafka = kafka
         self._policy = policy or RestartPolicy()
         self._exits: list[Exit] = []
+        self._failure: BrokerError | None = None
+        """Why the last start came to nothing."""
 
     def run_once(self) -> None:
         """Look once. Raises ChildFailed when restarts do not help any more."""
-        if self._kafka is None or exists(self._kafka.pid):
+        if self._kafka is None or (self._failure is None and exists(self._kafka.pid)):
             return
         self._exits.append(Exit(status=1, at_seconds=time.monotonic()))
         if not isinstance(decide(self._policy, self._exits), Restart):
+            if self._failure is not None:
+                raise self._gives_up(self._failure)
             raise ChildFailed(f"the embedded broker keeps ending; see {self._kafka.log_path}")
         reason = no_room(self._kafka.log_path.parent)
         log.warning(
             "embedded broker restarts", log=self._kafka.log_path, **({"reason": reason} if reason else {})
         )
+        self._failure = None
         try:
             self._kafka.restart()
         except BrokerError as error:
-            # It cannot come back while that is so, however often it is started.
-            raise ChildFailed(f"the embedded broker does not start again: {error}") from error
+            if no_room(self._kafka.log_path.parent):
+                # It cannot come back while that is so, however often it is started.
+                raise self._gives_up(error) from error
+            # Killed while it started, perhaps: one more end, and the next look starts it again.
+            self._failure = error
+
+    def _gives_up(self, error: BrokerError) -> ChildFailed:
+        return ChildFailed(f"the embedded broker does not start again: {error}")
 
 
 def _devices(placed: Placed | None, kind: str, index: int) -> dict[str, str]:

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from consumers.evaluation import EvaluationScore
     from consumers.progress import ProgressView
     from rollog.settings.settings import Settings
     from schemas import StepTimings
@@ -37,6 +38,7 @@ def summarize(
         "held_out_after_sampled": view.accuracy("sampled", last) if last > 0 else None,
         "held_out_prompts": max((score.num_prompts for score in view.held_out.values()), default=0),
         "held_out_by_version": _by_version(view),
+        "held_out_by_seat": _by_seat(view),
         "reward_by_step": [round(reward, 6) for reward in view.reward_history],
         "reward_control": settings.reward.control,
         "samples_produced": view.samples_produced,
@@ -93,9 +95,23 @@ def write_summary(summary: Summary, directory: Path) -> Path:
 
 def _by_version(view: ProgressView) -> dict[str, dict[str, float]]:
     found: dict[str, dict[str, float]] = {}
-    for (name, version), score in sorted(view.held_out.items(), key=lambda item: (item[0][1], item[0][0])):
+    for (name, version), score in _in_order(view):
         found.setdefault(name, {})[str(version)] = round(score.mean_reward, 6)
     return found
+
+
+def _by_seat(view: ProgressView) -> dict[str, dict[str, dict[str, float]]]:
+    """By evaluation, version and seat, where games have several seats."""
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    for (name, version), score in _in_order(view):
+        if score.seat_rewards:
+            means = {str(seat): round(reward, 6) for seat, reward in score.seat_rewards.items()}
+            found.setdefault(name, {})[str(version)] = means
+    return found
+
+
+def _in_order(view: ProgressView) -> list[tuple[tuple[str, int], EvaluationScore]]:
+    return sorted(view.held_out.items(), key=lambda item: (item[0][1], item[0][0]))
 
 
 def _rate(amount: int, seconds: float) -> float:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
+    from consumers.evaluation import EvaluationScore
     from consumers.progress import ProgressView
     from rollog.run.supervisor import SupervisedRole
     from schemas import WorkerStatus
@@ -33,6 +34,7 @@ _history_length = 40
 _most_failures = 4
 _most_heard = 12
 _most_lags = 6
+_most_seats = 8
 _state_styles = {
     "running": "green",
     "done": "green",
@@ -82,9 +84,10 @@ def step_line(facts: RunFacts, view: ProgressView, step: int) -> str:
     return "  ".join(parts)
 
 
-def evaluation_line(name: str, version: int, reward: float, num_prompts: int) -> str:
+def evaluation_line(name: str, version: int, score: EvaluationScore) -> str:
     """One evaluation as a line of text."""
-    return f"held-out reward ({name}) at version {version}: {reward:.3f} over {num_prompts} prompts"
+    mean = f"{score.mean_reward:.3f} over {score.num_prompts} prompts"
+    return f"held-out reward ({name}) at version {version}: {mean}{_of_seats(score)}"
 
 
 def standing_line(view: ProgressView) -> str:
@@ -222,7 +225,14 @@ def _accuracy(view: ProgressView) -> str:
     version, score = newest
     before = view.accuracy("greedy", 0)
     start = "" if before is None or version == 0 else f" (from {before:.3f})"
-    return f"{score.mean_reward:.3f} at version {version}{start}"
+    return f"{score.mean_reward:.3f} at version {version}{start}{_of_seats(score)}"
+
+
+def _of_seats(score: EvaluationScore) -> str:
+    """The means by seat, where there are several; of very many the first ones."""
+    shown = list(score.seat_rewards.items())[:_most_seats]
+    means = "".join(f", seat {seat}: {reward:.3f}" for seat, reward in shown)
+    return means + (", ..." if len(score.seat_rewards) > _most_seats else "")
 
 
 def _lags(view: ProgressView) -> str:

@@ -68,7 +68,11 @@ def watcher_of(
             )
         )
         shown = open_parts.enter_context(
-            display_for(facts, settings.evaluation.num_prompts, is_terminal=is_terminal)
+            display_for(
+                facts,
+                settings.evaluation.num_prompts * settings.environment.seats,
+                is_terminal=is_terminal,
+            )
             if display is None
             else display(facts)
         )

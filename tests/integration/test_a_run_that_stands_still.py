@@ -13,7 +13,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from support.simulated_run import Plan, SimulatedRun
+from support.simulated_plan import Plan
+from support.simulated_run import SimulatedRun
 from support.small_training import FakeRun, a_group, a_rollout, trainer_settings
 
 from consumers.progress import RunProgress

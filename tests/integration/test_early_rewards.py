@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 from support.altered_topics import RecordedTopics
 from support.late_scorer import rewards_named
-from support.simulated_run import Plan, SimulatedRun
+from support.simulated_plan import Plan
+from support.simulated_run import SimulatedRun
 
 from consumers.audit.auditor import audit_run
 from consumers.ledger import read_ledger

@@ -58,7 +58,7 @@ def published(version: int, directory: Path) -> dict[str, torch.Tensor]:
     store = archived_weights(ArchiveBroker(recorded / "run.zip").file)
     name = store.names()[version]
     path = directory / name
-    with store._fs.open(store._path(name), "rb") as source:
+    with store._fs.open(store._folder.path(name), "rb") as source:
         path.write_bytes(source.read())
     tensors: dict[str, torch.Tensor] = load_file(path)
     return tensors

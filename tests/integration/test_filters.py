@@ -84,10 +84,7 @@ def test_filtered_groups_are_replaced_by_fresh_prompts_and_counted_by_reason(
 ) -> None:
     settings = small_settings(tmp_path, "filters", freshness={"alpha": 0.0}, groups=filters)
     with whole_run(MemoryBroker(), tmp_path, settings) as run:
-        run.dispatcher()
-        run.trainer()
-        run.worker()
-        found = members_by_reason(run.wait_until_closed(), run.samples())
+        found = members_by_reason(run.to_its_end(), run.samples())
     trained = found.pop("")
     assert len(trained) == num_steps * groups_per_batch
     assert not any(is_refused(members) for members in trained for is_refused in refuses.values())

@@ -11,7 +11,6 @@ from support.late_scorer import rewards_named
 from support.threaded_run import small_settings, whole_run
 from support.waiting import wait_until
 
-from consumers.audit.auditor import audit_run
 from consumers.references import read_referenced
 from producers.rewards.late import LateRewards
 from rollog.kernel.broker.ports import TopicPartition
@@ -83,8 +82,7 @@ def test_sessions_with_forks_are_trained_once_with_the_rewards_that_come_late(
     with whole_run(kafka_broker, tmp_path, settings_of(tmp_path, run_topics.run)) as run:
         scorer = run_scored(run)
         ledger = run.wait_until_closed()
-    report = audit_run(run.broker, run.topics, WeightsStore(run.manifest.weights_uri))
-    assert report.is_clean, "\n".join(report.lines())
+    run.audited()
 
     verdicts = [verdict for record in ledger for verdict in record.verdicts]
     trained = [verdict for verdict in verdicts if verdict.disposition is Disposition.TRAINED]

@@ -86,10 +86,7 @@ def test_with_alpha_zero_a_plain_loop_over_the_recorded_samples_gives_the_same_w
 ) -> None:
     settings = small_settings(tmp_path, run_topics.run, freshness={"alpha": 0.0})
     with whole_run(kafka_broker, tmp_path, settings) as run:
-        run.dispatcher()
-        run.trainer()
-        run.worker()
-        ledger = run.wait_until_closed()
+        ledger = run.to_its_end()
     steps = [record for record in ledger if record.kind is LedgerKind.STEP]
     published = [notice.sha256 for notice in notices(run.broker, run.topics)]
     assert len(set(published)) == 1 + settings.run.num_steps

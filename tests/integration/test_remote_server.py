@@ -10,16 +10,14 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
-from support.threaded_run import small_settings, whole_run
+from support.threaded_run import small_settings, verdict_counts, whole_run
 from support.tiny_engine import Bench, close_to, max_context_tokens, save_versions
 from support.vllm_server import VllmServer, server_key, vllm_server
 from support.waiting import wait_until
 
-from consumers.audit.auditor import audit_run
 from producers.engines.ports import Generation
 from producers.engines.remote import RemoteEngine
 from rollog.kernel.errors import EngineDied, WeightsError
-from rollog.kernel.weights import WeightsStore
 from rollog.run.preflight.servers import inference
 from schemas import Disposition, LedgerKind, Status
 
@@ -175,13 +173,12 @@ def test_a_run_goes_on_when_its_server_is_killed_and_started_again(
             run.worker()
             ledger = run.wait_until_closed()
             samples = run.read_samples()
-        report = audit_run(run.broker, run.topics, WeightsStore(run.manifest.weights_uri))
-    assert report.is_clean, "\n".join(report.lines())
+        run.audited()
     assert ledger[-1].kind is LedgerKind.CLOSE
-    trained = [v for record in ledger for v in record.verdicts if v.disposition is Disposition.TRAINED]
-    assert len(trained) == 6 * 2 * 4
+    num_trained = verdict_counts(ledger)[Disposition.TRAINED]
+    assert num_trained == 6 * 2 * 4
     finished = [sample for sample in samples if sample.status is Status.FINISHED]
-    assert len(finished) >= len(trained)
+    assert len(finished) >= num_trained
     assert not [sample.error_message for sample in samples if sample.status is Status.FAILED]
     assert server_key not in settings.to_manifest()
     assert "KEY_OF_THE_SERVER" in settings.to_manifest()

@@ -67,10 +67,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[MemoryBroker, Tr
     broker = MemoryBroker()
     settings = small_settings(home, "recorded", run={"num_steps": num_steps})
     with whole_run(broker, home, settings) as run:
-        run.dispatcher()
-        run.trainer()
-        run.worker()
-        run.wait_until_closed()
+        run.to_its_end()
         return broker, trainer_settings(settings, run.manifest, home)
 
 
@@ -124,10 +121,7 @@ def test_proximal_and_reference_policies_are_the_same_again_in_a_replay(
     trainer = {"num_minibatches": 2, "checkpoint_every_steps": 2, "engine": engine}
     settings = small_settings(tmp_path, "anchored", algorithm=algorithm, trainer=trainer)
     with whole_run(broker, tmp_path, settings) as run:
-        run.dispatcher()
-        run.trainer()
-        run.worker()
-        run.wait_until_closed()
+        run.to_its_end()
         recording = recording_of(broker, trainer_settings(settings, run.manifest, tmp_path), tmp_path / "d")
     for begin, checkpoint in ((0, None), (2, "step-000002")):
         used, steps = replayed(recording, begin, 3)
@@ -153,10 +147,7 @@ def test_a_value_head_and_adapters_are_the_same_again_in_a_replay(tmp_path: Path
         tmp_path, "valued", algorithm={"type": "ppo", "advantage": "gae"}, trainer=trainer
     )
     with whole_run(broker, tmp_path, settings) as run:
-        run.dispatcher()
-        run.trainer()
-        run.worker()
-        run.wait_until_closed()
+        run.to_its_end()
         recording = recording_of(broker, trainer_settings(settings, run.manifest, tmp_path), tmp_path / "d")
     assert "peft" in recording.genesis.versions
     assert len(recording.step(2).losses) == 4

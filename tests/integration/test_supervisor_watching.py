@@ -15,6 +15,7 @@ from consumers.progress import RunProgress
 from rollog.kernel.broker.memory import MemoryBroker
 from rollog.kernel.broker.topics import RunTopics, topic_specs
 from rollog.kernel.errors import BrokerError, ChildFailed
+from rollog.kernel.processes import exists
 from rollog.kernel.signals import StopSignals
 from rollog.rules.ledger_state import no_hash, record_hash
 from rollog.run.display import Lines
@@ -149,12 +150,13 @@ class ABroker:
     pid: int
     log_path: Path
     num_restarts: int = 0
-    refusal: str | None = None
+    refusals: tuple[str, ...] = ()
 
     def restart(self) -> None:
         self.num_restarts += 1
-        if self.refusal is not None:
-            raise BrokerError(self.refusal)
+        if self.num_restarts <= len(self.refusals):
+            raise BrokerError(self.refusals[self.num_restarts - 1])
+        self.pid = os.getpid()
 
 
 def ended_pid() -> int:
@@ -167,16 +169,39 @@ def test_a_broker_that_died_is_started_again_but_not_for_ever(tmp_path: Path) ->
     broker = ABroker(ended_pid(), tmp_path / "broker.log")
     keeper = BrokerKeeper(broker, RestartPolicy(max_restarts=2))
 
-    keeper.run_once()
-    keeper.run_once()
+    for _ in range(2):
+        keeper.run_once()
+        broker.pid = ended_pid()
     with pytest.raises(ChildFailed, match=r"broker\.log"):
         keeper.run_once()
 
     assert broker.num_restarts == 2
 
 
-def test_why_a_broker_does_not_start_again_is_told(tmp_path: Path) -> None:
-    broker = ABroker(ended_pid(), tmp_path / "broker.log", refusal="no room left on the disk of /data")
+def test_a_broker_that_is_killed_while_it_starts_is_started_again(tmp_path: Path) -> None:
+    broker = ABroker(ended_pid(), tmp_path / "broker.log", refusals=("it ended while starting",) * 2)
+    keeper = BrokerKeeper(broker)
+
+    for _ in range(4):
+        keeper.run_once()
+
+    assert broker.num_restarts == 3
+    assert exists(broker.pid)
+
+
+def test_why_a_broker_does_not_start_again_is_told_in_the_end(tmp_path: Path) -> None:
+    broker = ABroker(ended_pid(), tmp_path / "broker.log", refusals=("the port is taken",) * 3)
+    keeper = BrokerKeeper(broker, RestartPolicy(max_restarts=2))
+
+    keeper.run_once()
+    keeper.run_once()
+    with pytest.raises(ChildFailed, match="does not start again: the port is taken"):
+        keeper.run_once()
+
+
+def test_a_full_disk_ends_the_run_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rollog.run.local_run.no_room", lambda _: "no room left on the disk of /data")
+    broker = ABroker(ended_pid(), tmp_path / "broker.log", refusals=("no room left on the disk of /data",))
 
     with pytest.raises(ChildFailed, match="does not start again: no room left on the disk of /data"):
         BrokerKeeper(broker).run_once()

@@ -7,7 +7,8 @@ from collections import Counter
 
 import pytest
 from support.late_scorer import first_valid, rewards_named, rewards_that_may_count
-from support.simulated_run import Plan, SimulatedRun
+from support.simulated_plan import Plan
+from support.simulated_run import SimulatedRun
 
 from consumers.audit.auditor import audit_run
 from consumers.ledger import read_ledger

@@ -117,10 +117,7 @@ def test_clean_runs_give_no_alarm(tmp_path: Path, seed: int) -> None:
     reload = ("keep", "drain", "abort")[seed % 3]
     settings = settings_of(tmp_path, seed, rollout={"reload": reload})
     with whole_run(MemoryBroker(), tmp_path, settings) as run:
-        run.dispatcher()
-        run.trainer()
-        run.worker()
-        run.wait_until_closed()
+        run.to_its_end()
         outcome = verified(run, tmp_path)
     assert outcome.exit_status == 0, list(outcome.lines())
     assert outcome.num_samples >= num_steps * 8

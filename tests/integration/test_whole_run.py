@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 from support.loop_rewards import poisoned_prompt
-from support.threaded_run import small_settings, whole_run
+from support.threaded_run import small_settings, verdict_counts, whole_run
 from support.waiting import wait_until
 
-from consumers.audit.auditor import audit_run
 from consumers.progress import RunProgress
 from rollog.kernel.errors import DataError, exit_status, exit_status_configuration
-from rollog.kernel.weights import WeightsStore
 from rollog.rules.freshness import lag_bound
 from rollog.run.summary import summarize
 from rollog.run.view import failure_lines
@@ -45,18 +43,15 @@ def check_invariants(run: WholeRun, ledger: list[LedgerRecord]) -> Counter[Dispo
     for before, record in pairwise(ledger):
         lags = [verdict.lag for verdict in record.verdicts if verdict.disposition is Disposition.TRAINED]
         assert all(lag is not None and lag <= lag_bound(before.alpha) for lag in lags)
-    report = audit_run(run.broker, run.topics, WeightsStore(run.manifest.weights_uri), head=record_head(run))
-    assert report.is_clean, "\n".join(report.lines())
+    report = run.audited(head=record_head(run))
     assert report.samples.num_records == len(places)
     assert not any(check.num_unchecked for check in report.checks)
-    return Counter(verdict.disposition for verdict in verdicts)
+    return verdict_counts(ledger)
 
 
 def audit_live(run: WholeRun) -> None:
     """A run that goes on passes the audit as far as it has come."""
-    report = audit_run(run.broker, run.topics, WeightsStore(run.manifest.weights_uri))
-    assert report.is_clean, "\n".join(report.lines())
-    assert report.version >= 0
+    assert run.audited().version >= 0
 
 
 def record_head(run: WholeRun) -> str:
@@ -69,10 +64,7 @@ def test_with_alpha_zero_and_filtered_groups_the_run_ends_and_trains_nothing_sta
 ) -> None:
     settings = small_settings(tmp_path, run_topics.run, freshness={"alpha": 0.0}, groups={"group_size": 2})
     with whole_run(kafka_broker, tmp_path, settings) as run:
-        run.dispatcher()
-        run.trainer()
-        run.worker()
-        ledger = run.wait_until_closed()
+        ledger = run.to_its_end()
     counts = check_invariants(run, ledger)
     assert counts[Disposition.FILTERED] > 0
     assert counts[Disposition.TRAINED] == 3 * 2 * 2
@@ -86,10 +78,7 @@ def test_a_synchronous_start_an_asynchronous_rest_and_barriers(
     freshness = {"alpha": [[0, 0.0], [2, 2.0]], "barrier_every_steps": 5}
     settings = small_settings(tmp_path, run_topics.run, freshness=freshness, run={"num_steps": 6})
     with whole_run(kafka_broker, tmp_path, settings) as run:
-        run.dispatcher()
-        run.trainer()
-        run.worker()
-        ledger = run.wait_until_closed()
+        ledger = run.to_its_end()
     counts = check_invariants(run, ledger)
     assert counts[Disposition.TRAINED] == 6 * 2 * 4
     steps = [record.body for record in ledger if isinstance(record.body, Step)]
@@ -112,11 +101,8 @@ def test_running_rollouts_are_drained_or_aborted_and_resumed_when_weights_arrive
         rollout={"reload": mode},
     )
     with whole_run(kafka_broker, tmp_path, settings) as run:
-        run.dispatcher()
-        run.trainer()
-        run.worker()
-        ledger = run.wait_until_closed()
-        samples = [sample for sample in run.read_samples() if sample.status is Status.FINISHED]
+        ledger = run.to_its_end()
+        samples = run.finished_samples()
     counts = check_invariants(run, ledger)
     assert counts[Disposition.TRAINED] == 5 * 2 * 4
     assert len({segment.version for sample in samples for segment in sample.segments}) > 1
@@ -156,10 +142,7 @@ def test_without_replication_one_task_makes_the_whole_group(
 ) -> None:
     settings = small_settings(tmp_path, run_topics.run, dispatch={"replicate": False}, run={"num_steps": 1})
     with whole_run(kafka_broker, tmp_path, settings) as run:
-        run.dispatcher()
-        run.trainer()
-        run.worker()
-        ledger = run.wait_until_closed()
+        ledger = run.to_its_end()
     check_invariants(run, ledger)
     finished = [header for header in run.samples() if header.status is Status.FINISHED]
     assert len({header.task_id for header in finished}) < len(finished)
@@ -178,10 +161,7 @@ def test_a_dataset_that_ends_is_trained_to_its_last_group(
     train = tmp_path / "prompts.jsonl"
     train.write_text("".join(train.read_text().splitlines(keepends=True)[:7]))
     with whole_run(kafka_broker, tmp_path, settings) as run:
-        run.dispatcher()
-        run.trainer()
-        run.worker()
-        ledger = run.wait_until_closed()
+        ledger = run.to_its_end()
     counts = check_invariants(run, ledger)
     assert counts[Disposition.TRAINED] == 7 * 4
     assert ledger[-1].version == 3
@@ -201,10 +181,7 @@ def test_a_poisoned_prompt_is_given_up_after_its_attempts_and_the_run_ends(
     healthy = train.read_text().splitlines()[1:4]
     train.write_text("\n".join([json.dumps({"prompt": poisoned_prompt}), *healthy]))
     with whole_run(kafka_broker, tmp_path, settings) as run:
-        run.dispatcher()
-        run.trainer()
-        run.worker()
-        ledger = run.wait_until_closed()
+        ledger = run.to_its_end()
     counts = check_invariants(run, ledger)
     assert counts[Disposition.TRAINED] == 3 * 2 * 2
     outcomes = {group.group_id: group.outcome for record in ledger for group in record.closed_groups}

@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from support.chat_models import saved_chat_model
-from support.threaded_run import small_settings, whole_run
+from support.threaded_run import check_logprobs_of_first_step, small_settings, verdict_counts, whole_run
 
-from consumers.audit.auditor import audit_run
-from rollog.kernel.weights import WeightsStore
-from schemas import Disposition, Status, Step
+from schemas import Disposition
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,21 +40,14 @@ def test_sessions_are_recorded_trained_and_audited_whatever_a_reload_does(
         rollout={"engine": "transformers", "capacity": 8, "reload": mode},
     )
     with whole_run(kafka_broker, tmp_path, settings) as run:
-        run.dispatcher()
-        run.trainer()
-        run.worker()
-        ledger = run.wait_until_closed()
-        finished = [sample for sample in run.read_samples() if sample.status is Status.FINISHED]
-    report = audit_run(run.broker, run.topics, WeightsStore(run.manifest.weights_uri))
-    assert report.is_clean, "\n".join(report.lines())
-    verdicts = [verdict.disposition for record in ledger for verdict in record.verdicts]
-    assert verdicts.count(Disposition.TRAINED) == 3 * 2 * 4
+        ledger = run.to_its_end()
+        finished = run.finished_samples()
+    run.audited()
+    assert verdict_counts(ledger)[Disposition.TRAINED] == 3 * 2 * 4
     for sample in finished:
         assert (len(sample.turns), sample.forks, sample.wasted_tokens) == (2, (), 0)
         assert not sample.behaviour_logprobs[sample.loss_mask == 0].any()
         assert np.flatnonzero(sample.loss_mask).tolist() == [
             at for turn in sample.turns for at in range(turn.start, turn.end)
         ]
-    steps = [record.body for record in ledger if isinstance(record.body, Step)]
-    # What the trainer computes for the sampled tokens is what the engine said, turn by turn.
-    assert all(0.99 < step.statistics["first_effective_sample_size"] <= 1 + 1e-6 for step in steps[:1])
+    check_logprobs_of_first_step(ledger)

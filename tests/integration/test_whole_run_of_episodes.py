@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from support.threaded_run import small_settings, whole_run
+from support.threaded_run import check_logprobs_of_first_step, small_settings, verdict_counts, whole_run
 
-from consumers.audit.auditor import audit_run
-from rollog.kernel.weights import WeightsStore
-from schemas import Disposition, Status, Step, num_turns
+from schemas import Disposition, num_turns
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,20 +41,13 @@ def test_episodes_are_played_trained_and_audited_whatever_a_reload_does(
         rollout={"engine": "transformers", "capacity": 8, "reload": mode},
     )
     with whole_run(kafka_broker, tmp_path, settings) as run:
-        run.dispatcher()
-        run.trainer()
-        run.worker()
-        ledger = run.wait_until_closed()
-        finished = [sample for sample in run.read_samples() if sample.status is Status.FINISHED]
-    report = audit_run(run.broker, run.topics, WeightsStore(run.manifest.weights_uri))
-    assert report.is_clean, "\n".join(report.lines())
-    verdicts = [verdict.disposition for record in ledger for verdict in record.verdicts]
-    assert verdicts.count(Disposition.TRAINED) == 3 * 2 * 4
+        ledger = run.to_its_end()
+        finished = run.finished_samples()
+    run.audited()
+    assert verdict_counts(ledger)[Disposition.TRAINED] == 3 * 2 * 4
     assert all(num_turns(sample.loss_mask) == len(sample.turn_rewards) == 3 for sample in finished)
     assert all(not sample.behaviour_logprobs[sample.loss_mask == 0].any() for sample in finished)
-    steps = [record.body for record in ledger if isinstance(record.body, Step)]
-    # What the trainer computes for the sampled tokens is what the engine said, turn by turn.
-    assert all(0.99 < step.statistics["first_effective_sample_size"] <= 1 + 1e-6 for step in steps[:1])
+    check_logprobs_of_first_step(ledger)
 
 
 @pytest.mark.parametrize(
@@ -92,14 +83,15 @@ def test_games_of_two_seats_are_played_trained_and_audited(
         rollout={"engine": "transformers", "capacity": 8, "reload": "drain"},
     )
     with whole_run(kafka_broker, tmp_path, settings) as run:
-        run.dispatcher()
-        run.trainer()
-        run.worker()
-        ledger = run.wait_until_closed()
-        finished = [sample for sample in run.read_samples() if sample.status is Status.FINISHED]
-    report = audit_run(run.broker, run.topics, WeightsStore(run.manifest.weights_uri))
-    assert report.is_clean, "\n".join(report.lines())
-    verdicts = [verdict.disposition for record in ledger for verdict in record.verdicts]
-    assert verdicts.count(Disposition.TRAINED) == 3 * 2 * 4
+        ledger = run.to_its_end()
+        finished = run.finished_samples()
+        held_out = run.view().held_out
+    run.audited()
+    # Both seats of four held-out games, at the first version and at the last.
+    assert held_out.keys() == {("greedy", 0), ("greedy", 3)}
+    for score in held_out.values():
+        assert (score.num_prompts, score.num_rollouts) == (4, 8)
+        assert score.seat_rewards == {seat: reward for seat, _, reward in of_seats}
+    assert verdict_counts(ledger)[Disposition.TRAINED] == 3 * 2 * 4
     played = {(sample.replica % 2, num_turns(sample.loss_mask), sample.reward) for sample in finished}
     assert played == of_seats

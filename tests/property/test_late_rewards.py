@@ -8,7 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.late_scorer import first_valid, rewards_named, rewards_that_may_count
-from support.simulated_run import Plan, SimulatedRun
+from support.simulated_plan import Plan
+from support.simulated_run import SimulatedRun
 
 from consumers.ledger import read_ledger
 from schemas import Disposition

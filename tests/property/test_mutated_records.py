@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from support.mutants import Mutants
-from support.simulated_run import Plan, SimulatedRun, max_workers, num_partitions
+from support.simulated_plan import Plan, max_workers, num_partitions
+from support.simulated_run import SimulatedRun
 
 from consumers.audit.auditor import audit_run
 from consumers.ledger import read_ledger

@@ -13,7 +13,8 @@ from dataclasses import replace
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from support.simulated_run import Plan, SimulatedRun
+from support.simulated_plan import Plan
+from support.simulated_run import SimulatedRun
 
 from rollog.kernel.errors import DataError
 from rollog.settings.run import LastBatch

@@ -18,7 +18,8 @@ from rollog.kernel.broker.ports import TopicPartition
 from rollog.kernel.broker.topics import RunTopics, run_topic_names
 from rollog.kernel.weights import WeightsStore
 from support.altered_topics import RecordedTopics
-from support.simulated_run import Plan, SimulatedRun
+from support.simulated_plan import Plan
+from support.simulated_run import SimulatedRun
 
 if TYPE_CHECKING:
     from collections.abc import Callable

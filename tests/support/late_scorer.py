@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rollog.kernel.broker.ports import Broker
     from rollog.kernel.broker.topics import RunTopics
     from schemas import LedgerRecord, Sample
-    from support.simulated_run import Plan
+    from support.simulated_plan import Plan
 
 _usual_mistakes = {"missing": 0.04, "misfit": 0.08, "doubled": 0.3, "invalid": 0.02, "unmatched": 0.02}
 """How often each happens to a reward."""

@@ -9,7 +9,8 @@ from rollog.kernel.runs import register_run
 from rollog.kernel.weights import WeightsStore
 from rollog.settings.settings import Settings, config_sha256
 from schemas import RunManifest
-from support.simulated_run import Plan, SimulatedRun
+from support.simulated_plan import Plan
+from support.simulated_run import SimulatedRun
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

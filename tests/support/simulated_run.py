@@ -5,16 +5,14 @@ Nothing happens by itself. Every method is one event; after it the auditor has l
 
 from __future__ import annotations
 
-import json
 import shutil
 import tempfile
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 import fsspec
 
-from producers.dispatcher.settings import DispatcherSettings
 from producers.dispatcher.startup import TakeOver
 from producers.rollout.tasks import TaskLimits
 from rollog.kernel.broker.ports import TopicPartition
@@ -23,96 +21,37 @@ from rollog.kernel.errors import BrokerTimeout, Expired, Superseded
 from rollog.kernel.lifecycle import Component
 from rollog.kernel.metrics import Metrics
 from rollog.kernel.weights import WeightsStore
-from rollog.settings.environment import EnvironmentConfig
-from rollog.settings.generation import (
-    DataConfig,
-    DispatchConfig,
-    EvaluationConfig,
-    RewardConfig,
-    SamplingConfig,
-)
-from rollog.settings.groups import FreshnessConfig, GroupConfig
-from rollog.settings.run import BrokerConfig, LastBatch, ModelConfig, RunConfig
-from rollog.settings.training import AlgorithmConfig, OptimizerConfig, TrainerConfig
 from schemas import Prompt, RolloutTask
 from schemas.codec import decode
 from support.late_scorer import LateScorer
 from support.rebuilt_state import facts_of_state, facts_of_trainer, rebuilt_state
 from support.run_auditor import RunAuditor
 from support.simulated_parts import InstantBroker, Killed, SlowProducer
+from support.simulated_plan import (
+    Plan,
+    max_scoring,
+    max_workers,
+    num_partitions,
+    prefetch_tasks,
+    reward_function,
+)
 from support.simulated_worker import SimulatedWorker
 from trainer.engines.simulated import SimulatedTrainingEngine
-from trainer.settings import TrainerSettings
 from trainer.startup import start_trainer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from producers.dispatcher.dispatcher import Dispatcher
+    from producers.dispatcher.settings import DispatcherSettings
     from producers.rollout.outcomes import Replica
     from rollog.kernel.broker.ports import Record
     from trainer.loop import Trainer
+    from trainer.settings import TrainerSettings
 
-reward_function = "rewards:score"
-num_partitions = 2
-max_workers = 3
-max_tokens = 4
-capacity = 2
-prefetch_tasks = 1
-max_scoring = 2
 calm_rounds = 600
 round_seconds = 0.25
 looks_between_audits = 10
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """What may differ from run to run."""
-
-    alpha: float = 1.0
-    groups_per_batch: int = 2
-    group_size: int = 2
-    redundant_replicas: int = 0
-    redundant_groups: int = 0
-    seats: int = 1
-    num_steps: int = 3
-    num_epochs: int | None = None
-    num_prompts: int = 5
-    last_batch: LastBatch = LastBatch.TRAIN
-    action: str = "regenerate"
-    patience_seconds: float = 5.0
-    replicate: bool = True
-    checkpoint_every_steps: int = 100
-    poisoned_prompt: int | None = None
-    max_untrained_in_a_row: int = 1000
-    late_rewards: bool = False
-    """Whether samples come without a reward; `LateScorer` writes them."""
-    reward_deadline_seconds: float = 10.0
-    num_slots: int = capacity
-    """Of each worker."""
-    snapshot_every_seconds: float | None = None
-    """How often roles keep their state on disk, at every turn for 0; None keeps none."""
-    filters: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def groups(self) -> GroupConfig:
-        return GroupConfig(
-            groups_per_batch=self.groups_per_batch,
-            group_size=self.group_size,
-            redundant_replicas=self.redundant_replicas,
-            redundant_groups=self.redundant_groups,
-            max_untrained_in_a_row=self.max_untrained_in_a_row,
-            **self.filters,
-        )
-
-    @property
-    def freshness(self) -> FreshnessConfig:
-        values: dict[str, Any] = {"action": self.action, "patience_seconds": self.patience_seconds}
-        return FreshnessConfig(alpha=self.alpha, **values)
-
-    @property
-    def run(self) -> RunConfig:
-        return RunConfig(num_steps=self.num_steps, last_batch=self.last_batch, close_timeout_seconds=60.0)
 
 
 @dataclass
@@ -141,7 +80,7 @@ class SimulatedRun(Component):
         self.topics = RunTopics("rollog", self.home.name.lower().replace("_", "-"))
         with self.broker.admin() as admin:
             optional = [OptionalTopic.REWARDS] if self.plan.late_rewards else []
-            specs = topic_specs(self.topics, self._broker_config, optional)
+            specs = topic_specs(self.topics, self.plan.broker, optional)
             ensure_topics(admin, specs)
         if self.plan.late_rewards:
             self.scorer = LateScorer(self.broker, self.topics)
@@ -481,63 +420,10 @@ class SimulatedRun(Component):
             return sorted(consumer.poll(0.0), key=lambda record: (record.offset, record.partition))
 
     @property
-    def _broker_config(self) -> BrokerConfig:
-        return BrokerConfig(samples_partitions=num_partitions, max_workers=max_workers)
-
-    @property
     def _dispatcher_settings(self) -> DispatcherSettings:
-        return DispatcherSettings(
-            run=self.topics.run,
-            prefix=self.topics.prefix,
-            run_config=self.plan.run,
-            broker=self._broker_config,
-            groups=self.plan.groups,
-            freshness=self.plan.freshness,
-            data=DataConfig(num_epochs=self.plan.num_epochs),
-            sampling=SamplingConfig(max_tokens=max_tokens),
-            evaluation=EvaluationConfig(every_steps=0, sampled=False),
-            reward=RewardConfig(
-                function=reward_function, max_in_flight=max_scoring, late=self.plan.late_rewards
-            ),
-            environment=EnvironmentConfig(seats=self.plan.seats),
-            dispatch=DispatchConfig(prefetch_tasks=prefetch_tasks, replicate=self.plan.replicate),
-            snapshot=None if self.plan.snapshot_every_seconds is None else self.home / "dispatcher.json",
-            snapshot_every_seconds=self.plan.snapshot_every_seconds or 0.0,
-        )
+        return self.plan.dispatcher_settings(self.topics, self.home)
 
     @property
     def trainer_settings(self) -> TrainerSettings:
-        return TrainerSettings(
-            run=self.topics.run,
-            prefix=self.topics.prefix,
-            seed=0,
-            home=self.home,
-            run_config=self.plan.run,
-            broker=self._broker_config,
-            model=ModelConfig(path="simulated"),
-            groups=self.plan.groups,
-            freshness=self.plan.freshness,
-            sampling_temperature=1.0,
-            algorithm=AlgorithmConfig(),
-            optimizer=OptimizerConfig(),
-            trainer=TrainerConfig(
-                num_minibatches=1,
-                verdicts_interval_seconds=0.0,
-                checkpoint_every_steps=self.plan.checkpoint_every_steps,
-            ),
-            weights_uri=f"memory://{self.topics.run}",
-            reward_deadline_seconds=self.plan.reward_deadline_seconds if self.plan.late_rewards else None,
-            snapshot_every_seconds=float("inf")
-            if self.plan.snapshot_every_seconds is None
-            else self.plan.snapshot_every_seconds,
-            manifest_json=self.manifest_json_of(self)
-            if self.manifest_json_of
-            else json.dumps(
-                {
-                    "run": {"seed": 0},
-                    "groups": self.plan.groups.model_dump(),
-                    "sampling": {"temperature": 1.0},
-                    **({"reward": {"late": True}} if self.plan.late_rewards else {}),
-                }
-            ),
-        )
+        manifest_json = None if self.manifest_json_of is None else self.manifest_json_of(self)
+        return self.plan.trainer_settings(self.topics, self.home, manifest_json)

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import json
 import threading
+from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from transformers.utils import logging as transformers_logging
 
+from consumers.audit.auditor import audit_run, settle_seconds
 from consumers.ledger import read_ledger
 from consumers.progress import ProgressView, RunProgress
 from producers.dispatcher.role import run_dispatcher
@@ -21,23 +23,25 @@ from rollog.demo.model import new_model, save_tokenizer
 from rollog.kernel.broker.reading import read_to_end
 from rollog.kernel.broker.topics import RunTopics
 from rollog.kernel.metrics import Metrics
+from rollog.kernel.weights import WeightsStore
 from rollog.rules.headers import SampleLimits
 from rollog.rules.reading import read_sample
 from rollog.run.creation import create_run
 from rollog.run.role_settings import dispatcher_settings, rollout_settings, trainer_settings
 from rollog.settings.settings import Settings
-from schemas import Sample
+from schemas import Sample, Status, Step
 from schemas.codec import decode_as
 from support.waiting import wait_until
 from trainer.role import run_trainer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from consumers.audit.report import AuditReport
     from rollog.kernel.broker.ports import Broker, Record
     from rollog.rules.headers import SampleHeader
-    from schemas import LedgerRecord
+    from schemas import Disposition, LedgerRecord
 
 closing_seconds = 90.0
 
@@ -172,6 +176,13 @@ class WholeRun:
             wait_until(lambda: progress.poll(0.1).is_closed, message="the close")
             return progress.poll(0.1)
 
+    def to_its_end(self) -> list[LedgerRecord]:
+        """Start one role of each kind and wait until the run has closed; returns the ledger."""
+        self.dispatcher()
+        self.trainer()
+        self.worker()
+        return self.wait_until_closed()
+
     def wait_until_closed(self) -> list[LedgerRecord]:
         """Wait until every role has ended by itself; returns the ledger."""
         wait_until(self._all_ended, closing_seconds, "every role to end")
@@ -191,6 +202,21 @@ class WholeRun:
     def read_samples(self) -> list[Sample]:
         """Everything in `samples`, decoded."""
         return [decode_as(Sample, record.value or b"") for record in self._sample_records()]
+
+    def finished_samples(self) -> list[Sample]:
+        """The finished ones of them."""
+        return [sample for sample in self.read_samples() if sample.status is Status.FINISHED]
+
+    def audited(
+        self, *, head: str | None = None, settles_within_seconds: float = settle_seconds
+    ) -> AuditReport:
+        """What the audit says of everything so far, in which it finds nothing."""
+        store = WeightsStore(self.manifest.weights_uri)
+        report = audit_run(
+            self.broker, self.topics, store, head=head, settles_within_seconds=settles_within_seconds
+        )
+        assert report.is_clean, "\n".join(report.lines())
+        return report
 
     def _sample_records(self) -> list[Record]:
         partitions = range(self.settings.broker.samples_partitions)
@@ -231,3 +257,14 @@ def whole_run(broker: Broker, home: Path, settings: Settings) -> Iterator[WholeR
     finally:
         for role in run.roles:
             role.end()
+
+
+def verdict_counts(ledger: Sequence[LedgerRecord]) -> Counter[Disposition]:
+    """How often each disposition was given."""
+    return Counter(verdict.disposition for record in ledger for verdict in record.verdicts)
+
+
+def check_logprobs_of_first_step(ledger: Sequence[LedgerRecord]) -> None:
+    """What the trainer computes for the sampled tokens is what the engine said, turn by turn."""
+    first = next(record.body for record in ledger if isinstance(record.body, Step))
+    assert 0.99 < first.statistics["first_effective_sample_size"] <= 1 + 1e-6

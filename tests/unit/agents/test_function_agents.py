@@ -8,6 +8,7 @@ import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from support.bare_interpreter import bare_interpreter
 from support.served_session import until
 
 from producers.agents.ports import AgentOrder
@@ -48,6 +49,31 @@ def test_many_sessions_run_at_once_and_each_has_its_own_answer() -> None:
             await runner.close()
 
     asyncio.run(scenario())
+
+
+def test_an_agent_under_another_interpreter_sees_nothing_of_ours_but_its_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "agent_elsewhere.py").write_text(source_of_one_elsewhere, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+
+    async def scenario() -> None:
+        runner = FunctionAgents("agent_elsewhere:sees", str(bare_interpreter(tmp_path)))
+        try:
+            assert (await runner.run(an_order())).answer == "[]"
+        finally:
+            await runner.close()
+
+    asyncio.run(scenario())
+
+
+source_of_one_elsewhere = """
+import importlib.util
+
+def sees(task, policy):
+    names = ("rollog", "schemas", "numpy", "host", "ending")
+    return str([name for name in names if importlib.util.find_spec(name)])
+"""
 
 
 @pytest.mark.parametrize("how", ["cancelled", "closed"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 import pytest
@@ -14,13 +15,23 @@ import benchmarks
 from benchmarks.agentic.variants import parts as agentic_parts
 from benchmarks.catalogue import experiments, listing
 from benchmarks.harness.demo_run import as_published
-from benchmarks.harness.options import BenchOptions, bench_options, numbers, report
+from benchmarks.harness.options import (
+    BenchOptions,
+    bench_options,
+    numbers,
+    report,
+    report_runs_and_controls,
+    run_and_control_options,
+)
 from benchmarks.learning.__main__ import learning
 from benchmarks.learning.measure import what_is_learnt
 from benchmarks.scheduling.__main__ import scheduling
 from benchmarks.scheduling.parts import parts
 from rollog.settings.settings import Settings
 from rollog.settings.sources import load_settings
+
+if TYPE_CHECKING:
+    from benchmarks.harness.figures import Figure
 
 root = Path(benchmarks.__path__[0])
 
@@ -139,3 +150,34 @@ def test_the_published_runs_of_learning_are_of_the_settings_that_it_has_now() ->
     assert now == {**published["settings"], **younger}
     # A key that came later is left as it was without it.
     assert younger == {key: value for key, value in what_is_learnt(Settings()).items() if key in younger}
+
+
+@pytest.mark.parametrize(("num_failed", "status"), [(0, 0), (2, 1)])
+def test_an_experiment_of_which_runs_failed_ends_with_1_when_its_figures_are_written(
+    tmp_path: Path, num_failed: int, status: int
+) -> None:
+    @click.command("growth")
+    @bench_options
+    def command(*, options: BenchOptions) -> None:
+        report([], options, num_failed=num_failed)
+
+    result = CliRunner().invoke(command, ["--json", str(tmp_path / "figures.json")])
+    assert result.exit_code == status
+    assert json.loads((tmp_path / "figures.json").read_text()) == []
+
+
+def test_runs_have_seeds_from_the_first_one_on_and_controls_too() -> None:
+    asked: dict[str, object] = {}
+
+    def measure(**words: object) -> tuple[list[Figure], dict[str, object]]:
+        asked.update(words)
+        return [], {}
+
+    @click.command("sums")
+    @run_and_control_options("the example", "episode")
+    @bench_options
+    def command(*, num_seeds: int, num_controls: int, options: BenchOptions) -> None:
+        report_runs_and_controls(measure, options, num_seeds=num_seeds, num_controls=num_controls)
+
+    assert CliRunner().invoke(command, ["--seed", "5", "--seeds", "2"]).exit_code == 0
+    assert (asked["seeds"], asked["control_seeds"]) == (range(5, 7), range(5, 6))

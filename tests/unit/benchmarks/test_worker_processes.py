@@ -14,7 +14,7 @@ from support.waiting import wait_until
 from support.worker_process_jobs import set_up
 
 from benchmarks.harness.variant import Job, Variant
-from benchmarks.harness.worker_processes import Outcome, attempt, outcomes
+from benchmarks.harness.worker_processes import Outcome, attempt, outcomes, told_results
 from benchmarks.scheduling.run_measurement import measure_run
 from rollog.kernel.errors import ChildFailed
 from rollog.kernel.processes import exists
@@ -44,6 +44,26 @@ def test_every_job_comes_back_once_with_its_outcome_and_a_failing_one_is_tried_o
     }
     assert found[6] == Outcome(error="ValueError: no luck")
     assert os.getpid() not in {pid for _, pid in results.values()}
+
+
+def test_results_are_told_as_they_come_and_a_job_that_failed_is_told_and_left_out() -> None:
+    ended: list[tuple[Job, Outcome[int]]] = [
+        (a_job(1), Outcome(result=7)),
+        (a_job(0), Outcome(error="ValueError: no luck")),
+    ]
+    told: list[str] = []
+    found = told_results(
+        iter(ended),
+        2,
+        draw="workload",
+        text=lambda variant, result: f"{variant.num_groups} groups in {result} s",
+        on_progress=told.append,
+    )
+    assert [(job.number, result) for job, result in found] == [(1, 7)]
+    assert told == [
+        "1/2 sound workload 1: 2 groups in 7 s",
+        "2/2 sound workload 0: FAILED twice, its workload is left out: ValueError: no luck",
+    ]
 
 
 def test_a_process_that_ends_by_itself_ends_the_benchmark() -> None:

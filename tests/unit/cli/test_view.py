@@ -17,7 +17,7 @@ from rollog.run.request import RunRequest
 from rollog.run.summary import step_split, summarize, write_summary
 from rollog.run.summary_words import next_commands, summary_lines
 from rollog.run.supervisor import RoleSpec, RoleState, SupervisedRole
-from rollog.run.view import RunFacts, picture, sparkline, worker_line
+from rollog.run.view import RunFacts, evaluation_line, picture, sparkline, worker_line
 from rollog.settings.settings import Settings
 from schemas import RoleStatus, RunRole, StepTimings, WorkerState, WorkerStatus
 
@@ -28,7 +28,19 @@ facts = RunFacts(run="calm-otter", num_steps=60, broker="127.0.0.1:9092", state_
 
 
 def a_score(mean: float) -> EvaluationScore:
-    return EvaluationScore(mean_reward=mean, num_prompts=256, num_failed=0)
+    return EvaluationScore(mean_reward=mean, num_prompts=256, num_failed=0, num_rollouts=256)
+
+
+def test_an_evaluation_of_games_says_what_each_seat_earned() -> None:
+    score = EvaluationScore(
+        mean_reward=0.0, num_prompts=4, num_failed=0, num_rollouts=8, seat_rewards={0: 0.5, 1: -0.5}
+    )
+    line = evaluation_line("greedy", 3, score)
+    assert (
+        line == "held-out reward (greedy) at version 3: 0.000 over 4 prompts, seat 0: 0.500, seat 1: -0.500"
+    )
+    many = replace(score, seat_rewards=dict.fromkeys(range(100_000), 1.0))
+    assert len(evaluation_line("greedy", 3, many)) < 250
 
 
 def a_view(*, steps: int = 2) -> ProgressView:
@@ -85,7 +97,7 @@ def test_what_rollouts_fail_with_is_shown_and_printed_once(
     where = "the reward function raised KeyError at my_rewards.py, line 7"
     view = replace(a_view(), failures={where: 12, "EngineError": 1})
     assert f"12 rollouts failed: {where}" in drawn(view, [a_role(tmp_path)])
-    lines = Lines(facts, num_prompts=256)
+    lines = Lines(facts, num_evaluated=256)
     lines.show(view, [], 0.0)
     lines.show(replace(view, failures={where: 14, "EngineError": 1}), [], 1.0)
     printed = capsys.readouterr().out
@@ -137,7 +149,7 @@ def test_what_roles_do_before_they_can_work_is_shown_and_printed_once(
 
     assert drawn(view, [a_role(tmp_path)]).count("loading the model") == 1
     assert "starting its engine" in drawn(view, [a_role(tmp_path)])
-    lines = Lines(facts, num_prompts=256)
+    lines = Lines(facts, num_evaluated=256)
     for _ in range(3):
         lines.show(view, [], 0.0)
     lines.show(replace(view, roles=()), [], 1.0)
@@ -211,7 +223,7 @@ def test_the_picture_is_redrawn_in_place(tmp_path: Path) -> None:
 
 
 def test_each_step_and_each_evaluation_is_one_line_once(capsys: pytest.CaptureFixture[str]) -> None:
-    with Lines(facts, num_prompts=256) as display:
+    with Lines(facts, num_evaluated=256) as display:
         display.show(a_view(steps=1), [], 0.0)
         display.show(a_view(steps=2), [], 0.0)
         display.show(a_view(steps=2), [], 0.0)
@@ -239,7 +251,7 @@ def test_what_is_waited_for_is_printed_as_it_begins_each_minute_and_when_it_is_o
 ) -> None:
     still = replace(a_view(steps=0), is_closed=False, held_out={}, standing_still=waiting)
 
-    with Lines(facts, num_prompts=256) as display:
+    with Lines(facts, num_evaluated=256) as display:
         for second in range(100):
             display.show(still, [], float(second))
         display.show(replace(still, standing_still=""), [], 100.0)
@@ -249,7 +261,7 @@ def test_what_is_waited_for_is_printed_as_it_begins_each_minute_and_when_it_is_o
 
 
 def test_a_step_tells_its_alpha_where_it_changed(capsys: pytest.CaptureFixture[str]) -> None:
-    with Lines(facts, num_prompts=256) as display:
+    with Lines(facts, num_evaluated=256) as display:
         display.show(replace(a_view(steps=4), alpha_history=(0.0, 0.0, 1.5, 1.5)), [], 0.0)
 
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("step")]
@@ -271,7 +283,7 @@ def test_the_summary_tells_the_alphas_of_all_steps() -> None:
 def test_an_evaluation_is_told_when_it_is_whole(capsys: pytest.CaptureFixture[str]) -> None:
     partial = replace(a_view(), is_closed=False)
 
-    with Lines(facts, num_prompts=257) as display:
+    with Lines(facts, num_evaluated=257) as display:
         display.show(partial, [], 0.0)
         assert "held-out" not in capsys.readouterr().out
         display.show(a_view(), [], 0.0)

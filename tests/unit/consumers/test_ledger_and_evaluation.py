@@ -116,6 +116,37 @@ def test_samples_that_prove_nothing_about_the_version_are_left_out() -> None:
     assert tally.scores() == {}
 
 
+def test_a_game_counts_with_the_mean_of_its_seats_and_each_seat_has_a_score_of_its_own() -> None:
+    tally = EvaluationTally()
+    for game, rewards in enumerate([(1.0, -1.0), (0.5, 0.0), (-1.0, 1.0)]):
+        for seat, reward in enumerate(rewards):
+            tally.add(an_answer(game, reward, replica=seat))
+    score = tally.score("greedy", 0)
+    assert score is not None
+    assert score.mean_reward == pytest.approx((0.0 + 0.25 + 0.0) / 3)
+    assert score.seat_rewards == {0: pytest.approx(0.5 / 3), 1: 0.0}
+    assert (score.num_prompts, score.num_failed, score.num_rollouts) == (3, 0, 6)
+
+
+def test_a_seat_that_only_failed_counts_zero_and_one_that_is_not_heard_of_does_not_count() -> None:
+    tally = EvaluationTally()
+    tally.add(an_answer(0, 1.0))
+    tally.add(an_answer(0, None, replica=1, status=Status.FAILED))
+    tally.add(an_answer(1, 1.0))
+    score = tally.score("greedy", 0)
+    assert score is not None
+    assert (score.mean_reward, dict(score.seat_rewards)) == (0.75, {0: 1.0, 1: 0.0})
+    assert (score.num_prompts, score.num_failed, score.num_rollouts) == (2, 1, 3)
+
+
+def test_prompts_of_one_seat_have_no_scores_by_seat() -> None:
+    tally = EvaluationTally()
+    tally.add(an_answer(0, 1.0))
+    score = tally.score("greedy", 0)
+    assert score is not None
+    assert score.seat_rewards == {}
+
+
 def test_the_first_answer_to_a_prompt_counts() -> None:
     tally = EvaluationTally()
     tally.add(an_answer(0, 1.0))

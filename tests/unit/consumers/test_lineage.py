@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from support.broker_topics import read_to_end
 from support.builders import a_sample
 from support.recorded_run import recorded_run, store_of
-from support.simulated_run import Plan
+from support.simulated_plan import Plan
 
 from consumers.archive import WeightsChoice, export_archive
 from consumers.ledger import read_ledger

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
+import pytest
 from support.builders import a_sample, a_task
 
 from producers.dispatcher.evaluation_tracker import EvaluationTracker, WantedEvaluation
@@ -11,9 +13,9 @@ from rollog.settings.generation import EvaluationConfig
 from schemas import Kind, RolloutTask, Sample, Status
 
 
-def a_tracker(num_prompts: int = 2, **changes: Any) -> EvaluationTracker:
+def a_tracker(num_prompts: int = 2, num_seats: int = 1, **changes: Any) -> EvaluationTracker:
     config = EvaluationConfig(**({"every_steps": 5, "num_prompts": 10, "sampled": False} | changes))
-    return EvaluationTracker(config, num_prompts)
+    return EvaluationTracker(config, num_prompts, num_seats)
 
 
 def take_all(tracker: EvaluationTracker) -> list[tuple[str, int, int]]:
@@ -41,9 +43,10 @@ def task_for(wanted: WantedEvaluation) -> RolloutTask:
     )
 
 
-def an_answer(index: int, version: int, *, attempt: int = 0, **changes: Any) -> Sample:
+def an_answer(index: int, version: int, *, seat: int = 0, attempt: int = 0, **changes: Any) -> Sample:
     return a_sample(
         index,
+        seat,
         kind=Kind.EVALUATION,
         evaluation="greedy",
         pinned_version=version,
@@ -93,6 +96,68 @@ def test_a_failed_prompt_is_asked_again_and_given_up_after_its_attempts() -> Non
         tracker.ended(an_answer(0, 0, attempt=attempt, status=Status.FAILED))
     assert first_wanted(tracker) is None
     assert tracker.is_complete(0)
+
+
+def test_a_game_is_answered_when_each_of_its_seats_is() -> None:
+    tracker = a_tracker(num_prompts=1, num_seats=2)
+    tracker.start(0)
+    take_all(tracker)
+    for seat in (1, 0):
+        assert not tracker.is_complete(0)
+        tracker.ended(an_answer(0, 0, seat=seat))
+    assert tracker.is_complete(0)
+    assert first_wanted(tracker) is None
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_a_game_of_which_a_seat_has_no_answer_is_asked_again_once(order: tuple[int, int]) -> None:
+    tracker = a_tracker(num_prompts=1, num_seats=2)
+    tracker.start(0)
+    take_all(tracker)
+    ends = {0: Status.FINISHED, 1: Status.LOST}
+    for seat in order:
+        tracker.ended(an_answer(0, 0, seat=seat, status=ends[seat]))
+    again = first_wanted(tracker)
+    assert again is not None
+    assert again.attempt == 1
+    assert len(take_all(tracker)) == 1
+    tracker.ended(an_answer(0, 0, seat=0, attempt=1))
+    tracker.ended(an_answer(0, 0, seat=1, attempt=1))
+    assert tracker.is_complete(0)
+
+
+def test_a_game_whose_every_seat_fails_uses_up_one_attempt() -> None:
+    tracker = a_tracker(num_prompts=1, num_seats=2, max_attempts=2)
+    tracker.start(0)
+    for attempt in range(2):
+        assert take_all(tracker) == [("greedy", 0, 0)]
+        for seat in (0, 1):
+            tracker.ended(an_answer(0, 0, seat=seat, attempt=attempt, status=Status.FAILED))
+    assert first_wanted(tracker) is None
+    assert tracker.is_complete(0)
+
+
+@pytest.mark.parametrize("seats_before", [(), (0,), (0, 1)])
+def test_a_tracker_that_is_restored_asks_as_the_one_before(seats_before: tuple[int, ...]) -> None:
+    tracker, other = (a_tracker(num_prompts=2, num_seats=2) for _ in range(2))
+    tracker.start(0)
+    take_all(tracker)
+    for seat in seats_before:
+        tracker.ended(an_answer(0, 0, seat=seat))
+    other.restore(json.loads(json.dumps(tracker.to_plain())))
+    other.start(0)
+    for seat in {0, 1} - set(seats_before):
+        assert not other.is_complete(0)
+        other.ended(an_answer(0, 0, seat=seat))
+    for seat in (0, 1):
+        assert not other.is_complete(0)
+        other.ended(an_answer(1, 0, seat=seat))
+    assert other.is_complete(0)
+
+
+def test_what_a_tracker_that_knew_no_seats_wrote_is_not_taken() -> None:
+    with pytest.raises(TypeError):
+        a_tracker().restore([[0, "greedy", [0], [[0, 1]], []]])
 
 
 def test_what_one_worker_was_too_late_for_is_asked_again() -> None:

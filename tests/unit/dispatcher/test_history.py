@@ -12,11 +12,19 @@ from producers.dispatcher.history import ValidTasks
 from rollog.kernel.broker.ports import Record
 from rollog.kernel.broker.topics import RunTopics
 from rollog.rules.seeds import derived_seed
-from rollog.rules.task_names import TasksOfRun
-from schemas import Fence, RolloutTask
+from rollog.rules.task_names import TasksOfRun, evaluation_seed
+from schemas import Fence, Kind, RolloutTask
 from schemas.codec import encode
 
 topics = RunTopics("rollog", "run")
+
+
+an_evaluation = {
+    "kind": Kind.EVALUATION,
+    "evaluation": "greedy",
+    "pinned_version": 2,
+    "seed": evaluation_seed(0, "greedy", 2, 3, 0),
+}
 
 
 def on_tasks(value: RolloutTask | Fence, offset: int, partition: int = 0) -> Record:
@@ -73,6 +81,10 @@ def test_behind_a_snapshot_only_what_was_issued_later_counts_and_what_its_fences
         ({"attempt": 1}, False),
         ({"group_id": 2**62}, False),
         ({"replica": 4, "seed": derived_seed(0, 3, 4, 0)}, False),
+        ({"num_replicas": 2**40}, False),
+        (an_evaluation, True),
+        (an_evaluation | {"num_replicas": 3}, True),
+        (an_evaluation | {"num_replicas": 2**40}, False),
     ],
 )
 def test_a_task_of_the_run_has_an_id_of_its_epoch_and_the_seed_of_its_rollout(

@@ -14,12 +14,13 @@ from producers.dispatcher.seats import tasks_of
 from rollog.rules.issued_tasks import replica_seed
 from rollog.settings.environment import EnvironmentConfig
 from rollog.settings.generation import DispatchConfig
-from schemas import Cancel, CancelReason, IssueReason, RolloutTask, Sample, Status, sample_id
+from schemas import Cancel, CancelReason, IssueReason, Kind, RolloutTask, Sample, Status, sample_id
 
 
-def driver_of_pairs(**groups: int) -> DispatcherDriver:
+def driver_of_pairs(*, num_held_out: int = 0, **groups: int) -> DispatcherDriver:
     """Groups of two episodes with two seats, one at a time."""
     driver = DispatcherDriver(
+        num_held_out=num_held_out,
         groups=groups_config(**({"groups_per_batch": 1, "group_size": 4} | groups)),
         environment=EnvironmentConfig(name="nim", seats=2),
         dispatch=DispatchConfig(prefetch_tasks=0, lease_seconds=3.0),
@@ -116,6 +117,52 @@ def test_of_an_episode_lost_in_the_middle_only_seats_without_a_sample_are_lost_a
     assert Counter(
         (each.group_id, each.replica, each.attempt) for each in records if isinstance(each, Sample)
     ) == {(0, replica, 0): 1 for replica in range(4)}
+
+
+def test_a_held_out_game_is_one_task_and_over_when_each_of_its_seats_has_a_sample() -> None:
+    driver = driver_of_pairs(num_held_out=2)
+    driver.beat("worker-1", capacity=3)
+    dispatcher = driver.dispatcher()
+    driver.turn(dispatcher)
+    # A game takes two of the three slots, so the second one waits for the first, and training for both.
+    assert ordered(driver) == [(0, 2)]
+    (first,) = driver.tasks()
+    end_seat(driver, first, 1)
+    driver.turn(dispatcher)
+    assert not dispatcher.state.evaluations.is_complete(0)
+    assert len(driver.tasks()) == 1
+    end_seat(driver, first, 0)
+    driver.turn(dispatcher)
+    (second,) = driver.tasks()[1:]
+    assert (second.kind, second.group_id, second.num_replicas) == (Kind.EVALUATION, 1, 2)
+    for seat in (0, 1):
+        end_seat(driver, second, seat)
+    driver.turn(dispatcher)
+    assert dispatcher.state.evaluations.is_complete(0)
+    assert [task.kind for task in driver.tasks()[2:]] == [Kind.TRAINING]
+
+
+def test_a_held_out_game_that_is_lost_in_the_middle_is_played_again_with_all_its_seats() -> None:
+    driver = driver_of_pairs(num_held_out=1)
+    driver.beat("worker-1", capacity=2)
+    dispatcher = driver.dispatcher()
+    driver.turn(dispatcher)
+    (first,) = driver.tasks()
+    end_seat(driver, first, 0)
+    driver.leave("worker-1")
+    driver.turn(dispatcher)
+    driver.beat("worker-2", capacity=2)
+    driver.turn(dispatcher)
+    records = driver.read(driver.topics.evaluations, num_partitions)
+    ends = [(each.replica, each.status) for each in records if isinstance(each, Sample)]
+    assert ends == [(0, Status.FINISHED), (1, Status.LOST)]
+    again = driver.tasks()[1]
+    assert (again.kind, again.replica, again.num_replicas, again.attempt) == (Kind.EVALUATION, 0, 2, 1)
+    end_seat(driver, again, 1)
+    driver.turn(dispatcher)
+    # Seat 0 has its sample of the first game; a dispatcher that starts now finds the same.
+    assert dispatcher.state.evaluations.is_complete(0)
+    assert driver.dispatcher().state.evaluations.to_plain() == dispatcher.state.evaluations.to_plain()
 
 
 def test_an_episode_that_failed_is_made_again_with_all_its_seats() -> None:

@@ -173,7 +173,7 @@ def test_an_evaluation_that_is_half_answered_goes_on(tmp_path: Path) -> None:
     # Those of versions 0 to 2 are over; of the newest one prompt is answered and one was asked again.
     over, open_ones = plain["evaluations"][:-1], plain["evaluations"][-1:]
     assert all(len(each) == 2 for each in over)
-    assert [each[2] for each in open_ones] == [[asked[0].group_id]]
+    assert [each[2] for each in open_ones] == [[[asked[0].group_id, 0]]]
 
 
 def test_its_size_goes_with_what_is_open_and_not_with_the_age_of_the_run(tmp_path: Path) -> None:

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from support.sandboxes import is_running, limits
 
+from producers.processes.walls import ProcessWalls
 from producers.rewards.code import CodeReward
 from producers.rewards.code_blocks import Block, fenced_blocks, last_code_block
 from producers.rewards.code_cases import Call, CallBatch, Returned, values_agree
 from producers.rewards.functions import RewardResult, call_reward_function
 from producers.rewards.in_process import InProcessRewards
 from producers.rewards.pool import RewardPool
-from producers.rewards.walls import RewardWalls
 from producers.sandbox.config import SandboxConfig
 from rollog.kernel.errors import RewardError, SandboxRefused
 
@@ -312,7 +312,7 @@ def test_a_reward_process_with_its_limits_and_its_environment_has_a_sandbox() ->
             '[{"name": "code", "seconds_per_case": 20, "total_seconds": 60}]',
             num_processes=2,
             timeout_seconds=90.0,
-            walls=RewardWalls(max_memory_bytes=256 << 20),
+            walls=ProcessWalls(max_memory_bytes=256 << 20),
         )
         await rewards.start()
         try:

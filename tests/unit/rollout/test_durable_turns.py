@@ -198,6 +198,37 @@ def test_a_rollout_is_taken_up_again_and_again(stage: Stage) -> None:
     assert sample.resumed_from == "1.2"
 
 
+def test_rollouts_that_are_taken_up_together_go_on_with_their_own_turns(stage: Stage) -> None:
+    tasks = [
+        replace(
+            a_game(stage),
+            task_id=f"1.1{group}",
+            group_id=group,
+            sample_partition=group % 2,
+            prompt=replace(a_game(stage).prompt, reward_inputs_json=json.dumps({"seed": group})),
+        )
+        for group in range(4)
+    ]
+    engines, samples = [Remembering(), Remembering()], []
+    for attempt, engine in enumerate(engines):
+        stage.worker_id, grant_id = f"worker-{attempt}", f"1.{attempt + 1}"
+        settings = replace(stage.settings(), durable_turns=True)
+        with running(stage, rewards=EpisodeRewards(), episodes=games(), engine=engine, settings=settings):
+            stage.give_grant(grant_id)
+            for task in tasks:
+                given = replace(task, grant_id=grant_id, attempt=attempt)
+                again = replace(given, task_id=f"2{task.task_id}", resume_attempt=0)
+                stage.order(again if attempt else given)
+            samples = stage.samples(4 * (attempt + 1))
+        stage.stop.clear()
+    assert len(engines[0].asked) == 4 * num_turns
+    assert engines[1].asked == []
+    for task in tasks:
+        first, second = (sample for sample in samples if sample.group_id == task.group_id)
+        assert first.token_ids.tolist() == second.token_ids.tolist()
+        assert {first.resumed_from, second.resumed_from} == {None, task.task_id}
+
+
 def test_versions_of_what_was_taken_over_count_for_the_lag_and_are_in_the_sample(stage: Stage) -> None:
     left_behind(stage, 0, at_turn=3)
     stage.publish(1)

@@ -410,7 +410,7 @@ def test_calls_fail_while_the_replacement_hangs_and_later_ones_are_answered(
 
     async def scenario(rewards: Rewards) -> tuple[list[Any], RewardResult]:
         with monkeypatch.context() as impatient:
-            impatient.setattr("producers.rewards.worker._start_timeout_seconds", 0.3)
+            impatient.setattr("producers.rewards.worker.start_timeout_seconds", 0.3)
             calls = [rewards.score(prompt, "r", {}) for prompt in ["last words", *"ab"]]
             results = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 15)
         await asyncio.to_thread(hang.unlink)

@@ -6,6 +6,7 @@ import asyncio
 import importlib.util
 import os
 from collections import Counter, defaultdict
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -23,12 +24,13 @@ from support.seated import (
 from support.waiting import wait_until
 from support.worker_thread import Stage, a_stage, running, slow_engine
 
+from consumers.evaluation import EvaluationTally
 from producers.engines.simulated import SimulatedEngine
 from producers.environments.process import EnvironmentLimits
 from producers.rewards.episodes import EpisodeRewards
 from rollog.kernel.broker.memory import MemoryBroker
 from rollog.kernel.broker.topics import RunTopics
-from schemas import Cancel, CancelReason, FinishReason, Status, num_turns
+from schemas import Cancel, CancelReason, FinishReason, Kind, Status, num_turns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -84,6 +86,26 @@ def test_a_game_of_nim_against_itself_is_a_sample_for_each_seat(stage: Stage) ->
             shown, _ = stretches(sample)
             assert all(f"You are seat {seat + 1}" in text for text in shown)
             assert all("It is your turn" in text.rsplit("\n", 1)[-1] for text in shown)
+
+
+def test_a_held_out_game_is_a_sample_for_each_seat_too(stage: Stage) -> None:
+    task = replace(
+        seats_task(stage, seed=3), kind=Kind.EVALUATION, evaluation="greedy", pinned_version=0, group_id=1
+    )
+    with running(stage, rewards=EpisodeRewards(), episodes=seated("nim"), engine=Scripted(nim_move)):
+        stage.give_grant()
+        stage.order(task)
+        first, second = stage.samples(2, stage.topics.evaluations)
+    tally = EvaluationTally()
+    for sample in (first, second):
+        assert (sample.status, sample.kind) == (Status.FINISHED, Kind.EVALUATION)
+        tally.add(sample)
+    assert {first.reward, second.reward} == {1.0, -1.0}
+    score = tally.score("greedy", 0)
+    assert score is not None
+    assert (score.mean_reward, score.num_prompts) == (0.0, 1)
+    assert score.seat_rewards == {0: first.reward, 1: second.reward}
+    assert stage.read(stage.topics.samples) == []
 
 
 @pytest.mark.slow

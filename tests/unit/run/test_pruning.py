@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from support.broker_topics import read_to_end
 from support.recorded_run import a_manifest_of, recorded_run, store_of
-from support.simulated_run import Plan
+from support.simulated_plan import Plan
 
 from consumers.ledger import read_ledger
 from consumers.trained_samples import trained_samples

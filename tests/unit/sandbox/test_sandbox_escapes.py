@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import pytest
 from support.sandboxes import a_session, finish, is_running, limits, printed, python, run_python
 
+from producers.processes.ending import process_tree
 from producers.sandbox.config import Limit, SandboxConfig
-from producers.sandbox.process_tree import process_tree
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

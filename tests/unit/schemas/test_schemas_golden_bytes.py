@@ -267,9 +267,9 @@ def late_record() -> LedgerRecord:
     )
 
 
-def examples() -> dict[str, Record]:
-    ledger = {f"LedgerRecord-{kind}": a_ledger_record(kind, number) for number, kind in enumerate(LedgerKind)}
-    others: list[Record] = [
+def records_of_work() -> list[Record]:
+    """What passes between dispatcher, worker and whoever scores."""
+    return [
         a_task(),
         Cancel(task_id="3-41", epoch=3, grant_id="grant-1", reason=CancelReason.STALE),
         Stop(epoch=3, grant_id="grant-1"),
@@ -283,7 +283,27 @@ def examples() -> dict[str, Record]:
             turn_rewards=(0.25, 0.5),
             scorer="tests of a pull request",
         ),
-        WeightVersion(version=3, sha256=new_weights, name="v000003-cdcd.safetensors", num_bytes=1_600_000),
+        SamplePayload(
+            prompt_token_ids=int32_array([5, 6]),
+            token_ids=int32_array([7, 8]),
+            behaviour_logprobs=float32_array([-0.5, -1.5]),
+            loss_mask=uint8_array([1, 1]),
+            response_text="four",
+            forks=(
+                ForkPayload(
+                    context=int32_array([9]),
+                    token_ids=int32_array([10]),
+                    behaviour_logprobs=float32_array([-0.25]),
+                    loss_mask=uint8_array([1]),
+                ),
+            ),
+        ),
+    ]
+
+
+def records_of_roles() -> list[Record]:
+    """What roles say of themselves and to each other."""
+    return [
         a_worker_status(),
         RoleStatus(
             role=RunRole.TRAINER,
@@ -302,6 +322,13 @@ def examples() -> dict[str, Record]:
         DatasetEnd(epoch=3, last_group_id=-1),
         Stopped(epoch=3),
         RunClosed(epoch=3),
+    ]
+
+
+def records_of_the_run() -> list[Record]:
+    """What is said of the run as a whole."""
+    return [
+        WeightVersion(version=3, sha256=new_weights, name="v000003-cdcd.safetensors", num_bytes=1_600_000),
         RunManifest(
             run="one",
             prefix="rollog",
@@ -323,22 +350,12 @@ def examples() -> dict[str, Record]:
             value=b"\xc3\x01",
             headers={"type": b"Sample"},
         ),
-        SamplePayload(
-            prompt_token_ids=int32_array([5, 6]),
-            token_ids=int32_array([7, 8]),
-            behaviour_logprobs=float32_array([-0.5, -1.5]),
-            loss_mask=uint8_array([1, 1]),
-            response_text="four",
-            forks=(
-                ForkPayload(
-                    context=int32_array([9]),
-                    token_ids=int32_array([10]),
-                    behaviour_logprobs=float32_array([-0.25]),
-                    loss_mask=uint8_array([1]),
-                ),
-            ),
-        ),
     ]
+
+
+def examples() -> dict[str, Record]:
+    ledger = {f"LedgerRecord-{kind}": a_ledger_record(kind, number) for number, kind in enumerate(LedgerKind)}
+    others = [*records_of_work(), *records_of_roles(), *records_of_the_run()]
     return (
         {type(record).__name__: record for record in others} | ledger | {"LedgerRecord-late": late_record()}
     )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
+import tracemalloc
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -102,6 +104,27 @@ def test_each_turn_that_is_served_again_is_told_of() -> None:
     after = Journal(a_task(1), "w", log, digest_of=str, taken=taken, on_served=told.append)
     assert ask(after, [2], 7) == 6
     assert told == log.turns[1:]
+
+
+def test_a_journal_holds_as_much_as_its_turns_add_and_not_their_whole_inputs() -> None:
+    num_turns, num_tokens = 100, 500
+    log = Log()
+    journal, ids = a_journal(log, 0), [1] * num_tokens
+    tracemalloc.start()
+    for number in range(num_turns):
+        made = replace(
+            a_generation(number),
+            token_ids=int32_array([number] * num_tokens),
+            behaviour_logprobs=float32_array([-1] * num_tokens),
+            spans=(VersionSpan(version=0, start=0, end=num_tokens),),
+        )
+        assert journal.served(ids) is None
+        asyncio.run(journal.keep(ids, made))
+        ids = [*ids, *([number] * num_tokens), *([1] * num_tokens)]
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    # Whole inputs would be 20 MB.
+    assert held < 4 << 20
 
 
 @pytest.mark.parametrize("seed", range(50))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from producers.sessions.turn_chain import TakenTurn, newest_chain, placed_input
+from producers.sessions.turn_chain import TakenTurn, newest_chain, placed_input, shared_ids
 from schemas import FinishReason, Segment, Turn, TurnBase, float32_array, int32_array
 
 if TYPE_CHECKING:
@@ -43,6 +45,15 @@ def a_turn(
     )
 
 
+def whole_input(taken: TakenTurn) -> list[int]:
+    """The whole input of a turn, put together again."""
+    context: list[int] = taken.turn.context.tolist()
+    if taken.parent is None:
+        return context
+    before = [*whole_input(taken.parent), *taken.parent.turn.token_ids.tolist()]
+    return [*before[: taken.turn.shared], *context]
+
+
 def tokens(turns: Sequence[Turn], *, earliest: int = 0, attempt: int = 9) -> list[int] | None:
     chain = newest_chain(turns, earliest_attempt=earliest, attempt=attempt)
     return None if chain is None else [int(taken.turn.token_ids[0]) for taken in chain.turns]
@@ -56,7 +67,8 @@ third = a_turn(0, 2, [9], 5, parent=1, shared=5)
 def test_the_turns_of_one_attempt_are_its_chain_with_whole_inputs() -> None:
     chain = newest_chain([first, second, third], earliest_attempt=0, attempt=1)
     assert chain is not None
-    assert [taken.input_ids.tolist() for taken in chain.turns] == [[1, 2], [1, 2, 3, 8], [1, 2, 3, 8, 4, 9]]
+    assert [whole_input(taken) for taken in chain.turns] == [[1, 2], [1, 2, 3, 8], [1, 2, 3, 8, 4, 9]]
+    assert [taken.num_input_ids for taken in chain.turns] == [2, 4, 6]
 
 
 def test_what_was_taken_over_stands_before_the_own_turns() -> None:
@@ -98,7 +110,41 @@ def test_forged_bases_and_parents_lead_nowhere() -> None:
     ]
     assert tokens(round_in_circles) is None
     assert tokens([first, a_turn(1, 1, [1], 3, base=TurnBase(task_id="1.1", numbers=(4,)))]) is None
+    assert tokens([first, a_turn(1, 2, [1], 3, base=TurnBase(task_id="1.1", numbers=(0, 0)))]) is None
     assert tokens([first, a_turn(0, 1, [8], 4, parent=0, shared=9)]) == [3]
+    assert tokens([first, a_turn(0, 1, [8], 4, shared=2)]) == [3]
+
+
+def test_a_turn_that_says_another_attempt_than_its_task_did_is_passed_over() -> None:
+    forged = replace(third, attempt=5, token_ids=int32_array([6]))
+    assert tokens([first, second, forged, third]) == [3, 4, 5]
+
+
+def test_turns_that_go_on_from_each_other_a_thousand_times_are_read_and_compared() -> None:
+    num_turns = 5000
+    turns = [
+        a_turn(0, number, [8], 4, parent=number - 1, shared=2 * number if number else 0)
+        for number in range(num_turns)
+    ]
+    chain = newest_chain(turns, earliest_attempt=0, attempt=1)
+    assert chain is not None
+    whole = int32_array([8, 4] * num_turns)
+    assert shared_ids(whole, chain.turns[-1:]) == [2 * num_turns]
+    assert shared_ids(whole[:-3], chain.turns[-1:]) == [2 * num_turns - 3]
+
+
+def test_a_long_input_that_is_named_again_and_again_is_held_once() -> None:
+    """A stranger's few bytes for each turn must not become a copy of its first one."""
+    context = [7] * 1_000_000
+    opening = a_turn(0, 0, context, 3)
+    following = [a_turn(0, number, [], 4, parent=0, shared=len(context)) for number in range(1, 500)]
+    tracemalloc.start()
+    chain = newest_chain([opening, *following], earliest_attempt=0, attempt=1)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert chain is not None
+    assert len(chain.turns) == 500
+    assert peak < opening.context.nbytes
 
 
 ids = st.lists(st.integers(0, 2), max_size=6)
@@ -113,12 +159,12 @@ def test_an_input_comes_back_from_its_parent_and_what_is_shared(inputs: list[lis
         parent, shared = placed_input(array, before)
         turn = a_turn(0, number, input_ids[shared:], number % 3, parent=parent, shared=shared)
         written.append(turn)
-        before.append(TakenTurn.after(array, turn))
+        before.append(TakenTurn(turn, before[parent] if parent >= 0 else None))
     chain = newest_chain(written, earliest_attempt=0, attempt=1)
-    read = [] if chain is None else [taken.input_ids.tolist() for taken in chain.turns]
+    read = [] if chain is None else [whole_input(taken) for taken in chain.turns]
     assert read == inputs
     longest = [
-        max((_common(each, [*taken.input_ids, *taken.turn.token_ids]) for taken in before[:n]), default=0)
+        max((_common(each, [*whole_input(taken), *taken.turn.token_ids]) for taken in before[:n]), default=0)
         for n, each in enumerate(inputs)
     ]
     assert [turn.shared for turn in written] == longest

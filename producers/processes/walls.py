@@ -1,25 +1,22 @@
-"""What separates a reward process from the worker that starts it: session, environment, limits."""
+"""What separates a process from the worker that starts it: its environment and limits. Standard library alone."""
 
 from __future__ import annotations
 
 import os
 import resource
-import signal
 import sys
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Mapping
 
 _inherited = frozenset({"PATH", "HOME", "LANG", "LANGUAGE", "TMPDIR", "TZ", "LD_LIBRARY_PATH"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RewardWalls:
-    """What one reward process may take.
+class ProcessWalls:
+    """What one process may take.
 
     `environment` names the variables that it gets besides the usual ones, `max_memory_bytes` bounds its private memory.
     """
@@ -43,9 +40,3 @@ def limit_this_process(max_memory_bytes: int) -> None:
     most = max_memory_bytes if hardest == resource.RLIM_INFINITY else min(max_memory_bytes, hardest)
     resource.setrlimit(resource.RLIMIT_DATA, (most, most))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-
-
-def kill_group(process: asyncio.subprocess.Process) -> None:
-    """Kill what is left in the process group that the process leads."""
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
