@@ -55,6 +55,8 @@ class LateRewardChecks:
     num_records: int = 0
     _of_sample: dict[str, list[StoredReward]] = field(default_factory=dict)
     _room: RoomOfGroups = field(default_factory=RoomOfGroups)
+    _of_unknown_reach: set[int] = field(default_factory=set)
+    """Groups of which nobody can say any more whether a reward came too early to count."""
 
     def add(self, record: Record) -> None:
         """One reward."""
@@ -90,8 +92,11 @@ class LateRewardChecks:
         closed = ledger.closed_groups.get(group)
         if closed is not None and closed[0] <= ledger.reading_of_rewards.entry(offset):
             return False
-        # What records that are missing closed is not known.
-        return not ledger.is_complete or group < ledger.reading_of_rewards.end_of_reach(offset, ledger.config)
+        is_within = group < ledger.reading_of_rewards.end_of_reach(offset, ledger.config)
+        if not is_within and not ledger.is_complete:
+            # Records that are missing may have closed higher groups, or raised alpha.
+            self._of_unknown_reach.add(group)
+        return is_within
 
     def judged(self, sample: Sample, judged: Judged, place: Place) -> Sample:
         """A sample as it was judged: with the reward that the ledger names for it, if that is there."""
@@ -113,7 +118,7 @@ class LateRewardChecks:
         return self._with(sample, judged, place, named)
 
     def _with(self, sample: Sample, judged: Judged, place: Place, named: RewardReference) -> Sample:
-        if named.offset < self.cut:
+        if named.offset < self.cut or sample.group_id in self._of_unknown_reach:
             self.ledger.checks.late_rewards.num_unchecked += 1
             return sample
         entry = self.ledger.entries[judged.entry]
@@ -144,7 +149,7 @@ class LateRewardChecks:
         entry, first = self.ledger.entries[judged.entry], self._first(sample)
         was_read = first is not None and first.offset < entry.record.reward_position
         if judged.disposition is Disposition.UNREWARDED and first is not None and was_read:
-            if self._may_have_been_full(sample.group_id):
+            if self._may_have_been_full(sample.group_id) or sample.group_id in self._of_unknown_reach:
                 self.ledger.checks.late_rewards.num_unchecked += 1
                 return
             self._find(

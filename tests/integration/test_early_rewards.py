@@ -22,7 +22,7 @@ from schemas import Disposition, LedgerRecord, RewardReference
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from consumers.audit.findings import Finding
+    from consumers.audit.findings import Check, Finding
     from rollog.kernel.broker.ports import Broker
     from rollog.kernel.broker.topics import RunTopics
 
@@ -64,7 +64,9 @@ def test_a_reward_that_comes_before_its_order_counts(happens: Callable[[Simulate
 far = "g6.r1.a0"
 
 
-def test_a_reward_from_beyond_reach_never_counts_and_the_audit_finds_one_that_was_used() -> None:
+@pytest.fixture(scope="module")
+def with_far_reward() -> tuple[RecordedTopics, RunTopics]:
+    """A run that has ended, of which one reward came before its group was within reach, and again behind its sample."""
     # With alpha 0 and batches of one group reach ends with group 3 while none is closed.
     with SimulatedRun(replace(plan, alpha=0.0, num_steps=8)) as run:
         assert run.scorer is not None
@@ -72,25 +74,40 @@ def test_a_reward_from_beyond_reach_never_counts_and_the_audit_finds_one_that_wa
         run.scorer.write(far, 77.0)
         run.turn_trainer()
         run.come_to_the_end()
-        assert i17_of(run.broker, run.topics) == []
-        ledger = [entry.record for entry in read_ledger(run.broker, run.topics)]
-        assert rewards_named(ledger)[far] > 0
-
         topics = [*run_topic_names(run.topics), run.topics.rewards]
-        recorded = RecordedTopics.copied(run.broker, topics)
-        first = recorded.records[TopicPartition(run.topics.rewards, 0)][0]
-        early_one = RewardReference(offset=0, digest=record_digest(first.value))
+        return RecordedTopics.copied(run.broker, topics), run.topics
 
-        def use_it(record: LedgerRecord) -> LedgerRecord:
-            verdicts = (
-                replace(each, late_reward=early_one) if each.sample_id == far else each
-                for each in record.verdicts
-            )
-            return replace(record, verdicts=tuple(verdicts))
 
-        (finding,) = i17_of(recorded.rechained(run.topics.steps, use_it), run.topics)
-        assert finding.message.startswith("not the first valid reward of its sample")
-        assert (finding.record_id, finding.found[:8]) == (far, "offset 0")
+def test_a_reward_from_beyond_reach_never_counts_and_the_audit_finds_one_that_was_used(
+    with_far_reward: tuple[RecordedTopics, RunTopics],
+) -> None:
+    recorded, topics = with_far_reward
+    assert i17_of(recorded, topics) == []
+    assert rewards_named(recorded.ledger(topics.steps))[far] > 0
+
+    first = recorded.records[TopicPartition(topics.rewards, 0)][0]
+    early_one = RewardReference(offset=0, digest=record_digest(first.value))
+
+    def use_it(record: LedgerRecord) -> LedgerRecord:
+        verdicts = (
+            replace(each, late_reward=early_one) if each.sample_id == far else each
+            for each in record.verdicts
+        )
+        return replace(record, verdicts=tuple(verdicts))
+
+    (finding,) = i17_of(recorded.rechained(topics.steps, use_it), topics)
+    assert finding.message.startswith("not the first valid reward of its sample")
+    assert (finding.record_id, finding.found[:8]) == (far, "offset 0")
+
+
+def test_where_a_ledger_record_is_missing_a_reward_from_beyond_reach_raises_no_alarm(
+    with_far_reward: tuple[RecordedTopics, RunTopics],
+) -> None:
+    recorded, topics = with_far_reward
+    missing = recorded.all(topics.steps)[1]
+    check = i17_check(recorded.without(missing), topics)
+    # Both replicas of its group: how much room was left to them depends on it too.
+    assert (check.findings, check.num_unchecked) == ([], 2)
 
 
 def test_a_group_without_room_goes_unrewarded_and_what_was_pruned_of_it_raises_no_alarm() -> None:
@@ -111,11 +128,13 @@ def test_a_group_without_room_goes_unrewarded_and_what_was_pruned_of_it_raises_n
         topics = [*run_topic_names(run.topics), run.topics.rewards]
         recorded = RecordedTopics.copied(run.broker, topics)
         pruned = recorded.truncated(TopicPartition(run.topics.rewards, 0), 8)
-        report = audit_run(pruned, run.topics)
-        check = next(check for check in report.checks if check.name == "I17")
+        check = i17_check(pruned, run.topics)
         assert (check.findings, check.num_unchecked > 0) == ([], True)
 
 
 def i17_of(broker: Broker, topics: RunTopics) -> list[Finding]:
-    report = audit_run(broker, topics)
-    return next(check for check in report.checks if check.name == "I17").findings
+    return i17_check(broker, topics).findings
+
+
+def i17_check(broker: Broker, topics: RunTopics) -> Check:
+    return next(check for check in audit_run(broker, topics).checks if check.name == "I17")

@@ -221,3 +221,9 @@ def test_no_reward_is_written_that_is_no_number(world: World, value: float) -> N
         world.writer.send("g0.r0.a0", value)
     with pytest.raises(SchemaError, match=r"turn_rewards\[1\]"):
         world.writer.send("g0.r0.a0", 1.0, turn_rewards=(1.0, value))
+
+
+def test_no_reward_is_written_that_every_reader_would_set_aside_as_too_large(world: World) -> None:
+    with pytest.raises(SchemaError, match="a reward has 65536 at most"):
+        world.writer.send("g0.r0.a0", 1.0, turn_rewards=(0.5,) * 9000)
+    world.writer.send("g0.r0.a0", 1.0, turn_rewards=(0.5,) * 8000)
