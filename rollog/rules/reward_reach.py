@@ -47,7 +47,7 @@ class RewardReach:
     """How far the ledger had come when each reward was read, as far back as a new trainer reads them again.
 
     Neither number of `Reached` ever falls, so a group that was within reach stays so. One entry for each record behind
-    the mark that closed a higher group or raised alpha: what is kept for an open group holds the mark, and with it them.
+    the mark that closed a higher group or raised alpha: as long as what is kept for an open group holds the mark.
     """
 
     _entries: list[Reached] = field(default_factory=lambda: [Reached()])
