@@ -137,13 +137,13 @@ class ControlReader(Component):
             self._ends = None
             return True
         if self._ends is None:
-            self._ends = self.ends_now()
-        if self._ends is None or not self.has_reached(self._ends, timeout_seconds):
+            self._ends = self._ends_now()
+        if self._ends is None or not self._has_reached(self._ends, timeout_seconds):
             return False
         self._ends = None
         return True
 
-    def ends_now(self) -> dict[TopicPartition, int] | None:
+    def _ends_now(self) -> dict[TopicPartition, int] | None:
         """Up to where both topics are to be read now; None where the broker does not say."""
         try:
             return self._consumer.end_offsets(self._partitions)
@@ -151,15 +151,11 @@ class ControlReader(Component):
             log.warning("what arrived waits for the broker, to be compared with its tasks", error=str(error))
             return None
 
-    def has_reached(self, ends: Mapping[TopicPartition, int], timeout_seconds: float) -> bool:
+    def _has_reached(self, ends: Mapping[TopicPartition, int], timeout_seconds: float) -> bool:
         """Read on; whether both topics are read up to these ends. Raises Superseded."""
         if any(self._consumer.position(place) < end for place, end in ends.items()):
             self.poll(timeout_seconds)
         return all(self._consumer.position(place) >= end for place, end in ends.items())
-
-    def orders(self, group_id: int, replica: int, attempt: int) -> bool:
-        """Whether a task that has been read orders this attempt."""
-        return self._issued.orders(group_id, replica, attempt)
 
     def placed(self, header: SampleHeader, sample: Sample | None) -> SampleHeader:
         """The header as it counts: of no group, and dead, where the log does not know where it comes from."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from rollog.kernel.payloads import PayloadStore
 from rollog.rules.headers import SampleLimits, vocabulary_size
+from rollog.rules.late_rewards import KeptRewards, kept_bytes
 from rollog.rules.task_names import TasksOfRun
 from trainer.buffer.payload_fetches import PayloadFetches
 from trainer.buffer.reward_intake import RewardIntake
@@ -65,7 +66,7 @@ class LogReaders:
         control = opened.enter_context(self.control(epoch, known))
         stream = opened.enter_context(self.samples(engine, control, store, clock))
         buffer = self.buffer()
-        rewards = self.rewards(buffer, control)
+        rewards = self.rewards(buffer)
         opened.enter_context(nullcontext() if rewards is None else rewards)
         return OpenReaders(control=control, stream=stream, buffer=buffer, rewards=rewards)
 
@@ -109,14 +110,15 @@ class LogReaders:
     def buffer(self) -> SampleBuffer:
         """Where samples wait for their group, and those without a reward for theirs."""
         settings = self.settings
-        waits = RewardWaits(settings.reward_deadline_seconds or math.inf)
+        kept = KeptRewards(kept_bytes(settings.groups.num_replicas))
+        waits = RewardWaits(settings.reward_deadline_seconds or math.inf, kept)
         return SampleBuffer(self.ledger, settings.groups, settings.freshness, waits)
 
-    def rewards(self, buffer: SampleBuffer, control: ControlReader) -> RewardIntake | None:
+    def rewards(self, buffer: SampleBuffer) -> RewardIntake | None:
         """Who reads rewards from the mark on; None where all samples bring theirs."""
         if self.settings.reward_deadline_seconds is None:
             return None
-        return RewardIntake(self.broker, self.topics.rewards, self.ledger, buffer, control)
+        return RewardIntake(self.broker, self.topics.rewards, self.ledger, buffer, self.settings.groups)
 
     def _sample_limits(self, engine: TrainingEngine) -> SampleLimits:
         settings = self.settings

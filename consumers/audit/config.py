@@ -15,6 +15,7 @@ class AuditConfig:
     groups_per_batch: int | None = None
     group_size: int | None = None
     redundant_replicas: int | None = None
+    redundant_groups: int | None = None
     temperature: float | None = None
     has_late_rewards: bool = False
     keeps_turns: bool = False
@@ -33,6 +34,7 @@ _keys = {
     "groups_per_batch": ("groups", "groups_per_batch"),
     "group_size": ("groups", "group_size"),
     "redundant_replicas": ("groups", "redundant_replicas"),
+    "redundant_groups": ("groups", "redundant_groups"),
     "temperature": ("sampling", "temperature"),
     "has_late_rewards": ("reward", "late"),
     "keeps_turns": ("dispatch", "durable_turns"),

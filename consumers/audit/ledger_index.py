@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from consumers.audit.config import AuditConfig, config_of
 from consumers.audit.findings import Place
 from consumers.audit.judged import Judged, JudgedRecords, TrainedReplicas
+from consumers.audit.reward_reach import ReadingOfRewards
 from consumers.audit.step_facts import StepFacts, facts_of
 from schemas import Amend, Close, Disposition, Genesis, LedgerKind, Rebase, Step
 
@@ -62,6 +63,7 @@ class LedgerIndex:
     trained: TrainedReplicas = field(default_factory=TrainedReplicas)
     late_rewards: dict[tuple[int, int], RewardReference] = field(default_factory=dict)
     """The rewards that verdicts name, by place of the sample."""
+    reading_of_rewards: ReadingOfRewards = field(default_factory=ReadingOfRewards)
     closed_groups: dict[int, tuple[int, Disposition]] = field(default_factory=dict)
     num_by_disposition: Counter[Disposition] = field(default_factory=Counter)
     config: AuditConfig = field(default_factory=AuditConfig)
@@ -97,6 +99,7 @@ class LedgerIndex:
         self._take_body(entry, record.body)
         self._take_marks(entry, record.low_water_marks)
         self._check_reward_position(entry)
+        self.reading_of_rewards.add(record)
         for verdict in record.verdicts:
             self._judge(verdict, entry)
         closings = {group.outcome: (entry.index, group.outcome) for group in record.closed_groups}

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from rollog.kernel.broker.kafka import KafkaBroker
 from rollog.kernel.broker.topics import RunTopics
 from rollog.kernel.lifecycle import Component
+from rollog.rules.late_rewards import require_size
 from schemas import Reward
 from schemas.codec import encode
 from schemas.headers import headers_of
@@ -43,7 +44,8 @@ class LateRewards(Component):
     ) -> None:
         """Send the reward of one sample; `turn_rewards` has one number for each of its turns, or none.
 
-        Raises SchemaError for what is no finite number, TopicMismatch where the run has no late rewards.
+        Raises SchemaError for what is no finite number and for more than 64 KiB, TopicMismatch where the run has no
+        late rewards.
         """
         record = Reward(
             sample_id=sample_id,
@@ -52,7 +54,9 @@ class LateRewards(Component):
             turn_rewards=tuple(turn_rewards),
             scorer=self._scorer,
         )
-        self._producer.send(self._topic, 0, encode(record), headers=headers_of(record))
+        value = encode(record)
+        require_size(value)
+        self._producer.send(self._topic, 0, value, headers=headers_of(record))
 
     def flush(self, timeout_seconds: float = 30.0) -> None:
         """Wait until everything sent so far is written. Raises BrokerTimeout, or the first failure."""

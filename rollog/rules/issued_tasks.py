@@ -176,11 +176,6 @@ class IssuedTasks:
         """Whether a task of this group has been read."""
         return group_id in self._of_group
 
-    def orders(self, group_id: int, replica: int, attempt: int) -> bool:
-        """Whether a task that has been read orders this attempt."""
-        tasks = (self._tasks[task_id] for task_id in self._of_group.get(group_id, ()))
-        return any(task.attempt == attempt and _orders(task, replica) for task in tasks)
-
     def knows(self, header: SampleHeader, *, grants: Mapping[str, Grant], newest_epoch: int) -> bool:
         """Whether all has been read that says where a sample comes from: its task, its grant, epochs of fences."""
         task = self._tasks.get(header.task_id)

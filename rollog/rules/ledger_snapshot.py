@@ -13,6 +13,7 @@ from rollog.rules.alpha_control import TakenStep
 from rollog.rules.group_outcomes import GroupOutcomes
 from rollog.rules.ledger_state import LedgerState
 from rollog.rules.limits import ReplicaTally
+from rollog.rules.reward_reach import RewardReach
 from schemas import Disposition
 
 
@@ -29,6 +30,7 @@ def ledger_to_plain(ledger: LedgerState) -> dict[str, Any]:
         "is_closed": ledger.is_closed,
         "low_water_marks": list(ledger.low_water_marks),
         "rewards": [ledger.reward_position, ledger.reward_mark],
+        "reward_reach": ledger.reward_reach.to_plain(),
         "weights": [ledger.weights[version] for version in range(ledger.version + 1)],
         "closed_groups": ledger.closed_groups.to_plain(),
         "tallies": [
@@ -62,6 +64,7 @@ def ledger_from_plain(plain: dict[str, Any]) -> LedgerState:
         low_water_marks=tuple(int(mark) for mark in plain["low_water_marks"]),
         reward_position=int(plain["rewards"][0]),
         reward_mark=int(plain["rewards"][1]),
+        reward_reach=RewardReach.from_plain(plain["reward_reach"]),
         weights={version: str(sha256) for version, sha256 in enumerate(plain["weights"])},
         closed_groups=GroupOutcomes.from_plain(plain["closed_groups"]),
         disposed={(int(partition), int(offset)) for partition, offset in plain["disposed"]},

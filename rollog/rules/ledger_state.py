@@ -12,6 +12,7 @@ from rollog.rules.alpha_control import TakenStep, num_remembered
 from rollog.rules.group_outcomes import GroupOutcomes
 from rollog.rules.limits import ReplicaTally
 from rollog.rules.reasons import unprotected_reasons
+from rollog.rules.reward_reach import RewardReach
 from rollog.settings.in_force import num_steps_in_force
 from schemas import Amend, Disposition, Genesis, LedgerKind, LedgerRecord, Rebase, Step, Verdict
 
@@ -52,6 +53,7 @@ class LedgerState:
     low_water_marks: tuple[int, ...] = ()
     reward_position: int = 0
     reward_mark: int = 0
+    reward_reach: RewardReach = field(default_factory=RewardReach)
     weights: dict[int, str] = field(default_factory=dict)
     closed_groups: GroupOutcomes = field(default_factory=GroupOutcomes)
     tallies: defaultdict[int, defaultdict[int, ReplicaTally]] = field(
@@ -106,6 +108,7 @@ class LedgerState:
         self.alpha = record.alpha
         self.low_water_marks = record.low_water_marks
         self.reward_position, self.reward_mark = record.reward_position, record.reward_mark
+        self.reward_reach.add(record)
         self.disposed = {
             (partition, offset)
             for partition, offset in self.disposed

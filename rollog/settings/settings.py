@@ -299,6 +299,11 @@ def _disagreements_with_agent(settings: Settings) -> list[str]:
         )
     if settings.data.train is None:
         found.append(f"agent {agent.name!r} needs prompts: set data.train")
+    if agent.reward == "agent" and settings.reward.late:
+        found.append(
+            'agent.reward = "agent" gives every session the reward that the agent returns, but reward.late = true '
+            "waits for it from elsewhere; leave one of them out"
+        )
     if agent.reward == "agent" and settings.reward.identity is not None:
         found.append(
             f'agent.reward = "agent" and reward = {settings.reward.identity!r} both say what the reward is; leave one '

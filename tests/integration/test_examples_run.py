@@ -12,6 +12,9 @@ from pathlib import Path
 
 import pytest
 from support.stand_in_model import save_stand_in
+from support.vllm_server import server_key, vllm_server
+
+from rollog.settings.sources import load_settings
 
 pytestmark = [pytest.mark.broker, pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -61,12 +64,35 @@ fewer = {
 }
 
 
-@pytest.mark.parametrize("name", ["huggingface_model", "chat_dataset", "one_gpu", *fewer])
+@pytest.mark.parametrize("name", ["huggingface_model", "chat_dataset", "agent", "one_gpu", *fewer])
 def test_an_example_runs(name: str, home: Path, tmp_path: Path) -> None:
     pytest.importorskip("vllm", reason="vLLM is not installed")
     model = save_stand_in(tmp_path / "model")
     path = root / "examples" / f"{name}.toml"
     summary = run_up(root, path, home, f"model.path={model}", *fewer.get(name, ()))
+    assert (summary["steps"], summary["closed"]) == (2, True)
+
+
+def test_the_example_of_a_remote_engine_runs_at_a_server(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("vllm", reason="vLLM is not installed")
+    monkeypatch.setenv("SERVER_KEY", server_key)
+    path = root / "examples" / "remote_engine.toml"
+    model, weights = save_stand_in(tmp_path / "model"), tmp_path / "weights"
+    weights.mkdir()
+    with vllm_server(
+        model,
+        weights,
+        tmp_path / "server.log",
+        max_context_tokens=load_settings(path).model.max_context_tokens,
+    ) as server:
+        places = (
+            f"model.path={model}",
+            f"weights.uri={weights.as_uri()}",
+            f"rollout.server_address={server.address}",
+        )
+        summary = run_up(root, path, home, *places)
     assert (summary["steps"], summary["closed"]) == (2, True)
 
 

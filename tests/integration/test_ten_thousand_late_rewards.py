@@ -6,7 +6,7 @@ import random
 from collections import Counter
 
 import pytest
-from support.late_scorer import first_valid, rewards_named
+from support.late_scorer import first_valid, rewards_named, rewards_that_may_count
 from support.simulated_plan import Plan
 from support.simulated_run import SimulatedRun
 
@@ -59,7 +59,8 @@ def test_of_ten_thousand_late_rewards_each_trained_sample_has_the_first_valid_on
         assert report.is_clean, "\n".join(report.lines())
         i17 = next(check for check in report.checks if check.name == "I17")
         ledger = [entry.record for entry in read_ledger(run.broker, run.topics)]
-        stored, named = run.scorer.stored(), rewards_named(ledger)
+        stored = rewards_that_may_count(run.scorer.records(), ledger, run.plan)
+        named = rewards_named(ledger)
         verdicts = [verdict for record in ledger for verdict in record.verdicts]
         counts = Counter(verdict.disposition for verdict in verdicts)
         assert counts[Disposition.TRAINED] == num_steps * 16 * 4

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter, defaultdict
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from rollog.kernel.broker.ports import Broker
     from rollog.kernel.broker.topics import RunTopics
     from schemas import LedgerRecord, Sample
+    from support.simulated_plan import Plan
 
 _usual_mistakes = {"missing": 0.04, "misfit": 0.08, "doubled": 0.3, "invalid": 0.02, "unmatched": 0.02}
 """How often each happens to a reward."""
@@ -72,6 +74,11 @@ class LateScorer:
             self._send(name, value + 10)
         self._writer.flush()
 
+    def write(self, name: str, value: float, turn_rewards: tuple[float, ...] = ()) -> None:
+        """Write this one now, whether anybody has ordered such a rollout or not."""
+        self._send(name, value, turn_rewards)
+        self._writer.flush()
+
     def _happens(self, what: str) -> bool:
         happens = self._random.random() < self.mistakes[what]
         self.num_written[what] += happens
@@ -81,20 +88,46 @@ class LateScorer:
         self._writer.send(name, value, turn_rewards=turn_rewards)
         self.num_written["records"] += 1
 
-    def stored(self) -> dict[str, list[tuple[int, Reward]]]:
-        """What the topic holds of each sample, in order."""
-        found: defaultdict[str, list[tuple[int, Reward]]] = defaultdict(list)
+    def records(self) -> list[tuple[int, int, Reward]]:
+        """The rewards on the topic, in order: offset, bytes, what it says."""
+        found: list[tuple[int, int, Reward]] = []
         with self.broker.consumer(client_id="scores") as consumer:
             place = TopicPartition(self.topics.rewards, 0)
             consumer.assign({place: 0})
             while records := consumer.poll(0.0):
                 for record in records:
-                    try:
-                        reward = decode_as(Reward, record.value or b"")
-                    except SchemaError:
-                        continue
-                    found[reward.sample_id].append((record.offset, reward))
+                    value = record.value or b""
+                    with suppress(SchemaError):
+                        found.append((record.offset, len(value), decode_as(Reward, value)))
         return found
+
+
+def rewards_that_may_count(
+    records: list[tuple[int, int, Reward]], ledger: list[LedgerRecord], plan: Plan
+) -> dict[str, list[tuple[int, Reward]]]:
+    """Of each sample the rewards for groups within reach, as far as its group has room, worked out plainly."""
+    found: defaultdict[str, list[tuple[int, Reward]]] = defaultdict(list)
+    room: defaultdict[int, int] = defaultdict(lambda: plan.groups.num_replicas << 17)
+    full: set[int] = set()
+    closed, newest_closed, alpha, later = set[int](), -1, 0, list(reversed(ledger))
+    for offset, num_bytes, reward in records:
+        group, replica, _ = (int(number[1:]) for number in reward.sample_id.split("."))
+        while later and later[-1].reward_position <= offset:
+            record = later.pop()
+            closed |= {each.group_id for each in record.closed_groups}
+            newest_closed, alpha = max([-1, *closed]), max(alpha, math.ceil(record.alpha))
+        queue = plan.groups_per_batch * (1 + alpha) + plan.redundant_groups
+        is_within_reach = group <= newest_closed + 4 * queue
+        numbers = {len(earlier.turn_rewards) for _, earlier in found[reward.sample_id]}
+        is_doubled = 0 in numbers or len(reward.turn_rewards) in numbers
+        if group in closed or replica >= plan.groups.num_replicas or not is_within_reach or is_doubled:
+            continue
+        if num_bytes + 1024 > room[group]:
+            full.add(group)
+        if group not in full:
+            room[group] -= num_bytes + 1024
+            found[reward.sample_id].append((offset, reward))
+    return found
 
 
 def rewards_named(ledger: list[LedgerRecord]) -> dict[str, int]:

@@ -1,15 +1,16 @@
 """The trainer's view of `rewards`: what programs outside of the run say of samples that wait for it.
 
-Consumes `rewards`, read_committed, from the mark in the ledger. Waits until `control` and `tasks` say which attempts
-were ordered. What is no reward goes to dead-letters, in the transaction of the next ledger record, a limited number of
-them: nothing that stands on the topic stops the trainer. On a crash the next trainer reads again from the mark.
+Consumes `rewards`, read_committed, from the mark in the ledger. Waits for nothing: which reward counts follows from
+what stands on the topic and from how far the ledger has come, not from what was read of tasks and samples. What is no
+reward goes to dead-letters, in the transaction of the next ledger record, a limited number of them: nothing that stands
+on the topic stops the trainer. On a crash the next trainer reads again from the mark.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from rollog.kernel.broker.ports import TopicPartition
 from rollog.kernel.broker.reading import drain
@@ -17,16 +18,13 @@ from rollog.kernel.errors import BrokerError, TopicMismatch
 from rollog.kernel.lifecycle import Component
 from rollog.kernel.logs import get_logger
 from rollog.rules.dead_letters import dead_letter
-from rollog.rules.headers import record_digest
 from rollog.rules.late_rewards import GivenReward, RewardOutcome, attempt_named
-from schemas import Reward, RewardReference
-from schemas.codec import SchemaError, decode_as
+from schemas import SchemaError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from rollog.kernel.broker.ports import Broker, Record
     from rollog.rules.ledger_state import LedgerState
+    from rollog.settings.groups import GroupConfig
     from schemas import DeadLetter, LedgerRecord
     from trainer.buffer.sample_buffer import SampleBuffer
 
@@ -38,26 +36,6 @@ _most_letters = 100
 _letters_per_second = 1.0
 _most_letter_bytes = 1 << 16
 _quiet_seconds = 10.0
-
-
-class Orders(Protocol):
-    """What tells which attempts were ordered; `trainer.control` does."""
-
-    def orders(self, group_id: int, replica: int, attempt: int) -> bool:
-        """Whether a task that has been read orders this attempt."""
-        ...
-
-    def catch_up(self) -> None:
-        """Take in everything that is committed now."""
-        ...
-
-    def ends_now(self) -> Mapping[TopicPartition, int] | None:
-        """Up to where it is to be read now; None where the broker does not say."""
-        ...
-
-    def has_reached(self, ends: Mapping[TopicPartition, int], timeout_seconds: float) -> bool:
-        """Read on; whether that is read."""
-        ...
 
 
 @dataclass(slots=True)
@@ -85,7 +63,7 @@ class _Arrived:
     """A record of `rewards`, decoded, or why it cannot be."""
 
     record: Record
-    reward: Reward | None
+    given: GivenReward | None
     defect: str = ""
 
 
@@ -96,18 +74,17 @@ class RewardIntake(Component):
     """
 
     def __init__(
-        self, broker: Broker, topic: str, ledger: LedgerState, buffer: SampleBuffer, orders: Orders
+        self, broker: Broker, topic: str, ledger: LedgerState, buffer: SampleBuffer, groups: GroupConfig
     ) -> None:
         self._place = TopicPartition(topic, 0)
         self._ledger = ledger
         self._buffer = buffer
-        self._orders = orders
+        self._groups = groups
         self._consumer = broker.consumer(client_id="trainer-rewards")
         self._consumer.assign({self._place: ledger.reward_mark})
         self._read_before = ledger.reward_position
         self._is_restored = False
         self._waiting: list[_Arrived] = []
-        self._ends: Mapping[TopicPartition, int] | None = None
         self._goal: tuple[float, int] | None = None
         self._rate = LetterRate()
         self._letters: list[DeadLetter] = []
@@ -134,11 +111,8 @@ class RewardIntake(Component):
         # `unrewarded` is right up to the position at which it is decided, so that stays until it is committed.
         if self._buffer.has_unrewarded:
             return
-        if not self._waiting:
-            self._waiting = [_arrived(record) for record in self._consumer.poll(0.0, _most_at_once)]
-        if not self._can_tell():
-            return
-        arrived, self._waiting = self._waiting, []
+        arrived = self._waiting or [_arrived(record) for record in self._consumer.poll(0.0, _most_at_once)]
+        self._waiting = []
         for each in arrived:
             self._take(each, now_seconds)
         self._end_waits(now_seconds)
@@ -163,7 +137,6 @@ class RewardIntake(Component):
         """Read again what an earlier trainer had read: samples of open groups may wait for it."""
         if self._is_restored:
             return
-        self._orders.catch_up()
         for record in drain(self._consumer, {self._place: self._read_before}):
             arrived = _arrived(record)
             if record.offset < self._read_before:
@@ -172,22 +145,6 @@ class RewardIntake(Component):
                 self._waiting.append(arrived)
         self._is_restored = True
 
-    def _can_tell(self) -> bool:
-        """Whether it is known which of them were ordered: a task stands in the log before any reward for it."""
-        if all(self._is_known(each) for each in self._waiting):
-            self._ends = None
-            return True
-        if self._ends is None:
-            self._ends = self._orders.ends_now()
-        if self._ends is None or not self._orders.has_reached(self._ends, 0.0):
-            return False
-        self._ends = None
-        return True
-
-    def _is_known(self, arrived: _Arrived) -> bool:
-        named = None if arrived.reward is None else attempt_named(arrived.reward.sample_id)
-        return named is None or named[0] in self._ledger.closed_groups or self._orders.orders(*named)
-
     def _take(self, arrived: _Arrived, now_seconds: float) -> None:
         outcome = self._outcome(arrived)
         self.num_by_outcome[outcome] += 1
@@ -195,27 +152,29 @@ class RewardIntake(Component):
             self.last_given_seconds = now_seconds
         elif outcome is RewardOutcome.INVALID:
             self._set_aside(arrived, now_seconds)
-        elif outcome is RewardOutcome.MISFIT and arrived.reward is not None:
+        elif outcome is RewardOutcome.MISFIT and arrived.given is not None:
             self._tell(
                 now_seconds,
                 "reward does not fit its sample",
                 arrived,
-                f"{len(arrived.reward.turn_rewards)} turn_rewards: the sample has another number of turns",
+                f"{arrived.given.num_turns} turn_rewards: the sample has another number of turns",
             )
 
     def _outcome(self, arrived: _Arrived) -> RewardOutcome:
-        reward, record = arrived.reward, arrived.record
-        if reward is None:
+        given = arrived.given
+        if given is None:
             return RewardOutcome.INVALID
-        named = attempt_named(reward.sample_id)
+        named = attempt_named(given.sample_id)
         if named is None:
             return RewardOutcome.UNMATCHED
-        if named[0] in self._ledger.closed_groups:
+        group, replica, _ = named
+        if group in self._ledger.closed_groups:
             return RewardOutcome.LATE
-        if not self._orders.orders(*named):
+        # As the ledger stood when it was read first, maybe by an earlier trainer: what that passed over stays so.
+        reached = self._ledger.reward_reach.at(given.reference.offset)
+        if replica >= self._groups.num_replicas or group >= reached.end(self._groups):
             return RewardOutcome.UNMATCHED
-        reference = RewardReference(offset=record.offset, digest=record_digest(record.value))
-        return self._buffer.give(named[0], GivenReward(reward, reference))
+        return self._buffer.give(group, given)
 
     def _set_aside(self, arrived: _Arrived, now_seconds: float) -> None:
         record = arrived.record
@@ -237,7 +196,7 @@ class RewardIntake(Component):
         """At most one line in a while: the counters have the number."""
         if now_seconds - self._told >= _quiet_seconds:
             self._told = now_seconds
-            sample = "" if arrived.reward is None else arrived.reward.sample_id
+            sample = "" if arrived.given is None else arrived.given.sample_id
             log.warning(event, offset=arrived.record.offset, sample=sample, reason=reason)
 
     def _end_waits(self, now_seconds: float) -> None:
@@ -274,6 +233,6 @@ def _arrived(record: Record) -> _Arrived:
     try:
         if record.unread is not None:
             return _Arrived(record, None, record.unread.reason)
-        return _Arrived(record, decode_as(Reward, record.value or b""))
+        return _Arrived(record, GivenReward.read(record.value or b"", record.offset))
     except SchemaError as error:
         return _Arrived(record, None, f"not a reward: {error}")

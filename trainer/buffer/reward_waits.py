@@ -42,7 +42,7 @@ class RewardWaits:
         if not header.is_waiting:
             return header
         found = self.kept.of(header.group_id, header.sample_id, header.num_turns)
-        return header if found is None else replace(header, reward=found.reward.reward, late_reward=found)
+        return header if found is None else replace(header, reward=found.reward, late_reward=found)
 
     def add(self, header: SampleHeader) -> None:
         """A fresh one begins to wait, or goes on waiting."""

@@ -106,20 +106,18 @@ class SampleBuffer:
         self._take(self.waits.with_reward(header))
 
     def give(self, group: int, given: GivenReward) -> RewardOutcome:
-        """Take in a reward that was read, for an attempt of that group that was ordered."""
+        """Take in a reward that was read, for an attempt of that group; its task or sample may come later."""
         if self._is_closed(group):
             return RewardOutcome.LATE
-        is_new = self.waits.kept.add(group, given)
-        named = [header for header in self.waits.of(group) if header.sample_id == given.reward.sample_id]
+        outcome = self.waits.kept.add(group, given)
+        named = [header for header in self.waits.of(group) if header.sample_id == given.sample_id]
         rewarded = [found for header in named if not (found := self.waits.with_reward(header)).is_waiting]
         for header in rewarded:
             self.waits.end(header)
             self._take(header)
         if rewarded:
             return RewardOutcome.GIVEN
-        if not is_new:
-            return RewardOutcome.DOUBLED
-        return RewardOutcome.MISFIT if named else RewardOutcome.KEPT
+        return RewardOutcome.MISFIT if named and outcome is RewardOutcome.KEPT else outcome
 
     def end_waits(self, read_until_seconds: float) -> None:
         """Give up samples whose time was over when everything was written that has been read of `rewards`."""

@@ -163,7 +163,7 @@ class SampleStream(Component):
     def samples(self, headers: Iterable[SampleHeader]) -> list[Sample]:
         """Finished samples with their rewards, in the given order. Raises KeyError for one that is not held."""
         return [
-            sample if header.late_reward is None else rewarded(sample, header.late_reward.reward)
+            sample if header.late_reward is None else rewarded(sample, header.late_reward.whole())
             for header in headers
             for sample in [self._finished[header.place]]
         ]

@@ -16,7 +16,8 @@ examples = sorted((root / "examples").glob("*.toml"))
 
 
 def test_there_are_examples() -> None:
-    assert {"countdown", "huggingface_model", "chat_dataset"} <= {path.stem for path in examples}
+    named = {"countdown", "huggingface_model", "chat_dataset", "agent", "remote_engine"}
+    assert named <= {path.stem for path in examples}
 
 
 @pytest.mark.parametrize("path", examples, ids=lambda path: path.stem)

@@ -11,21 +11,31 @@ from support.builders import a_sample, a_task
 
 from rollog.rules.headers import SampleLimits, header_of
 from rollog.rules.issued_tasks import IssuedTasks
-from rollog.rules.late_rewards import GivenReward, KeptRewards, attempt_named, most_kept, rewarded
-from schemas import Reward, RewardReference, uint8_array
+from rollog.rules.late_rewards import (
+    GivenReward,
+    KeptRewards,
+    RewardOutcome,
+    attempt_named,
+    kept_bytes,
+    most_kept,
+    most_reward_bytes,
+    rewarded,
+)
+from schemas import Reward, SchemaError, uint8_array
+from schemas.codec import encode
 
 name = "g3.r0.a0"
 
 
 def given_reward(offset: int, *, num_turns: int = 0, value: float = 1.0, of: str = name) -> GivenReward:
     reward = Reward(sample_id=of, reward=value, turn_rewards=(0.5,) * num_turns)
-    return GivenReward(reward, RewardReference(offset=offset, digest=bytes(16)))
+    return GivenReward.read(encode(reward), offset)
 
 
 def test_the_first_reward_counts_and_a_second_one_is_doubled() -> None:
     kept = KeptRewards()
-    assert kept.add(3, given_reward(0))
-    assert not kept.add(3, given_reward(1, value=2.0))
+    assert kept.add(3, given_reward(0)) is RewardOutcome.KEPT
+    assert kept.add(3, given_reward(1, value=2.0)) is RewardOutcome.DOUBLED
     found = kept.of(3, name, 1)
     assert found is not None
     assert found.reference.offset == 0
@@ -33,12 +43,8 @@ def test_the_first_reward_counts_and_a_second_one_is_doubled() -> None:
 
 def test_the_example_of_the_docstring() -> None:
     kept = KeptRewards()
-    assert [kept.add(3, given_reward(offset, num_turns=num)) for offset, num in enumerate((2, 2, 0, 3))] == [
-        True,
-        False,
-        True,
-        False,
-    ]
+    outcomes = [kept.add(3, given_reward(offset, num_turns=num)) for offset, num in enumerate((2, 2, 0, 3))]
+    assert outcomes == ["kept", "doubled", "kept", "doubled"]
     offsets = [found.reference.offset for turns in (2, 3) if (found := kept.of(3, name, turns)) is not None]
     assert offsets == [0, 2]
 
@@ -120,11 +126,33 @@ def test_a_sample_of_another_writer_may_not_wait() -> None:
     assert "bring theirs" in (placed.defect or "")
 
 
-def test_an_attempt_is_ordered_by_its_task_alone() -> None:
-    issued = IssuedTasks()
-    issued.add(a_task(0, 1), partition=0, offset=0)
-    assert issued.orders(0, 1, 0)
-    assert not any(issued.orders(*other) for other in ((0, 0, 0), (0, 1, 1), (1, 1, 0)))
+def test_what_is_kept_of_a_group_is_bounded_and_behind_what_found_no_room_nothing_is_kept() -> None:
+    kept = KeptRewards(kept_bytes(2))
+    outcomes = [kept.add(3, given_reward(offset, of=f"g3.r0.a{offset}")) for offset in range(300)]
+    num_kept = outcomes.count(RewardOutcome.KEPT)
+    assert 200 < num_kept < 300
+    assert set(outcomes[num_kept:]) == {RewardOutcome.CROWDED}
+    assert len(kept) == num_kept
+    # One that is there already is doubled, full or not; another group has room of its own.
+    assert kept.add(3, given_reward(300, of="g3.r0.a0")) is RewardOutcome.DOUBLED
+    assert kept.add(4, given_reward(301, of="g4.r0.a0")) is RewardOutcome.KEPT
+    kept.forget([3])
+    assert kept.add(3, given_reward(302)) is RewardOutcome.KEPT
+
+
+def test_a_small_reward_does_not_slip_in_behind_a_large_one_that_found_no_room() -> None:
+    kept = KeptRewards(kept_bytes(1))
+    large = [given_reward(offset, num_turns=6000, of=f"g3.r0.a{offset}") for offset in range(3)]
+    assert [kept.add(3, given) for given in large] == ["kept", "kept", "crowded"]
+    assert kept.add(3, given_reward(3)) is RewardOutcome.CROWDED
+
+
+def test_every_group_has_room_for_one_reward_of_any_size() -> None:
+    largest = given_reward(0, num_turns=(most_reward_bytes - 50) // 8)
+    assert len(largest.value) > most_reward_bytes - 100
+    assert KeptRewards(kept_bytes(1)).add(3, largest) is RewardOutcome.KEPT
+    with pytest.raises(SchemaError, match="a reward has 65536 at most"):
+        given_reward(0, num_turns=most_reward_bytes // 8)
 
 
 def test_a_rewarded_sample_is_as_if_it_had_brought_its_reward() -> None:

@@ -30,6 +30,14 @@ def test_without_late_rewards_nothing_waits() -> None:
             {"reward": {"late": True}, "environment": {"name": "games:Guess"}},
             "gives its episodes their rewards",
         ),
+        (
+            {
+                "reward": {"late": True},
+                "data": {"train": "tasks.jsonl"},
+                "agent": {"function": "agents:run", "reward": "agent"},
+            },
+            "the reward that the agent returns",
+        ),
     ],
 )
 def test_what_does_not_go_with_late_rewards_is_refused(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,40 +12,18 @@ from producers.rewards.late import LateRewards
 from rollog.kernel.broker.ports import TopicPartition
 from rollog.kernel.broker.topics import OptionalTopic, RunTopics, topic_specs
 from rollog.kernel.errors import TopicMismatch
-from rollog.rules.late_rewards import RewardOutcome
+from rollog.rules.late_rewards import KeptRewards, RewardOutcome
 from rollog.settings.run import BrokerConfig
-from schemas import LedgerKind, LedgerRecord, SchemaError, sample_id
+from schemas import Disposition, LedgerKind, LedgerRecord, Reward, SchemaError, Status, sample_id
+from schemas.codec import encode
 from trainer.buffer.reward_intake import LetterRate, RewardIntake, check_rewards_retained
 from trainer.buffer.reward_waits import RewardWaits
 from trainer.buffer.sample_buffer import SampleBuffer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from rollog.kernel.broker.memory import MemoryBroker
-
-
-@dataclass
-class KnownOrders:
-    """The attempts that were ordered; `unread` ones are known once the tasks are read on."""
-
-    known: set[tuple[int, int, int]] = field(default_factory=set)
-    unread: set[tuple[int, int, int]] = field(default_factory=set)
-    answers: bool = True
-
-    def orders(self, group_id: int, replica: int, attempt: int) -> bool:
-        return (group_id, replica, attempt) in self.known
-
-    def catch_up(self) -> None:
-        self.known |= self.unread
-
-    def ends_now(self) -> Mapping[TopicPartition, int] | None:
-        return {} if self.answers else None
-
-    def has_reached(self, ends: Mapping[TopicPartition, int], timeout_seconds: float) -> bool:
-        del ends, timeout_seconds
-        self.known |= self.unread
-        return True
 
 
 @dataclass
@@ -53,14 +31,14 @@ class World:
     broker: MemoryBroker
     topics: RunTopics
     ledger: LedgerBuilder
-    orders: KnownOrders
     writer: LateRewards
 
     def intake(self) -> RewardIntake:
+        groups = groups_config(groups_per_batch=1)
         self.buffer = SampleBuffer(
-            self.ledger.state, groups_config(groups_per_batch=1), freshness_config(), RewardWaits(10.0)
+            self.ledger.state, groups, freshness_config(), RewardWaits(10.0, KeptRewards(1 << 17))
         )
-        return RewardIntake(self.broker, self.topics.rewards, self.ledger.state, self.buffer, self.orders)
+        return RewardIntake(self.broker, self.topics.rewards, self.ledger.state, self.buffer, groups)
 
     def wait_for(self, replica: int, *, offset: int = 0) -> None:
         self.buffer.add(
@@ -97,9 +75,8 @@ class World:
 def world(memory_broker: MemoryBroker, run_topics: RunTopics) -> Iterator[World]:
     with memory_broker.admin() as admin:
         admin.create_topics(topic_specs(run_topics, BrokerConfig(), [OptionalTopic.REWARDS]))
-    orders = KnownOrders(known={(0, replica, 0) for replica in range(2)})
     with LateRewards(memory_broker, run_topics, scorer="test") as writer:
-        yield World(memory_broker, run_topics, LedgerBuilder(), orders, writer)
+        yield World(memory_broker, run_topics, LedgerBuilder(), writer)
 
 
 def is_given_up(buffer: SampleBuffer) -> bool:
@@ -122,21 +99,49 @@ def test_a_new_trainer_reads_again_from_the_mark_what_samples_wait_for(world: Wo
         assert world.publish(again).reward_mark == 0
 
 
-def test_rewards_of_an_unknown_task_wait_until_tasks_are_read_on(world: World) -> None:
+def test_a_reward_before_its_order_is_kept_and_what_was_beyond_reach_stays_so(world: World) -> None:
+    # Alpha is 1 and a batch has one group, so reach ends with group 7, until groups are closed.
+    world.writer.send("g7.r0.a0", 1.0)
+    world.writer.send("g8.r0.a0", 2.0)
     with world.intake() as intake:
         intake.take_in(0.0)
-        world.orders.unread.add((7, 0, 0))
-        world.orders.answers = False
-        world.writer.send("g7.r0.a0", 1.0)
-        intake.take_in(1.0)
-        assert (intake.position, intake.num_by_outcome.total()) == (0, 0)
-        world.orders.answers = True
-        intake.take_in(2.0)
-        assert (intake.position, intake.num_by_outcome) == (1, {RewardOutcome.KEPT: 1})
+        assert intake.num_by_outcome == {RewardOutcome.KEPT: 1, RewardOutcome.UNMATCHED: 1}
+        for replica in range(2):
+            world.buffer.add(a_header(0, replica, offset=replica, status=Status.FAILED))
+        world.buffer._end_group(0, Disposition.INCOMPLETE, {}, "")
+        record = world.publish(intake)
+        assert [group.group_id for group in record.closed_groups] == [0]
+        assert (record.reward_position, record.reward_mark) == (2, 0)
+    world.writer.send("g8.r0.a0", 3.0)
+    with world.intake() as again:
+        again.take_in(1.0)
+        assert again.num_by_outcome == {RewardOutcome.KEPT: 2, RewardOutcome.UNMATCHED: 1}
+        found = world.buffer.waits.kept.of(8, "g8.r0.a0", 1)
+        assert found is not None
+        assert (found.reference.offset, found.reward) == (2, 3.0)
+
+
+def test_a_flood_of_forged_names_is_bounded(world: World) -> None:
+    with world.broker.producer(client_id="raw") as producer:
+        for number in range(6000):
+            name = f"g{number % 20}.r{number % 2}.a{number}"
+            producer.send(world.topics.rewards, 0, encode(Reward(sample_id=name, reward=1.0)))
+        producer.flush(10.0)
+    with world.intake() as intake:
+        for turn in range(5):
+            intake.take_in(0.1 * turn)
+        kept = intake.num_by_outcome[RewardOutcome.KEPT]
+        assert intake.num_by_outcome == {
+            RewardOutcome.KEPT: kept,
+            RewardOutcome.CROWDED: 2400 - kept,
+            RewardOutcome.UNMATCHED: 3600,
+        }
+        assert kept < 8 * 128
 
 
 def test_what_is_of_no_use_is_counted(world: World) -> None:
-    world.writer.send("g9.r0.a0", 1.0)
+    world.writer.send("g900.r0.a0", 1.0)
+    world.writer.send("g0.r2.a0", 1.0)
     world.writer.send("somebody", 1.0)
     world.writer.send("g0.r0.a0", 1.0)
     world.writer.send("g0.r0.a0", 3.0)
@@ -144,13 +149,13 @@ def test_what_is_of_no_use_is_counted(world: World) -> None:
     with world.intake() as intake:
         intake.take_in(0.0)
         assert intake.num_by_outcome == {
-            RewardOutcome.UNMATCHED: 2,
+            RewardOutcome.UNMATCHED: 3,
             RewardOutcome.KEPT: 1,
             RewardOutcome.DOUBLED: 1,
             RewardOutcome.INVALID: 1,
         }
         (letter,) = intake.dead_letters
-        assert (letter.topic, letter.offset, letter.value) == (world.topics.rewards, 4, b"rubbish")
+        assert (letter.topic, letter.offset, letter.value) == (world.topics.rewards, 5, b"rubbish")
         world.publish(intake)
         assert intake.dead_letters == []
     with world.intake() as again:
@@ -216,3 +221,9 @@ def test_no_reward_is_written_that_is_no_number(world: World, value: float) -> N
         world.writer.send("g0.r0.a0", value)
     with pytest.raises(SchemaError, match=r"turn_rewards\[1\]"):
         world.writer.send("g0.r0.a0", 1.0, turn_rewards=(1.0, value))
+
+
+def test_no_reward_is_written_that_every_reader_would_set_aside_as_too_large(world: World) -> None:
+    with pytest.raises(SchemaError, match="a reward has 65536 at most"):
+        world.writer.send("g0.r0.a0", 1.0, turn_rewards=(0.5,) * 9000)
+    world.writer.send("g0.r0.a0", 1.0, turn_rewards=(0.5,) * 8000)

@@ -8,7 +8,8 @@ import pytest
 from support.builders import LedgerBuilder, a_header, freshness_config, groups_config
 
 from rollog.rules.late_rewards import GivenReward, RewardOutcome
-from schemas import Disposition, Reward, RewardReference, Status, sample_id
+from schemas import Disposition, Reward, Status, sample_id
+from schemas.codec import encode
 from trainer.buffer.reward_waits import RewardWaits
 from trainer.buffer.sample_buffer import SampleBuffer
 
@@ -42,7 +43,7 @@ def reward_of(
         reward=float(replica) if value is None else value,
         turn_rewards=(1.0,) * num_turns,
     )
-    return GivenReward(reward, RewardReference(offset=offset, digest=bytes([offset]) * 16))
+    return GivenReward.read(encode(reward), offset)
 
 
 def dispositions(record: LedgerRecord) -> dict[tuple[int, int], Disposition]:
