@@ -2,8 +2,8 @@
 
 One score per (evaluation, version): the mean reward over the prompts with a sample, where a prompt's first finished
 sample counts and a prompt that only failed counts as 0. A prompt that is a game of several seats has a sample for each:
-it counts with the mean of its seats, and each seat has a score of its own beside. A game that lacks a seat is left out of
-both: what is not heard of is neither won nor lost.
+it counts with the mean of its seats, and each seat has a score of its own beside. A game that lacks a seat is left out
+of both: what is not heard of is neither won nor lost.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ Place = tuple[int, int]
 class EvaluationScore:
     """Result of one evaluation of one version.
 
-    `num_prompts` are those that count, of which `num_failed` have a seat that only failed; `num_incomplete` lack a seat.
-    `num_rollouts` are the samples of all of them that are evidence. `seat_rewards` are the means by seat, where there are
-    several.
+    `num_prompts` count, of which `num_failed` have a seat that only failed; `num_incomplete` lack a seat and do not.
+    `num_rollouts` are the seats of all of them, as far as heard of. `seat_rewards` are the means by seat, where there
+    are several.
     """
 
     mean_reward: float

@@ -130,7 +130,9 @@ def test_a_task_that_ordered_fewer_seats_than_a_game_has_is_asked_again_with_all
     """As tasks did before seats were recorded: nobody will ever hear of the others."""
     tracker = a_tracker(num_prompts=2, num_seats=2)
     for index in (0, 1):
-        tracker.issued(task_for(WantedEvaluation(key=EvaluationKey(0, "greedy"), prompt_index=index, attempt=0)))
+        tracker.issued(
+            task_for(WantedEvaluation(key=EvaluationKey(0, "greedy"), prompt_index=index, attempt=0))
+        )
     tracker.ended(an_answer(0, 0), is_task_over=True)
     tracker.start(0)
     assert not tracker.is_complete(0)

@@ -225,8 +225,16 @@ def test_dropping_leaves_the_newest_chain_as_it_is(random: Random) -> None:
     lengths: dict[int, int] = {}
     for attempt in range(random.randint(1, 5)):
         before = random.choice([None, *lengths])
-        numbers = [] if before is None else random.sample(range(lengths[before]), random.randint(0, lengths[before]))
-        base = TurnBase(task_id=f"1.{before + 1}", numbers=tuple(numbers)) if before is not None and numbers else None
+        numbers = (
+            []
+            if before is None
+            else random.sample(range(lengths[before]), random.randint(0, lengths[before]))
+        )
+        base = (
+            TurnBase(task_id=f"1.{before + 1}", numbers=tuple(numbers))
+            if before is not None and numbers
+            else None
+        )
         lengths[attempt] = len(numbers) + random.randint(1, 4)
         for number in range(len(numbers), lengths[attempt]):
             branches.add(a_turn(attempt, number, [number], 10 * attempt + number, base=base), num_bytes=1)
