@@ -135,6 +135,14 @@ def test_turns_that_go_on_from_each_other_a_thousand_times_are_read_and_compared
     assert shared_ids(whole[:-3], chain.turns[-1:]) == [2 * num_turns - 3]
 
 
+def test_what_is_known_of_a_turn_is_not_compared_again() -> None:
+    chain = newest_chain([first, second, third], earliest_attempt=0, attempt=1)
+    assert chain is not None
+    before, last = chain.turns[1:]
+    assert shared_ids(int32_array([7, 7, 7, 7, 7, 9, 5]), [last], {before: before.num_ids}) == [7]
+    assert shared_ids(int32_array([1, 2, 3, 8, 4, 9, 5]), [last], {before: 3}) == [3]
+
+
 def test_a_long_input_that_is_named_again_and_again_is_held_once() -> None:
     """A stranger's few bytes for each turn must not become a copy of its first one."""
     context = [7] * 1_000_000
