@@ -2,12 +2,13 @@
 
 One score per (evaluation, version): the mean reward over the prompts with a sample, where a prompt's first finished
 sample counts and a prompt that only failed counts as 0. A prompt that is a game of several seats has a sample for each:
-it counts with the mean of its seats, and each seat has a score of its own beside.
+it counts with the mean of its seats, and each seat has a score of its own beside. A game that lacks a seat is left out
+of both: what is not heard of is neither won nor lost.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping  # noqa: TC003  # read by dataclasses' own annotations
 from dataclasses import dataclass, field
 from statistics import fmean
@@ -27,21 +28,24 @@ Place = tuple[int, int]
 class EvaluationScore:
     """Result of one evaluation of one version.
 
-    `num_failed` prompts have a seat that only failed. `num_rollouts` are the prompts times their seats, as far as heard
-    of. `seat_rewards` are the means by seat, where there are several.
+    `num_prompts` count, of which `num_failed` have a seat that only failed; `num_incomplete` lack a seat and do not.
+    `num_rollouts` are the seats of all of them, as far as heard of. `seat_rewards` are the means by seat, where there
+    are several.
     """
 
     mean_reward: float
     num_prompts: int
     num_failed: int
     num_rollouts: int
+    num_incomplete: int = 0
     seat_rewards: Mapping[int, float] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class EvaluationTally:
-    """Collects the samples of all evaluations of a run."""
+    """Collects the samples of all evaluations of a run, whose prompts are games of `num_seats`."""
 
+    num_seats: int = 1
     _rewards: defaultdict[EvaluationKey, dict[Place, float]] = field(
         default_factory=lambda: defaultdict(dict)
     )
@@ -51,6 +55,8 @@ class EvaluationTally:
         """Take in one record of `evaluations`; what is not evidence about its pinned version is ignored."""
         if sample.kind is not Kind.EVALUATION or sample.evaluation is None or sample.pinned_version is None:
             return
+        if sample.replica >= self.num_seats:
+            return  # nobody has ordered it
         key, place = (sample.evaluation, sample.pinned_version), (sample.group_id, sample.replica)
         if sample.status is Status.FAILED:
             self._failed[key].add(place)
@@ -58,24 +64,33 @@ class EvaluationTally:
             self._rewards[key].setdefault(place, sample.reward)
 
     def score(self, evaluation: str, version: int) -> EvaluationScore | None:
-        """The score so far, or None when nothing arrived."""
+        """The score so far, or None when no prompt has all its seats."""
         key = (evaluation, version)
         rewards = self._rewards.get(key, {})
         failed = self._failed.get(key, set()) - rewards.keys()
-        if not rewards and not failed:
+        heard_of = rewards | dict.fromkeys(failed, 0.0)
+        num_seats_heard = Counter(prompt for prompt, _ in heard_of)
+        complete = {prompt for prompt, num_heard in num_seats_heard.items() if num_heard == self.num_seats}
+        if not complete:
             return None
-        by_prompt: defaultdict[int, list[float]] = defaultdict(list)
-        by_seat: defaultdict[int, list[float]] = defaultdict(list)
-        for (prompt, seat), reward in [*rewards.items(), *((place, 0.0) for place in failed)]:
-            by_prompt[prompt].append(reward)
-            by_seat[seat].append(reward)
+        counted = {place: reward for place, reward in heard_of.items() if place[0] in complete}
         return EvaluationScore(
-            mean_reward=fmean(fmean(of_prompt) for of_prompt in by_prompt.values()),
-            num_prompts=len(by_prompt),
-            num_failed=len({prompt for prompt, _ in failed}),
-            num_rollouts=len(rewards) + len(failed),
-            seat_rewards={seat: fmean(by_seat[seat]) for seat in sorted(by_seat)} if len(by_seat) > 1 else {},
+            # Each prompt has as many seats: the mean over all is that of the means of the prompts.
+            mean_reward=fmean(counted.values()),
+            num_prompts=len(complete),
+            num_failed=len({prompt for prompt, _ in failed} & complete),
+            num_rollouts=len(heard_of),
+            num_incomplete=len(num_seats_heard) - len(complete),
+            seat_rewards=self._by_seat(counted),
         )
+
+    def _by_seat(self, counted: Mapping[Place, float]) -> dict[int, float]:
+        if self.num_seats == 1:
+            return {}
+        by_seat: defaultdict[int, list[float]] = defaultdict(list)
+        for (_, seat), reward in counted.items():
+            by_seat[seat].append(reward)
+        return {seat: fmean(by_seat[seat]) for seat in sorted(by_seat)}
 
     def scores(self) -> dict[EvaluationKey, EvaluationScore]:
         """All scores by (evaluation, version), in order of version."""

@@ -267,7 +267,10 @@ class ProgressFold:
 
 
 class RunProgress(Component):
-    """Follows one run; every `poll` is a turn. Raises TopicMismatch when its topics do not exist."""
+    """Follows one run, whose held-out games have `num_seats`; every `poll` is a turn.
+
+    Raises TopicMismatch when its topics do not exist.
+    """
 
     def __init__(
         self,
@@ -275,10 +278,14 @@ class RunProgress(Component):
         topics: RunTopics,
         clock: Callable[[], float] = time.monotonic,
         log_here: Callable[[RunRole], Path | None] = lambda _: None,
+        *,
+        num_seats: int = 1,
     ) -> None:
         self._topics = topics
         self._clock = clock
-        self._fold = ProgressFold(listener=Listener(begun_at=clock(), log_here=log_here))
+        self._fold = ProgressFold(
+            evaluations=EvaluationTally(num_seats), listener=Listener(begun_at=clock(), log_here=log_here)
+        )
         self._chain = LedgerChain()
         self._tokens: list[tuple[float, int]] = []
         self.newest_record_ms = 0

@@ -20,8 +20,8 @@ class TurnBase:
 class Turn(ArrayEquality):
     """One call: the first `shared` ids of turn `parent`'s input and tokens, `context`, then what was sampled.
 
-    `token_ids` and `behaviour_logprobs` have one entry per sampled token; `segments` cover them. All turns of an
-    attempt have the same `base`; their numbers go on behind it.
+    `token_ids` and `behaviour_logprobs` have one entry per sampled token; `segments` cover them. The first turn of an
+    attempt says its `base`, and their numbers go on behind it; later turns may repeat it.
     """
 
     task_id: str

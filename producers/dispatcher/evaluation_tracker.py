@@ -4,7 +4,8 @@ Pure. An evaluation is (name, version); each of its prompts is one task, tried a
 is released when no worker serves its version any more. The final version is never overtaken, so it is never released.
 
 Where prompts are games of several seats, a task orders all seats of one, and its prompt is answered when each seat has
-a finished sample. As long as one lacks it, the whole game is asked again.
+a finished sample. As long as one lacks it, the whole game is asked again. A task may have ordered fewer seats than
+that, where a run was begun before seats were recorded: when it is over, its game is asked again as well.
 
 Example with 2 seats. Task 1.7 orders a game; seat 0 finishes, so the prompt still waits for seat 1. The worker dies,
 seat 1 is lost, the game goes out as 1.9 and both seats finish. Of seat 0 the sample of 1.7 counts, of seat 1 that of
@@ -92,15 +93,20 @@ class EvaluationTracker:
         if not self._is_answered(evaluation, index):
             evaluation.live[index] = task.task_id
 
-    def ended(self, sample: Sample) -> None:
-        """Note a record of `evaluations`; an attempt without an answer is made again while attempts are left."""
+    def ended(self, sample: Sample, *, is_task_over: bool) -> None:
+        """Note a record of `evaluations`, and whether its task lacks no other one.
+
+        An attempt without an answer is made again while attempts are left.
+        """
         evaluation = self._of(sample)
         if evaluation is None or evaluation.is_over:
             return
         index = sample.group_id
         if sample.status is Status.FINISHED:
             evaluation.done.add((index, sample.replica))
-            if not self._is_answered(evaluation, index):
+            if self._is_answered(evaluation, index):
+                self._need_no_more(evaluation, index)
+            elif not is_task_over:
                 return  # the other seats of its task end, too
         self._ended(evaluation, index, sample.task_id)
 
@@ -195,6 +201,11 @@ class EvaluationTracker:
         if evaluation.is_started and may_try_again and not is_covered:
             evaluation.pending.append(index)
         self._end(evaluation)
+
+    def _need_no_more(self, evaluation: _Evaluation, index: int) -> None:
+        """Take a prompt off the list: a seat of an earlier attempt, still under way, was the last one it lacked."""
+        if index in evaluation.pending:
+            evaluation.pending.remove(index)
 
     def _end(self, evaluation: _Evaluation) -> None:
         """Forget what is known of an evaluation of which no prompt is to be asked any more."""

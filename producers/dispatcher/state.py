@@ -168,7 +168,7 @@ class DispatcherState:
             return
         self.credits.end(sample.task_id, sample.replica)
         if sample.evaluation is not None:
-            self.evaluations.ended(sample)
+            self.evaluations.ended(sample, is_task_over=not open_task.remaining)
         else:
             self.evaluations.lost(open_task.task)
 

@@ -6,8 +6,11 @@ is decoded but what a header says is of a wanted replica, and what is held is bo
 | a rollout | when                                                           | its turns                              |
 | ---       | ---                                                            | ---                                    |
 | collects  | from the beginning                                             | are held                               |
-| given up  | it alone has more than `most_replica_bytes`                    | are dropped, and it begins anew        |
+| given up  | it alone needs more than `most_replica_bytes`                  | are dropped, and it begins anew        |
 | put aside | all have more than `most_bytes`, and it has most of them       | are dropped, and read again with fewer |
+
+One that has more than that drops first what its newest chain is not made of: attempts that it was not taken over from,
+and what of the others was not served again.
 
 Example. With 256 MiB for all and 64 MiB for each, a stranger's gigabyte under the name of one replica costs that one
 what it could have taken over, and the 63 others nothing. Where 64 rollouts have 5 MiB each, 13 are put aside, and the
@@ -33,8 +36,7 @@ if TYPE_CHECKING:
 
 _turn_bytes = 2048
 _segment_bytes = 256
-_number_bytes = 40
-"""What Python takes for a decoded turn, for each of its segments and each number of its base, besides the bytes."""
+"""What Python takes for a decoded turn and for each of its segments, besides the bytes."""
 
 
 class _State(Enum):
@@ -49,12 +51,15 @@ class _Replica:
 
     task: RolloutTask
     branches: Branches
-    num_bytes: int = 0
     state: _State = _State.COLLECTS
+
+    @property
+    def num_bytes(self) -> int:
+        return self.branches.num_bytes
 
     def drop(self, state: _State) -> None:
         """Hold nothing of it any more."""
-        self.branches, self.num_bytes, self.state = _branches(self.task), 0, state
+        self.branches, self.state = _branches(self.task), state
 
 
 class FoundTurns:
@@ -106,8 +111,9 @@ class FoundTurns:
 
     def _add(self, turn: Turn, num_bytes: int, replicas: Sequence[_Replica]) -> None:
         for each in replicas:
-            if each.branches.add(turn):
-                each.num_bytes += num_bytes
+            each.branches.add(turn, num_bytes=num_bytes)
+            if each.num_bytes > self._most_replica_bytes:
+                each.branches.drop_unneeded()
             if each.num_bytes > self._most_replica_bytes:
                 each.drop(_State.GIVEN_UP)
         while self.num_bytes > self._most_bytes:
@@ -120,9 +126,7 @@ def _branches(task: RolloutTask) -> Branches:
 
 
 def _held_bytes(turn: Turn, record: Record) -> int:
-    num_numbers = 0 if turn.base is None else len(turn.base.numbers)
-    num_bytes = len(record.value or b"")
-    return num_bytes + _turn_bytes + _segment_bytes * len(turn.segments) + _number_bytes * num_numbers
+    return len(record.value or b"") + _turn_bytes + _segment_bytes * len(turn.segments)
 
 
 def _decoded(record: Record) -> Turn | None:

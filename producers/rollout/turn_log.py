@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from producers.rollout.turn_reader import TurnReader
+from producers.rollout.turn_reader import TurnBounds, TurnReader
 from producers.sessions.journal import Journal
 from rollog.kernel.logs import get_logger
 from schemas import Kind
@@ -39,12 +39,18 @@ class DurableTurns:
         sender: SampleSender,
         writer: RecordWriter,
         metrics: Metrics,
+        max_sample_bytes: int,
     ) -> None:
         self._session = session
         self._sender = sender
         self._writer = writer
         self._metrics = metrics
-        self._reader = TurnReader(broker, topics.turns, f"{session.worker_id}-turns")
+        self._reader = TurnReader(
+            broker,
+            topics.turns,
+            f"{session.worker_id}-turns",
+            TurnBounds.for_samples_of(max_sample_bytes),
+        )
 
     async def write(self, turn: Turn, partition: int) -> None:
         """Return when the turn is acknowledged. Raises TurnTooLarge.

@@ -2,8 +2,8 @@
 
 A worker that dies leaves all its rollouts at once, and others take them up together.
 
-consumes   `turns`, from where the earliest of their tasks begins to an end fetched then; by a consumer that is made on
-           first use, on a thread of its own
+consumes   `turns`, from where the earliest of their tasks begins to an end fetched then; on a thread of its own, by a
+           consumer for each pass: what it has fetched beyond the end stays in memory as long as it is open
 waits for  the pass that is under way: it goes through the partitions of all that waited as it began
 
     asks ──> waits ──pass──> has its chain, or nothing
@@ -21,19 +21,20 @@ from typing import TYPE_CHECKING
 from producers.rollout.found_turns import FoundTurns
 from rollog.kernel.broker.ports import TopicPartition
 from rollog.kernel.broker.reading import read_until
+from rollog.kernel.errors import BrokerError
 from rollog.kernel.logs import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from producers.sessions.turn_chain import Chain
-    from rollog.kernel.broker.ports import Broker, Consumer
+    from rollog.kernel.broker.ports import Broker
     from schemas import RolloutTask
 
 log = get_logger("rollout")
 
-most_bytes = 256 << 20
-most_replica_bytes = 64 << 20
+_most_bytes = 256 << 20
+_most_replica_bytes = 64 << 20
 
 
 @dataclass(eq=False, slots=True)
@@ -45,32 +46,42 @@ class _Asked:
     chain: Chain | None = None
 
 
-class TurnReader:
-    """Reads for one worker. Of turns it holds about `most_bytes` as it reads, and `most_replica_bytes` of a rollout."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnBounds:
+    """How many bytes of turns are held about, in one pass: of all rollouts, and of each."""
 
-    def __init__(
-        self,
-        broker: Broker,
-        topic: str,
-        client_id: str,
-        *,
-        most_bytes: int = most_bytes,
-        most_replica_bytes: int = most_replica_bytes,
-    ) -> None:
+    most_bytes: int = _most_bytes
+    most_replica_bytes: int = _most_replica_bytes
+
+    @classmethod
+    def for_samples_of(cls, num_bytes: int) -> TurnBounds:
+        """Bounds within which every rollout is taken over whose sample has at most so many bytes.
+
+        The ids and logprobs of a sample are no less than those of its turns; the other half is for what Python takes
+        for each turn.
+        """
+        most_replica_bytes = max(_most_replica_bytes, 2 * num_bytes)
+        return cls(most_bytes=max(_most_bytes, most_replica_bytes), most_replica_bytes=most_replica_bytes)
+
+
+class TurnReader:
+    """Reads for one worker, within bounds of memory."""
+
+    def __init__(self, broker: Broker, topic: str, client_id: str, bounds: TurnBounds) -> None:
         self._broker = broker
         self._topic = topic
         self._client_id = client_id
-        self._most_bytes = most_bytes
-        self._most_replica_bytes = min(most_bytes, most_replica_bytes)
+        self._most_bytes = bounds.most_bytes
+        self._most_replica_bytes = min(bounds.most_bytes, bounds.most_replica_bytes)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="turns")
-        self._consumer: Consumer | None = None
         self._waiting: list[_Asked] = []
         self._under_way: asyncio.Task[None] | None = None
+        self._is_closed = False
         self.num_passes = 0
         """How often it went through the topic."""
 
     async def chain_of(self, task: RolloutTask) -> Chain | None:
-        """What a task may take over: of the newest attempt that wrote a turn. Raises BrokerError.
+        """What a task may take over: of the newest attempt that wrote a turn. Raises BrokerError, also once closed.
 
         None where there is nothing, and where more is found under its name than a rollout comes to.
         """
@@ -81,20 +92,25 @@ class TurnReader:
         try:
             while not asked.is_answered:
                 # Others wait for the pass, too: it goes on where one of them is cancelled.
-                await asyncio.shield(self._pass())
+                await asyncio.shield(self._pass(task))
         finally:
             self._waiting.remove(asked)
         return asked.chain
 
     async def close(self) -> None:
-        """Close the consumer, if there is one, and end its thread, behind a pass that is under way."""
-        await asyncio.get_running_loop().run_in_executor(self._thread, self._disconnect)
+        """End its thread, behind a pass that is under way, which answers those that wait for it. Idempotent."""
+        self._is_closed = True
         if self._under_way is not None:
             await asyncio.wait([self._under_way])
         self._thread.shutdown()
 
-    def _pass(self) -> asyncio.Task[None]:
+    def _pass(self, task: RolloutTask) -> asyncio.Task[None]:
         if self._under_way is None or self._under_way.done():
+            if self._is_closed:
+                raise BrokerError(
+                    f"task {task.task_id}: turns of earlier attempts at {self._topic} are not read any more, because "
+                    "this worker leaves; whoever gets the task next reads them"
+                )
             self._under_way = asyncio.create_task(self._answer(), name="turns of earlier attempts")
         return self._under_way
 
@@ -108,23 +124,24 @@ class TurnReader:
             asked[place].is_answered, asked[place].chain = True, chain
 
     def _read(self, tasks: Sequence[RolloutTask]) -> dict[int, Chain | None]:
-        if self._consumer is None:
-            self._consumer = self._broker.consumer(client_id=self._client_id)
-        places = {task.sample_partition: TopicPartition(self._topic, task.sample_partition) for task in tasks}
-        ends = self._consumer.end_offsets(places.values())
-        begins = self._consumer.beginning_offsets(places.values())
-        starts = {
-            place: max(
-                begins[place],
-                min(task.turns_position or 0 for task in tasks if task.sample_partition == partition),
-            )
-            for partition, place in places.items()
-        }
         found = FoundTurns(tasks, most_bytes=self._most_bytes, most_replica_bytes=self._most_replica_bytes)
-        for record in read_until(self._consumer, starts, ends):
-            found.take(record)
-        # What it has fetched beyond the ends is not to stay in memory until the next pass.
-        self._consumer.assign({})
+        places = {task.sample_partition: TopicPartition(self._topic, task.sample_partition) for task in tasks}
+        with self._broker.consumer(client_id=self._client_id) as consumer:
+            ends = consumer.end_offsets(places.values())
+            begins = consumer.beginning_offsets(places.values())
+            starts = {
+                place: max(
+                    begins[place],
+                    min(task.turns_position or 0 for task in tasks if task.sample_partition == partition),
+                )
+                for partition, place in places.items()
+            }
+            for record in read_until(consumer, starts, ends):
+                found.take(record)
+        self._tell(found)
+        return found.chains()
+
+    def _tell(self, found: FoundTurns) -> None:
         if found.num_unreadable:
             log.warning("turns cannot be read", num=found.num_unreadable, topic=self._topic)
         for task_id in found.given_up:
@@ -133,8 +150,3 @@ class TurnReader:
                 task=task_id,
                 most_bytes=self._most_replica_bytes,
             )
-        return found.chains()
-
-    def _disconnect(self) -> None:
-        if self._consumer is not None:
-            self._consumer.close()

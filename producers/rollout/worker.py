@@ -249,6 +249,7 @@ class RolloutWorker:
             sender=self._sender,
             writer=self._writer,
             metrics=self._parts.metrics,
+            max_sample_bytes=self._settings.broker.max_payload_bytes,
         )
 
     async def close(self) -> None:

@@ -11,16 +11,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
+
 from producers.engines.ports import Generation, VersionSpan
 from producers.sessions.recorder import check_generation
-from producers.sessions.turn_chain import TakenTurn, placed_input, shared_ids
+from producers.sessions.turn_chain import TakenTurn, common_prefix, placed_input, shared_ids
 from schemas import Segment, Turn, TurnBase, int32_array
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from producers.sessions.turn_chain import Chain
-    from schemas import RolloutTask
+    from schemas import Int32Array, RolloutTask
 
 
 class TurnLog(Protocol):
@@ -52,7 +54,10 @@ class Journal:
         self._taken_from = taken.task_id if taken else None
         self._unserved = dict(enumerate(taken.turns)) if taken else {}
         self._served: list[int] = []
+        self._last_served: tuple[TakenTurn, Int32Array] | None = None
+        self._is_live = False
         self._base: TurnBase | None = None
+        """What the next turn says that it stands behind; None once a turn on the log has said it for all."""
         self._turns: list[TakenTurn] = []
 
     @property
@@ -70,19 +75,34 @@ class Journal:
         ids = int32_array(input_ids)
         # Of inputs that are as long, the one that has every id in common is the same.
         alike = [number for number, taken in self._unserved.items() if taken.num_input_ids == len(ids)]
-        shared = shared_ids(ids, [self._unserved[number] for number in alike])
+        shared = shared_ids(ids, [self._unserved[number] for number in alike], self._known_of(ids))
         for number, num_shared in zip(alike, shared, strict=True):
             if num_shared == len(ids):
-                return self._serve(number)
-        self._unserved.clear()
-        if self._taken_from is not None and self._served and self._base is None:
-            # Nothing is served any more, so all turns that follow share it.
-            self._base = TurnBase(task_id=self._taken_from, numbers=tuple(self._served))
+                return self._serve(number, ids)
+        self._go_on_live()
         return None
 
-    def _serve(self, number: int) -> Generation:
+    def _go_on_live(self) -> None:
+        """Nothing is served any more, so all turns that follow stand behind what was."""
+        if self._is_live:
+            return
+        self._is_live = True
+        self._unserved.clear()
+        self._last_served = None
+        if self._taken_from is not None and self._served:
+            self._base = TurnBase(task_id=self._taken_from, numbers=tuple(self._served))
+
+    def _known_of(self, ids: Int32Array) -> dict[TakenTurn, int]:
+        """What an input has in common with the turn that was served last: most calls go on from it."""
+        if self._last_served is None:
+            return {}
+        taken, last_ids = self._last_served
+        return {taken: common_prefix(last_ids, ids)}
+
+    def _serve(self, number: int, ids: Int32Array) -> Generation:
         taken = self._unserved.pop(number)
         self._served.append(number)
+        self._last_served = taken, np.concatenate((ids, taken.turn.token_ids))
         self._turns.append(taken)
         self._on_served(taken.turn)
         return _generation_of(taken.turn)
@@ -114,6 +134,7 @@ class Journal:
         )
         self._turns.append(TakenTurn(turn, self._turns[parent] if parent >= 0 else None))
         await self._log.write(turn, self._task.sample_partition)
+        self._base = None
 
     def _segments(self, spans: Sequence[VersionSpan]) -> tuple[Segment, ...]:
         return tuple(

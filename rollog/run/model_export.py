@@ -118,7 +118,7 @@ def _facts(run: RecordedRun, ledger: LedgerState, genesis: Genesis, version: int
         algorithm=run.settings.algorithm.type,
         dtype=genesis.dtype,
         samples_trained=ledger.num_by_disposition[Disposition.TRAINED],
-        held_out=_held_out(run.broker, run.topics.evaluations, version),
+        held_out=_held_out(run, version),
         versions=dict(genesis.versions),
     )
 
@@ -129,9 +129,11 @@ def _name(place: str) -> str:
     return path.name if path.is_absolute() or path.exists() else place
 
 
-def _held_out(broker: Broker, topic: str, version: int) -> dict[str, float]:
-    tally = EvaluationTally()
-    for _, sample in read_readable(broker, topic, Sample, client_id="export-evaluations"):
+def _held_out(run: RecordedRun, version: int) -> dict[str, float]:
+    tally = EvaluationTally(run.settings.environment.seats)
+    for _, sample in read_readable(
+        run.broker, run.topics.evaluations, Sample, client_id="export-evaluations"
+    ):
         tally.add(sample)
     return {name: score.mean_reward for (name, at), score in tally.scores().items() if at == version}
 

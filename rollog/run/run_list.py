@@ -97,7 +97,7 @@ def _listed(broker: Broker, manifest: RunManifest, home: Path, clock: Callable[[
     view: ProgressView | None = None
     try:
         settings = at_home(own_settings(manifest), home)
-        with RunProgress(broker, topics) as progress:
+        with RunProgress(broker, topics, num_seats=settings.environment.seats) as progress:
             view = progress.read_to_end(_read_seconds)
             seconds_silent = clock() - progress.newest_record_ms / 1000
         state = _state(view, seconds_silent)

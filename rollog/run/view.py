@@ -87,6 +87,8 @@ def step_line(facts: RunFacts, view: ProgressView, step: int) -> str:
 def evaluation_line(name: str, version: int, score: EvaluationScore) -> str:
     """One evaluation as a line of text."""
     mean = f"{score.mean_reward:.3f} over {score.num_prompts} prompts"
+    if score.num_incomplete:
+        mean += f" ({score.num_incomplete} lack a seat and are left out)"
     return f"held-out reward ({name}) at version {version}: {mean}{_of_seats(score)}"
 
 

@@ -65,6 +65,7 @@ def watcher_of(
                 broker,
                 RunTopics(settings.run.prefix, settings.run_name),
                 log_here=lambda role: _log_of(roles, role),
+                num_seats=settings.environment.seats,
             )
         )
         shown = open_parts.enter_context(

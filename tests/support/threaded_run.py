@@ -172,7 +172,8 @@ class WholeRun:
 
     def view(self) -> ProgressView:
         """What anybody who follows the run sees at its end."""
-        with RunProgress(self.broker, self.topics) as progress:
+        num_seats = self.settings.environment.seats
+        with RunProgress(self.broker, self.topics, num_seats=num_seats) as progress:
             wait_until(lambda: progress.poll(0.1).is_closed, message="the close")
             return progress.poll(0.1)
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from producers.sessions.turn_chain import Branches
 from schemas import FinishReason, Segment, Turn, float32_array, int32_array
 from schemas.codec import encode
 from schemas.headers import headers_of
 from support.builders import a_task
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from producers.sessions.turn_chain import Chain
     from rollog.kernel.broker.ports import Headers, Producer
     from schemas import RolloutTask
 
@@ -56,3 +60,11 @@ def headers_like(group: int) -> Headers:
 def write(producer: Producer, topic: str, turn: Turn, partition: int = 0) -> None:
     """Send a turn, without waiting for it."""
     producer.send(topic, partition, encode(turn), headers=headers_of(turn))
+
+
+def newest_chain(turns: Iterable[Turn], *, earliest_attempt: int, attempt: int) -> Chain | None:
+    """What attempt `attempt` takes over from these turns of its replica, which are in the order of the log."""
+    branches = Branches(earliest_attempt=earliest_attempt, attempt=attempt)
+    for turn in turns:
+        branches.add(turn, num_bytes=1)
+    return branches.newest_chain()

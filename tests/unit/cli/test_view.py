@@ -39,6 +39,8 @@ def test_an_evaluation_of_games_says_what_each_seat_earned() -> None:
     assert (
         line == "held-out reward (greedy) at version 3: 0.000 over 4 prompts, seat 0: 0.500, seat 1: -0.500"
     )
+    lacking = evaluation_line("greedy", 3, replace(score, num_incomplete=2, seat_rewards={}))
+    assert lacking.endswith("0.000 over 4 prompts (2 lack a seat and are left out)")
     many = replace(score, seat_rewards=dict.fromkeys(range(100_000), 1.0))
     assert len(evaluation_line("greedy", 3, many)) < 250
 

@@ -117,7 +117,7 @@ def test_samples_that_prove_nothing_about_the_version_are_left_out() -> None:
 
 
 def test_a_game_counts_with_the_mean_of_its_seats_and_each_seat_has_a_score_of_its_own() -> None:
-    tally = EvaluationTally()
+    tally = EvaluationTally(num_seats=2)
     for game, rewards in enumerate([(1.0, -1.0), (0.5, 0.0), (-1.0, 1.0)]):
         for seat, reward in enumerate(rewards):
             tally.add(an_answer(game, reward, replica=seat))
@@ -128,15 +128,38 @@ def test_a_game_counts_with_the_mean_of_its_seats_and_each_seat_has_a_score_of_i
     assert (score.num_prompts, score.num_failed, score.num_rollouts) == (3, 0, 6)
 
 
-def test_a_seat_that_only_failed_counts_zero_and_one_that_is_not_heard_of_does_not_count() -> None:
-    tally = EvaluationTally()
+def test_a_seat_that_only_failed_counts_zero_and_a_game_that_lacks_one_does_not_count() -> None:
+    """Where one seat wins what the other loses, half a game says who was heard of and not who plays well."""
+    tally = EvaluationTally(num_seats=2)
     tally.add(an_answer(0, 1.0))
     tally.add(an_answer(0, None, replica=1, status=Status.FAILED))
-    tally.add(an_answer(1, 1.0))
+    for game in (1, 2, 3):
+        tally.add(an_answer(game, 1.0))
+    tally.add(an_answer(4, None, replica=1, status=Status.FAILED))
     score = tally.score("greedy", 0)
     assert score is not None
-    assert (score.mean_reward, dict(score.seat_rewards)) == (0.75, {0: 1.0, 1: 0.0})
-    assert (score.num_prompts, score.num_failed, score.num_rollouts) == (2, 1, 3)
+    assert (score.mean_reward, dict(score.seat_rewards)) == (0.5, {0: 1.0, 1: 0.0})
+    assert (score.num_prompts, score.num_incomplete, score.num_failed, score.num_rollouts) == (1, 4, 1, 6)
+
+
+def test_without_a_complete_game_there_is_no_score() -> None:
+    tally = EvaluationTally(num_seats=2)
+    tally.add(an_answer(0, 1.0))
+    tally.add(an_answer(1, 1.0, replica=1))
+    assert tally.score("greedy", 0) is None
+    assert tally.scores() == {}
+    tally.add(an_answer(1, 0.0))
+    assert {key: score.mean_reward for key, score in tally.scores().items()} == {("greedy", 0): 0.5}
+
+
+def test_what_names_a_seat_that_no_game_has_changes_no_score() -> None:
+    tally = EvaluationTally()
+    tally.add(an_answer(0, 1.0))
+    tally.add(an_answer(0, 5.0, replica=999))
+    tally.add(an_answer(1, None, replica=999, status=Status.FAILED))
+    score = tally.score("greedy", 0)
+    assert score is not None
+    assert (score.mean_reward, score.num_prompts, score.num_incomplete, score.num_rollouts) == (1.0, 1, 0, 1)
 
 
 def test_prompts_of_one_seat_have_no_scores_by_seat() -> None:

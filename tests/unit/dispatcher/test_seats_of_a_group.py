@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from support.builders import groups_config
 from support.dispatcher_driver import DispatcherDriver, num_partitions
@@ -16,16 +16,23 @@ from rollog.settings.environment import EnvironmentConfig
 from rollog.settings.generation import DispatchConfig
 from schemas import Cancel, CancelReason, IssueReason, Kind, RolloutTask, Sample, Status, sample_id
 
+if TYPE_CHECKING:
+    from rollog.kernel.broker.memory import MemoryBroker
 
-def driver_of_pairs(*, num_held_out: int = 0, **groups: int) -> DispatcherDriver:
-    """Groups of two episodes with two seats, one at a time."""
+
+def driver_of_pairs(
+    *, num_held_out: int = 0, num_seats: int = 2, memory_broker: MemoryBroker | None = None, **groups: int
+) -> DispatcherDriver:
+    """Groups of two episodes with two seats, one at a time; on a broker where a run may have begun."""
     driver = DispatcherDriver(
         num_held_out=num_held_out,
+        memory_broker=memory_broker,
         groups=groups_config(**({"groups_per_batch": 1, "group_size": 4} | groups)),
-        environment=EnvironmentConfig(name="nim", seats=2),
+        environment=EnvironmentConfig(name="nim", seats=num_seats),
         dispatch=DispatchConfig(prefetch_tasks=0, lease_seconds=3.0),
     )
-    driver.publish_ledger()
+    if memory_broker is None:
+        driver.publish_ledger()
     return driver
 
 
@@ -163,6 +170,26 @@ def test_a_held_out_game_that_is_lost_in_the_middle_is_played_again_with_all_its
     # Seat 0 has its sample of the first game; a dispatcher that starts now finds the same.
     assert dispatcher.state.evaluations.is_complete(0)
     assert driver.dispatcher().state.evaluations.to_plain() == dispatcher.state.evaluations.to_plain()
+
+
+def test_a_held_out_game_that_was_ordered_before_seats_were_recorded_is_played_again_with_all() -> None:
+    before = driver_of_pairs(num_held_out=1, num_seats=1)
+    before.beat("worker-1", capacity=1)
+    before.turn(before.dispatcher())
+    (task,) = before.tasks()
+    assert (task.kind, task.num_replicas) == (Kind.EVALUATION, 1)
+    end_seat(before, task, 0)
+    driver = driver_of_pairs(num_held_out=1, memory_broker=before.broker)
+    driver.beat("worker-1", capacity=2, grant_id=task.grant_id)
+    dispatcher = driver.dispatcher()
+    driver.turn(dispatcher)
+    again = driver.tasks()[1]
+    assert (again.kind, again.replica, again.num_replicas, again.attempt) == (Kind.EVALUATION, 0, 2, 1)
+    for seat in (0, 1):
+        assert not dispatcher.state.evaluations.is_complete(0)
+        end_seat(driver, again, seat)
+        driver.turn(dispatcher)
+    assert dispatcher.state.evaluations.is_complete(0)
 
 
 def test_an_episode_that_failed_is_made_again_with_all_its_seats() -> None:

@@ -93,6 +93,52 @@ def test_a_stranger_who_fills_one_replica_costs_only_that_one() -> None:
     assert (lengths(found), found.given_up) == ({0: 0, 1: 2}, ["2.1"])
 
 
+def written_in_turn(*attempts: tuple[int, int], num_own: int, is_base_repeated: bool) -> list[Record]:
+    """Attempts that took so many turns over from an attempt (-1: from none), and wrote `num_own` of their own."""
+    records = []
+    for attempt, (before, num_taken) in enumerate(attempts):
+        base = TurnBase(task_id=f"{before + 1}.1", numbers=tuple(range(num_taken))) if num_taken else None
+        for number in range(num_taken, num_taken + num_own):
+            is_told = is_base_repeated or number == num_taken
+            records.append(
+                a_record(a_turn(1, number, attempt=attempt, num_tokens=1, base=base if is_told else None))
+            )
+    return records
+
+
+@pytest.mark.parametrize("is_base_repeated", [True, False])
+def test_a_long_rollout_that_died_twice_is_taken_over_whole(is_base_repeated: bool) -> None:
+    """Whether each turn says what it stands behind, as older workers write it, or the first one alone."""
+    num = 600
+    records = written_in_turn((-1, 0), (0, num), num_own=num, is_base_repeated=is_base_repeated)
+    # With each base counted anew these would be 14 MB more.
+    found = finding([taking_over(1, attempt=2)], all_bytes=4 * mib, replica_bytes=4 * mib)
+    for record in records:
+        found.take(record)
+    assert (lengths(found), found.given_up) == ({0: 2 * num}, [])
+
+
+def test_a_rollout_that_diverged_again_and_again_is_taken_over_though_all_its_branches_are_too_much() -> None:
+    num = 100
+    records = written_in_turn(
+        (-1, 0), (0, 50), (1, 60), (2, 30), (-1, 0), (4, 90), num_own=num, is_base_repeated=False
+    )
+    for attempt, length in ((4, 130), (6, 190)):
+        found = finding([taking_over(1, attempt=attempt)], all_bytes=mib, replica_bytes=mib // 2)
+        for record in records:
+            found.take(record)
+        assert (lengths(found), found.given_up) == ({0: length}, [])
+
+
+def test_a_zombie_that_writes_on_costs_nothing_of_what_is_newer() -> None:
+    found = finding([taking_over(1, attempt=2)], all_bytes=mib, replica_bytes=mib // 2)
+    for record in written_in_turn((-1, 0), (0, 5), num_own=10, is_base_repeated=False):
+        found.take(record)
+    for number in range(10, 2000):
+        found.take(a_record(a_turn(1, number, num_tokens=1)))
+    assert (lengths(found), found.given_up) == ({0: 15}, [])
+
+
 def test_a_turn_that_is_repeated_for_ever_is_held_once() -> None:
     found = finding([taking_over(1)])
     for _ in range(1000):
@@ -126,8 +172,8 @@ def test_what_is_put_aside_is_read_in_further_passes_and_never_more_than_one_eac
         answers |= answered
         waiting = {group: task for group, task in waiting.items() if group not in answered}
     assert num_passes <= len(sizes)
-    # A turn counts as 2,048 bytes, those of its segment, and its own.
-    whole = {group: size for group, size in enumerate(sizes) if size * 2500 <= most_bytes}
+    # A turn counts as 2,048 bytes, those of its segment, and its own; an attempt as 1,024.
+    whole = {group: size for group, size in enumerate(sizes) if size * 2500 + 1024 <= most_bytes}
     assert {group: answers[group] for group in whole} == whole
 
 

@@ -96,7 +96,7 @@ def test_a_held_out_game_is_a_sample_for_each_seat_too(stage: Stage) -> None:
         stage.give_grant()
         stage.order(task)
         first, second = stage.samples(2, stage.topics.evaluations)
-    tally = EvaluationTally()
+    tally = EvaluationTally(num_seats=2)
     for sample in (first, second):
         assert (sample.status, sample.kind) == (Status.FINISHED, Kind.EVALUATION)
         tally.add(sample)

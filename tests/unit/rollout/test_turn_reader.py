@@ -12,13 +12,14 @@ import pytest
 from support.broker_topics import a_topic
 from support.written_turns import a_turn, headers_like, taking_over, write
 
-from producers.rollout.turn_reader import TurnReader
-from rollog.kernel.errors import TopicMismatch
+from producers.rollout.turn_reader import TurnBounds, TurnReader
+from rollog.kernel.errors import BrokerError, TopicMismatch
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from producers.sessions.turn_chain import Chain
+    from rollog.kernel.broker.memory import MemoryBroker
     from rollog.kernel.broker.ports import Broker, Consumer
 
 pytestmark = pytest.mark.timeout(180)
@@ -42,7 +43,7 @@ class Held:
 
 @asynccontextmanager
 async def reading(broker: Any, topic: str, **bounds: int) -> AsyncIterator[TurnReader]:
-    reader = TurnReader(broker, topic, "reader", **bounds)
+    reader = TurnReader(broker, topic, "reader", TurnBounds(**bounds))
     try:
         yield reader
     finally:
@@ -129,6 +130,114 @@ def test_a_rollout_that_is_cancelled_leaves_the_pass_to_the_others(broker: Broke
             assert reader.num_passes == 1
 
     asyncio.run(take_over())
+
+
+def test_rollouts_that_are_cancelled_before_their_pass_begins_cost_the_others_nothing(broker: Broker) -> None:
+    topic = a_topic(broker)
+    held = Held(broker, threading.Event(), threading.Event())
+    with broker.producer(client_id="worker") as producer:
+        for group in (1, 2):
+            write(producer, topic, a_turn(group, 0))
+        producer.flush(30)
+
+    async def take_over() -> None:
+        async with reading(held, topic) as reader:
+            asked = [asyncio.create_task(reader.chain_of(taking_over(group))) for group in (1, 2)]
+            # They have asked, and the pass is a task that has not begun.
+            await asyncio.sleep(0)
+            asked[0].cancel()
+            assert await asyncio.to_thread(held.has_begun.wait, 60)
+            waiting = asyncio.create_task(reader.chain_of(taking_over(1)))
+            await asyncio.sleep(0)
+            waiting.cancel()
+            held.may_go_on.set()
+            ends = await asyncio.gather(*asked, waiting, return_exceptions=True)
+            assert [type(end) for end in (ends[0], ends[2])] == [asyncio.CancelledError] * 2
+            assert groups(await asked[1]) == {2}
+            assert reader.num_passes == 1
+            assert groups(await reader.chain_of(taking_over(1))) == {1}
+            assert reader.num_passes == 2
+
+    asyncio.run(take_over())
+
+
+def test_a_reader_that_is_closed_during_a_pass_answers_it_and_takes_no_other(broker: Broker) -> None:
+    topic = a_topic(broker)
+    held = Held(broker, threading.Event(), threading.Event())
+    with broker.producer(client_id="worker") as producer:
+        for group in (1, 2):
+            write(producer, topic, a_turn(group, 0))
+        producer.flush(30)
+
+    async def take_over() -> None:
+        async with reading(held, topic) as reader:
+            first = asyncio.create_task(reader.chain_of(taking_over(1)))
+            assert await asyncio.to_thread(held.has_begun.wait, 60)
+            late = asyncio.create_task(reader.chain_of(taking_over(2)))
+            await asyncio.sleep(0)
+            closing = asyncio.create_task(reader.close())
+            await asyncio.sleep(0)
+            assert not closing.done()
+            held.may_go_on.set()
+            await closing
+            assert groups(await first) == {1}
+            with pytest.raises(BrokerError, match=r"task 2\.2: .* worker leaves"):
+                await late
+            with pytest.raises(BrokerError, match="worker leaves"):
+                await reader.chain_of(taking_over(1))
+            assert await reader.chain_of(replace(taking_over(1), resume_attempt=None)) is None
+            assert reader.num_passes == 1
+
+    asyncio.run(take_over())
+
+
+def test_a_pass_whose_every_rollout_is_cancelled_ends_before_the_reader_is_closed(broker: Broker) -> None:
+    topic = a_topic(broker)
+    held = Held(broker, threading.Event(), threading.Event())
+
+    async def leave() -> None:
+        async with reading(held, topic) as reader:
+            asked = asyncio.create_task(reader.chain_of(taking_over(1)))
+            assert await asyncio.to_thread(held.has_begun.wait, 60)
+            asked.cancel()
+            closing = asyncio.create_task(reader.close())
+            with suppress(asyncio.CancelledError):
+                await asked
+            assert not closing.done()
+            held.may_go_on.set()
+            await closing
+        assert not [thread for thread in threading.enumerate() if thread.name.startswith("turns")]
+
+    asyncio.run(leave())
+
+
+def test_a_reader_holds_no_consumer_between_passes(memory_broker: MemoryBroker) -> None:
+    """What a consumer has fetched beyond the end of a pass would stay in memory with it."""
+    topic = a_topic(memory_broker)
+    opened: list[Consumer] = []
+
+    class Noting:
+        def consumer(self, **names: Any) -> Consumer:
+            opened.append(memory_broker.consumer(**names))
+            return opened[-1]
+
+    async def take_over() -> None:
+        async with reading(Noting(), topic) as reader:
+            for _ in range(2):
+                await reader.chain_of(taking_over(1))
+                with pytest.raises(ValueError, match="closed"):
+                    opened[-1].poll(0)
+            assert len(opened) == 2
+
+    asyncio.run(take_over())
+
+
+@pytest.mark.parametrize(
+    ("sample_bytes", "expected"), [(10, (256, 64)), (64 << 20, (256, 128)), (1 << 30, (2048, 2048))]
+)
+def test_bounds_leave_room_for_what_a_sample_may_have(sample_bytes: int, expected: tuple[int, int]) -> None:
+    bounds = TurnBounds.for_samples_of(sample_bytes)
+    assert (bounds.most_bytes >> 20, bounds.most_replica_bytes >> 20) == expected
 
 
 def test_strangers_neither_stop_a_pass_nor_fill_it(broker: Broker) -> None:

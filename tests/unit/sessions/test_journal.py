@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 from support import builders
+from support.written_turns import newest_chain
 
 from producers.engines.ports import Generation, VersionSpan
 from producers.sessions.journal import Journal
-from producers.sessions.turn_chain import newest_chain
 from schemas import FinishReason, RolloutTask, Turn, float32_array, int32_array
 
 if TYPE_CHECKING:
@@ -25,10 +25,13 @@ class Log:
 
     def __init__(self) -> None:
         self.turns: list[Turn] = []
+        self.may_write: asyncio.Event | None = None
 
     async def write(self, turn: Turn, partition: int) -> None:
         assert partition == 3
         self.turns.append(turn)
+        if self.may_write is not None:
+            await self.may_write.wait()
 
 
 def a_task(attempt: int) -> RolloutTask:
@@ -69,6 +72,67 @@ def test_a_rollout_that_asks_the_same_gets_the_same_and_generates_nothing() -> N
     assert [turn.number for turn in log.turns] == [0, 1, 2]
     assert log.turns[2].base is not None
     assert log.turns[2].base.numbers == (0, 1)
+
+
+def test_what_turns_stand_behind_is_written_once() -> None:
+    log = Log()
+    before = a_journal(log, 0)
+    ids = [1]
+    for number in range(5):
+        ids = [*ids, ask(before, ids, number), 7]
+    after, ids = a_journal(log, 1), [1]
+    for number in range(9):
+        ids = [*ids, ask(after, ids, number), 7]
+    assert [None if turn.base is None else turn.base.numbers for turn in log.turns[5:]] == [
+        (0, 1, 2, 3, 4),
+        None,
+        None,
+        None,
+    ]
+    again, ids = a_journal(log, 2), [1]
+    for number in range(9):
+        ids = [*ids, ask(again, ids, 99), 7]
+        assert ids[-2] == number
+    assert (again.num_served, len(log.turns)) == (9, 9)
+
+
+def test_turns_before_the_first_is_acknowledged_say_what_they_stand_behind_too() -> None:
+    """The first one may be refused; those behind it are written all the same."""
+    log = Log()
+    ask(a_journal(log, 0), [1], 5)
+    after = a_journal(log, 1)
+    assert ask(after, [1], 6) == 5
+
+    async def at_once() -> None:
+        log.may_write = asyncio.Event()
+        assert after.served([2]) is None
+        kept = [asyncio.create_task(after.keep([2, token], a_generation(token))) for token in (7, 8)]
+        await asyncio.sleep(0)
+        assert len(log.turns) == 3
+        log.may_write.set()
+        await asyncio.gather(*kept)
+        await after.keep([2, 9], a_generation(9))
+
+    asyncio.run(at_once())
+    assert [turn.base and turn.base.numbers for turn in log.turns] == [None, (0,), (0,), None]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_conversations_that_go_on_in_turn_are_served_again_as_they_were(seed: int) -> None:
+    """Calls that extend any conversation, end it early, or begin another one; then the same once more."""
+    rng = random.Random(seed)
+    log, calls = Log(), list[list[int]]()
+    before, conversations = a_journal(log, 0), [[1]]
+    for number in range(60):
+        place = rng.randrange(len(conversations))
+        calls.append(list(conversations[place]))
+        token = ask(before, calls[-1], number)
+        conversations[place] = [*conversations[place], token, rng.choice([1, 2])]
+        if rng.random() < 0.2:
+            conversations.append(conversations[place][: rng.randint(0, 5)])
+    after = a_journal(log, 1)
+    assert [ask(after, ids, -1) for ids in calls] == list(range(60))
+    assert after.num_served == 60
 
 
 def test_the_first_other_call_drops_the_rest() -> None:

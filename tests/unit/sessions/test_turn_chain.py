@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
+from support.written_turns import newest_chain
 
-from producers.sessions.turn_chain import TakenTurn, newest_chain, placed_input, shared_ids
+from producers.sessions.turn_chain import Branches, TakenTurn, placed_input, shared_ids
 from schemas import FinishReason, Segment, Turn, TurnBase, float32_array, int32_array
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from random import Random
 
 
 def a_turn(
@@ -133,6 +135,14 @@ def test_turns_that_go_on_from_each_other_a_thousand_times_are_read_and_compared
     assert shared_ids(whole[:-3], chain.turns[-1:]) == [2 * num_turns - 3]
 
 
+def test_what_is_known_of_a_turn_is_not_compared_again() -> None:
+    chain = newest_chain([first, second, third], earliest_attempt=0, attempt=1)
+    assert chain is not None
+    before, last = chain.turns[1:]
+    assert shared_ids(int32_array([7, 7, 7, 7, 7, 9, 5]), [last], {before: before.num_ids}) == [7]
+    assert shared_ids(int32_array([1, 2, 3, 8, 4, 9, 5]), [last], {before: 3}) == [3]
+
+
 def test_a_long_input_that_is_named_again_and_again_is_held_once() -> None:
     """A stranger's few bytes for each turn must not become a copy of its first one."""
     context = [7] * 1_000_000
@@ -145,6 +155,101 @@ def test_a_long_input_that_is_named_again_and_again_is_held_once() -> None:
     assert chain is not None
     assert len(chain.turns) == 500
     assert peak < opening.context.nbytes
+
+
+def test_the_base_of_an_attempt_is_that_of_its_first_turn_and_is_held_once() -> None:
+    base = TurnBase(task_id="1.1", numbers=(0, 1))
+    as_before = [
+        first,
+        second,
+        a_turn(1, 2, [7], 6, base=base, parent=1, shared=5),
+        a_turn(1, 3, [7], 7, base=base),
+    ]
+    once = [*as_before[:3], a_turn(1, 3, [7], 7)]
+    assert tokens(as_before) == tokens(once) == [3, 4, 6, 7]
+    # Turns of calls that run at once may come in another order.
+    assert tokens([*as_before[:2], *reversed(as_before[2:])]) == [3, 4, 6, 7]
+    assert tokens([first, a_turn(1, 3, [7], 7, base=TurnBase(task_id="1.1", numbers=(9,))), *once[1:]]) == [
+        3,
+        4,
+        6,
+        7,
+    ]
+
+
+def held(branches: Branches) -> tuple[list[int] | None, int]:
+    """The tokens of the newest chain, and how much is held for it."""
+    chain = branches.newest_chain()
+    taken = None if chain is None else [int(taken.turn.token_ids[0]) for taken in chain.turns]
+    return taken, branches.num_bytes
+
+
+def test_what_the_newest_chain_does_not_need_can_be_dropped() -> None:
+    branches = Branches(earliest_attempt=0, attempt=4)
+    of_first = [first, second, third, *(a_turn(0, number, [9], 5) for number in range(3, 9))]
+    of_second = [
+        a_turn(1, number, [7], 10 + number, base=TurnBase(task_id="1.1", numbers=(0, 1, 2)))
+        for number in (3, 4, 5)
+    ]
+    apart = [a_turn(2, number, [6], 20 + number) for number in (0, 1)]
+    newest = a_turn(3, 2, [5], 30, base=TurnBase(task_id="1.2", numbers=(0, 3)))
+    for turn in [*of_first, *of_second, *apart, newest]:
+        assert branches.add(turn, num_bytes=1)
+    before = held(branches)
+    assert before[0] == [3, 13, 30]
+    branches.drop_unneeded()
+    # Turns 0 to 2 of the first attempt, turn 3 of the second, the newest, and the numbers of two bases.
+    assert held(branches) == ([3, 13, 30], before[1] - (6 + 2 + 2))
+    assert not any(branches.add(turn, num_bytes=1) for turn in [*of_first[3:], *of_second[1:], *apart])
+    branches.drop_unneeded()
+    assert held(branches)[0] == [3, 13, 30]
+
+
+def test_a_chain_that_goes_back_to_what_was_dropped_leads_nowhere() -> None:
+    branches = Branches(earliest_attempt=0, attempt=9)
+    for turn in (first, second, a_turn(1, 0, [7], 6)):
+        branches.add(turn, num_bytes=1)
+    branches.drop_unneeded()
+    branches.add(a_turn(2, 2, [7], 8, base=TurnBase(task_id="1.1", numbers=(0, 1))), num_bytes=1)
+    assert held(branches)[0] is None
+
+
+def test_dropping_goes_round_in_no_circle_and_takes_no_number_for_granted() -> None:
+    branches = Branches(earliest_attempt=0, attempt=9)
+    for turn in (
+        a_turn(0, 0, [1], 3, base=TurnBase(task_id="1.2", numbers=(0,))),
+        a_turn(1, 0, [1], 3, base=TurnBase(task_id="1.1", numbers=(-4, 2**62))),
+        a_turn(3, 0, [1], 3, base=TurnBase(task_id="1.4", numbers=(0,))),
+    ):
+        branches.add(turn, num_bytes=1)
+    branches.drop_unneeded()
+    assert held(branches)[0] is None
+
+
+@given(random=st.randoms(use_true_random=False))
+def test_dropping_leaves_the_newest_chain_as_it_is(random: Random) -> None:
+    """Attempts that each take over some of the one before, diverge, and are written on by zombies."""
+    branches = Branches(earliest_attempt=0, attempt=9)
+    lengths: dict[int, int] = {}
+    for attempt in range(random.randint(1, 5)):
+        before = random.choice([None, *lengths])
+        numbers = (
+            []
+            if before is None
+            else random.sample(range(lengths[before]), random.randint(0, lengths[before]))
+        )
+        base = (
+            TurnBase(task_id=f"1.{before + 1}", numbers=tuple(numbers))
+            if before is not None and numbers
+            else None
+        )
+        lengths[attempt] = len(numbers) + random.randint(1, 4)
+        for number in range(len(numbers), lengths[attempt]):
+            branches.add(a_turn(attempt, number, [number], 10 * attempt + number, base=base), num_bytes=1)
+    before_dropping = held(branches)
+    branches.drop_unneeded()
+    assert held(branches)[0] == before_dropping[0]
+    assert held(branches)[1] <= before_dropping[1]
 
 
 ids = st.lists(st.integers(0, 2), max_size=6)
