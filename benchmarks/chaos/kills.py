@@ -31,6 +31,9 @@ class Role(StrEnum):
     ENDPOINT = "endpoint"
 
 
+roles_of_every_run = (Role.DISPATCHER, Role.WORKER, Role.TRAINER, Role.BROKER)
+"""The others are there with vLLM, with environments, or with agents."""
+
 _commands = {
     Role.DISPATCHER: "rollog.cli.main dispatch ",
     Role.WORKER: "rollog.cli.main rollout ",

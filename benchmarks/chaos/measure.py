@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.chaos.checks import verify
 from benchmarks.chaos.killed_run import Target, chaos_run, state_directory
-from benchmarks.chaos.kills import Role
+from benchmarks.chaos.kills import Role, roles_of_every_run
 from benchmarks.chaos.suspended_run import suspended_run
 from benchmarks.harness.demo_run import as_published, set_options
 from benchmarks.harness.figures import Figure
@@ -87,8 +87,9 @@ def measure_suspensions(
 
 def targets_of(engine: str) -> list[Target]:
     """Who can be killed or suspended in runs with that inference engine."""
-    absent = {Role.ENVIRONMENT} | (set() if engine == "vllm" else {Role.ENGINE})
-    return [target for target in (*Role, *CrashPoint) if target not in absent]
+    there = {*roles_of_every_run, *([Role.ENGINE] if engine == "vllm" else [])}
+    # In this order, by which the plans of a seed are drawn.
+    return [*(role for role in Role if role in there), *CrashPoint]
 
 
 def _figures(kills: Counter[StrEnum], num_runs: int, num_missed: int) -> list[Figure]:

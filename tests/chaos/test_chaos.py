@@ -11,7 +11,7 @@ from support.threaded_run import settings_file, small_settings
 
 from benchmarks.chaos.checks import verify
 from benchmarks.chaos.killed_run import chaos_run
-from benchmarks.chaos.kills import Role
+from benchmarks.chaos.kills import Role, roles_of_every_run
 from rollog.kernel.crash_points import CrashPoint
 
 if TYPE_CHECKING:
@@ -42,6 +42,6 @@ def test_whatever_is_killed_nothing_is_lost_and_nothing_is_done_twice(
         longest_pause_seconds=1.0,
     )
     assert run.num_kills >= 12
-    assert run.kills.keys() >= set(Role) - {Role.ENGINE, Role.ENVIRONMENT} | set(CrashPoint), run.missed
+    assert run.kills.keys() >= {*roles_of_every_run, *CrashPoint}, run.missed
     lines = verify(run, weights=tmp_path / "weights")
     assert all("OFF" not in line for line in lines), lines

@@ -10,7 +10,7 @@ import pytest
 from support.threaded_run import settings_file, small_settings
 
 from benchmarks.chaos.checks import verify
-from benchmarks.chaos.kills import Role
+from benchmarks.chaos.kills import roles_of_every_run
 from benchmarks.chaos.suspended_run import suspended_run
 from rollog.kernel.crash_points import CrashPoint
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.broker, pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 everyone: list[Target | None] = [
-    *(role for role in Role if role is not Role.ENGINE),
+    *roles_of_every_run,
     CrashPoint.TRANSACTION_OPEN,
     CrashPoint.FUTURES_PENDING,
     CrashPoint.COMMIT_SENT,
