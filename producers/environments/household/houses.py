@@ -46,7 +46,9 @@ def _object_kinds(chosen: list[str], main: str, task: Task, draw: random.Random)
     needed = 2 if task.kind == "place_two" else 1
     found = [(main, task.object)] * needed
     for room in chosen:
-        found += [(room, draw.choice(room_objects[room])) for _ in range(draw.randint(_fewest_others, _most_others))]
+        found += [
+            (room, draw.choice(room_objects[room])) for _ in range(draw.randint(_fewest_others, _most_others))
+        ]
     draw.shuffle(found)
     return found
 

@@ -100,7 +100,9 @@ def is_fulfilled(task: Task, world: World) -> bool:
     """Whether the world is as the task wants it."""
     if task.kind == "look":
         held = world.held
-        lit = any(world.lamps[lamp].kind == task.target and world.lamps[lamp].is_lit for lamp in world.lamps_here)
+        lit = any(
+            world.lamps[lamp].kind == task.target and world.lamps[lamp].is_lit for lamp in world.lamps_here
+        )
         return held is not None and world.objects[held].kind == task.object and lit
     there = Counter(
         thing.place

@@ -61,25 +61,117 @@ holds_inside = can_close | {"sinkbasin", "bin", "bathtub", "basket"}
 
 room_objects: Mapping[str, tuple[str, ...]] = {
     "kitchen": tuple(
-        "apple bowl bread cup egg fork glass knife ladle lettuce mug pan peppershaker plate pot potato saltshaker "
-        "spatula sponge spoon tomato winebottle".split()
+        [
+            "apple",
+            "bowl",
+            "bread",
+            "cup",
+            "egg",
+            "fork",
+            "glass",
+            "knife",
+            "ladle",
+            "lettuce",
+            "mug",
+            "pan",
+            "peppershaker",
+            "plate",
+            "pot",
+            "potato",
+            "saltshaker",
+            "spatula",
+            "sponge",
+            "spoon",
+            "tomato",
+            "winebottle",
+        ]
     ),
     "bedroom": tuple(
-        "alarmclock book cd cellphone creditcard keychain laptop mug pen pencil pillow statue teddybear watch".split()
+        [
+            "alarmclock",
+            "book",
+            "cd",
+            "cellphone",
+            "creditcard",
+            "keychain",
+            "laptop",
+            "mug",
+            "pen",
+            "pencil",
+            "pillow",
+            "statue",
+            "teddybear",
+            "watch",
+        ]
     ),
     "living room": tuple(
-        "book box creditcard keychain laptop magazine newspaper pillow plate remote statue vase watch".split()
+        [
+            "book",
+            "box",
+            "creditcard",
+            "keychain",
+            "laptop",
+            "magazine",
+            "newspaper",
+            "pillow",
+            "plate",
+            "remote",
+            "statue",
+            "vase",
+            "watch",
+        ]
     ),
-    "bathroom": tuple("candle cloth comb handtowel soapbar soapbottle sponge toothbrush towel".split()),
+    "bathroom": tuple(
+        ["candle", "cloth", "comb", "handtowel", "soapbar", "soapbottle", "sponge", "toothbrush", "towel"]
+    ),
 }
 
 treatable: Mapping[str, frozenset[str]] = {
     "clean": frozenset(
-        "apple bowl cloth comb cup egg fork glass knife ladle lettuce mug pan plate pot potato soapbar spatula sponge "
-        "spoon tomato toothbrush".split()
+        [
+            "apple",
+            "bowl",
+            "cloth",
+            "comb",
+            "cup",
+            "egg",
+            "fork",
+            "glass",
+            "knife",
+            "ladle",
+            "lettuce",
+            "mug",
+            "pan",
+            "plate",
+            "pot",
+            "potato",
+            "soapbar",
+            "spatula",
+            "sponge",
+            "spoon",
+            "tomato",
+            "toothbrush",
+        ]
     ),
-    "heat": frozenset("apple bread cup egg mug plate bowl potato tomato".split()),
-    "cool": frozenset("apple bowl bread cup egg glass lettuce mug pan plate pot potato tomato winebottle".split()),
+    "heat": frozenset(["apple", "bread", "cup", "egg", "mug", "plate", "bowl", "potato", "tomato"]),
+    "cool": frozenset(
+        [
+            "apple",
+            "bowl",
+            "bread",
+            "cup",
+            "egg",
+            "glass",
+            "lettuce",
+            "mug",
+            "pan",
+            "plate",
+            "pot",
+            "potato",
+            "tomato",
+            "winebottle",
+        ]
+    ),
 }
 """Objects that can be cleaned, heated and cooled."""
 

@@ -146,14 +146,20 @@ class World:
         if command.verb == "inventory":
             return f"In your hand: {self.held or 'nothing'}."
         if command.verb == "look":
-            return "You stand in the middle." if self.here is None else f"You stand at {self.here}. {self._contents()}"
+            return (
+                "You stand in the middle."
+                if self.here is None
+                else f"You stand at {self.here}. {self._contents()}"
+            )
         (name,) = command.names
         if name == self.here:
             return self._contents()
         if name in self.lamps:
             return f"{name} is {'lit' if self.lamps[name].is_lit else 'dark'}."
         states = sorted(_state_words[treatment] for treatment in self.objects[name].treatments)
-        return f"{name} is {with_article(self.objects[name].kind)}{''.join(f', {state}' for state in states)}."
+        return (
+            f"{name} is {with_article(self.objects[name].kind)}{''.join(f', {state}' for state in states)}."
+        )
 
     def _contents(self) -> str:
         """What is seen where the agent stands."""
