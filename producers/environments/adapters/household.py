@@ -22,9 +22,9 @@ held_out_seeds = 1 << 40
 """Seeds from here on are those of a run's held-out episodes."""
 
 _commands = (
-    "Give one command each turn: go to R, open R, close R, take O from R, put O in/on R, clean O with R, heat O with R, "
-    "cool O with R, use L, examine X, inventory, look. Names have a number, as in `go to drawer 1`. You can hold one "
-    "object."
+    "Give one command each turn: go to R, open R, close R, take O from R, put O in/on R, clean O with R, "
+    "heat O with R, cool O with R, use L, examine X, inventory, look. Names have a number, as in `go to drawer 1`. "
+    "You can hold one object."
 )
 
 

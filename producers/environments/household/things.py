@@ -60,75 +60,77 @@ holds_inside = can_close | {"sinkbasin", "bin", "bathtub", "basket"}
 """Receptacles in which things are; on the others they lie."""
 
 room_objects: Mapping[str, tuple[str, ...]] = {
-    "kitchen": tuple(
-        [
-            "apple",
-            "bowl",
-            "bread",
-            "cup",
-            "egg",
-            "fork",
-            "glass",
-            "knife",
-            "ladle",
-            "lettuce",
-            "mug",
-            "pan",
-            "peppershaker",
-            "plate",
-            "pot",
-            "potato",
-            "saltshaker",
-            "spatula",
-            "sponge",
-            "spoon",
-            "tomato",
-            "winebottle",
-        ]
+    "kitchen": (
+        "apple",
+        "bowl",
+        "bread",
+        "cup",
+        "egg",
+        "fork",
+        "glass",
+        "knife",
+        "ladle",
+        "lettuce",
+        "mug",
+        "pan",
+        "peppershaker",
+        "plate",
+        "pot",
+        "potato",
+        "saltshaker",
+        "spatula",
+        "sponge",
+        "spoon",
+        "tomato",
+        "winebottle",
     ),
-    "bedroom": tuple(
-        [
-            "alarmclock",
-            "book",
-            "cd",
-            "cellphone",
-            "creditcard",
-            "keychain",
-            "laptop",
-            "mug",
-            "pen",
-            "pencil",
-            "pillow",
-            "statue",
-            "teddybear",
-            "watch",
-        ]
+    "bedroom": (
+        "alarmclock",
+        "book",
+        "cd",
+        "cellphone",
+        "creditcard",
+        "keychain",
+        "laptop",
+        "mug",
+        "pen",
+        "pencil",
+        "pillow",
+        "statue",
+        "teddybear",
+        "watch",
     ),
-    "living room": tuple(
-        [
-            "book",
-            "box",
-            "creditcard",
-            "keychain",
-            "laptop",
-            "magazine",
-            "newspaper",
-            "pillow",
-            "plate",
-            "remote",
-            "statue",
-            "vase",
-            "watch",
-        ]
+    "living room": (
+        "book",
+        "box",
+        "creditcard",
+        "keychain",
+        "laptop",
+        "magazine",
+        "newspaper",
+        "pillow",
+        "plate",
+        "remote",
+        "statue",
+        "vase",
+        "watch",
     ),
-    "bathroom": tuple(
-        ["candle", "cloth", "comb", "handtowel", "soapbar", "soapbottle", "sponge", "toothbrush", "towel"]
+    "bathroom": (
+        "candle",
+        "cloth",
+        "comb",
+        "handtowel",
+        "soapbar",
+        "soapbottle",
+        "sponge",
+        "toothbrush",
+        "towel",
     ),
 }
 
 treatable: Mapping[str, frozenset[str]] = {
     "clean": frozenset(
-        [
+        {
             "apple",
             "bowl",
             "cloth",
@@ -151,11 +153,23 @@ treatable: Mapping[str, frozenset[str]] = {
             "spoon",
             "tomato",
             "toothbrush",
-        ]
+        }
     ),
-    "heat": frozenset(["apple", "bread", "cup", "egg", "mug", "plate", "bowl", "potato", "tomato"]),
+    "heat": frozenset(
+        {
+            "apple",
+            "bowl",
+            "bread",
+            "cup",
+            "egg",
+            "mug",
+            "plate",
+            "potato",
+            "tomato",
+        }
+    ),
     "cool": frozenset(
-        [
+        {
             "apple",
             "bowl",
             "bread",
@@ -170,7 +184,7 @@ treatable: Mapping[str, frozenset[str]] = {
             "potato",
             "tomato",
             "winebottle",
-        ]
+        }
     ),
 }
 """Objects that can be cleaned, heated and cooled."""

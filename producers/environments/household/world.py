@@ -80,7 +80,7 @@ class World:
         return sorted(name for name, lamp in self.lamps.items() if lamp.place == self.here)
 
     def admissible(self) -> list[Command]:
-        """All commands that are not answered by `Nothing happens.`"""
+        """All commands that do or tell something."""
         commands = [Command("go", (name,)) for name in self.receptacles if name != self.here]
         commands += [Command("examine", (name,)) for name in self._examinable()]
         commands += [Command("use", (name,)) for name in self.lamps_here]
@@ -116,21 +116,23 @@ class World:
         match command:
             case Command("go", (place,)):
                 self.here = place
-                return f"You stand at {place}. {self._contents()}"
+                said = f"You stand at {place}. {self._contents()}"
             case Command("open" | "close" as verb, (place,)):
-                return self._turn_door(place, is_open=verb == "open")
+                said = self._turn_door(place, is_open=verb == "open")
             case Command("take", (name, place)):
                 self.objects[name].place = None
-                return f"You have {name} from {place} in your hand."
+                said = f"You have {name} from {place} in your hand."
             case Command("put", (name, place)):
                 self.objects[name].place = place
-                return f"{name} is now {preposition(self.receptacles[place].kind)} {place}."
+                said = f"{name} is now {preposition(self.receptacles[place].kind)} {place}."
             case Command("use", (name,)):
                 self.lamps[name].is_lit = True
-                return f"{name} gives light."
+                said = f"{name} gives light."
             case Command("clean" | "heat" | "cool" as treatment, (name, place)):
-                return self._treat(treatment, name, place)
-        return self._told(command)
+                said = self._treat(treatment, name, place)
+            case _:
+                said = self._told(command)
+        return said
 
     def _turn_door(self, place: str, *, is_open: bool) -> str:
         self.receptacles[place].is_open = is_open
