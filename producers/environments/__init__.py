@@ -6,4 +6,5 @@ host.py      what runs in it                           messages.py         obser
 episode.py   the rules every environment is held to    background_loop.py  where those that are `async def` run
 adapters/    environments of other packages, and some of our own
 repair/      what the one is made of in which a repository is repaired
+household/   rooms, objects and tasks of the games in a house
 """

