@@ -14,12 +14,14 @@ import secrets
 from collections import deque
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from producers.environments.messages import declaration_of, observation_of, result_of, snapshot_of
 from producers.environments.ports import Declaration
 from producers.environments.process import EnvironmentLimits, EnvironmentProcess
 from producers.processes.error_texts import most_error_characters
+from producers.processes.hosts import started
 from rollog.kernel.errors import DataError, EnvironmentFailed, EnvironmentProcessEnded, EnvironmentTimedOut
 
 if TYPE_CHECKING:
@@ -30,8 +32,6 @@ if TYPE_CHECKING:
 
 _most_action_bytes = 1 << 20
 _most_seed = 2**63 - 1
-_num_tries = 3
-"""Processes in which an environment may be made for a check."""
 _closed = "the environments are closed: the worker is leaving"
 
 
@@ -158,18 +158,12 @@ class EnvironmentPool:
 
         A process that ends meanwhile may be another's doing: only where that happens again and again it is a failure.
         """
-        for tries_left in reversed(range(_num_tries)):
-            try:
-                episode = await self.open(spec, 0)
-            except EnvironmentProcessEnded as error:
-                if not tries_left:
-                    raise DataError(str(error)) from error
-            except EnvironmentFailed as error:
-                raise DataError(str(error)) from error
-            else:
-                await episode.close()
-                return episode.declaration
-        raise AssertionError("the last try raises or returns")
+        try:
+            episode = await started(partial(self.open, spec, 0), EnvironmentProcessEnded)
+        except EnvironmentFailed as error:
+            raise DataError(str(error)) from error
+        await episode.close()
+        return episode.declaration
 
     async def open(self, spec: EnvironmentSpec, seed: int) -> EpisodeHandle:
         """Make an environment for one episode, as soon as there is room for it.

@@ -36,13 +36,13 @@ class HostEnded(DataError):
     """A host ended before it was ready."""
 
 
-async def started(start: Callable[[], Awaitable[Value]]) -> Value:
+async def started(start: Callable[[], Awaitable[Value]], ended: type[Exception] = HostEnded) -> Value:
     """Start a host; one that ends before it is ready may be another's doing, and is started again, 3 times in all.
 
-    Raises HostEnded, and what `start` does besides.
+    `ended` is the error that says so. Raises it, and what `start` does besides.
     """
     for _ in range(_num_tries - 1):
-        with suppress(HostEnded):
+        with suppress(ended):
             return await start()
     return await start()
 

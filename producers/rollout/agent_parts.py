@@ -65,22 +65,15 @@ def agents_of(config: AgentConfig, model: ModelConfig, tokenizer: Any) -> Agents
 
 def served_policy(agent: dict[str, Any], model: dict[str, Any]) -> Policy:
     """The policy of sections `agent` and `model`. Raises ConfigError, DataError where there is none."""
-    return policy_of(AgentConfig(**agent), ModelConfig(**model))
-
-
-def policy_of(config: AgentConfig, model: ModelConfig, tokenizer: Any = None) -> Policy:
-    """Template, tokenizer and parsers of a model; `tokenizer` is used in place of its own.
-
-    Raises ConfigError, DataError.
-    """
-    loaded = tokenizer or load_tokenizer(str(model.tokenizer or model.path))
+    config, sized = AgentConfig(**agent), ModelConfig(**model)
+    loaded = load_tokenizer(str(sized.tokenizer or sized.path))
     tokens = TextTokens(loaded)
     return Policy(
-        renderer=conversation_renderer(config, model, loaded),
+        renderer=conversation_renderer(config, sized, loaded),
         parser=_parser(config, loaded, tokens),
         tokens=tokens,
         vocabulary_size=len(loaded),
-        context_tokens=model.max_context_tokens,
+        context_tokens=sized.max_context_tokens,
     )
 
 
