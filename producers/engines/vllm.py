@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 _usual_tokens_per_pass = 2048
 """vLLM's own choice where nothing is said."""
+_sockets_variable = "VLLM_RPC_BASE_PATH"
+"""Where vLLM puts the sockets of its processes."""
 _finish_reasons = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH, "abort": FinishReason.ABORT}
 
 
@@ -137,7 +139,7 @@ class VllmEngine:
         os.environ.update(vllm_environment(on_cpu=on_cpu, num_threads=self._num_threads))
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
         self._sockets = socket_directory(self._home)
-        os.environ["VLLM_RPC_BASE_PATH"] = str(self._sockets.path)
+        os.environ[_sockets_variable] = str(self._sockets.path)
         loop = asyncio.get_running_loop()
         self._stop_token_ids = end_token_ids(self._model)
         await loop.run_in_executor(self._thread, self._build, on_cpu)
@@ -219,6 +221,9 @@ class VllmEngine:
             llm.engine_core.resources.ctx.destroy(linger=0)
         self._thread.shutdown()
         if self._sockets is not None:
+            # Another vLLM that this process starts later would look for its sockets in a directory that is gone.
+            if os.environ.get(_sockets_variable) == str(self._sockets.path):
+                del os.environ[_sockets_variable]
             self._sockets.close()
 
     async def _try_out(self) -> None:
