@@ -1,4 +1,5 @@
-# What a fresh Linux machine with make and Python 3.11 or 3.12 needs: `make demo` and `make test`.
+# What a fresh Linux machine with make, a C compiler and Python 3.11 or 3.12 needs: `make demo` and `make test`.
+# The compiler is for pycosat, which reasoning-gym requires and which has no wheel.
 # Everything goes into .venv; a second run finds it there. PYTHON=/path/to/python3.12 chooses the interpreter.
 
 # cpu or cuda: which build of vLLM is installed. `make setup ACCELERATOR=cuda` installs that for NVIDIA's GPUs.
