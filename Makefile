@@ -84,9 +84,10 @@ bench: setup ## list the experiments, with how long each takes and how to run on
 
 COMPILE := $(UV) pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate
 PRODUCT := --extra embedded --extra data --extra train --extra rewards --extra sandbox --extra agents \
-	--extra environments
+	--extra environments --extra confluent --extra s3
 # Roles in containers meet a broker in another one. What vLLM on a CPU does without: a compiler of GPU kernels, and pictures.
-IMAGE := --extra data --extra train --extra rewards --extra sandbox --extra agents --extra environments
+IMAGE := --extra data --extra train --extra rewards --extra sandbox --extra agents --extra environments \
+	--extra confluent --extra s3
 UNUSED_ON_CPU := --no-emit-package triton --no-emit-package opencv-python-headless
 CPU_LOCK := requirements/linux-x86_64-cpu
 CUDA_LOCK := requirements/linux-x86_64-cuda
