@@ -110,6 +110,7 @@ def test_what_is_no_token_is_named_without_the_secret(
     endpoint: Endpoint,
     authority: Authority,
     tmp_path: Path,
+    *,
     answer: tuple[int, object],
     kind: type[Exception],
     told: str,
