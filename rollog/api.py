@@ -29,6 +29,7 @@ from rollog.kernel.broker.topics import RunTopics
 from rollog.kernel.errors import ConfigError, DataError, RollogError, RunNotFound
 from rollog.kernel.logs import get_logger, logging_restored
 from rollog.run.auditing import audit_opened
+from rollog.run.framing import framed_broker
 from rollog.run.local_run import RoleFlags, run_directory
 from rollog.run.model_export import ExportedModel, export_model
 from rollog.run.names import checked_name
@@ -288,7 +289,9 @@ def _display(
     """What makes the listener once the run has a name and a broker."""
 
     def listener(facts: RunFacts) -> Display:
-        follower = StepFollower(KafkaBroker(facts.broker), RunTopics(settings.run.prefix, facts.run))
+        named = settings.changed(run={"name": facts.run})
+        broker = framed_broker(KafkaBroker(facts.broker), named)
+        follower = StepFollower(broker, RunTopics(settings.run.prefix, facts.run))
         return StepListener(follower, on_step or _ignore)
 
     return listener
