@@ -31,6 +31,7 @@ class SingleObjectFrame:
 
     marker = b"\xc3\x01"
     size = 10
+    _num_id_bytes = 5
 
     def __init__(self, catalogue: Catalogue) -> None:
         self._by_prefix = {
@@ -49,13 +50,14 @@ class SingleObjectFrame:
         return schema, self.size
 
     def _refusal(self, data: bytes) -> str:
+        if data.startswith(b"\x00") and len(data) >= self._num_id_bytes:
+            schema_id = int.from_bytes(data[1 : self._num_id_bytes], "big")
+            return (
+                f"the bytes begin with 00 and the id {schema_id}, as those of writers with a schema registry do: the "
+                "registry of the run has no Avro schema of that id, or the run has no registry"
+            )
         if len(data) < self.size:
             return f"{len(data)} bytes are too few for a record: its frame alone has {self.size}"
-        if data.startswith(b"\x00"):
-            return (
-                f"the bytes begin with 00 and the id {int.from_bytes(data[1:5], 'big')}, as those of writers with a "
-                "schema registry do: the registry of the run has no Avro schema of that id, or the run has no registry"
-            )
         if not data.startswith(self.marker):
             return (
                 f"the bytes begin with {data[:2].hex(' ')}, not with {self.marker.hex(' ')}: "

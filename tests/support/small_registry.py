@@ -99,7 +99,12 @@ class SmallRegistry:
             return _no_subject
         for version, schema_id in enumerate(self.subjects[subject], 1):
             if json.loads(self.texts[schema_id - 1]) == json.loads(body["schema"]):
-                return 200, {"subject": subject, "version": version, "id": schema_id, "schema": body["schema"]}
+                return 200, {
+                    "subject": subject,
+                    "version": version,
+                    "id": schema_id,
+                    "schema": body["schema"],
+                }
         return _no_schema
 
     def _register(self, subject: str, body: dict[str, Any]) -> Answer:

@@ -11,7 +11,9 @@ from __future__ import annotations
 import base64
 import http.client
 import json
+import socket
 import ssl
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Timer
@@ -23,6 +25,8 @@ from rollog.kernel.errors import ConfigError, RegistryRefused, RegistryUnreachab
 from rollog.kernel.printable import printable
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from schemas.catalogue import Definition
 
 _most_answer_bytes = 4 << 20
@@ -182,11 +186,14 @@ class RegistryClient:
         seconds = self._address.timeout_seconds
         connection = self._connection()
         # A server that gives a byte now and then keeps within every single wait: the whole answer has a limit, too.
-        limit = Timer(seconds, _cut, [connection])
+        # Kept here, because the library forgets the socket of an answer that ends with its connection.
+        sockets: list[socket.socket] = []
+        limit = Timer(seconds, _cut, [connection, sockets])
         limit.daemon = True
         try:
             limit.start()
             connection.connect()
+            sockets.append(connection.sock)
             _refuse_late(limit)
             connection.request(
                 method,
@@ -267,14 +274,12 @@ def _trusted(certificates: str | None) -> ssl.SSLContext:
         ) from error
 
 
-def _cut(connection: http.client.HTTPConnection) -> None:
-    """End the connection under whoever waits on it."""
-    if connection.sock is not None:
-        try:
-            connection.sock.shutdown(2)
-        except OSError:
-            # It has ended by itself meanwhile.
-            return
+def _cut(connection: http.client.HTTPConnection, sockets: Sequence[socket.socket]) -> None:
+    """End the connection under whoever waits on it, also while TLS is agreed on."""
+    for each in sockets or ([] if connection.sock is None else [connection.sock]):
+        # It may have ended by itself meanwhile.
+        with suppress(OSError):
+            each.shutdown(socket.SHUT_RDWR)
 
 
 def _refuse_late(limit: Timer) -> None:
