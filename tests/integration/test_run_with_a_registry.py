@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from support.apicurio import apicurio
 from support.broker_topics import read_to_end
-from support.small_registry import SmallRegistry, small_registry
+from support.small_registry import small_registry
 from support.terminal import Terminal
 from support.threaded_run import settings_file, small_settings
 
@@ -24,13 +24,9 @@ if TYPE_CHECKING:
     from rollog.kernel.broker.topics import RunTopics
     from rollog.settings.settings import Settings
 
-pytestmark = [pytest.mark.broker, pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.broker, pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(1500)]
 
-
-@pytest.fixture
-def registry() -> Iterator[SmallRegistry]:
-    with small_registry() as served:
-        yield served
+patience_seconds = 600.0
 
 
 @pytest.fixture
@@ -59,28 +55,27 @@ def all_are_framed(broker: KafkaBroker, topics: RunTopics) -> int:
     return len(records)
 
 
-@pytest.mark.parametrize("kind", ["small", "apicurio"])
-def test_a_run_is_made_audited_replayed_and_archived(  # noqa: PLR0913 - fixtures
-    kind: str,
-    terminal: Terminal,
-    tmp_path: Path,
-    kafka_broker: KafkaBroker,
-    run_topics: RunTopics,
-    cache_directory: Path,
-    registry: SmallRegistry,
-) -> None:
-    if kind == "apicurio":
-        with apicurio(cache_directory, tmp_path) as url:
-            made_with(url, terminal, tmp_path, kafka_broker, run_topics)
+@pytest.fixture(params=["small", "apicurio"])
+def url(request: pytest.FixtureRequest, tmp_path: Path, cache_directory: Path) -> Iterator[str]:
+    if request.param == "small":
+        with small_registry() as registry:
+            yield registry.url
     else:
-        made_with(registry.url, terminal, tmp_path, kafka_broker, run_topics)
+        with apicurio(cache_directory, tmp_path) as real:
+            yield real
+
+
+def test_a_run_is_made_with_a_registry_and_read_without(
+    url: str, terminal: Terminal, tmp_path: Path, kafka_broker: KafkaBroker, run_topics: RunTopics
+) -> None:
+    made_with(url, terminal, tmp_path, kafka_broker, run_topics)
     read_without_a_registry(terminal, tmp_path, kafka_broker, run_topics)
 
 
 def made_with(url: str, terminal: Terminal, directory: Path, broker: KafkaBroker, topics: RunTopics) -> None:
     settings_file(directory / "run.toml", framed_settings(directory, topics, url))
     terminal.up("--run", topics.run, "--config", "run.toml", "--broker", broker.address)
-    assert terminal.status() == 0, terminal.told()
+    assert terminal.status(patience_seconds) == 0, terminal.told()
     assert all_are_framed(broker, topics) > 30
 
 
@@ -91,14 +86,14 @@ def read_without_a_registry(
     assert "ROLLOG_REGISTRY__URL" not in os.environ
     place = (topics.run, "--set", f"run.prefix={topics.prefix}", "--broker", broker.address)
     terminal.start("audit", *place)
-    assert terminal.status() == 0, terminal.told()
+    assert terminal.status(patience_seconds) == 0, terminal.told()
     terminal.start("replay", *place, "--json", "replay.json")
-    assert terminal.status() == 0, terminal.told()
+    assert terminal.status(patience_seconds) == 0, terminal.told()
     assert json.loads((directory / "replay.json").read_text())["equal"] is True
     terminal.start("export", *place, str(directory / "run.zip"))
-    assert terminal.status() == 0, terminal.told()
+    assert terminal.status(patience_seconds) == 0, terminal.told()
     terminal.start("audit", "--archive", str(directory / "run.zip"))
-    assert terminal.status() == 0, terminal.told()
+    assert terminal.status(patience_seconds) == 0, terminal.told()
     terminal.start("runs", "--set", f"run.prefix={topics.prefix}", "--broker", broker.address)
-    assert terminal.status() == 0, terminal.told()
+    assert terminal.status(patience_seconds) == 0, terminal.told()
     assert topics.run in terminal.told()
