@@ -174,7 +174,7 @@ public final class SampleWriter {
         // A tokenizer of whole words; for any other, take the library that made it.
         JsonNode vocabulary = new ObjectMapper().readTree(Path.of(options.get("tokenizer")).toFile())
             .get("model").get("vocab");
-        vocabulary.fields().forEachRemaining(entry -> ids.put(entry.getKey(), entry.getValue().asInt()));
+        vocabulary.properties().forEach(entry -> ids.put(entry.getKey(), entry.getValue().asInt()));
         ids.entrySet().stream().sorted(Map.Entry.comparingByValue()).forEach(entry -> words.add(entry.getKey()));
     }
 

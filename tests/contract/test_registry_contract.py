@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import urllib.request
 import uuid
 from typing import TYPE_CHECKING
 
@@ -66,6 +67,17 @@ def test_a_schema_is_found_by_what_it_was_registered_with(client: RegistryClient
     assert client.registered_id(f"{prefix}-value", second) is None
     assert client.registered_id(f"{prefix}-other", first) is None
     assert json.loads(client.schema_of(schema_id) or "") == first
+
+
+def test_the_newest_schema_of_a_subject_is_there_for_writers_in_other_languages(
+    client: RegistryClient, prefix: str
+) -> None:
+    client.register(f"{prefix}-value", a_definition("Grows", number))
+    newest = client.register(f"{prefix}-value", a_definition("Grows", number, text_with_default))
+    with urllib.request.urlopen(f"{client.url}/subjects/{prefix}-value/versions/latest") as response:
+        answer = json.load(response)
+    assert (answer["id"], answer["version"]) == (newest, 2)
+    assert json.loads(answer["schema"]) == a_definition("Grows", number, text_with_default)
 
 
 def test_two_subjects_share_the_id_of_one_schema(client: RegistryClient, prefix: str) -> None:

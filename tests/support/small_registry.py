@@ -69,6 +69,8 @@ class SmallRegistry:
             return self._config(method, unquote(found[1]), body)
         if found := re.fullmatch(r"/compatibility/subjects/([^/]+)/versions", path):
             return self._compatibility(unquote(found[1]), body)
+        if found := re.fullmatch(r"/subjects/([^/]+)/versions/latest", path):
+            return self._latest(unquote(found[1]))
         if found := re.fullmatch(r"/subjects/([^/]+)(/versions)?", path):
             register = self._register if found[2] else self._look_up
             return register(unquote(found[1]), body)
@@ -93,6 +95,17 @@ class SmallRegistry:
             return _no_subject
         messages = self._breaks(subject, body["schema"])
         return 200, {"is_compatible": not messages, "messages": messages}
+
+    def _latest(self, subject: str) -> Answer:
+        if subject not in self.subjects:
+            return _no_subject
+        known = self.subjects[subject]
+        return 200, {
+            "subject": subject,
+            "version": len(known),
+            "id": known[-1],
+            "schema": self.texts[known[-1] - 1],
+        }
 
     def _look_up(self, subject: str, body: dict[str, Any]) -> Answer:
         if subject not in self.subjects:
