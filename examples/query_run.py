@@ -4,7 +4,7 @@
 
 Needs rollog[data] and duckdb. Instead of an archive, --run NAME reads a run on a broker (--broker HOST:PORT), or on the
 embedded one. The files are plain Parquet: any engine reads them, and a catalogue such as Iceberg's takes them in.
-"""
+"""  # noqa: INP001
 
 from __future__ import annotations
 

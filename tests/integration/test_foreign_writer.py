@@ -33,13 +33,14 @@ source = root / "examples" / "foreign_writer" / "SampleWriter.java"
 
 @contextmanager
 def sections(framing: str, home: Path) -> Iterator[dict[str, dict[str, object]]]:
-    """Settings of a run that admits the writer, whose own worker is slow."""
+    """Settings of a run that admits the writer, and whose own worker gets no rewards before it has been trained."""
     (home / "slowly").touch()
     settings: dict[str, dict[str, object]] = {
         "groups": {"groups_per_batch": 2, "group_size": 4, "other_writers": ["teacher"]},
         "reward": {
-            "function": "support.loop_rewards:even_words_at_a_pace",
+            "function": "support.loop_rewards:even_words_once_allowed",
             "num_processes": 1,
+            "timeout_seconds": 600.0,
             "environment": ["ROLLOG_TEST_PACE"],
         },
     }
@@ -77,7 +78,10 @@ def test_samples_of_a_program_in_java_are_trained(  # noqa: PLR0917 - fixtures
             command += ["--tokenizer", str(tmp_path / "model" / "tokenizer.json")]
             writer = run_java(command, tmp_path / "writer.log")
             try:
-                ledger = run.to_its_end()
+                run.dispatcher(), run.trainer(), run.worker()
+                run.wait_for_version(1)
+                (tmp_path / "slowly").unlink()
+                ledger = run.wait_until_closed()
                 ended = wait_until(lambda: writer.poll() is not None, 60, "the writer to end at Stop")
             finally:
                 writer.kill()
@@ -99,7 +103,7 @@ def check(run: WholeRun, told: str) -> None:
         for verdict in record.verdicts
         if verdict.disposition is Disposition.TRAINED
     )
-    assert trained[other_writer] > 0, told
+    assert trained[other_writer] >= 8, told
     dead = [v for record in run.ledger() for v in record.verdicts if v.disposition is Disposition.DEAD]
     assert dead == []
     report = run.audited(head=run.view().ledger_head)

@@ -25,6 +25,9 @@ avro = (
 )
 
 
+_quiet = ("-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",)
+
+
 def from_maven(cache: Path, coordinate: str, sha256: str) -> Path:
     """A jar from Maven Central, pinned; skips where it cannot be had."""
     group, artifact, version = coordinate.split(":")
@@ -53,7 +56,15 @@ def compiled(source: Path, directory: Path, cache: Path) -> list[str]:
         [compiler, "-Xlint:all", "-Werror", "-cp", class_path(cache), "-d", str(directory), str(source)],
         check=True,
     )
-    return [java, "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", class_path(cache, directory), source.stem]
+    return [
+        java,
+        "-Xmx256m",
+        "-XX:TieredStopAtLevel=1",
+        *_quiet,
+        "-cp",
+        class_path(cache, directory),
+        source.stem,
+    ]
 
 
 def run_java(command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
