@@ -13,6 +13,7 @@ import http.client
 import json
 import socket
 import ssl
+import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -188,13 +189,14 @@ class RegistryClient:
         # A server that gives a byte now and then keeps within every single wait: the whole answer has a limit, too.
         # Kept here, because the library forgets the socket of an answer that ends with its connection.
         sockets: list[socket.socket] = []
+        deadline = time.monotonic() + seconds
         limit = Timer(seconds, _cut, [connection, sockets])
         limit.daemon = True
         try:
             limit.start()
             connection.connect()
             sockets.append(connection.sock)
-            _refuse_late(limit)
+            _refuse_after(deadline)
             connection.request(
                 method,
                 self._parts.path + path,
@@ -203,14 +205,14 @@ class RegistryClient:
             )
             response = connection.getresponse()
             content = response.read(_most_answer_bytes + 1)
-            _refuse_late(limit)
+            _refuse_after(deadline)
         except ssl.SSLCertVerificationError as error:
             raise RegistryRefused(
                 f"the schema registry at {self._url} has no certificate that is trusted here "
                 f"({error.verify_message}): name the file of certificates to trust with registry.certificates"
             ) from None
         except (OSError, http.client.HTTPException, ValueError) as error:
-            is_late = limit.finished.is_set() or isinstance(error, TimeoutError)
+            is_late = time.monotonic() >= deadline or isinstance(error, TimeoutError)
             cause = f"no whole answer in {seconds:g} s" if is_late else f"{type(error).__name__}: {error}"
             raise RegistryUnreachable(
                 f"the schema registry at {self._url} cannot be asked ({printable(cause)}); start it, or name "
@@ -282,9 +284,9 @@ def _cut(connection: http.client.HTTPConnection, sockets: Sequence[socket.socket
             each.shutdown(socket.SHUT_RDWR)
 
 
-def _refuse_late(limit: Timer) -> None:
+def _refuse_after(deadline: float) -> None:
     """Raise TimeoutError once the time is over: an answer that was cut off may look whole."""
-    if limit.finished.is_set():
+    if time.monotonic() >= deadline:
         raise TimeoutError
 
 
