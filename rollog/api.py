@@ -31,6 +31,7 @@ from rollog.kernel.errors import ConfigError, DataError, RollogError, RunNotFoun
 from rollog.kernel.logs import get_logger, logging_restored
 from rollog.run.auditing import audit_opened
 from rollog.run.connection import broker_at
+from rollog.run.framing import framed_broker
 from rollog.run.local_run import RoleFlags, run_directory
 from rollog.run.model_export import ExportedModel, export_model
 from rollog.run.names import checked_name
@@ -297,9 +298,9 @@ def _display(
     """What makes the listener once the run has a name and a broker."""
 
     def listener(facts: RunFacts) -> Display:
-        follower = StepFollower(
-            broker_at(facts.broker, settings.broker), RunTopics(settings.run.prefix, facts.run)
-        )
+        named = settings.changed(run={"name": facts.run})
+        broker = framed_broker(broker_at(facts.broker, settings.broker), named)
+        follower = StepFollower(broker, RunTopics(settings.run.prefix, facts.run))
         return StepListener(follower, on_step or _ignore)
 
     return listener

@@ -1,7 +1,7 @@
 """What stands before the Avro body of a record: how a reader learns which schema wrote it.
 
-`default_frame` is the only place that chooses. Another wire format (for example Confluent's: a zero byte and
-a registry's 4-byte schema id) is another class with these two methods, built from its own table of ids.
+`default_frame` is the only place that chooses. The wire format of a schema registry (a zero byte and 4 bytes of schema
+id) is turned into this one where records are read and written (`rollog.kernel.registry`): nothing here knows ids.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ class SingleObjectFrame:
 
     marker = b"\xc3\x01"
     size = 10
+    _num_id_bytes = 5
 
     def __init__(self, catalogue: Catalogue) -> None:
         self._by_prefix = {
@@ -49,6 +50,12 @@ class SingleObjectFrame:
         return schema, self.size
 
     def _refusal(self, data: bytes) -> str:
+        if data.startswith(b"\x00") and len(data) >= self._num_id_bytes:
+            schema_id = int.from_bytes(data[1 : self._num_id_bytes], "big")
+            return (
+                f"the bytes begin with 00 and the id {schema_id}, as those of writers with a schema registry do: the "
+                "registry of the run has no Avro schema of that id, or the run has no registry"
+            )
         if len(data) < self.size:
             return f"{len(data)} bytes are too few for a record: its frame alone has {self.size}"
         if not data.startswith(self.marker):

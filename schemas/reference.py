@@ -27,10 +27,11 @@ change those, not the page. Which topic holds which record is told by [topics](t
 [protocol](../protocol.md).
 
 A record on a topic is Avro in single-object encoding: the two bytes `C3 01`, the CRC-64-AVRO fingerprint of the
-writer's schema (8 bytes, little-endian), the body. The schemas of every release stay in `schemas/released/`, so that
-old records can be read, and a record is written with the oldest of them that holds all of it: a partition may hold
-records of several schemas. A new field always has a default; `python -m schemas.compatibility` checks it, as part of
-`make check`.
+writer's schema (8 bytes, little-endian), the body; in a run with `broker.framing = "registry"` it has a
+[registry's id](../schema-registry.md#on-the-log) in their place. The schemas of every release stay in
+`schemas/released/`, so that old records can be read, and a record is written with the oldest of them that holds all of
+it: a partition may hold records of several schemas. A new field always has a default;
+`python -m schemas.compatibility` checks it, as part of `make check`.
 
 Fields of type `bytes (int32)`, `bytes (float32)` and `bytes (uint8)` are arrays of numbers, little-endian, without a
 header. Weights are never in a record: a [WeightVersion](#weightversion) names their file.

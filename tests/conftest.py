@@ -13,6 +13,7 @@ import hypothesis
 import pytest
 from support.broker_topics import ReadBack
 from support.longest_files import longest_files
+from support.small_registry import small_registry
 
 from consumers.archive import WeightsChoice, write_archive
 from rollog.kernel.broker.archive import ArchiveBroker
@@ -20,6 +21,9 @@ from rollog.kernel.broker.embedded import EmbeddedKafka
 from rollog.kernel.broker.memory import MemoryBroker
 from rollog.kernel.broker.topics import RunTopics
 from rollog.kernel.errors import ConfigError
+from rollog.kernel.registry.client import RegistryAddress, RegistryClient
+from rollog.kernel.registry.framed_broker import FramedBroker
+from rollog.kernel.registry.schema_ids import SchemaIds
 from rollog.kernel.weights import WeightsStore
 
 if TYPE_CHECKING:
@@ -94,9 +98,19 @@ def memory_broker() -> MemoryBroker:
     return MemoryBroker()
 
 
-@pytest.fixture(params=[pytest.param("memory"), pytest.param("kafka", marks=pytest.mark.broker)])
+@pytest.fixture
+def framed_broker(memory_broker: MemoryBroker) -> Iterator[FramedBroker]:
+    """The broker in memory behind the framing of a schema registry."""
+    with small_registry() as registry:
+        client = RegistryClient(RegistryAddress(url=registry.url))
+        yield FramedBroker(memory_broker, SchemaIds(client, []))
+
+
+@pytest.fixture(
+    params=[pytest.param("memory"), pytest.param("framed"), pytest.param("kafka", marks=pytest.mark.broker)]
+)
 def broker(request: pytest.FixtureRequest) -> Broker:
-    """Either broker: a test that takes this runs once on each."""
+    """Each broker: a test that takes this runs once on each."""
     chosen: Broker = request.getfixturevalue(f"{request.param}_broker")
     return chosen
 

@@ -28,11 +28,12 @@ def runs(context: click.Context, options: RunRequest) -> None:
         _refuse_misplaced_options(context)
         return
     from rollog.run.connection import connect, embedded_unless_named  # noqa: PLC0415  # help needs no Kafka
+    from rollog.run.framing import broker_of_any_run  # noqa: PLC0415
     from rollog.run.run_list import list_runs, run_table  # noqa: PLC0415
 
     here = options.local_layers().settings()
     with embedded_unless_named(here.broker, options.home, has_runs=True):
-        broker = connect(here.broker, options.home)
+        broker = broker_of_any_run(connect(here.broker, options.home))
         found = list(list_runs(broker, here.run.prefix, options.home))
         if not found:
             click.echo(f"no run is registered in {here.run.prefix}.runs at {broker.address}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -95,6 +96,56 @@ def print_topics(options: RunRequest) -> None:
         )
 
 
+@topics.group()
+def schemas() -> None:
+    """Register, check or print the schemas of a run in its schema registry (broker.framing = "registry")."""
+
+
+@schemas.command()
+@common_options
+def register(options: RunRequest) -> None:
+    """Register the schemas of a run under its subjects; what is there already stays.
+
+    `rollog up` and `rollog topics create` do so by themselves. By hand it is for a registry that only some may write
+    to, and for a run that goes on with a newer rollog.
+    """
+    from rollog.run.framing import register_schemas  # noqa: PLC0415  # help needs no Kafka
+
+    settings = _with_registry(options.settings())
+    for each in register_schemas(settings):
+        click.echo(f"{each.subject.name} id={each.schema_id} fingerprint={each.schema.fingerprint.hex()}")
+
+
+@schemas.command(name="check")
+@common_options
+def check_registered(options: RunRequest) -> None:
+    """Compare the registry with what a run needs; exit status 2 and every difference if something is missing."""
+    from rollog.run.framing import check_schemas  # noqa: PLC0415  # help needs no Kafka
+
+    settings = _with_registry(options.settings())
+    found = check_schemas(settings)
+    click.echo(f"{len(found)} schemas of run {settings.run_name} are registered")
+
+
+@schemas.command(name="print")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line, with the schema itself.")
+@common_options
+def print_schemas(options: RunRequest, as_json: bool) -> None:
+    """Print the subjects of a run with their schemas, oldest first, without asking any registry."""
+    from rollog.run.framing import subjects_of_run  # noqa: PLC0415  # help needs no Kafka
+
+    for subject in subjects_of_run(options.settings()):
+        for schema in subject.schemas:
+            row = {
+                "subject": subject.name,
+                "record": schema.name,
+                "fingerprint": schema.fingerprint.hex(),
+                "schema": schema.definition,
+            }
+            shown = f"{subject.name} record={schema.name} fingerprint={schema.fingerprint.hex()}"
+            click.echo(json.dumps(row) if as_json else shown)
+
+
 @topics.command()
 @recorded_run_options
 @click.option(
@@ -122,6 +173,15 @@ def prune(source: RecordedRunRequest, keep_steps: int, dry_run: bool) -> None:
     with open_run(source) as run:
         for line in prune_samples(run, source.common.home, keep_steps=keep_steps, is_dry_run=dry_run):
             click.echo(line)
+
+
+def _with_registry(settings: Settings) -> Settings:
+    if settings.broker.framing != "registry":
+        raise ConfigError(
+            f'broker.framing = {settings.broker.framing!r}: only a run with broker.framing = "registry" has schemas '
+            "in a registry; `rollog topics schemas print` shows those of any run"
+        )
+    return settings
 
 
 def _specs(settings: Settings) -> list[TopicSpec]:

@@ -2,10 +2,12 @@
 
     RollogError
     ├── ConfigError            a setting is unknown, ill-typed or contradicts another
-    │   └── SandboxRefused     a wall of the sandbox does not hold on this machine, or it cannot start here
+    │   ├── SandboxRefused     a wall of the sandbox does not hold on this machine, or it cannot start here
+    │   └── RegistryRefused    the schema registry refuses a schema, the credentials or the question
     ├── DataError              the dataset, the model or the reward function cannot be used
     ├── BrokerError            Kafka said no, or nothing
     │   ├── BrokerUnreachable  no broker answered within the bound
+    │   │   └── RegistryUnreachable    nor did the schema registry, or with nothing that can be used
     │   ├── BrokerRefused      a broker answers and does not take these settings: asking again does not help
     │   ├── BrokerTimeout      the outcome of a send or a commit is unknown: exit and recover
     │   ├── ProducerFenced     the broker takes nothing more from this producer: replaced, or too slow
@@ -68,6 +70,10 @@ class SandboxRefused(ConfigError):
     """A wall of the sandbox does not hold on this machine, or the sandbox cannot start here."""
 
 
+class RegistryRefused(ConfigError):
+    """The schema registry refuses a schema, the credentials or the question; asking again changes nothing."""
+
+
 class DataError(RollogError):
     """The dataset, the model or the reward function cannot be used."""
 
@@ -78,6 +84,10 @@ class BrokerError(RollogError):
 
 class BrokerUnreachable(BrokerError):
     """No broker answered within the bound."""
+
+
+class RegistryUnreachable(BrokerUnreachable):
+    """The schema registry did not answer within the bound, or with nothing that can be used: ask again later."""
 
 
 class BrokerRefused(BrokerError):

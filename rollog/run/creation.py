@@ -11,6 +11,7 @@ from rollog.kernel.errors import ConfigError, RunExists
 from rollog.kernel.machine import num_processors
 from rollog.kernel.private_directory import make_private
 from rollog.kernel.runs import find_run, name_taken, read_runs, register_run
+from rollog.run.framing import check_schemas, register_schemas
 from rollog.run.names import made_up_name
 from rollog.settings.scopes import local_keys
 from rollog.settings.settings import Settings, by_key, check_files, config_sha256, with_absolute_paths
@@ -51,9 +52,13 @@ def complete(settings: Settings, home: Path, on_progress: Callable[[str, float],
 
 
 def create_run(broker: Broker, settings: Settings) -> RunManifest:
-    """Create the topics of a new run and register its manifest. Raises RunExists, TopicMismatch."""
+    """Create the topics of a new run, register its schemas where it has a registry, then its manifest.
+
+    Raises RunExists, TopicMismatch, RegistryRefused, RegistryUnreachable.
+    """
     manifest = manifest_of(settings)
     refuse_taken_name(broker, settings)
+    register_schemas(settings)
     with broker.admin() as admin:
         ensure_topics(admin, specs_of_run(settings))
     register_run(broker, manifest)
@@ -73,6 +78,7 @@ def create_run_if_missing(broker: Broker, settings: Settings) -> tuple[RunManife
     _refuse_differences(existing, manifest_of(settings), broker.address)
     with broker.admin() as admin:
         check_topics(admin, specs_of_run(settings))
+    check_schemas(settings)
     return existing, False
 
 

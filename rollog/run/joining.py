@@ -13,6 +13,7 @@ from rollog.kernel.broker.topics import RunTopics, check_topics, topic_specs
 from rollog.kernel.errors import ConfigError
 from rollog.kernel.runs import find_run, read_runs
 from rollog.run.connection import connect
+from rollog.run.framing import broker_of_any_run, framed_broker
 from rollog.run.manifest_check import checked_manifest
 from rollog.run.relocation import at_home
 from rollog.settings.local import settings_of_run
@@ -64,7 +65,7 @@ def find_run_of(
     layers = request.local_layers()
     here = layers.settings()
     broker = connect(here.broker, request.home, wait_seconds=wait_seconds)
-    manifest = manifest_of_run(broker, here.run, wait_seconds, choose)
+    manifest = manifest_of_run(broker_of_any_run(broker), here.run, wait_seconds, choose)
     settings = settings_of_run(
         manifest.config_json, layers, placed=lambda recorded: at_home(recorded, request.home)
     )
@@ -73,7 +74,7 @@ def find_run_of(
         connect_timeout_seconds=settings.broker.connect_timeout_seconds,
         max_record_bytes=settings.broker.max_record_bytes,
     )
-    return JoinedRun(settings=settings, manifest=manifest, broker=broker)
+    return JoinedRun(settings=settings, manifest=manifest, broker=framed_broker(broker, settings))
 
 
 def manifest_of_run(

@@ -14,6 +14,7 @@ from rollog.kernel.machine import num_processors
 from rollog.kernel.processes import exists
 from rollog.kernel.signals import StopSignals
 from rollog.run.connection import broker_at
+from rollog.run.framing import framed_broker, registry_variables
 from rollog.run.placement import placed_here
 from rollog.run.restart_policy import Exit, Restart, RestartPolicy, decide
 from rollog.run.supervisor import RoleSpec, Supervisor
@@ -83,7 +84,12 @@ def role_specs(
                 *_metrics_port(settings.metrics.port, index),
             ),
             log_path=logs / f"{name}.log",
-            environment={**flags.environment, **secured, **_devices(placed, kind, index)},
+            environment={
+                **flags.environment,
+                **secured,
+                **registry_variables(settings),
+                **_devices(placed, kind, index),
+            },
         )
         for name, kind, index in (("dispatcher", "dispatch", 0), *workers, ("trainer", "train", 1))
     ]
@@ -111,7 +117,9 @@ def run_here(
         specs = role_specs(settings, broker.address, home, directory / "logs", num_workers, flags=flags)
         policy = RestartPolicy(**settings.supervision.model_dump())
         # Whoever waits for a broker that is away does not see meanwhile that it has to be started again.
-        watched = broker_at(broker.address, settings.broker, offsets_timeout_seconds=_watching_seconds)
+        watched = framed_broker(
+            broker_at(broker.address, settings.broker, offsets_timeout_seconds=_watching_seconds), settings
+        )
         supervisor = Supervisor(specs, policy=policy)
         with (
             logging_beside(directory / "up.log", is_terminal=is_terminal or display is not None),

@@ -13,6 +13,7 @@ from rollog.kernel.logs import configure_logging, get_logger
 from rollog.kernel.metrics import Metrics
 from rollog.kernel.private_directory import make_private
 from rollog.kernel.signals import StopSignals
+from rollog.run.framing import checked_at_start
 from rollog.run.joining import join_run
 from rollog.run.role_settings import dispatcher_settings, rollout_settings, trainer_settings
 from rollog.run.supervisor_lock import refuse_beside_supervisor
@@ -72,6 +73,7 @@ def _run_joined(
     run = join_run(request, wait_seconds)
     make_private(request.home.resolve())
     settings = run.settings
+    checked_at_start(run.broker, settings, wait_seconds)
     metrics = Metrics()
     with ExitStack() as resources:
         port = settings.metrics.port if metrics_port is None else metrics_port

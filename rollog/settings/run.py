@@ -69,6 +69,10 @@ class BrokerConfig(Section):
     """Largest such object, in bytes; a larger sample ends as failed: too_large."""
     payload_wait_seconds: Annotated[float, Field(gt=0), PER_MACHINE] = 60.0
     """How long the trainer waits for such an object where the store answers without it; its sample is dead then."""
+    framing: Annotated[Literal["single-object", "registry"], FIXED] = "single-object"
+    """What stands before the body of each record: `single-object` is Avro's own, with the schema's fingerprint; with
+    `registry` it is Confluent's, with the schema's id in the registry that `[registry]` names
+    ([schema registry](schema-registry.md))."""
 
 
 class ModelConfig(Section):

@@ -28,6 +28,7 @@ from rollog.settings.generation import (
 )
 from rollog.settings.groups import FreshnessConfig, GroupConfig
 from rollog.settings.named_rewards import component_named, is_reference
+from rollog.settings.registry import RegistryConfig
 from rollog.settings.run import (
     BrokerConfig,
     MetricsConfig,
@@ -51,6 +52,7 @@ class Settings(Section):
 
     run: RunConfig = Field(default_factory=RunConfig)
     broker: BrokerConfig = Field(default_factory=BrokerConfig)
+    registry: RegistryConfig = Field(default_factory=RegistryConfig)
     model: ModelConfig = Field(default_factory=ModelConfig)
     groups: GroupConfig = Field(default_factory=GroupConfig)
     freshness: FreshnessConfig = Field(default_factory=FreshnessConfig)

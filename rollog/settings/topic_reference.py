@@ -12,36 +12,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from rollog.kernel.broker.records_by_topic import records_by_topic
 from rollog.kernel.broker.topics import OptionalTopic, RunTopics, runs_topic, topic_specs
 from rollog.settings.run import BrokerConfig
-from schemas import (
-    Cancel,
-    DatasetEnd,
-    DeadLetter,
-    DispatcherEpoch,
-    Fence,
-    Grant,
-    LedgerRecord,
-    Revoke,
-    Reward,
-    RoleStatus,
-    RolloutTask,
-    RunClosed,
-    RunManifest,
-    Sample,
-    Stop,
-    Stopped,
-    TrainerEpoch,
-    Turn,
-    WeightVersion,
-    WorkerStatus,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from rollog.kernel.broker.ports import TopicSpec
-    from schemas.records import Record
 
 _introduction = """\
 # Topics
@@ -76,21 +54,6 @@ With the default `[broker]` section. `rollog topics check` compares all but `seg
 | topic | settings |
 | --- | --- |
 """
-
-records_by_topic: Mapping[str, tuple[type[Record], ...]] = {
-    "tasks": (RolloutTask, Cancel, Stop, Fence),
-    "samples": (Sample,),
-    "rewards": (Reward,),
-    "evaluations": (Sample,),
-    "steps": (LedgerRecord,),
-    "weights": (WeightVersion,),
-    "control": (DispatcherEpoch, TrainerEpoch, Grant, Revoke, DatasetEnd, Stopped, RunClosed),
-    "workers": (WorkerStatus, RoleStatus),
-    "dead-letters": (DeadLetter,),
-    "turns": (Turn,),
-    "runs": (RunManifest,),
-}
-"""The records that may stand on each topic, by the last part of its name."""
 
 _partitions: Mapping[str, str] = {
     "tasks": "`broker.max_workers`",

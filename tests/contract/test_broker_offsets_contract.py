@@ -13,6 +13,7 @@ from support.waiting import wait_until
 from rollog.kernel.broker.kafka import KafkaBroker
 from rollog.kernel.broker.memory import MemoryBroker
 from rollog.kernel.broker.ports import Broker, TopicPartition
+from rollog.kernel.registry.framed_broker import FramedBroker
 
 Positions = Callable[[str], dict[TopicPartition, int]]
 
@@ -22,8 +23,9 @@ def committed(broker: Broker) -> Positions:
     """What a tool that is not ours reports for a group."""
 
     def positions(group_id: str) -> dict[TopicPartition, int]:
-        if isinstance(broker, MemoryBroker):
-            return dict(broker.committed_offsets.get(group_id, {}))
+        inner = broker._inner if isinstance(broker, FramedBroker) else broker
+        if isinstance(inner, MemoryBroker):
+            return dict(inner.committed_offsets.get(group_id, {}))
         assert isinstance(broker, KafkaBroker)
         with kafka.KafkaAdminClient(bootstrap_servers=broker.address) as client:
             found = client.list_group_offsets([group_id])[group_id]

@@ -20,6 +20,14 @@ def even_words_at_a_pace(prompt: str, response: str, **fields: object) -> float:
     return even_words(prompt, response, **fields)
 
 
+def even_words_once_allowed(prompt: str, response: str, **fields: object) -> float:
+    """The same, but only once the file that ROLLOG_TEST_PACE names is gone."""
+    deadline = time.monotonic() + 300
+    while Path(os.environ["ROLLOG_TEST_PACE"]).exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return even_words(prompt, response, **fields)
+
+
 poisoned_prompt = "1 1 1 : 0 ="
 
 

@@ -60,10 +60,10 @@ class Terminal:
         assert self._process is not None
         os.killpg(self._process.pid, signal.SIGINT)
 
-    def status(self) -> int:
+    def status(self, timeout_seconds: float = patience_seconds) -> int:
         """Exit status, waited for."""
         assert self._process is not None
-        return self._process.wait(patience_seconds)
+        return self._process.wait(timeout_seconds)
 
     def wait_for(self, words: str) -> None:
         wait_until(lambda: words in self.told(), patience_seconds, f"{words!r} in:\n{self.told()}")

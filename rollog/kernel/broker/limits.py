@@ -13,6 +13,8 @@ largest_record_limit_bytes = 64 << 20
 """Above this, a produce request would come close to what brokers accept on a socket by default (100 MiB)."""
 dead_letter_margin_bytes = 64 << 10
 """What a dead letter may add to the record it holds."""
+registry_margin_bytes = 64
+"""What a schema registry's framing adds to a record: a header with the fingerprint."""
 request_margin_bytes = 16 << 10
 """What a client adds to its largest record: framing of the request around it."""
 

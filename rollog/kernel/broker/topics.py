@@ -14,6 +14,7 @@ from rollog.kernel.broker.limits import (
     dead_letter_margin_bytes,
     default_record_limit_bytes,
     largest_record_limit_bytes,
+    registry_margin_bytes,
 )
 from rollog.kernel.broker.ports import TopicSpec
 from rollog.kernel.errors import ConfigError, TopicMismatch
@@ -178,6 +179,11 @@ class TopicSizes(Protocol):
         """Largest record, in bytes."""
         ...
 
+    @property
+    def framing(self) -> str:
+        """What stands before the body of each record: `single-object` or `registry`."""
+        ...
+
 
 def topic_specs(
     topics: RunTopics, broker: TopicSizes, optional: Collection[OptionalTopic] = ()
@@ -192,6 +198,8 @@ def topic_specs(
             f"broker.max_record_bytes = {largest} is more than {largest_record_limit_bytes}, near what a broker"
             " accepts in one request: shorten responses or lower it"
         )
+    if broker.framing == "registry":
+        largest += registry_margin_bytes
     kept = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
     large = {**kept, "max.message.bytes": str(largest)}
     dead = {**kept, "max.message.bytes": str(largest + dead_letter_margin_bytes)}

@@ -10,8 +10,9 @@ import pytest
 
 from rollog.cli.main import cli
 from rollog.cli.reference import command_reference
+from rollog.kernel.broker.records_by_topic import records_by_topic
 from rollog.kernel.broker.topics import OptionalTopic, RunTopics, run_topic_names
-from rollog.settings.topic_reference import records_by_topic, topic_reference
+from rollog.settings.topic_reference import topic_reference
 from schemas.catalogue import load_catalogue
 from schemas.payloads import SamplePayload
 from schemas.records import record_types

@@ -202,7 +202,7 @@ def test_later_parts_of_a_split_ledger_record_may_go_without_a_body() -> None:
     [
         (b"", "0 bytes are too few"),
         (b"\xc3\x01short", "7 bytes are too few"),
-        (b"\x00" * 20, "begin with 00 00"),
+        (b"\x00" * 20, "begin with 00 and the id 0"),
         (b"\x80\x04\x95" + b"x" * 20, "not Avro single-object encoding"),
         (b"\xc3\x01" + b"\xff" * 8, "no schema with fingerprint ffffffffffffffff"),
     ],

@@ -73,6 +73,7 @@ def test_the_roles_of_a_run_may_differ_in_these_keys_and_no_others() -> None:
             "variables",
         )
         | keys("metrics", "host port")
+        | keys("registry", "certificates credentials_file credentials_variable timeout_seconds url")
         | keys("reward", "environment max_in_flight max_memory_bytes")
         | keys("model", "path tokenizer")
         | keys(
@@ -129,7 +130,13 @@ def test_a_key_that_is_named_like_a_secret_is_one() -> None:
 
 def test_what_is_secret_is_not_in_the_manifest() -> None:
     secret = [key for key, field in declared_keys().items() if scope_of(field) is Scope.SECRET]
-    assert secret == ["broker.bootstrap_servers", "broker.security"]
+    assert secret == [
+        "broker.bootstrap_servers",
+        "broker.security",
+        "registry.url",
+        "registry.credentials_variable",
+        "registry.credentials_file",
+    ]
     settings = Settings().changed(
         broker={"bootstrap_servers": "kafka:9092", "security": {"protocol": "SSL", "ca_file": "/ca.pem"}}
     )
