@@ -96,7 +96,7 @@ def start_trainer(
             broker=broker,
             topics=RunTopics(settings.prefix, settings.run),
             engine=engine,
-            store=WeightsStore(settings.weights_uri),
+            store=WeightsStore(settings.weights_uri, wait_seconds=settings.weights_wait_seconds),
             checkpoints=EngineCheckpoints(CheckpointStore(settings.checkpoints), engine, reporter, clock),
             enters=enters,
         )
