@@ -26,6 +26,7 @@ import fsspec
 from benchmarks.chaos.checks import recounted
 from benchmarks.chaos.killed_run import ChaosRun
 from benchmarks.harness.demo_run import appended, prefix, set_options
+from benchmarks.harness.random_model import ModelShape, write_prompts, write_random_model
 from benchmarks.machines.hosts import Hosts
 from benchmarks.machines.link import Conditions
 from benchmarks.machines.phases import Happened, phases, settling_seconds
@@ -56,12 +57,23 @@ _step_seconds = 120.0
 _check_seconds = 900.0
 _tick_seconds = 0.1
 _steps_first, _steps_after = 5, 5
+_context_tokens = 64
+# A million parameters: a weights file of 4 MB, which crosses the network once for each worker and version.
+_shape = ModelShape(
+    vocab_size=512, hidden_size=128, intermediate_size=512, num_layers=4, num_heads=2, num_key_value_heads=1
+)
 settings: Mapping[str, object] = {
     "run.num_steps": 1_000_000,
     "groups.groups_per_batch": 8,
     "groups.group_size": 8,
+    "data.id_field": "id",
+    "model.max_context_tokens": _context_tokens,
+    "sampling.max_tokens": 32,
+    "reward.function": "benchmarks.harness.random_model:share_of_even_words",
     "evaluation.every_steps": 0,
-    "rollout.capacity": 48,
+    "rollout.capacity": 32,
+    "rollout.num_threads": 1,
+    "trainer.num_threads": 1,
     "trainer.num_minibatches": 1,
     "trainer.checkpoint_every_steps": 50,
     "weights.uri": f"s3://{bucket}/{run_name}",
@@ -239,7 +251,7 @@ def machine_run(
             broker=KafkaBroker(kafka.address),
             directory=directory,
             server=server,
-            options=set_options({**settings, "rollout.engine": engine, "run.seed": seed}),
+            options=set_options({**settings, **_made(directory, seed), "rollout.engine": engine, "run.seed": seed}),
         )
         open_parts.callback(run.close)
         _make_bucket(server)
@@ -250,6 +262,15 @@ def machine_run(
             run.start(name, "rollout", "--name", name)
         run.wait_for_steps(_steps_first, _start_seconds)
         yield run
+
+
+def _made(directory: Path, seed: int) -> dict[str, object]:
+    """A model and prompts, and the settings that name them."""
+    model = directory / "model"
+    model.mkdir()
+    write_random_model(model, _shape, dtype="float32", max_context_tokens=_context_tokens, seed=seed)
+    write_prompts(directory / "prompts.jsonl", _shape, num_prompts=512, num_words=8, seed=seed)
+    return {"model.path": str(model), "data.train": str(directory / "prompts.jsonl")}
 
 
 def store_environment(host: Host) -> dict[str, str]:

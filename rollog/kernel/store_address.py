@@ -63,9 +63,11 @@ def is_silence(error: BaseException) -> bool:
     """Whether the store may answer a little later: it was not reached, took too long, or said that it is busy."""
     if isinstance(error, ConnectionError | TimeoutError):
         return True
-    if isinstance(error, OSError):
-        return error.errno in _silent_numbers and not isinstance(error, PermissionError)
-    return not _silent_types.isdisjoint(_names(error))
+    if isinstance(error, PermissionError | FileNotFoundError):
+        return False
+    # Some of botocore's are an OSError without a number, too.
+    by_number = isinstance(error, OSError) and error.errno in _silent_numbers
+    return by_number or not _silent_types.isdisjoint(_names(error))
 
 
 def remedy(error: BaseException) -> str:

@@ -132,6 +132,13 @@ class WeightsStore:
         """From now on a store that does not answer is not waited for; what waits ends. For another thread to call."""
         self._no_longer.set()
 
+    def has(self, name: str) -> bool:
+        """Whether a complete file of this name is there. Raises WeightsError."""
+        if not _final_name.fullmatch(name):
+            raise WeightsError(_bad_name(name))
+        path = self._folder.path(name)
+        return self._translated(f"weights {name} could not be looked for in", lambda: bool(self._fs.exists(path)))
+
     def digest(self, name: str) -> tuple[str, int]:
         """The sha256 and length in bytes of a complete file as it is stored; nothing of it is kept."""
         if not _final_name.fullmatch(name):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -9,13 +10,22 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+import aiohttp
 import pytest
 import s3fs
+from botocore.exceptions import (
+    ConnectionClosedError,
+    ConnectTimeoutError,
+    EndpointConnectionError,
+    NoCredentialsError,
+    ReadTimeoutError,
+)
 from support.s3_store import answers, environment_of, free_address
 
 from rollog.kernel.broker.topics import RunTopics
 from rollog.kernel.errors import PayloadAltered, PayloadStoreSilent, WeightsError, WeightsStoreSilent
 from rollog.kernel.payloads import PayloadStore
+from rollog.kernel.store_address import is_silence, remedy
 from rollog.kernel.weights import WeightsStore
 from schemas import Payload
 
@@ -195,6 +205,33 @@ def test_a_busy_store_counts_as_one_that_does_not_answer(monkeypatch: pytest.Mon
     with answers(address, [busy]) as asked, pytest.raises(WeightsStoreSilent):
         WeightsStore("s3://bucket/run").publish(0, content)
     assert asked
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConnectTimeoutError(endpoint_url="http://store"),
+        EndpointConnectionError(endpoint_url="http://store"),
+        ReadTimeoutError(endpoint_url="http://store"),
+        ConnectionClosedError(endpoint_url="http://store"),
+        aiohttp.ClientPayloadError(),
+        ConnectionResetError(),
+        OSError(errno.EBUSY, "SlowDown"),
+    ],
+    ids=repr,
+)
+def test_a_connection_that_fails_in_any_way_is_silence(error: Exception) -> None:
+    assert is_silence(error)
+    assert "AWS_ENDPOINT_URL" in remedy(error)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [PermissionError(errno.EACCES, "no"), FileNotFoundError("no"), OSError(errno.ENOSPC, "full"), NoCredentialsError()],
+    ids=repr,
+)
+def test_what_waiting_does_not_mend_is_no_silence(error: Exception) -> None:
+    assert not is_silence(error)
 
 
 def test_old_versions_and_objects_are_deleted_one_by_one(s3_bucket: str, s3_server: S3Server) -> None:
