@@ -294,7 +294,9 @@ class TakeOver:
         name = weights_name(ledger.version, sha256)
         if self.store.has(name):
             return
-        log.warning("weights are not in the store and are published again", name=name, store=self.store.public_uri)
+        log.warning(
+            "weights are not in the store and are published again", name=name, store=self.store.public_uri
+        )
         published = self.store.publish(ledger.version, self.engine.export_weights())
         if published.sha256 != sha256:
             raise WeightsError(

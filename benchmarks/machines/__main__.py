@@ -27,9 +27,7 @@ def _names() -> tuple[str, ...]:
     "--keep", type=click.Path(path_type=Path), help="New directory for logs and records, which stays."
 )
 @bench_options
-def machines(
-    *, engine: str, only: tuple[str, ...] | None, keep: Path | None, options: BenchOptions
-) -> None:
+def machines(*, engine: str, only: tuple[str, ...] | None, keep: Path | None, options: BenchOptions) -> None:
     """Run over four hosts, which are network namespaces, and report step times under each fault. Needs root."""
     from benchmarks.machines.measure import measure_machines
 

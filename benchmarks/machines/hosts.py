@@ -159,7 +159,9 @@ def _joined(host: Host) -> int:
     """Put a TUN device with the host's address on it; returns the descriptor of the wire's end."""
     device = _device(host.name)
     descriptor = os.open(_tun, os.O_RDWR)
-    fcntl.ioctl(descriptor, _tun_set_interface, struct.pack("16sH", device.encode(), _tun_without_information))
+    fcntl.ioctl(
+        descriptor, _tun_set_interface, struct.pack("16sH", device.encode(), _tun_without_information)
+    )
     if host.holder is not None:
         _call(["ip", "link", "set", device, "netns", str(host.holder.pid)])
     _call(host.inside(["ip", "address", "add", f"{host.address}/24", "dev", device]))

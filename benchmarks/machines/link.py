@@ -1,7 +1,7 @@
 """What a host's link does to a packet: it is dropped, or it arrives later. Pure: time comes in as a number.
 
-    at 200 Mbit/s and 50 ms, two packets of 1,500 bytes handed over at 0 s:
-    the first leaves at 0.00006 s and arrives at 0.05006 s, the second at 0.00012 s and 0.05012 s
+at 200 Mbit/s and 50 ms, two packets of 1,500 bytes handed over at 0 s:
+the first leaves at 0.00006 s and arrives at 0.05006 s, the second at 0.00012 s and 0.05012 s
 """
 
 from __future__ import annotations

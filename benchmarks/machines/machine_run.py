@@ -118,7 +118,9 @@ class MachineRun:
         finally:
             status = child.kill()
         if status:
-            raise ChildFailed(f"rollog {' '.join(words)} ended with {status}:\n" + "\n".join(child.last_lines(30)))
+            raise ChildFailed(
+                f"rollog {' '.join(words)} ended with {status}:\n" + "\n".join(child.last_lines(30))
+            )
         return log.read_text(errors="replace")
 
     def log(self, name: str) -> Path:
@@ -186,7 +188,9 @@ class MachineRun:
         number = len(self.steps()) + _steps_after
         self.start(head, "train", "--amend", f"run.num_steps={number}")
         self._wait(
-            lambda: all(child.poll() == 0 for child in self.roles.values()), _check_seconds, "the end of all roles"
+            lambda: all(child.poll() == 0 for child in self.roles.values()),
+            _check_seconds,
+            "the end of all roles",
         )
 
     def verify(self) -> dict[str, object]:
@@ -251,7 +255,9 @@ def machine_run(
             broker=KafkaBroker(kafka.address),
             directory=directory,
             server=server,
-            options=set_options({**settings, **_made(directory, seed), "rollout.engine": engine, "run.seed": seed}),
+            options=set_options(
+                {**settings, **_made(directory, seed), "rollout.engine": engine, "run.seed": seed}
+            ),
         )
         open_parts.callback(run.close)
         _make_bucket(server)
@@ -296,9 +302,7 @@ def _make_bucket(server: ChildProcess) -> None:
             return
 
 
-def all_phases(
-    run: MachineRun, only: Sequence[str] | None, tell: Callable[[str], None]
-) -> list[Happened]:
+def all_phases(run: MachineRun, only: Sequence[str] | None, tell: Callable[[str], None]) -> list[Happened]:
     """Have the phases, or those named, between those without a fault."""
     happened = []
     for phase in phases(head, store, workers):

@@ -1,7 +1,7 @@
 """What happens to the network, one after the other, and what a phase cost. Pure but for what it is asked to do.
 
-    phase        |---- fault ----|-- settling --|
-    steps    .  .  .  .          .   . .  .  .  .      its step time = (fault + settling) / steps in that time
+phase        |---- fault ----|-- settling --|
+steps    .  .  .  .          .   . .  .  .  .      its step time = (fault + settling) / steps in that time
 """
 
 from __future__ import annotations

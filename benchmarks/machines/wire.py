@@ -122,7 +122,9 @@ class Wire:
     def _write(self, descriptor: int, packet: bytes) -> None:
         try:
             os.write(descriptor, packet)
-        except OSError:  # the host's device is down, or its queue is full: the packet is lost, as on any network
+        except (
+            OSError
+        ):  # the host's device is down, or its queue is full: the packet is lost, as on any network
             self.num_dropped += 1
         else:
             self.num_carried += 1

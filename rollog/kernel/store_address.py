@@ -24,10 +24,28 @@ _with_buckets = {*_s3, "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "obs", 
 _s3_times = {"connect_timeout": 5, "read_timeout": 15, "retries": {"max_attempts": 1}}
 """s3fs tries again by itself, five times; with botocore's own tries within each of them a call could take six minutes."""
 
-_silent_numbers = {errno.EBUSY, errno.EIO, errno.ETIMEDOUT, errno.ECONNRESET, errno.EHOSTUNREACH, errno.ENETUNREACH}
-_silent_types = {"HTTPClientError", "ConnectionError", "ClientConnectionError", "FSTimeoutError", "ClientPayloadError"}
+_silent_numbers = {
+    errno.EBUSY,
+    errno.EIO,
+    errno.ETIMEDOUT,
+    errno.ECONNRESET,
+    errno.EHOSTUNREACH,
+    errno.ENETUNREACH,
+}
+_silent_types = {
+    "HTTPClientError",
+    "ConnectionError",
+    "ClientConnectionError",
+    "FSTimeoutError",
+    "ClientPayloadError",
+}
 """Names of botocore's, aiohttp's and fsspec's errors of a connection, among the bases of an error's class."""
-_without_credentials = {"NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError", "TokenRetrievalError"}
+_without_credentials = {
+    "NoCredentialsError",
+    "PartialCredentialsError",
+    "CredentialRetrievalError",
+    "TokenRetrievalError",
+}
 
 
 def open_filesystem(uri: str) -> tuple[Any, str]:
@@ -94,7 +112,9 @@ def _options(uri: str) -> dict[str, Any]:
     """What s3fs is told; what fsspec's own configuration says wins."""
     if uri.partition("://")[0] not in _s3:
         return {}
-    told: dict[str, Any] = {name: value for each in _s3 for name, value in fsspec.config.conf.get(each, {}).items()}
+    told: dict[str, Any] = {
+        name: value for each in _s3 for name, value in fsspec.config.conf.get(each, {}).items()
+    }
     given = told.get("config_kwargs", {})
     # Other processes write and delete: a cached listing would hide a version that is there.
     return {"use_listings_cache": False, "config_kwargs": {**_s3_times, **given}}

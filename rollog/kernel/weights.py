@@ -45,9 +45,9 @@ def weights_name(version: int, sha256: str) -> str:
 class WeightsStore:
     """Published weights of one run under `uri` (`file:///...`, a plain path, `s3://...`, `memory://...`).
 
-    `filesystem`, an fsspec one with its root, stands in place of what the address leads to. While a store elsewhere does
-    not answer, `publish` and `fetch` try again for `wait_seconds`. Raises ConfigError when the address cannot be used at
-    all, WeightsStoreSilent where it does not answer, and WeightsError for everything else about one file.
+    `filesystem`, an fsspec one with its root, stands in place of what the address leads to. While a store elsewhere
+    does not answer, `publish` and `fetch` try again for `wait_seconds`. Raises ConfigError when the address cannot be
+    used at all, WeightsStoreSilent where it does not answer, and WeightsError for everything else about one file.
     """
 
     def __init__(
@@ -124,9 +124,7 @@ class WeightsStore:
         if self.is_local:
             self._found(notice, lambda: self._verify(path, notice))
             return Path(path)
-        return self._patiently(
-            lambda: self._found(notice, lambda: self._download(path, notice, directory))
-        )
+        return self._patiently(lambda: self._found(notice, lambda: self._download(path, notice, directory)))
 
     def stop_waiting(self) -> None:
         """From now on a store that does not answer is not waited for; what waits ends. For another thread to call."""
@@ -137,7 +135,9 @@ class WeightsStore:
         if not _final_name.fullmatch(name):
             raise WeightsError(_bad_name(name))
         path = self._folder.path(name)
-        return self._translated(f"weights {name} could not be looked for in", lambda: bool(self._fs.exists(path)))
+        return self._translated(
+            f"weights {name} could not be looked for in", lambda: bool(self._fs.exists(path))
+        )
 
     def digest(self, name: str) -> tuple[str, int]:
         """The sha256 and length in bytes of a complete file as it is stored; nothing of it is kept."""
@@ -213,7 +213,9 @@ class WeightsStore:
             raise
         except Exception as error:  # object stores raise errors of their own libraries
             kind = WeightsStoreSilent if not self.is_local and is_silence(error) else WeightsError
-            raise kind(f"{what} {self.public_uri} ({type(error).__name__}: {error}); {remedy(error)}") from error
+            raise kind(
+                f"{what} {self.public_uri} ({type(error).__name__}: {error}); {remedy(error)}"
+            ) from error
 
     def _patiently(self, call: Callable[[], _Result]) -> _Result:
         """The outcome of a call that is made again while the store does not answer, for the time it has."""

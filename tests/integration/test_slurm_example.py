@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -61,14 +62,18 @@ def test_what_is_not_named_is_asked_for(tmp_path: Path) -> None:
     environment = environment_of(tmp_path, "127.0.0.1:1")
     for name in ("RUN", "CONFIG", "ROLLOG_BROKER__BOOTSTRAP_SERVERS"):
         without = {key: value for key, value in environment.items() if key != name}
-        ended = subprocess.run(["bash", str(script)], check=False, capture_output=True, text=True, env=without)
+        ended = subprocess.run(
+            ["bash", str(script)], check=False, capture_output=True, text=True, env=without
+        )
         assert ended.returncode
         assert name in ended.stderr
 
 
 def test_one_node_alone_is_refused(tmp_path: Path) -> None:
     environment = environment_of(tmp_path, "127.0.0.1:1") | {"SLURM_JOB_NUM_NODES": "1"}
-    ended = subprocess.run(["bash", str(script)], check=False, capture_output=True, text=True, env=environment)
+    ended = subprocess.run(
+        ["bash", str(script)], check=False, capture_output=True, text=True, env=environment
+    )
     assert ended.returncode == 2
     assert "rollog up" in ended.stderr
 
@@ -125,8 +130,7 @@ def test_a_job_that_is_cut_off_goes_on_with_the_next_one(kafka_broker: KafkaBrok
         first.send_signal(signal.SIGTERM)
         assert first.wait(120) == 128 + signal.SIGTERM
     finally:
-        first.kill()
-        first.wait()
+        end(first)
     done = num_steps()
     assert 2 <= done < 40
 
@@ -134,8 +138,7 @@ def test_a_job_that_is_cut_off_goes_on_with_the_next_one(kafka_broker: KafkaBrok
     try:
         assert second.wait(400) == 0, (tmp_path / "second.log").read_text()[-4000:]
     finally:
-        second.kill()
-        second.wait()
+        end(second)
     ledger = [entry.record for entry in read_ledger(kafka_broker, topics)]
     assert (ledger[-1].kind, ledger[-1].version) == (LedgerKind.CLOSE, 40)
     steps = (tmp_path / "steps").read_text().splitlines()
@@ -144,5 +147,18 @@ def test_a_job_that_is_cut_off_goes_on_with_the_next_one(kafka_broker: KafkaBrok
 
 
 def job(environment: dict[str, str], log: Path) -> subprocess.Popen[bytes]:
+    """A job, with all of its steps in a process group of its own."""
     with log.open("wb") as output:
-        return subprocess.Popen(["bash", str(script)], stdout=output, stderr=subprocess.STDOUT, env=environment)
+        return subprocess.Popen(
+            ["bash", str(script)],
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,
+        )
+
+
+def end(job: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(job.pid, signal.SIGKILL)
+    job.wait()

@@ -64,7 +64,9 @@ class S3Server:
         self._reset_auth("inf")
 
     def _reset_auth(self, count: str) -> None:
-        request = urllib.request.Request(f"{self.address}/moto-api/reset-auth", data=count.encode(), headers={"Content-Type": "text/plain"})
+        request = urllib.request.Request(
+            f"{self.address}/moto-api/reset-auth", data=count.encode(), headers={"Content-Type": "text/plain"}
+        )
         with urllib.request.urlopen(request, timeout=10) as answer:
             answer.read()
 

@@ -233,9 +233,7 @@ class EmbeddedKafka:
         else:
             port = _free_port(last.port if last else None, taken=None)
         controller_port = _free_port(last.controller_port if last else None, taken=port)
-        return _State(
-            port=port, controller_port=controller_port, pid=None, ready=False, host=self._host
-        )
+        return _State(port=port, controller_port=controller_port, pid=None, ready=False, host=self._host)
 
     def _write_properties(self, state: _State) -> None:
         text = server_properties(

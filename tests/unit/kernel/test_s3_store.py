@@ -95,7 +95,9 @@ def test_a_version_is_one_object_that_appears_whole(
 
 def test_a_bucket_of_a_mistyped_name_is_not_made(s3_bucket: str, s3_server: S3Server) -> None:
     store = WeightsStore("s3://mistyped-bucket/run")
-    with pytest.raises(WeightsError, match=r"s3://mistyped-bucket/run .*make the bucket, or correct weights.uri"):
+    with pytest.raises(
+        WeightsError, match=r"s3://mistyped-bucket/run .*make the bucket, or correct weights.uri"
+    ):
         store.publish(0, content)
     with pytest.raises(WeightsError, match="make the bucket"):
         store.try_writing()
@@ -227,7 +229,12 @@ def test_a_connection_that_fails_in_any_way_is_silence(error: Exception) -> None
 
 @pytest.mark.parametrize(
     "error",
-    [PermissionError(errno.EACCES, "no"), FileNotFoundError("no"), OSError(errno.ENOSPC, "full"), NoCredentialsError()],
+    [
+        PermissionError(errno.EACCES, "no"),
+        FileNotFoundError("no"),
+        OSError(errno.ENOSPC, "full"),
+        NoCredentialsError(),
+    ],
     ids=repr,
 )
 def test_what_waiting_does_not_mend_is_no_silence(error: Exception) -> None:
