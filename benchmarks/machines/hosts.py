@@ -20,13 +20,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from benchmarks.machines.link import Conditions
 from rollog.kernel.errors import ConfigError
 from rollog.kernel.processes import ChildProcess, launcher_command
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from types import TracebackType
+
+    from benchmarks.machines.link import Conditions
 
 _clone_new_network = 0x40000000
 _tun_set_interface = 0x400454CA
@@ -80,7 +81,7 @@ class Host:
 
 
 class Hosts:
-    """Hosts of these names on one network; the first one is this process. Raises ConfigError where there can be none."""
+    """Hosts of these names on one network; the first is this process. Raises ConfigError where there can be none."""
 
     def __init__(self, names: Sequence[str], directory: Path, seed: int) -> None:
         missing = what_is_missing()
@@ -175,6 +176,6 @@ def _device(name: str) -> str:
 
 
 def _call(command: Sequence[str]) -> None:
-    done = subprocess.run(command, check=False, capture_output=True, text=True)  # noqa: S603  # our own command
+    done = subprocess.run(command, check=False, capture_output=True, text=True)  # our own command
     if done.returncode:
         raise ConfigError(f"{' '.join(command)} failed: {done.stderr.strip()}")

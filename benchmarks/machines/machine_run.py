@@ -35,7 +35,6 @@ from rollog.kernel.broker.embedded_jars import resolve_jars
 from rollog.kernel.broker.kafka import KafkaBroker
 from rollog.kernel.broker.topics import RunTopics
 from rollog.kernel.errors import ChildFailed
-from rollog.kernel.processes import ChildProcess
 from rollog.run.connection import cache_directory
 from schemas import LedgerKind, LedgerRecord, Sample
 from schemas.codec import decode
@@ -45,6 +44,7 @@ if TYPE_CHECKING:
 
     from benchmarks.machines.hosts import Host
     from benchmarks.machines.phases import Phase
+    from rollog.kernel.processes import ChildProcess
 
 run_name = "machines"
 head, store, workers = "head", "store", ("one", "two")

@@ -7,6 +7,7 @@ steps    .  .  .  .          .   . .  .  .  .      its step time = (fault + sett
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 from statistics import fmean
 from typing import TYPE_CHECKING
 
@@ -92,7 +93,7 @@ def cost_of(happened: Happened, steps: Sequence[float]) -> Cost:
         name=happened.phase.name,
         num_steps=len(inside),
         step_seconds=(happened.ended - happened.began) / max(1, len(inside)),
-        longest_gap_seconds=max(after - before for before, after in zip(edges, edges[1:], strict=False)),
+        longest_gap_seconds=max(after - before for before, after in pairwise(edges)),
     )
 
 

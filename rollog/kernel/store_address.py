@@ -22,7 +22,7 @@ _with_buckets = {*_s3, "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "obs", 
 """Stores of objects in buckets: folders need not be made, and making one could make a bucket of a mistyped name."""
 
 _s3_times = {"connect_timeout": 5, "read_timeout": 15, "retries": {"max_attempts": 1}}
-"""s3fs tries again by itself, five times; with botocore's own tries within each of them a call could take six minutes."""
+"""s3fs tries five times by itself; with botocore's own tries within each a call could take six minutes."""
 
 _silent_numbers = {
     errno.EBUSY,
