@@ -28,7 +28,7 @@ script = root / "examples" / "slurm" / "rollog.sbatch"
 srun = """#!/bin/bash
 # As the real one as far as the script knows it: --ntasks copies of the command, which get its signals.
 ntasks=1
-echo "$@" >> "$STEPS"
+echo "$(printf '%q ' "$@")" >> "$STEPS"
 while [ "${1#--}" != "$1" ]; do
     case $1 in --ntasks=*) ntasks=${1#*=} ;; esac
     shift
