@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import aiohttp
 import pytest
 import s3fs
-from botocore.exceptions import (
+from botocore.exceptions import (  # type: ignore[import-untyped]
     ConnectionClosedError,
     ConnectTimeoutError,
     EndpointConnectionError,
