@@ -64,7 +64,7 @@ _shape = ModelShape(
 )
 settings: Mapping[str, object] = {
     "run.num_steps": 1_000_000,
-    "groups.groups_per_batch": 8,
+    "groups.groups_per_batch": 4,
     "groups.group_size": 8,
     "data.id_field": "id",
     "model.max_context_tokens": _context_tokens,
