@@ -6,9 +6,11 @@ shows how. Torch, transformers, Arrow, pandas and `datasets` are imported by wha
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 import warnings
+from collections.abc import Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,11 +26,11 @@ from consumers.recorded_steps import (
 )
 from consumers.tables import Table
 from consumers.trained_samples import sample_columns, trained_samples
-from rollog.kernel.broker.kafka import KafkaBroker
 from rollog.kernel.broker.topics import RunTopics
 from rollog.kernel.errors import ConfigError, DataError, RollogError, RunNotFound
 from rollog.kernel.logs import get_logger, logging_restored
 from rollog.run.auditing import audit_opened
+from rollog.run.connection import broker_at
 from rollog.run.local_run import RoleFlags, run_directory
 from rollog.run.model_export import ExportedModel, export_model
 from rollog.run.names import checked_name
@@ -43,7 +45,7 @@ from rollog.settings.settings import Settings
 from rollog.settings.sources import key_paths, load_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
     from consumers.audit.report import AuditReport
@@ -245,7 +247,7 @@ def open_run(
     """
     place = _home(home)
     given = key_paths(settings or {}, _origin)
-    assignments = tuple(f"{'.'.join(path)}={_as_text(value)}" for path, value in given.items())
+    assignments = tuple(each for path, value in given.items() for each in _assignments(path, value))
     common = RunRequest(config=None, home=place, assignments=assignments, run=name, broker=broker)
     request = RecordedRunRequest(
         run=name, archive=None if archive is None else Path(archive).expanduser(), common=common
@@ -274,6 +276,13 @@ def _settings(
     return load_settings(environment=os.environ, assignments=assignments, sections=settings)
 
 
+def _assignments(path: tuple[str, ...], value: object) -> list[str]:
+    """A value as `--set` takes it; the table of a secured connection key by key."""
+    if path == ("broker", "security") and isinstance(value, Mapping):
+        return [f"broker.security.{key}={json.dumps(item, default=str)}" for key, item in value.items()]
+    return [f"{'.'.join(path)}={_as_text(value)}"]
+
+
 def _as_text(value: object) -> str:
     return str(value) if isinstance(value, Path) else as_text(value)
 
@@ -288,7 +297,9 @@ def _display(
     """What makes the listener once the run has a name and a broker."""
 
     def listener(facts: RunFacts) -> Display:
-        follower = StepFollower(KafkaBroker(facts.broker), RunTopics(settings.run.prefix, facts.run))
+        follower = StepFollower(
+            broker_at(facts.broker, settings.broker), RunTopics(settings.run.prefix, facts.run)
+        )
         return StepListener(follower, on_step or _ignore)
 
     return listener

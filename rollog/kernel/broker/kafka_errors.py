@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING
 
 import kafka.errors as kafka_errors
 
-from rollog.kernel.errors import BrokerError, BrokerTimeout, ProducerFenced, RecordTooLarge, TopicMismatch
+from rollog.kernel.errors import (
+    BrokerError,
+    BrokerRefused,
+    BrokerTimeout,
+    ProducerFenced,
+    RecordTooLarge,
+    TopicMismatch,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,6 +49,11 @@ _meanings: tuple[tuple[tuple[type[BaseException], ...], type[BrokerError], str],
         (kafka_errors.OffsetOutOfRangeError,),
         BrokerError,
         "the records there were deleted, or never existed",
+    ),
+    (
+        (kafka_errors.SaslAuthenticationFailedError, kafka_errors.UnsupportedSaslMechanismError),
+        BrokerRefused,
+        "correct the user and its password in broker.security",
     ),
     (
         (kafka_errors.AuthorizationError,),
