@@ -45,6 +45,10 @@ experiments: Mapping[str, Experiment] = {
     "learning": Experiment(question="what every algorithm learns from old samples", minutes=80),
     "accuracy": Experiment(question="time to an accuracy, synchronous and asynchronous", minutes=15),
     "chaos": Experiment(question="whether anything is lost or done twice when parts are killed", minutes=20),
+    "machines": Experiment(
+        question="what a failing network costs a run over several hosts, and whether it loses anything",
+        minutes=12,
+    ),
     "recovery": Experiment(question="what a killed trainer needs to come back", minutes=7),
     "training": Experiment(question="how fast the trainer's engine is against a bare loop", minutes=1),
     "reproducible": Experiment(question="what a training step costs with pinned instructions", minutes=3),

@@ -43,6 +43,8 @@ class TrainerSettings:
     trainer: TrainerConfig
     weights_uri: str
     manifest_json: str
+    weights_wait_seconds: float = 0.0
+    """How long a store elsewhere that does not answer is waited for."""
     reward_deadline_seconds: float | None = None
     """How long a sample may wait for its reward; None where all bring it."""
     snapshot_every_seconds: float = snapshot_seconds

@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rollog.kernel.broker.topics import RunTopics
-from rollog.kernel.errors import Expired, LedgerError
+from rollog.kernel.errors import Expired, LedgerError, WeightsError
 from rollog.kernel.logs import get_logger
-from rollog.kernel.weights import WeightsStore
+from rollog.kernel.weights import WeightsStore, weights_name
 from rollog.rules.alpha_control import alpha_of_step
 from rollog.rules.role_voice import RoleVoice
 from rollog.settings.changes import new_changes
@@ -96,7 +96,7 @@ def start_trainer(
             broker=broker,
             topics=RunTopics(settings.prefix, settings.run),
             engine=engine,
-            store=WeightsStore(settings.weights_uri),
+            store=WeightsStore(settings.weights_uri, wait_seconds=settings.weights_wait_seconds),
             checkpoints=EngineCheckpoints(CheckpointStore(settings.checkpoints), engine, reporter, clock),
             enters=enters,
         )
@@ -226,6 +226,7 @@ class TakeOver:
             self._tell_new_rate(before, in_force)
         if other_weights is not None:
             self._rebase(writer, other_weights, in_force)
+        self._publish_lost(ledger)
         self.engine.change_settings(in_force.step_settings)
         return ledger, in_force
 
@@ -286,6 +287,22 @@ class TakeOver:
             versions=versions,
         )
         _commit(self.history, writer, record, notice)
+
+    def _publish_lost(self, ledger: LedgerState) -> None:
+        """Put the newest version into the store again where that has lost it: no worker could begin without it."""
+        sha256 = ledger.weights[ledger.version]
+        name = weights_name(ledger.version, sha256)
+        if self.store.has(name):
+            return
+        log.warning(
+            "weights are not in the store and are published again", name=name, store=self.store.public_uri
+        )
+        published = self.store.publish(ledger.version, self.engine.export_weights())
+        if published.sha256 != sha256:
+            raise WeightsError(
+                f"{name} is not in {self.store.public_uri}, and the engine has other weights ({published.name}): "
+                "restore the store from a copy"
+            )
 
     def _check_partitions(self, ledger: LedgerState) -> None:
         # group_id mod the number of partitions says where a group's samples are, so the number is the run's.

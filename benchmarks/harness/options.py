@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from benchmarks.harness.figures import Figure
 
 Command = Callable[..., Any]
-_places = ("home", "json_path", "results_path", "plot_path")
+_places = ("home", "json_path", "results_path", "plot_path", "keep")
 """Options that say where files lie: they change no figure."""
 
 

@@ -50,7 +50,8 @@ class Downloads:
             path.unlink(missing_ok=True)
 
     async def close(self) -> None:
-        """Wait for a download under way, then remove the directory."""
+        """Wait for a download under way, which waits for no silent store any more, then remove the directory."""
+        self._store.stop_waiting()
         await asyncio.to_thread(self._thread.shutdown)
         if self._made is not None:
             await asyncio.to_thread(self._made.close)

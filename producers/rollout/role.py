@@ -58,7 +58,7 @@ def make_parts(settings: RolloutSettings, broker: Broker, metrics: Metrics, work
         evaluation_rewards=rewards,
         episodes=_episodes(settings, tokenizer),
         agents=agents_of(settings.agent, settings.model, tokenizer) if settings.agent.is_given else None,
-        store=WeightsStore(settings.weights_uri),
+        store=WeightsStore(settings.weights_uri, wait_seconds=settings.weights_wait_seconds),
         metrics=metrics,
     )
 

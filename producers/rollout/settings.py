@@ -37,6 +37,8 @@ class RolloutSettings:
     weights_uri: str
     num_replicas: int
     """Most rollouts that one task of this run orders."""
+    weights_wait_seconds: float = 0.0
+    """How long a store elsewhere that does not answer is waited for."""
     agent: AgentConfig = field(default_factory=AgentConfig)
     durable_turns: bool = False
     """Whether each turn is on the log before its answer is used."""

@@ -15,6 +15,7 @@ import click
 from rollog import __version__
 from rollog.cli.audit import audit
 from rollog.cli.broker import broker
+from rollog.cli.capacity import capacity
 from rollog.cli.dead_letters import dead_letters
 from rollog.cli.doctor import doctor
 from rollog.cli.export import export
@@ -64,6 +65,7 @@ for command in (
     runs,
     watch,
     plan,
+    capacity,
     audit,
     verify,
     replay,

@@ -17,6 +17,7 @@
     ├── DecodeError            bytes are not a record of ours
     ├── DiskFull               a disk that is written to has no room left
     ├── WeightsError           a weights file is missing, or its bytes do not match their sha256
+    │   └── WeightsStoreSilent the store does not answer: nothing can be said of any file
     ├── PayloadError           the object of a large sample cannot be used
     │   ├── PayloadMissing     the store answers and does not have it
     │   ├── PayloadAltered     its bytes are not those that the record names
@@ -128,6 +129,10 @@ class DiskFull(RollogError):
 
 class WeightsError(RollogError):
     """A weights file is missing, or its bytes do not match their sha256."""
+
+
+class WeightsStoreSilent(WeightsError):
+    """The store does not answer now: nothing can be said of any file."""
 
 
 class PayloadError(RollogError):

@@ -62,7 +62,7 @@ class PayloadStore:
             if self._weights.is_local:
                 self._write(name, data)
             else:
-                self._fs.makedirs(self._root, exist_ok=True)
+                self._folder.make()
                 self._fs.pipe_file(self._folder.path(name), data)
         except Exception as error:  # object stores raise errors of their own libraries
             raise PayloadStoreSilent(

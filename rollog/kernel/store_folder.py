@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rollog.kernel.atomic_write import partial_name
+from rollog.kernel.store_address import has_buckets
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -22,6 +23,11 @@ class StoreFolder:
     def path(self, name: str) -> str:
         """The path of one file."""
         return f"{self.root.rstrip('/')}/{name}"
+
+    def make(self) -> None:
+        """Make the folder, unless its store has buckets: there is none in those, and a mistyped bucket is not made."""
+        if not has_buckets(self.filesystem):
+            self.filesystem.makedirs(self.root, exist_ok=True)
 
     def names(self) -> list[str]:
         """Names of everything in it; none where there is no such folder."""

@@ -11,24 +11,30 @@ import hashlib
 import os
 import re
 import tempfile
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
-
-import fsspec
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from rollog.kernel.addresses import public_address
 from rollog.kernel.atomic_write import new_partial_name, partial_file, partial_name, sync_path
-from rollog.kernel.errors import ConfigError, WeightsError
+from rollog.kernel.errors import RollogError, WeightsError, WeightsStoreSilent
+from rollog.kernel.logs import get_logger
+from rollog.kernel.store_address import is_silence, open_filesystem, protocols, remedy
 from rollog.kernel.store_folder import StoreFolder
 from schemas.weights import WeightVersion
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 _final_name = re.compile(r"v\d{6,9}-[0-9a-f]{16}\.safetensors")
 _chunk_bytes = 4 << 20
+_first_pause_seconds = 0.5
+_longest_pause_seconds = 5.0
+_log = get_logger("weights")
+_Result = TypeVar("_Result")
 
 
 def weights_name(version: int, sha256: str) -> str:
@@ -39,16 +45,21 @@ def weights_name(version: int, sha256: str) -> str:
 class WeightsStore:
     """Published weights of one run under `uri` (`file:///...`, a plain path, `s3://...`, `memory://...`).
 
-    `filesystem`, an fsspec one with its root, stands in place of what the address leads to. Raises ConfigError when the
-    address cannot be used at all, WeightsError for everything about one file.
+    `filesystem`, an fsspec one with its root, stands in place of what the address leads to. While a store elsewhere
+    does not answer, `publish` and `fetch` try again for `wait_seconds`. Raises ConfigError when the address cannot be
+    used at all, WeightsStoreSilent where it does not answer, and WeightsError for everything else about one file.
     """
 
-    def __init__(self, uri: str, *, filesystem: tuple[Any, str] | None = None) -> None:
+    def __init__(
+        self, uri: str, *, filesystem: tuple[Any, str] | None = None, wait_seconds: float = 0.0
+    ) -> None:
         self.uri = uri
+        self._wait_seconds = wait_seconds
+        self._no_longer = threading.Event()
         self.public_uri = public_address(uri)
-        self._fs, self._root = filesystem or _open_filesystem(uri)
+        self._fs, self._root = filesystem or open_filesystem(uri)
         self._folder = StoreFolder(self._fs, self._root)
-        self.is_local = "file" in _protocols(self._fs)
+        self.is_local = "file" in protocols(self._fs)
         """Whether files are read in place, on this disk."""
 
     def try_writing(self) -> None:
@@ -69,7 +80,10 @@ class WeightsStore:
         except WeightsError:
             raise
         except Exception as error:  # object stores raise errors of their own libraries
-            raise self._unwritable(f"{type(error).__name__}: {error}") from error
+            kind = WeightsStoreSilent if is_silence(error) else WeightsError
+            raise kind(
+                f"the store {self.public_uri} cannot be written ({type(error).__name__}: {error}); {remedy(error)}"
+            ) from error
 
     def _try_directory(self, place: Path) -> None:
         try:
@@ -89,13 +103,16 @@ class WeightsStore:
 
         Publishing the same bytes again under the same version changes nothing.
         """
-        try:
-            return self._write(version, data) if self.is_local else self._upload(version, data)
-        except OSError as error:
-            raise WeightsError(
-                f"weights of version {version} could not be written to {self.public_uri}: {error}; "
-                "check that the store exists, is writable and has room"
-            ) from error
+        if self.is_local:
+            try:
+                return self._write(version, data)
+            except OSError as error:
+                raise WeightsError(
+                    f"weights of version {version} could not be written to {self.public_uri}: {error}; "
+                    "check that the store exists, is writable and has room"
+                ) from error
+        what = f"weights of version {version} could not be written to"
+        return self._patiently(lambda: self._translated(what, lambda: self._upload(version, data)))
 
     def fetch(self, notice: WeightVersion, directory: Path) -> Path:
         """Local path of a file with exactly the bytes that `notice` names.
@@ -104,34 +121,36 @@ class WeightsStore:
         """
         _check_notice(notice)
         path = self._folder.path(notice.name)
-        try:
-            if self.is_local:
-                self._verify(path, notice)
-                return Path(path)
-            return self._download(path, notice, directory)
-        except FileNotFoundError as error:
-            raise WeightsError(
-                f"weights {notice.name} of version {notice.version} are not in {self.public_uri}; "
-                "check that every role uses the same store and that the version was not deleted"
-            ) from error
-        except OSError as error:
-            raise WeightsError(
-                f"weights {notice.name} could not be read from {self.public_uri}: {error}"
-            ) from error
+        if self.is_local:
+            self._found(notice, lambda: self._verify(path, notice))
+            return Path(path)
+        return self._patiently(lambda: self._found(notice, lambda: self._download(path, notice, directory)))
+
+    def stop_waiting(self) -> None:
+        """From now on a store that does not answer is not waited for; what waits ends. For another thread to call."""
+        self._no_longer.set()
+
+    def has(self, name: str) -> bool:
+        """Whether a complete file of this name is there. Raises WeightsError."""
+        if not _final_name.fullmatch(name):
+            raise WeightsError(_bad_name(name))
+        path = self._folder.path(name)
+        return self._translated(
+            f"weights {name} could not be looked for in", lambda: bool(self._fs.exists(path))
+        )
 
     def digest(self, name: str) -> tuple[str, int]:
         """The sha256 and length in bytes of a complete file as it is stored; nothing of it is kept."""
         if not _final_name.fullmatch(name):
             raise WeightsError(_bad_name(name))
-        try:
-            with self._fs.open(self._folder.path(name), "rb") as source:
-                return _digest_of(source)
-        except OSError as error:
-            raise WeightsError(f"weights {name} could not be read from {self.public_uri}: {error}") from error
+        return self._translated(
+            f"weights {name} could not be read from", lambda: self._digest(self._folder.path(name))
+        )
 
     def names(self) -> list[str]:
-        """Names of all complete files, by version."""
-        return sorted(name for name in self._folder.names() if _final_name.fullmatch(name))
+        """Names of all complete files, by version. Raises WeightsError for a store elsewhere that cannot be listed."""
+        names = self._folder.names() if self.is_local else self._listed()
+        return sorted(name for name in names if _final_name.fullmatch(name))
 
     def partial_names(self) -> list[str]:
         """Names of files whose writer died before it was done."""
@@ -168,6 +187,50 @@ class WeightsStore:
             with suppress(OSError):  # it is not empty, or there is none
                 Path(self._root).rmdir()
 
+    def _listed(self) -> list[str]:
+        return self._translated("the weights cannot be listed in", self._folder.names)
+
+    def _digest(self, path: str) -> tuple[str, int]:
+        with self._fs.open(path, "rb") as source:
+            return _digest_of(source)
+
+    def _found(self, notice: WeightVersion, read: Callable[[], _Result]) -> _Result:
+        try:
+            return self._translated(f"weights {notice.name} could not be read from", read)
+        except WeightsError as error:
+            if not isinstance(error.__cause__, FileNotFoundError):
+                raise
+            raise WeightsError(
+                f"weights {notice.name} of version {notice.version} are not in {self.public_uri}; "
+                "check that every role uses the same store and that the version was not deleted"
+            ) from error.__cause__
+
+    def _translated(self, what: str, call: Callable[[], _Result]) -> _Result:
+        """The outcome of a call of the filesystem; its errors as ours, with a remedy."""
+        try:
+            return call()
+        except RollogError:
+            raise
+        except Exception as error:  # object stores raise errors of their own libraries
+            kind = WeightsStoreSilent if not self.is_local and is_silence(error) else WeightsError
+            raise kind(
+                f"{what} {self.public_uri} ({type(error).__name__}: {error}); {remedy(error)}"
+            ) from error
+
+    def _patiently(self, call: Callable[[], _Result]) -> _Result:
+        """The outcome of a call that is made again while the store does not answer, for the time it has."""
+        deadline, pause = time.monotonic() + self._wait_seconds, _first_pause_seconds
+        while True:
+            try:
+                return call()
+            except WeightsStoreSilent as error:
+                left = deadline - time.monotonic()
+                if left <= 0 or self._no_longer.is_set():
+                    raise
+                _log.warning("the weights store is waited for", error=str(error), seconds_left=round(left, 1))
+            self._no_longer.wait(min(pause, max(left, 0)))
+            pause = min(2 * pause, _longest_pause_seconds)
+
     def _write(self, version: int, data: bytes | Path) -> WeightVersion:
         root = Path(self._root)
         root.mkdir(parents=True, exist_ok=True)
@@ -186,7 +249,7 @@ class WeightsStore:
         if self._fs.exists(path):
             self._verify(path, notice)
             return notice
-        self._fs.makedirs(self._root, exist_ok=True)
+        self._folder.make()
         if isinstance(data, bytes):
             self._fs.pipe_file(path, data)
         else:
@@ -208,28 +271,6 @@ class WeightsStore:
     def _verify(self, path: str, notice: WeightVersion) -> None:
         with self._fs.open(path, "rb") as source:
             _copy(source, None, notice)
-
-
-def _open_filesystem(uri: str) -> tuple[Any, str]:
-    shown = public_address(uri)
-    try:
-        filesystem, root = fsspec.core.url_to_fs(uri)
-    except ImportError as error:
-        raise ConfigError(
-            f"weights.uri = {shown!r} needs a package that is not installed ({error}); install it, for example "
-            "s3fs for s3:// or gcsfs for gs://"
-        ) from error
-    except ValueError as error:
-        raise ConfigError(
-            f"weights.uri = {shown!r} is not an address fsspec knows ({error}); use for example "
-            "file:///path or s3://bucket/path"
-        ) from error
-    return filesystem, str(root)
-
-
-def _protocols(filesystem: Any) -> tuple[str, ...]:
-    protocol = filesystem.protocol
-    return (protocol,) if isinstance(protocol, str) else tuple(protocol)
 
 
 def _notice(version: int, data: bytes | Path) -> WeightVersion:

@@ -95,6 +95,8 @@ class WeightsConfig(Section):
 
     uri: Annotated[str | None, PER_MACHINE, SecretPart.USER_OF_ADDRESS] = None
     """fsspec address of the weights store (`file://`, `s3://` ...); left out, a folder of the state directory."""
+    wait_seconds: Annotated[float, Field(ge=0), PER_MACHINE] = 300.0
+    """How long trainer and workers try again to publish or fetch a version while a store elsewhere does not answer."""
 
 
 class MetricsConfig(Section):

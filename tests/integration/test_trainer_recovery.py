@@ -314,6 +314,22 @@ def test_missing_initial_weights_stop_recovery(run: FakeRun, settings: TrainerSe
         pass
 
 
+def test_the_newest_version_is_put_into_a_store_that_was_lost(
+    run: FakeRun, settings: TrainerSettings
+) -> None:
+    with a_trainer(settings, run.broker) as trainer:
+        train(run, trainer, 1, 2)
+    store = WeightsStore(settings.weights_uri)
+    first, *lost = store.names()
+    for name in lost:
+        store.delete(name)
+
+    with a_trainer(settings, run.broker) as trainer:
+        assert store.names() == [first, lost[-1]]
+        train(run, trainer, 3)
+    assert [name[:7] for name in store.names()] == ["v000000", "v000002", "v000003"]
+
+
 @pytest.mark.parametrize("zero_stage", [1, 3])
 def test_deepspeed_recovers_bit_for_bit_with_and_without_a_checkpoint(
     run: FakeRun, settings: TrainerSettings, zero_stage: int

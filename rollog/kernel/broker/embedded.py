@@ -23,7 +23,7 @@ import sys
 import threading
 import time
 import uuid
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Self
 
@@ -56,14 +56,17 @@ class _State:
     controller_port: int
     pid: int | None
     ready: bool
+    host: str = loopback
 
     @property
     def address(self) -> str:
-        return str(Address(loopback, self.port))
+        return str(Address(self.host, self.port))
 
 
 class EmbeddedKafka:
     """One Apache Kafka broker on loopback, running inside the `with` block.
+
+    `host` is another address of this machine to listen on, without any protection: for a network of its own only.
 
     `port` None takes the port of the last start on this data directory where that is free, else any free one.
     `keep_classes_in` names a file into which Java writes the classes it has loaded when the broker ends (prepare.py).
@@ -77,12 +80,14 @@ class EmbeddedKafka:
         cache_directory: Path,
         port: int | None = None,
         *,
+        host: str = loopback,
         keep_classes_in: Path | None = None,
         tell: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._directory = data_directory.resolve()
         self._cache = cache_directory.resolve()
         self._wanted_port = port
+        self._host = host
         self._keep_classes_in = keep_classes_in
         self._tell = tell
         self._lock: IO[str] | None = None
@@ -168,9 +173,7 @@ class EmbeddedKafka:
             )
             self._process = None
         if self._state is not None:
-            self._state = _State(
-                port=self._state.port, controller_port=self._state.controller_port, pid=None, ready=False
-            )
+            self._state = replace(self._state, pid=None, ready=False)
             # On a full disk the state file stays as it was; that the lock is free says that nothing runs.
             with contextlib.suppress(OSError):
                 self._write_state(self._state)
@@ -230,7 +233,7 @@ class EmbeddedKafka:
         else:
             port = _free_port(last.port if last else None, taken=None)
         controller_port = _free_port(last.controller_port if last else None, taken=port)
-        return _State(port=port, controller_port=controller_port, pid=None, ready=False)
+        return _State(port=port, controller_port=controller_port, pid=None, ready=False, host=self._host)
 
     def _write_properties(self, state: _State) -> None:
         text = self._server_properties(self._directory / "kafka", state.port, state.controller_port)
@@ -239,7 +242,7 @@ class EmbeddedKafka:
 
     def _server_properties(self, log_directory: Path, broker_port: int, controller_port: int) -> str:
         """Text of `server.properties`; a broker with other listeners says more."""
-        return server_properties(log_directory, broker_port, controller_port)
+        return server_properties(log_directory, broker_port, controller_port, host=self._host)
 
     def _format_arguments(self) -> tuple[str, ...]:
         """What else the storage is formatted with, as users are."""
@@ -274,16 +277,14 @@ class EmbeddedKafka:
         command = [*java, "kafka.Kafka", str(self._properties)]
         self._process = _Process(command, self.log_path, keep_open=self._lock.fileno())
         self._wait_until_ready(state)
-        self._state = _State(
-            port=state.port, controller_port=state.controller_port, pid=self._process.pid, ready=True
-        )
+        self._state = replace(state, pid=self._process.pid, ready=True)
         self._write_state(self._state)
         logger.info("embedded broker ready address=%s pid=%d", state.address, self._process.pid)
 
     def _wait_until_ready(self, state: _State) -> None:
         assert self._process is not None
         deadline = time.monotonic() + _start_timeout_seconds
-        while not answers(Address(loopback, state.port), timeout_seconds=2.0):
+        while not answers(Address(state.host, state.port), timeout_seconds=2.0):
             if self._process.has_ended():
                 raise BrokerUnreachable(f"the embedded broker ended while starting: {self._last_log_lines()}")
             if time.monotonic() > deadline:

@@ -23,8 +23,10 @@ java_options = (
 )
 
 
-def server_properties(log_directory: Path, broker_port: int, controller_port: int) -> str:
-    """Text of `server.properties`.
+def server_properties(
+    log_directory: Path, broker_port: int, controller_port: int, *, host: str = loopback
+) -> str:
+    """Text of `server.properties`; clients reach the broker at `host`.
 
     The controller voters are static, so that the ports may differ from one start to the next.
     """
@@ -34,8 +36,8 @@ def server_properties(log_directory: Path, broker_port: int, controller_port: in
         "node.id": "1",
         "controller.quorum.voters": f"1@{loopback}:{controller_port}",
         "controller.listener.names": "CONTROLLER",
-        "listeners": f"PLAINTEXT://{loopback}:{broker_port},CONTROLLER://{loopback}:{controller_port}",
-        "advertised.listeners": f"PLAINTEXT://{loopback}:{broker_port}",
+        "listeners": f"PLAINTEXT://{host}:{broker_port},CONTROLLER://{loopback}:{controller_port}",
+        "advertised.listeners": f"PLAINTEXT://{host}:{broker_port}",
         "inter.broker.listener.name": "PLAINTEXT",
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
         "log.dirs": str(log_directory),

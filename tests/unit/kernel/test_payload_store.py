@@ -22,9 +22,15 @@ if TYPE_CHECKING:
 topics = RunTopics("rollog-test", "run")
 
 
-@pytest.fixture(params=["file", "memory"])
+@pytest.fixture(params=["file", "memory", "s3"])
 def weights(request: pytest.FixtureRequest, tmp_path: Path) -> WeightsStore:
-    uri = (tmp_path / "store").as_uri() if request.param == "file" else f"memory://{uuid4().hex}/weights"
+    match request.param:
+        case "file":
+            uri = (tmp_path / "store").as_uri()
+        case "s3":
+            uri = f"s3://{request.getfixturevalue('s3_bucket')}/weights"
+        case _:
+            uri = f"memory://{uuid4().hex}/weights"
     store = WeightsStore(uri)
     store.publish(0, b"weights")
     return store

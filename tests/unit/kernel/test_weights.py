@@ -23,10 +23,12 @@ if TYPE_CHECKING:
 content = b"weights of a very small model" * 1000
 
 
-@pytest.fixture(params=["disk", "object store"])
+@pytest.fixture(params=["disk", "object store", "s3"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> WeightsStore:
     if request.param == "disk":
         return WeightsStore((tmp_path / "store").as_uri())
+    if request.param == "s3":
+        return WeightsStore(f"s3://{request.getfixturevalue('s3_bucket')}/weights")
     return WeightsStore(f"memory://{uuid4().hex}/weights")
 
 
