@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from support.recorded_steps import recording_of, replayed
 from support.threaded_run import small_settings, whole_run
@@ -15,8 +15,6 @@ from support.threaded_run import small_settings, whole_run
 from rollog.run.role_settings import trainer_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from rollog.kernel.broker.ports import Broker
 
 root = Path(__file__).resolve().parents[2]
@@ -28,7 +26,7 @@ def passes_contract_suite(address: str) -> None:
     """Run the tests of `tests/contract` that need Apache Kafka against the broker at `address`."""
     files = sorted(str(path) for path in (root / "tests" / "contract").glob("test_broker_*.py"))
     ended = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-m", "broker", "-p", "no:cacheprovider", *files],
+        [sys.executable, "-m", "pytest", "-m", "broker", "-p", "no:cacheprovider", *files],
         cwd=root,
         env={**os.environ, "ROLLOG_TEST_BROKER": address},
         capture_output=True,
@@ -44,14 +42,15 @@ def passes_contract_suite(address: str) -> None:
 
 
 def short_run_replays(
-    broker: Broker, home: Path, name: str, **sections: Mapping[str, object]
+    broker: Broker, home: Path, name: str, **sections: dict[str, Any]
 ) -> None:
     """Create a run, train it, audit it clean, and train it again to the same bytes."""
-    settings = small_settings(home, name, **{key: dict(keys) for key, keys in sections.items()})
+    values = {**sections, "trainer": {"engine": "torch", **sections.get("trainer", {})}}
+    settings = small_settings(home, name, **values)
     with whole_run(broker, home, settings) as run:
         run.to_its_end()
         run.audited()
         again = recording_of(broker, trainer_settings(settings, run.manifest, home), home / "downloads")
-    steps = replayed(again)
+    _, steps = replayed(again, 0, 3)
     assert [step.version for step in steps] == [1, 2, 3]
     assert not any(step.differing for step in steps)
