@@ -22,6 +22,18 @@ fewest_tests = 25
 """Less than the suite has for one client; a run that collected nothing must not pass."""
 
 
+def told(*words: str, home: Path) -> tuple[int, str]:
+    """Exit status and everything said by one command of rollog."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "rollog.cli.main", *words, "--home", str(home)],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    return ended.returncode, ended.stdout + ended.stderr
+
+
 def passes_contract_suite(address: str) -> None:
     """Run the tests of `tests/contract` that need Apache Kafka against the broker at `address`."""
     files = sorted(str(path) for path in (root / "tests" / "contract").glob("test_broker_*.py"))
