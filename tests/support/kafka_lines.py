@@ -148,7 +148,7 @@ class KafkaNode:
     ) -> None:
         self._java = java
         self._jars = list(jars)
-        self._directory = directory
+        self.directory = directory
         self._settings = dict(settings or {})
         self._port = _free_port()
         self._program: JavaProgram | None = None
@@ -163,16 +163,16 @@ class KafkaNode:
         return self._program
 
     def __enter__(self) -> Self:
-        self._directory.mkdir(parents=True, exist_ok=True)
-        properties = self._directory / "server.properties"
-        text = server_properties(self._directory / "kafka", self._port, _free_port())
+        self.directory.mkdir(parents=True, exist_ok=True)
+        properties = self.directory / "server.properties"
+        text = server_properties(self.directory / "kafka", self._port, _free_port())
         # Of two lines with one name Java takes the later.
         properties.write_text(text + "".join(f"{name}={value}\n" for name, value in self._settings.items()))
         self._format(properties)
-        log_path = self._directory / "broker.log"
+        log_path = self.directory / "broker.log"
         self._program = JavaProgram(self._java, self._jars, ["kafka.Kafka", str(properties)], log_path)
         try:
-            wait_until(self._answers, start_seconds, f"the broker in {self._directory}")
+            wait_until(self._answers, start_seconds, f"the broker in {self.directory}")
         except BaseException:
             self._program.end()
             raise
@@ -188,7 +188,7 @@ class KafkaNode:
         return answers(Address(loopback, self._port), timeout_seconds=2.0)
 
     def _format(self, properties: Path) -> None:
-        if (self._directory / "kafka" / "meta.properties").exists():
+        if (self.directory / "kafka" / "meta.properties").exists():
             return
         cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "0")
         tool = ["kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(properties)]

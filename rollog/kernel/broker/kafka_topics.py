@@ -14,8 +14,8 @@ from rollog.kernel.broker.kafka_errors import translated, translating
 from rollog.kernel.broker.limits import dead_letter_margin_bytes
 from rollog.kernel.broker.ports import TopicSpec
 from rollog.kernel.broker.requirements import refusal, unmet_needs
-from rollog.kernel.broker.topics import broker_defaults
-from rollog.kernel.errors import ConfigError, TopicMismatch
+from rollog.kernel.broker.topics import broker_defaults, not_created
+from rollog.kernel.errors import BrokerError, ConfigError, TopicMismatch
 from rollog.kernel.lifecycle import Component
 
 if TYPE_CHECKING:
@@ -24,6 +24,15 @@ if TYPE_CHECKING:
     from rollog.kernel.broker.ports import TopicPartition
 
 _visible_timeout_seconds = 20.0
+
+
+_not_allowed = (
+    kafka_errors.PolicyViolationError,
+    kafka_errors.InvalidConfigurationError,
+    kafka_errors.InvalidPartitionsError,
+    kafka_errors.InvalidReplicationFactorError,
+)
+"""What a cluster says of a topic that it will not have as it is asked for."""
 
 
 class KafkaAdmin(Component):
@@ -59,6 +68,8 @@ class KafkaAdmin(Component):
             self._client.create_topics([topic])
         except kafka_errors.TopicAlreadyExistsError:
             return False
+        except _not_allowed as error:
+            raise BrokerError(not_created(spec, str(error))) from error
         except kafka_errors.KafkaError as error:
             raise translated(error, f"creating topic {spec.name}") from error
         return True
