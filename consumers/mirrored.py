@@ -122,7 +122,12 @@ def _mapped(consumer: Consumer, place: TopicPartition) -> _MappedPartition:
             runs.append((record.offset, 1))
         digests += whole_digest(record)
     return _MappedPartition.model_construct(
-        topic=place.topic, partition=place.partition, begin=begin, end=end, runs=tuple(runs), digests=bytes(digests)
+        topic=place.topic,
+        partition=place.partition,
+        begin=begin,
+        end=end,
+        runs=tuple(runs),
+        digests=bytes(digests),
     )
 
 
@@ -137,11 +142,15 @@ def read_offset_map(path: Path) -> OffsetMap:
     try:
         found = OffsetMap.model_validate(json.loads(gzip.decompress(path.read_bytes())))
     except OSError as error:
-        raise ConfigError(f"the offset map {path} cannot be read: {error}; make one with `rollog export --offsets`") from error
+        raise ConfigError(
+            f"the offset map {path} cannot be read: {error}; make one with `rollog export --offsets`"
+        ) from error
     except (EOFError, zlib.error, json.JSONDecodeError, UnicodeDecodeError, ValidationError) as error:
         raise ConfigError(f"{path} is no offset map, or it is damaged: {error}") from error
     if found.format != _format:
-        raise ConfigError(f"{path} has format {found.format}, of another version of rollog ({found.rollog_version})")
+        raise ConfigError(
+            f"{path} has format {found.format}, of another version of rollog ({found.rollog_version})"
+        )
     return found
 
 

@@ -17,7 +17,11 @@ if TYPE_CHECKING:
 _messages = {
     FaultKind.LOST: ("the mirror does not have it, though it has later ones", "the record", "none"),
     FaultKind.NOT_YET: ("the mirror ends before it", "the record", "none"),
-    FaultKind.DOUBLED: ("the mirror has it a second time; it is read once", "one", "another of the same bytes"),
+    FaultKind.DOUBLED: (
+        "the mirror has it a second time; it is read once",
+        "one",
+        "another of the same bytes",
+    ),
     FaultKind.ALTERED: ("the mirror has another record in its place", "the bytes of the original", "others"),
     FaultKind.ADDED: ("the original has no such record; it is not read", "none", "a record"),
 }

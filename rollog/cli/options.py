@@ -106,7 +106,10 @@ def recorded_run(function: Command) -> Command:
 
 
 def recorded_run_options(function: Command) -> Command:
-    """Add RUN (or `--run`), `--archive`, `--mirror`, `--offset-map`, `--broker`, `--home` and `--set`; the command receives them as `source`."""
+    """Add RUN (or `--run`), `--archive`, `--mirror`, `--offset-map`, `--broker`, `--home` and `--set`.
+
+    The command receives them as `source`.
+    """
 
     @wraps(function)
     def command(
@@ -173,7 +176,7 @@ def _recorded_decorators() -> list[Callable[[Command], Command]]:
         click.option(
             "--mirror",
             metavar="ALIAS",
-            help="The broker has a mirror of RUN: what stands there before a dot and the topics' names, or `same-names`.",
+            help="The broker has a mirror of RUN: what stands before a dot and the topics' names, or `same-names`.",
         ),
         click.option(
             "--offset-map",

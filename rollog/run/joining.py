@@ -65,7 +65,8 @@ def find_run_of(
 ) -> JoinedRun:
     """The run that is asked for, to read it, waiting for it to be created; its topics may be in any state.
 
-    `choose` says which manifest counts, or refuses; it is looked for on the broker as `seen_as` shows it. Raises RunNotFound, ConfigError, BrokerUnreachable.
+    `choose` says which manifest counts, or refuses; it is looked for on the broker as `seen_as` shows it.
+    Raises RunNotFound, ConfigError, BrokerUnreachable.
     """
     layers = request.local_layers()
     here = layers.settings()

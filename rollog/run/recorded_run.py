@@ -80,7 +80,7 @@ def _refuse_contradictions(request: RecordedRunRequest) -> None:
         raise ConfigError(f"--archive {request.archive} has the original offsets already: leave out --mirror")
     if request.offset_map is not None and request.mirror is None:
         raise ConfigError(
-            f"--offset-map {request.offset_map} says where records of a mirror stood: name the mirror with --mirror ALIAS"
+            f"--offset-map {request.offset_map} says where records of a mirror stood: name that with --mirror ALIAS"
         )
 
 

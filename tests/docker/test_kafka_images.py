@@ -7,12 +7,12 @@ or fails it with ROLLOG_REQUIRE_DOCKER, unless ROLLOG_KAFKA_IMAGES names the lin
 from __future__ import annotations
 
 import os
+import shutil
 import socket
-from typing import TYPE_CHECKING, Any, cast
+import subprocess
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
-import docker
 import pytest
-from docker.errors import APIError, DockerException, ImageNotFound
 from support.broker_suite import passes_contract_suite, short_run_replays
 from support.kafka_lines import Line, lines
 from support.waiting import wait_until
@@ -38,7 +38,7 @@ def is_expected(line: Line) -> bool:
     return is_required and (named is None or line.name in named.split(","))
 
 
-def missing(line: Line, why: str) -> None:
+def missing(line: Line, why: str) -> NoReturn:
     """Fail where the machine must have it, else skip; both say what is missing."""
     if is_expected(line):
         pytest.fail(why)
@@ -55,20 +55,20 @@ def line(request: pytest.FixtureRequest) -> Line:
 def image(line: Line) -> str:
     """The image of a line, pulled if it is not here."""
     name = f"apache/kafka:{line.version}"
-    try:
-        client = docker.from_env()
-    except DockerException as error:
-        missing(line, f"no container engine answers: {error}")
-    try:
-        client.images.get(name)
-    except ImageNotFound:
-        try:
-            client.images.pull(name)
-        except APIError as error:
-            missing(line, f"image {name} is not here and cannot be pulled: {error}")
-    finally:
-        client.close()
+    if shutil.which("docker") is None:
+        missing(line, "no `docker` command: install a container engine")
+    engine = docker("version")
+    if engine.returncode != 0:
+        missing(line, f"no container engine answers: {engine.stderr.strip()}")
+    if docker("image", "inspect", name).returncode != 0:
+        pulled = docker("pull", name)
+        if pulled.returncode != 0:
+            missing(line, f"image {name} is not here and cannot be pulled: {pulled.stderr.strip()}")
     return name
+
+
+def docker(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["docker", *words], capture_output=True, text=True, check=False)
 
 
 @pytest.fixture(scope="module")

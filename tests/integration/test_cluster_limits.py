@@ -57,7 +57,7 @@ def check_remedy_works(broker: KafkaBroker, home: Path, said: str) -> None:
     assert "broker.inline_sample_bytes" in said
     limit = int(re.findall(r"at most (\d+)", said)[-1])
     remedy = {"max_record_bytes": limit - (64 << 10), "inline_sample_bytes": 0}
-    short_run_replays(broker, home, f"limited-{limit}", broker={**two_partitions, **remedy})
+    short_run_replays(broker, home, f"limited-{limit}", {"broker": {**two_partitions, **remedy}})
 
 
 two_partitions = {"samples_partitions": 2, "max_workers": 3}
@@ -71,7 +71,9 @@ def test_topics_made_beforehand_with_the_clusters_limit_are_named_with_what_to_s
     limited = {"message.max.bytes": str(limit_bytes)}
     with node(tmp_path / "kafka", cache_directory, limited) as broker:
         specs = [
-            replace(spec, config={key: value for key, value in spec.config.items() if key != "max.message.bytes"})
+            replace(
+                spec, config={key: value for key, value in spec.config.items() if key != "max.message.bytes"}
+            )
             for spec in specs_of_run(settings)
         ]
         with broker.admin() as admin:
@@ -79,11 +81,13 @@ def test_topics_made_beforehand_with_the_clusters_limit_are_named_with_what_to_s
         with pytest.raises(TopicMismatch) as refused:
             create_run(broker, settings)
         said = str(refused.value)
-        assert f"topic rollog-test.prepared.samples has max.message.bytes = {limit_bytes}, not 16777216" in said
+        assert (
+            f"topic rollog-test.prepared.samples has max.message.bytes = {limit_bytes}, not 16777216" in said
+        )
         remedy = int(re.findall(r"broker\.max_record_bytes = (\d+)", said)[0])
         assert remedy == limit_bytes - (64 << 10)
         sizes = {**two_partitions, "max_record_bytes": remedy, "inline_sample_bytes": 0}
-        short_run_replays(broker, tmp_path, "prepared", broker=sizes)
+        short_run_replays(broker, tmp_path, "prepared", {"broker": sizes})
 
 
 def test_where_nobody_may_create_topics_those_of_the_administrator_are_used_and_checked(

@@ -53,7 +53,14 @@ def test_a_cluster_without_transactions_is_refused_by_name(tmp_path: Path, cache
         assert time.monotonic() - began < said_seconds, said
     assert status == exit_status_configuration, said
     assert "Traceback" not in said
-    for word in (kafka.address, "Apache Kafka 2.8", "InitProducerId", "EndTxn", "transactions", "3.9 or later"):
+    for word in (
+        kafka.address,
+        "Apache Kafka 2.8",
+        "InitProducerId",
+        "EndTxn",
+        "transactions",
+        "3.9 or later",
+    ):
         assert word in said
 
 

@@ -93,7 +93,9 @@ def test_a_faithful_mirror_is_audited_as_the_original_is(original: Original, by_
 
 @pytest.mark.parametrize("topic", ["steps", "samples", "tasks", "weights", "control"])
 @pytest.mark.parametrize(
-    ("copies", "word"), [(lost, "lost"), (doubled, "doubled"), (altered, "altered")], ids=lambda each: str(each)
+    ("copies", "word"),
+    [(lost, "lost"), (doubled, "doubled"), (altered, "altered")],
+    ids=str,
 )
 def test_a_map_names_harm_to_any_topic(
     original: Original, topic: str, copies: Callable[[Record], list[Record]], word: str
@@ -151,13 +153,15 @@ def test_a_map_is_written_and_read_back(original: Original, tmp_path: Path) -> N
     assert read_offset_map(path) == OffsetMap.model_validate_json(original.offset_map.model_dump_json())
     known = known_from_map(path, original.topics)(TopicPartition(original.topics.steps, 0))
     assert known is not None
-    assert list(known.offsets) == [record.offset for record in records(original.broker, original.topics.steps)]
+    assert list(known.offsets) == [
+        record.offset for record in records(original.broker, original.topics.steps)
+    ]
 
 
 def test_a_map_of_another_run_or_a_damaged_one_is_refused(original: Original, tmp_path: Path) -> None:
     path = tmp_path / "offsets.gz"
     write_offset_map(original.offset_map, path)
-    with pytest.raises(ConfigError, match="not of rollog.other"):
+    with pytest.raises(ConfigError, match=r"not of rollog\.other"):
         known_from_map(path, RunTopics("rollog", "other"))
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(ConfigError, match="damaged"):

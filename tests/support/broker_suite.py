@@ -9,12 +9,13 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rollog.run.role_settings import trainer_settings
 from support.recorded_steps import recording_of, replayed
 from support.threaded_run import small_settings, whole_run
 
-from rollog.run.role_settings import trainer_settings
-
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from rollog.kernel.broker.ports import Broker
 
 root = Path(__file__).resolve().parents[2]
@@ -54,11 +55,10 @@ def passes_contract_suite(address: str) -> None:
 
 
 def short_run_replays(
-    broker: Broker, home: Path, name: str, **sections: dict[str, Any]
+    broker: Broker, home: Path, name: str, sections: Mapping[str, dict[str, Any]] | None = None
 ) -> None:
     """Create a run, train it, audit it clean, and train it again to the same bytes."""
-    values = {**sections, "trainer": {"engine": "torch", **sections.get("trainer", {})}}
-    settings = small_settings(home, name, **values)
+    settings = small_settings(home, name, **{"trainer": {"engine": "torch"}, **(sections or {})})
     with whole_run(broker, home, settings) as run:
         run.to_its_end()
         run.audited()

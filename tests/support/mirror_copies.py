@@ -1,4 +1,4 @@
-"""Mirrors of recorded runs in memory: committed records in order, under other names and offsets, with or without harm."""
+"""Mirrors of recorded runs in memory: committed records in order, under other names and offsets; harm to them."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rollog.kernel.broker.memory import MemoryBroker
-from rollog.kernel.broker.ports import TopicPartition
 from rollog.kernel.broker.reading import read_to_end
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from rollog.kernel.broker.ports import Broker, Record
+    from rollog.kernel.broker.ports import Broker, Record, TopicPartition
 
     Harm = Callable[[Record], list[Record]]
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from rollog.kernel.broker.kafka import KafkaBroker
-from rollog.kernel.broker.ports import TopicPartition
 from rollog.kernel.broker.reading import read_to_end
 from support.kafka_jars import jars_of
 from support.kafka_lines import JavaProgram
@@ -16,7 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from rollog.kernel.broker.ports import Broker
+    from rollog.kernel.broker.kafka import KafkaBroker
+    from rollog.kernel.broker.ports import Broker, TopicPartition
 
 alias = "source"
 mirror_seconds = 180.0
@@ -26,7 +25,9 @@ _names = {
 }
 
 
-def mirror_properties(source: str, target: str, topics: str, policy: str, isolation: str = "read_committed") -> str:
+def mirror_properties(
+    source: str, target: str, topics: str, policy: str, isolation: str = "read_committed"
+) -> str:
     """One flow from `source` to `target` of the topics that an expression names."""
     settings = {
         "clusters": f"{alias}, target",

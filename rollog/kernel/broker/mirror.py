@@ -204,7 +204,9 @@ class MirroredConsumer(Closing):
         alignments = {place: self._broker.alignment(place) for place in places}
         offsets = ask(places.values())
         return {
-            place: offsets[mirrored] if (found := alignments[place]) is None else seen(found, offsets[mirrored])
+            place: offsets[mirrored]
+            if (found := alignments[place]) is None
+            else seen(found, offsets[mirrored])
             for place, mirrored in places.items()
         }
 
