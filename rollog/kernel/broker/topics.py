@@ -284,7 +284,7 @@ def not_created(wanted: TopicSpec, reason: str) -> str:
     smaller = (
         ""
         if limit is None
-        else f"; where records may not be so large, set broker.max_record_bytes to {dead_letter_margin_bytes} below the "
+        else f"; where records may not be so large, set broker.max_record_bytes {dead_letter_margin_bytes} below the "
         "cluster's limit, and broker.inline_sample_bytes well below that, so that long samples become objects of the "
         "weights store"
     )
