@@ -84,12 +84,22 @@ def embedded_kafka(
     kafka.stop()
 
 
+@pytest.fixture(scope="session")
+def kafka_address(request: pytest.FixtureRequest) -> str:
+    """Where Apache Kafka is: at ROLLOG_TEST_BROKER, where that names one, else the session's embedded one."""
+    given = os.environ.get("ROLLOG_TEST_BROKER")
+    if given:
+        return given
+    embedded: EmbeddedKafka = request.getfixturevalue("embedded_kafka")
+    return embedded.address
+
+
 @pytest.fixture
-def kafka_broker(embedded_kafka: EmbeddedKafka) -> KafkaBroker:
-    """The session's Apache Kafka behind the port."""
+def kafka_broker(kafka_address: str) -> KafkaBroker:
+    """Apache Kafka behind the port."""
     from rollog.kernel.broker.kafka import KafkaBroker  # noqa: PLC0415 - most tests need no Kafka client
 
-    return KafkaBroker(embedded_kafka.address)
+    return KafkaBroker(kafka_address)
 
 
 @pytest.fixture

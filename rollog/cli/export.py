@@ -41,6 +41,12 @@ if TYPE_CHECKING:
     help="Write a version as a Hugging Face model directory instead.",
 )
 @click.option(
+    "--offsets",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write the offset and digest of every record instead, to read a mirror of the run with --offset-map.",
+)
+@click.option(
     "--version",
     type=click.IntRange(min=0),
     metavar="N",
@@ -53,9 +59,10 @@ def export(
     weights: str,
     samples: Path | None,
     model: Path | None,
+    offsets: Path | None,
     version: int | None,
 ) -> None:
-    """Write RUN, finished or not, to the archive FILE; its trained samples, with --samples; or its model, with --model.
+    """Write RUN, finished or not, to the archive FILE; or only its samples, its model or its offsets.
 
     An archive is one zip file with every record under its original offset, weights files and a manifest with
     the sha256 of each part; audit, replay and lineage read it with --archive. Of the samples each trained one is a row:
@@ -66,10 +73,10 @@ def export(
     """
     from rollog.kernel.errors import ConfigError  # noqa: PLC0415  # help needs none of it
 
-    if [file, samples, model].count(None) != 2:  # noqa: PLR2004 - all but one
+    if [file, samples, model, offsets].count(None) != 3:  # noqa: PLR2004 - all but one
         raise ConfigError(
             "name one thing: `rollog export RUN FILE` for an archive, --samples FILE for the samples, --model DIR for "
-            "the model"
+            "the model, --offsets FILE for the offsets"
         )
     if version is not None and model is None:
         raise ConfigError("--version goes with --model DIR")
@@ -79,6 +86,8 @@ def export(
         _export_samples(source, samples)
     elif model is not None:
         _export_model(source, model, version)
+    elif offsets is not None:
+        _export_offsets(source, offsets)
 
 
 def _export_archive(source: RecordedRunRequest, file: Path, weights: str) -> None:
@@ -106,6 +115,19 @@ def _archive_lines(manifest: ArchiveManifest, file: Path) -> Sequence[str]:
         ),
         f"ledger head: {manifest.ledger_head or 'none, the ledger has not begun'}",
     )
+
+
+def _export_offsets(source: RecordedRunRequest, file: Path) -> None:
+    from consumers.mirrored import make_offset_map, write_offset_map  # noqa: PLC0415
+    from rollog.kernel.errors import ConfigError  # noqa: PLC0415
+    from rollog.run.recorded_run import open_run  # noqa: PLC0415
+
+    if source.mirror is not None:
+        raise ConfigError("--offsets needs the original, whose offsets it writes: leave out --mirror")
+    with open_run(source) as run:
+        found = make_offset_map(run.broker, run.topics)
+    write_offset_map(found, file)
+    click.echo(f"run {found.run}: original offsets and digests of {found.num_records} records in {file}")
 
 
 def _export_samples(source: RecordedRunRequest, file: Path) -> None:

@@ -106,7 +106,10 @@ def recorded_run(function: Command) -> Command:
 
 
 def recorded_run_options(function: Command) -> Command:
-    """Add RUN (or `--run`), `--archive`, `--broker`, `--home` and `--set`; the command receives them as `source`."""
+    """Add RUN (or `--run`), `--archive`, `--mirror`, `--offset-map`, `--broker`, `--home` and `--set`.
+
+    The command receives them as `source`.
+    """
 
     @wraps(function)
     def command(
@@ -114,6 +117,8 @@ def recorded_run_options(function: Command) -> Command:
         run_name: str | None,
         run: str | None,
         archive: Path | None,
+        mirror: str | None,
+        offset_map: Path | None,
         broker: str | None,
         home: Path,
         assignments: tuple[str, ...],
@@ -123,7 +128,10 @@ def recorded_run_options(function: Command) -> Command:
         common = RunRequest(
             config=None, home=home.expanduser(), assignments=assignments, run=run, broker=broker
         )
-        return function(source=RecordedRunRequest(run=run, archive=archive, common=common), **others)
+        source = RecordedRunRequest(
+            run=run, archive=archive, common=common, mirror=mirror, offset_map=offset_map
+        )
+        return function(source=source, **others)
 
     decorated: Command = home_option(command)
     for decorate in reversed(_recorded_decorators()):
@@ -164,6 +172,17 @@ def _recorded_decorators() -> list[Callable[[Command], Command]]:
             type=click.Path(dir_okay=False, path_type=Path),
             metavar="FILE",
             help="Read an archive made by `rollog export` instead of a broker.",
+        ),
+        click.option(
+            "--mirror",
+            metavar="ALIAS",
+            help="The broker has a mirror of RUN: what stands before a dot and the topics' names, or `same-names`.",
+        ),
+        click.option(
+            "--offset-map",
+            type=click.Path(dir_okay=False, path_type=Path),
+            metavar="FILE",
+            help="With --mirror: the original offsets, as `rollog export --offsets` wrote them; else the ledger tells.",
         ),
         click.option(
             "--broker", metavar="HOST:PORT", help="Kafka to use; without it, the embedded one of --home."

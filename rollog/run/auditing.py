@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from consumers.audit.auditor import audit_run
+from consumers.audit.mirror import with_mirror
 
 if TYPE_CHECKING:
     from consumers.audit.report import AuditReport
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
 def audit_opened(run: RecordedRun, *, head: str | None = None, has_weights_files: bool = True) -> AuditReport:
     """Check a run on its topics and, unless that is not wanted, its weights store; `head` is one kept elsewhere."""
-    return audit_run(
+    report = audit_run(
         run.broker,
         run.topics,
         run.store if has_weights_files else None,
@@ -21,3 +22,4 @@ def audit_opened(run: RecordedRun, *, head: str | None = None, has_weights_files
         ends_with=run.ledger_head,
         has_all_files=run.has_all_weights,
     )
+    return report if run.mirror is None else with_mirror(report, run.mirror, has_map=run.has_offset_map)

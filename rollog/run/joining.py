@@ -19,6 +19,8 @@ from rollog.run.relocation import at_home
 from rollog.settings.local import settings_of_run
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rollog.kernel.broker.ports import Broker
     from rollog.run.manifest_check import ChooseManifest
     from rollog.run.request import RunRequest
@@ -56,16 +58,21 @@ def join_run(request: RunRequest, wait_seconds: float) -> JoinedRun:
 
 
 def find_run_of(
-    request: RunRequest, wait_seconds: float, choose: ChooseManifest = checked_manifest
+    request: RunRequest,
+    wait_seconds: float,
+    choose: ChooseManifest = checked_manifest,
+    *,
+    seen_as: Callable[[Broker], Broker] = lambda broker: broker,
 ) -> JoinedRun:
     """The run that is asked for, to read it, waiting for it to be created; its topics may be in any state.
 
-    `choose` says which manifest counts, or refuses. Raises RunNotFound, ConfigError, BrokerUnreachable.
+    `choose` says which manifest counts, or refuses; it is looked for on the broker as `seen_as` shows it.
+    Raises RunNotFound, ConfigError, BrokerUnreachable.
     """
     layers = request.local_layers()
     here = layers.settings()
     broker = connect(here.broker, request.home, wait_seconds=wait_seconds)
-    manifest = manifest_of_run(broker_of_any_run(broker), here.run, wait_seconds, choose)
+    manifest = manifest_of_run(broker_of_any_run(seen_as(broker)), here.run, wait_seconds, choose)
     settings = settings_of_run(
         manifest.config_json, layers, placed=lambda recorded: at_home(recorded, request.home)
     )

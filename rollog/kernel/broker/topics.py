@@ -36,7 +36,8 @@ broker_defaults: Mapping[str, str] = {
 }
 """Every topic setting rollog has an opinion on, with the value Apache Kafka gives it when nobody does."""
 
-_at_least = frozenset({"max.message.bytes", "min.insync.replicas"})
+_record_limit = "max.message.bytes"
+_at_least = frozenset({_record_limit, "min.insync.replicas"})
 _not_checked = frozenset({"segment.bytes", "segment.ms"})
 _compacted_segment_bytes = 8 << 20
 _compacted_segment_ms = 600_000
@@ -279,8 +280,36 @@ def topic_differences(wanted: TopicSpec, existing: TopicSpec | None) -> list[str
         differences.append(
             f"topic {wanted.name} has {name} = {found}, not {value}: alter it with"
             f" `kafka-configs --alter --topic {wanted.name} --add-config {name}={value}`"
+            f"{_or_smaller_records(name, int(found)) if name == _record_limit else ''}"
         )
     return differences
+
+
+def not_created(wanted: TopicSpec, reason: str) -> str:
+    """What is said where the cluster refuses a topic as it is wanted; `reason` is the cluster's own."""
+    limit = wanted.config.get(_record_limit)
+    records = "" if limit is None else f" and {_record_limit} = {limit}"
+    smaller = (
+        ""
+        if limit is None
+        else f"; where records may not be so large, set broker.max_record_bytes {dead_letter_margin_bytes} below the "
+        "cluster's limit, and broker.inline_sample_bytes well below that, so that long samples become objects of the "
+        "weights store"
+    )
+    return (
+        f"the cluster refuses topic {wanted.name} with {wanted.num_partitions} partitions, "
+        f"{wanted.replication_factor} replicas{records}: {reason}. Have its administrator create the topics that "
+        f"`rollog topics print` shows{smaller}"
+    )
+
+
+def _or_smaller_records(name: str, found: int) -> str:
+    largest = found - dead_letter_margin_bytes
+    return (
+        f"; where the cluster forbids that, start the run with broker.max_record_bytes = {largest} and "
+        f"broker.inline_sample_bytes well below it: long samples become objects of the weights store ({name} of "
+        f"dead-letters is {dead_letter_margin_bytes} more than that)"
+    )
 
 
 def _satisfies(name: str, found: str, wanted: str) -> bool:

@@ -11,6 +11,7 @@ from rollog.kernel.broker.topics import (
     RunTopics,
     check_topics,
     ensure_topics,
+    not_created,
     run_topic_names,
     runs_topic,
     topic_differences,
@@ -113,3 +114,24 @@ def test_more_room_and_more_replicas_than_needed_are_no_difference() -> None:
         name="t", num_partitions=1, replication_factor=1, config={"max.message.bytes": "999999"}
     )
     assert len(topic_differences(wanted, narrow)) == 2
+
+
+def test_a_smaller_record_limit_is_named_with_what_the_run_may_set_instead() -> None:
+    wanted = TopicSpec(name="t", num_partitions=1, config={"max.message.bytes": str(16 << 20)})
+    existing = TopicSpec(name="t", num_partitions=1, config={"max.message.bytes": "1048588"})
+    (line,) = topic_differences(wanted, existing)
+    assert "broker.max_record_bytes = 983052" in line
+    assert "broker.inline_sample_bytes" in line
+
+
+def test_a_topic_that_a_cluster_refuses_is_named_with_what_was_asked_for_and_the_ways_out() -> None:
+    wanted = TopicSpec(name="t", num_partitions=3, config={"max.message.bytes": str(16 << 20)})
+    said = not_created(wanted, "at most 100")
+    for word in (
+        "topic t with 3 partitions, 1 replicas and max.message.bytes = 16777216: at most 100",
+        "rollog topics print",
+        "broker.max_record_bytes",
+        "broker.inline_sample_bytes",
+    ):
+        assert word in said
+    assert "max_record_bytes" not in not_created(TopicSpec(name="t", num_partitions=1), "no")

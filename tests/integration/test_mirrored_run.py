@@ -1,0 +1,173 @@
+"""A recorded run is audited from a mirror of it, with an offset map and without; harm to the mirror is named."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from support.mirror_copies import altered, at, doubled, lost, mirror_of, unharmed
+
+from consumers.audit.auditor import audit_run
+from consumers.audit.mirror import with_mirror
+from consumers.ledger import read_ledger
+from consumers.mirrored import (
+    OffsetMap,
+    known_from_ledger,
+    known_from_map,
+    make_offset_map,
+    read_offset_map,
+    write_offset_map,
+)
+from rollog.kernel.archived_weights import archived_weights
+from rollog.kernel.broker.archive import ArchiveBroker
+from rollog.kernel.broker.mirror import MirroredBroker
+from rollog.kernel.broker.ports import TopicPartition
+from rollog.kernel.broker.reading import read_to_end
+from rollog.kernel.broker.topics import RunTopics
+from rollog.kernel.errors import BrokerError, ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from support.mirror_copies import Harm
+
+    from consumers.audit.report import AuditReport
+    from rollog.kernel.broker.ports import Broker, Record
+
+recorded = Path(__file__).parents[1] / "data" / "recorded" / "run.zip"
+alias = "source"
+
+
+@dataclass(frozen=True)
+class Original:
+    """The recorded run, and the map that was made of it."""
+
+    broker: ArchiveBroker
+    offset_map: OffsetMap
+
+    @property
+    def topics(self) -> RunTopics:
+        return self.broker.topics
+
+    def mirrored(self, harm: Harm = unharmed, *, by_map: bool) -> MirroredBroker:
+        mirror = mirror_of(self.broker, alias, harm)
+        if by_map:
+            return MirroredBroker(mirror, alias, self.offset_map.known())
+        return MirroredBroker(mirror, alias, known_from_ledger(MirroredBroker(mirror, alias), self.topics))
+
+    def audit(self, broker: MirroredBroker, *, by_map: bool) -> AuditReport:
+        store = archived_weights(self.broker.file)
+        report = audit_run(broker, self.topics, store, has_all_files=False, settles_within_seconds=0.0)
+        return with_mirror(report, broker, has_map=by_map)
+
+    def findings(self, harm: Harm, *, by_map: bool) -> list[str]:
+        """What the audit of a harmed mirror says, a line each."""
+        report = self.audit(self.mirrored(harm, by_map=by_map), by_map=by_map)
+        return [str(finding) for _, finding in report.findings]
+
+
+@pytest.fixture(scope="module")
+def original() -> Original:
+    broker = ArchiveBroker(recorded)
+    return Original(broker, make_offset_map(broker, broker.topics))
+
+
+def records(broker: Broker, topic: str) -> list[Record]:
+    with broker.consumer(client_id="reader") as consumer:
+        return list(read_to_end(consumer, topic, 0))
+
+
+@pytest.mark.parametrize("by_map", [True, False], ids=["map", "ledger"])
+def test_a_faithful_mirror_is_audited_as_the_original_is(original: Original, by_map: bool) -> None:
+    mirror = original.mirrored(by_map=by_map)
+    report = original.audit(mirror, by_map=by_map)
+    assert report.is_clean, "\n".join(report.lines())
+    there = {entry.offset: entry.digest for entry in read_ledger(original.broker, original.topics)}
+    here = {entry.offset: entry.digest for entry in read_ledger(mirror, original.topics)}
+    assert here == there
+    assert list(there) != list(range(len(there))), "the original has gaps, or nothing is shown"
+    assert any("read from a mirror" in note for note in report.notes)
+
+
+@pytest.mark.parametrize("topic", ["steps", "samples", "tasks", "weights", "control"])
+@pytest.mark.parametrize(
+    ("copies", "word"),
+    [(lost, "lost"), (doubled, "doubled"), (altered, "altered")],
+    ids=str,
+)
+def test_a_map_names_harm_to_any_topic(
+    original: Original, topic: str, copies: Callable[[Record], list[Record]], word: str
+) -> None:
+    name = getattr(original.topics, topic)
+    harmed = records(original.broker, name)[1]
+    harm = at(TopicPartition(name, 0), harmed.offset, copies)
+    found = original.findings(harm, by_map=True)
+    where = f"{alias}.{name}" if word == "doubled" else f"{name}, partition 0, offset {harmed.offset}: "
+    assert any(line.startswith(where) and f"{word} " in line for line in found), found
+
+
+@pytest.mark.parametrize("topic", ["steps", "samples"])
+@pytest.mark.parametrize("copies", [lost, altered])
+def test_without_a_map_harm_to_what_was_trained_from_is_found(
+    original: Original, topic: str, copies: Callable[[Record], list[Record]]
+) -> None:
+    name = getattr(original.topics, topic)
+    harmed = records(original.broker, name)[1]
+    found = original.findings(at(TopicPartition(name, 0), harmed.offset, copies), by_map=False)
+    assert any(line.startswith(f"{name}, partition 0") for line in found), found
+
+
+@pytest.mark.parametrize("topic", ["steps", "samples"])
+def test_without_a_map_doubled_records_are_named_and_read_once(original: Original, topic: str) -> None:
+    name = getattr(original.topics, topic)
+    harmed = records(original.broker, name)[1]
+    harm = at(TopicPartition(name, 0), harmed.offset, doubled)
+    (line,) = original.findings(harm, by_map=False)
+    assert "doubled in the mirror" in line
+    mirror = original.mirrored(harm, by_map=False)
+    assert [record.offset for record in records(mirror, name)] == [
+        record.offset for record in records(original.broker, name)
+    ]
+
+
+def test_a_mirror_is_only_read(original: Original) -> None:
+    mirror = original.mirrored(by_map=True)
+    with pytest.raises(BrokerError, match="--mirror"):
+        mirror.producer(client_id="writer")
+    with pytest.raises(BrokerError, match="--mirror"):
+        mirror.transactional_producer("id")
+    with mirror.admin() as admin:
+        assert set(admin.list_topics()) == set(original.broker.manifest.topics)
+        for change in (admin.create_topics, admin.delete_topics):
+            with pytest.raises(BrokerError, match="--mirror"):
+                change([])
+        with pytest.raises(BrokerError, match="--mirror"):
+            admin.delete_records({})
+
+
+def test_a_map_is_written_and_read_back(original: Original, tmp_path: Path) -> None:
+    path = tmp_path / "offsets.gz"
+    write_offset_map(original.offset_map, path)
+    assert read_offset_map(path) == OffsetMap.model_validate_json(original.offset_map.model_dump_json())
+    known = known_from_map(path, original.topics)(TopicPartition(original.topics.steps, 0))
+    assert known is not None
+    assert list(known.offsets) == [
+        record.offset for record in records(original.broker, original.topics.steps)
+    ]
+
+
+def test_a_map_of_another_run_or_a_damaged_one_is_refused(original: Original, tmp_path: Path) -> None:
+    path = tmp_path / "offsets.gz"
+    write_offset_map(original.offset_map, path)
+    with pytest.raises(ConfigError, match=r"not of rollog\.other"):
+        known_from_map(path, RunTopics("rollog", "other"))
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(ConfigError, match="damaged"):
+        read_offset_map(path)
+    path.write_bytes(b"no map")
+    with pytest.raises(ConfigError, match="no"):
+        read_offset_map(path)
+    with pytest.raises(ConfigError, match="export --offsets"):
+        read_offset_map(tmp_path / "missing")
