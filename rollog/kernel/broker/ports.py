@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Protocol, Self
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from rollog.kernel.broker.rights import Right
+
 Headers = Sequence[tuple[str, bytes]]
 
 
@@ -204,7 +206,10 @@ class Admin(_Closing, Protocol):
         ...
 
     def describe_topics(self, names: Sequence[str]) -> dict[str, TopicSpec]:
-        """What exists of `names`, with the settings named in rollog's own specs."""
+        """What exists of `names`, with the settings named in rollog's own specs.
+
+        Raises NotAuthorized for topics that this client may not see: whether they exist is not told.
+        """
         ...
 
     def list_topics(self) -> list[str]:
@@ -220,6 +225,13 @@ class Admin(_Closing, Protocol):
 
         Offsets below the beginning change nothing. Raises TopicMismatch for what does not exist, BrokerError for an
         offset beyond the end.
+        """
+        ...
+
+    def missing_rights(self, rights: Sequence[Right]) -> list[Right]:
+        """Those of `rights`, none of a prefix, that this client does not have as far as the broker tells.
+
+        Nothing is changed by asking. What the broker does not tell counts as granted.
         """
         ...
 

@@ -128,10 +128,30 @@ class RunTopics:
         """Whoever holds it is the one trainer of the run."""
         return self._named("trainer")
 
+    @property
+    def manifest_transactional_id(self) -> str:
+        """Whoever holds it writes the manifest of the run, or takes it out of the register."""
+        return manifest_transactional_ids(self.prefix) + self.run
+
+    @property
+    def reinjection_transactional_id(self) -> str:
+        """Whoever holds it writes dead letters of the run again."""
+        return reinjection_transactional_ids(self.prefix) + self.run
+
 
 def runs_topic(prefix: str) -> str:
     """Topic with the manifest of every run under `prefix`, compacted by run."""
     return f"{prefix}.runs"
+
+
+def manifest_transactional_ids(prefix: str) -> str:
+    """What the transactional ids of all that register runs under `prefix` begin with, and no others."""
+    return f"{prefix}.runs/"
+
+
+def reinjection_transactional_ids(prefix: str) -> str:
+    """What the transactional ids of all that write dead letters of runs under `prefix` again begin with."""
+    return f"{prefix}.dead-letters/"
 
 
 def run_topic_names(topics: RunTopics, optional: Collection[OptionalTopic] = ()) -> list[str]:
