@@ -85,7 +85,9 @@ def reinject(
     `evaluations` is missing.
     """
     with broker.transactional_producer(  # whoever came before has finished, or is fenced
-        topics.reinjection_transactional_id, topics=[topics.samples, topics.evaluations], transaction_timeout_seconds=60.0
+        topics.reinjection_transactional_id,
+        topics=[topics.samples, topics.evaluations],
+        transaction_timeout_seconds=60.0,
     ) as producer:
         letters = read_dead_letters(broker, topics)
         wanted = chosen_dead_letters(letters, chosen)

@@ -56,7 +56,7 @@ class Grant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """How kafka-acls and kafka-topics reach the cluster. `command_config` is a properties file for its administrator."""
+    """How Kafka's tools reach the cluster; `command_config` is a properties file of its administrator."""
 
     bootstrap_servers: str
     command_config: str | None = None
@@ -80,7 +80,7 @@ def parse_principal(text: str) -> str:
 
 
 def kafka_acls_commands(grants: Iterable[Grant], cluster: Cluster, *, is_removed: bool = False) -> list[str]:
-    """One shell command for all resources of a kind that get the same operations; with `is_removed` to take them away."""
+    """Shell commands, one for all names of a kind that get the same operations; with `is_removed` to take them away."""
     return [
         shlex.join(_words(grant.principal, rights, cluster, is_removed=is_removed))
         for grant in grants
@@ -134,8 +134,8 @@ def _plain(grant: Grant) -> Iterator[dict[str, str]]:
 def kafka_users(grants: Sequence[Grant], *, cluster: str, authentication: str) -> str:
     """A KafkaUser of Strimzi's for each principal, as YAML; roles that share a principal share it.
 
-    `cluster` is the name of the Kafka resource, `authentication` Strimzi's type. Raises ConfigError for a principal that
-    no KafkaUser can have.
+    `cluster` is the name of the Kafka resource, `authentication` Strimzi's type. Raises ConfigError for a principal
+    that no KafkaUser can have.
     """
     by_principal: defaultdict[str, list[Grant]] = defaultdict(list)
     for grant in grants:
@@ -146,9 +146,7 @@ def kafka_users(grants: Sequence[Grant], *, cluster: str, authentication: str) -
     )
 
 
-def _kafka_user(
-    principal: str, grants: Sequence[Grant], cluster: str, authentication: str
-) -> dict[str, Any]:
+def _kafka_user(principal: str, grants: Sequence[Grant], cluster: str, authentication: str) -> dict[str, Any]:
     rights = sorted({right for grant in grants for right in grant.rights})
     return {
         "apiVersion": user_api,

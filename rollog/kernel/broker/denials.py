@@ -1,8 +1,8 @@
 """What a cluster does not let a role do, said at once and with the commands that grant it.
 
-A role asks at its start for all rights of its declaration (`rollog.kernel.broker.rights`), so that one message names all
-that is missing. Of rights that are taken away later the first request that is refused tells; whoever then asks once more
-names the others, too.
+A role asks at its start for all rights of its declaration (`rollog.kernel.broker.rights`), so that one message names
+all that is missing. Of rights that are taken away later the first request that is refused tells; then all are asked for
+once more, and the message names the others, too.
 """
 
 from __future__ import annotations
@@ -68,14 +68,17 @@ def _named_rights(role: Role, topics: RunTopics, optional: Collection[OptionalTo
             named.append(right)
             continue
         assert right.resource is Resource.TOPIC, right  # nothing else of one run has a prefix
-        named += [Right(right.resource, name, right.operation) for name in names if name.startswith(right.name)]
+        named += [
+            Right(right.resource, name, right.operation) for name in names if name.startswith(right.name)
+        ]
     return named
 
 
 def _told(broker: Broker, role: Role, topics: RunTopics, missing: Sequence[Right]) -> str:
     principal = _unknown_principal
     commands = kafka_acls_commands(
-        [Grant(role=role, principal=principal, rights=tuple(missing))], Cluster(broker.address)
+        [Grant(role=role, principal=principal, rights=tuple(missing))],
+        Cluster(bootstrap_servers=broker.address),
     )
     prefix = "" if topics.prefix == "rollog" else f" --set run.prefix={topics.prefix}"
     return "\n".join(
@@ -84,6 +87,6 @@ def _told(broker: Broker, role: Role, topics: RunTopics, missing: Sequence[Right
             *(f"  {right}" for right in missing),
             "let an administrator of the cluster grant that, then start it again:",
             *(f"  {command}" for command in commands),
-            f"`rollog topics acls --run {topics.run}{prefix} --principal {role}={principal}` prints all rights of the role",
+            f"`rollog topics acls --run {topics.run}{prefix} --principal {role}={principal}` prints all it needs",
         ]
     )

@@ -88,7 +88,7 @@ class Right:
         return f"{self.operation} on {self.resource} {self.name}{'*' if self.is_prefix else ''}"
 
 
-roles_of_one_run = frozenset({Role.DISPATCHER, Role.WORKER, Role.TRAINER, Role.SCORER, Role.UP})
+roles_of_one_run = frozenset({Role.DISPATCHER, Role.WORKER, Role.TRAINER, Role.SCORER})
 """Those whose rights cannot be told by the prefix of all runs: ACLs know no suffixes."""
 
 _parts_of_up = (Role.CREATOR, Role.DISPATCHER, Role.WORKER, Role.TRAINER, Role.READER)
@@ -123,6 +123,14 @@ def rights_under_prefix(role: Role, prefix: str) -> tuple[Right, ...]:
             )
         case Role.READER:
             return _sorted(_on(names, _read, is_prefix=True))
+        case Role.UP:
+            return _sorted(
+                [
+                    *_on(names, (*_read, Operation.WRITE, Operation.CREATE), is_prefix=True),
+                    Right(Resource.GROUP, names, Operation.READ, is_prefix=True),
+                    _right_of_id(names, is_prefix=True),
+                ]
+            )
         case Role.ADMINISTRATOR:
             return _sorted(
                 [
@@ -135,7 +143,9 @@ def rights_under_prefix(role: Role, prefix: str) -> tuple[Right, ...]:
             raise ValueError(f"the rights of role {role} are those of one run")
 
 
-def used_topics(role: Role, topics: RunTopics, optional: Collection[OptionalTopic] = ()) -> frozenset[str] | None:
+def used_topics(
+    role: Role, topics: RunTopics, optional: Collection[OptionalTopic] = ()
+) -> frozenset[str] | None:
     """Names of the topics whose settings `role` looks at; None where it looks at all of them."""
     rights = rights_of_role(role, topics, optional)
     looked_at = [right for right in rights if right.operation is Operation.DESCRIBE_CONFIGS]

@@ -16,7 +16,7 @@ from rollog.kernel.broker.limits import (
     largest_record_limit_bytes,
 )
 from rollog.kernel.broker.ports import TopicSpec
-from rollog.kernel.errors import ConfigError, TopicMismatch
+from rollog.kernel.errors import ConfigError, NotAuthorized, TopicMismatch
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -260,8 +260,16 @@ def ensure_topics(admin: Admin, specs: Sequence[TopicSpec]) -> list[str]:
 
 
 def check_topics(admin: Admin, specs: Sequence[TopicSpec]) -> None:
-    """Raise TopicMismatch, naming every difference with its remedy, unless all topics are as they should be."""
+    """Raise TopicMismatch, naming every difference with its remedy, unless all topics are as they should be.
+
+    Raises NotAuthorized where settings of a topic are not to be seen.
+    """
     existing = admin.describe_topics([spec.name for spec in specs])
+    if hidden := sorted(name for name, spec in existing.items() if not spec.config):
+        # Every topic has settings. Compared with the defaults they would look wrong.
+        raise NotAuthorized(
+            f"the settings of {', '.join(hidden)} are not to be seen: grant DESCRIBE_CONFIGS on these topics"
+        )
     differences = [line for spec in specs for line in topic_differences(spec, existing.get(spec.name))]
     if differences:
         raise TopicMismatch(
