@@ -114,8 +114,10 @@ class RolesWithRights:
     def to_their_end(self) -> None:
         """Wait until all have ended because the run did."""
         wait_until(
-            lambda: any(role.errors for role in self.running.values())
-            or not any(role.thread.is_alive() for role in self.running.values()),
+            lambda: (
+                any(role.errors for role in self.running.values())
+                or not any(role.thread.is_alive() for role in self.running.values())
+            ),
             _ends_within_seconds,
             "the end of the run",
         )
@@ -144,6 +146,8 @@ class RolesWithRights:
             )
         else:
             engine = SimulatedTrainingEngine()
-            to_train = trainer_settings(settings, self.manifest, self._home)
+            # Workers would read a tokenizer from a model that is named in the run.
+            named = settings.changed(model={"path": "simulated"})
+            to_train = trainer_settings(named, self.manifest, self._home)
             with start_trainer(to_train, broker, Metrics(), engine) as trainer:
                 trainer.run(stop)

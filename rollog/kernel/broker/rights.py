@@ -18,8 +18,7 @@ Two runs never share a name, and no name of a run or prefix holds a dot or a sla
 
 from __future__ import annotations
 
-from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -95,19 +94,18 @@ _parts_of_up = (Role.CREATOR, Role.DISPATCHER, Role.WORKER, Role.TRAINER, Role.R
 _read = (Operation.READ, Operation.DESCRIBE_CONFIGS)
 _write = (Operation.WRITE, Operation.DESCRIBE_CONFIGS)
 _look = (Operation.DESCRIBE, Operation.DESCRIBE_CONFIGS)
-_implied = frozenset({Operation.READ, Operation.WRITE, Operation.DELETE})
-"""Operations that include DESCRIBE."""
+_include_describe = (Operation.READ, Operation.WRITE, Operation.DELETE)
 
 
 def rights_of_role(
     role: Role, topics: RunTopics, optional: Collection[OptionalTopic] = ()
 ) -> tuple[Right, ...]:
-    """What `role` needs for its part in one run, with the topics that the run has besides. Sorted, none twice."""
+    """What `role` needs for its part in one run, with the topics that the run has besides. Sorted, and none that another one includes."""
     return _sorted(_rights(role, topics, optional))
 
 
 def rights_under_prefix(role: Role, prefix: str) -> tuple[Right, ...]:
-    """What `role` needs for all runs under `prefix`, those to come included. Sorted, none twice.
+    """What `role` needs for all runs under `prefix`, those to come included. Sorted, and none that another one includes.
 
     Raises ValueError for `roles_of_one_run`.
     """
@@ -249,15 +247,24 @@ def _right_of_id(transactional_id: str, *, is_prefix: bool = False) -> Right:
 
 
 def _sorted(rights: Iterable[Right]) -> tuple[Right, ...]:
-    """Sorted, none twice, and no DESCRIBE beside what includes it."""
-    by_resource: defaultdict[tuple[Resource, str, bool], set[Operation]] = defaultdict(set)
-    for right in rights:
-        by_resource[right.resource, right.name, right.is_prefix].add(right.operation)
-    return tuple(
-        sorted(
-            Right(resource, name, operation, is_prefix)
-            for (resource, name, is_prefix), operations in by_resource.items()
-            for operation in operations
-            if operation is not Operation.DESCRIBE or not operations & _implied
-        )
+    """Sorted, and none that another one includes."""
+    found = set(rights)
+    prefixes = [right for right in found if right.is_prefix]
+    return tuple(sorted(right for right in found if not _is_included(right, found, prefixes)))
+
+
+def _is_included(right: Right, found: Collection[Right], prefixes: Iterable[Right]) -> bool:
+    if right.operation is Operation.DESCRIBE:
+        stronger = (replace(right, operation=operation) for operation in _include_describe)
+        if any(each in found or _is_under(each, prefixes) for each in stronger):
+            return True
+    return not right.is_prefix and _is_under(right, prefixes)
+
+
+def _is_under(right: Right, prefixes: Iterable[Right]) -> bool:
+    return any(
+        each.resource is right.resource
+        and each.operation is right.operation
+        and right.name.startswith(each.name)
+        for each in prefixes
     )
