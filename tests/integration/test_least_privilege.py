@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from support.principals import Acls, BrokerOfPrincipal
+from support.principals import Acls, broker_of
 from support.roles_with_rights import RolesWithRights, settings_of_roles, working_roles
 from support.secured_kafka import SecuredKafka, SecuredListeners
 
@@ -18,6 +18,8 @@ from rollog.kernel.errors import NotAuthorized
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from rollog.kernel.broker.kafka import KafkaBroker
 
 pytestmark = pytest.mark.broker
 
@@ -42,13 +44,13 @@ def acls(secured_kafka: SecuredKafka) -> Iterator[Acls]:
 
 
 @pytest.fixture(scope="module")
-def brokers(secured_kafka: SecuredKafka) -> dict[Role, BrokerOfPrincipal]:
-    return {role: BrokerOfPrincipal(secured_kafka, role.value) for role in Role}
+def brokers(secured_kafka: SecuredKafka) -> dict[Role, KafkaBroker]:
+    return {role: broker_of(secured_kafka, role.value) for role in Role}
 
 
 @pytest.fixture(scope="module")
 def created(
-    acls: Acls, brokers: dict[Role, BrokerOfPrincipal], tmp_path_factory: pytest.TempPathFactory
+    acls: Acls, brokers: dict[Role, KafkaBroker], tmp_path_factory: pytest.TempPathFactory
 ) -> RolesWithRights:
     """A run with late rewards whose roles have their rights, made by its creator."""
     home = tmp_path_factory.mktemp("created")
@@ -61,7 +63,7 @@ def created(
 
 
 def test_a_run_is_made_done_and_audited_by_roles_that_have_their_own_rights_alone(
-    acls: Acls, brokers: dict[Role, BrokerOfPrincipal], tmp_path: Path
+    acls: Acls, brokers: dict[Role, KafkaBroker], tmp_path: Path
 ) -> None:
     run = RolesWithRights(settings_of_roles(tmp_path, "done", prefix), tmp_path, brokers)
     for role in (Role.CREATOR, Role.READER, *working_roles):
@@ -79,7 +81,7 @@ def test_a_run_is_made_done_and_audited_by_roles_that_have_their_own_rights_alon
 
 @pytest.mark.parametrize("role", own_roles)
 def test_each_right_that_is_taken_away_is_named_with_the_command_that_gives_it(
-    role: Role, created: RolesWithRights, acls: Acls, brokers: dict[Role, BrokerOfPrincipal]
+    role: Role, created: RolesWithRights, acls: Acls, brokers: dict[Role, KafkaBroker]
 ) -> None:
     optional = created.settings.optional_topics
     require_rights(brokers[role], role, created.topics, optional)
@@ -94,7 +96,7 @@ def test_each_right_that_is_taken_away_is_named_with_the_command_that_gives_it(
         told = str(refused.value)
         concerned = f"{right.operation} on {right.resource} {right.name}"
         assert concerned in told
-        assert f"what role {role} does in run created" in told
+        assert f"User:{role} may not do what role {role} does in run created" in told
         assert "kafka-acls --bootstrap-server" in told
         others = [
             other

@@ -1,9 +1,9 @@
-"""Principals of a secured broker: their connections, and their ACLs as its super user makes them and takes them away."""
+"""Principals of a secured broker: their connections, and their ACLs, which its super user makes and takes away."""
 
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kafka import KafkaAdminClient
 from kafka.admin import (
@@ -20,24 +20,40 @@ from support.secured_kafka import Listener, SecuredKafka, plain_client_settings
 from support.waiting import wait_until
 
 from rollog.kernel.broker.kafka import KafkaBroker
+from rollog.kernel.broker.security import Mechanism, Protocol, Secret, SecuritySettings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
     from rollog.kernel.broker.rights import Right
 
 _visible_seconds = 20.0
 
 
-class BrokerOfPrincipal(KafkaBroker):
-    """The secured broker as one of its users sees it."""
+def broker_of(kafka: SecuredKafka, user: str, listener: Listener = Listener.SCRAM_TLS) -> KafkaBroker:
+    """The secured broker as one of its users sees it, who shows a password or, by mutual TLS, a certificate."""
+    return KafkaBroker(kafka.address_of(listener), security=security_of(kafka, user, listener))
 
-    def __init__(self, kafka: SecuredKafka, user: str) -> None:
-        super().__init__(kafka.address_of(Listener.SCRAM_TLS))
-        self._of_user = plain_client_settings(kafka, user)
 
-    def _connected(self, client: Callable[..., Any], settings: dict[str, Any]) -> Any:
-        return client(**settings | self._of_user)
+def security_of(kafka: SecuredKafka, user: str, listener: Listener = Listener.SCRAM_TLS) -> SecuritySettings:
+    """How a user connects to that listener."""
+    if listener is Listener.MUTUAL_TLS:
+        certificate = kafka.certificate_of(user)
+        return SecuritySettings(
+            protocol=Protocol.SSL,
+            ca_file=kafka.authority.path,
+            certificate_file=certificate.certificate,
+            key_file=certificate.key,
+        )
+    password = kafka.authority.path.parent / f"{user}.password"
+    password.write_text(kafka.secured.users[user])
+    return SecuritySettings(
+        protocol=Protocol.SASL_SSL,
+        mechanism=Mechanism.SCRAM_SHA_512,
+        ca_file=kafka.authority.path,
+        username=user,
+        password=Secret(f"password of {user}", file=password),
+    )
 
 
 class Acls:

@@ -49,6 +49,11 @@ class ArchiveBroker:
         return str(self.file.path)
 
     @property
+    def principal(self) -> str | None:
+        """Nobody: whoever can open the file can read it."""
+        return None
+
+    @property
     def topics(self) -> RunTopics:
         """Names of the archived run's topics."""
         return RunTopics(self.manifest.prefix, self.manifest.run)

@@ -75,7 +75,7 @@ def _named_rights(role: Role, topics: RunTopics, optional: Collection[OptionalTo
 
 
 def _told(broker: Broker, role: Role, topics: RunTopics, missing: Sequence[Right]) -> str:
-    principal = _unknown_principal
+    principal = broker.principal or _unknown_principal
     commands = kafka_acls_commands(
         [Grant(role=role, principal=principal, rights=tuple(missing))],
         Cluster(bootstrap_servers=broker.address),
@@ -83,7 +83,8 @@ def _told(broker: Broker, role: Role, topics: RunTopics, missing: Sequence[Right
     prefix = "" if topics.prefix == "rollog" else f" --set run.prefix={topics.prefix}"
     return "\n".join(
         [
-            f"this client may not do what role {role} does in run {topics.run} at {broker.address}; it lacks",
+            f"{broker.principal or 'this client'} may not do what role {role} does in run {topics.run} at "
+            f"{broker.address}; missing is",
             *(f"  {right}" for right in missing),
             "let an administrator of the cluster grant that, then start it again:",
             *(f"  {command}" for command in commands),

@@ -248,6 +248,11 @@ class Broker(Protocol):
         """Where it is, as given."""
         ...
 
+    @property
+    def principal(self) -> str | None:
+        """Who its clients are to the cluster, for example `User:ada`; None where only the cluster knows."""
+        ...
+
     def producer(self, *, client_id: str, max_in_flight_bytes: int = 64 << 20) -> Producer:
         """An idempotent producer."""
         ...
