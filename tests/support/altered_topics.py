@@ -36,6 +36,7 @@ class RecordedTopics:
     begins: dict[TopicPartition, int] = field(default_factory=dict)
     first_ends: dict[TopicPartition, int] = field(default_factory=dict)
     address: str = "recorded"
+    principal: str | None = None
 
     @classmethod
     def copied(cls, broker: Broker, names: Iterable[str]) -> RecordedTopics:

@@ -16,11 +16,11 @@ from kafka.admin import (
     ResourcePatternFilter,
     ResourceType,
 )
-from support.secured_kafka import Listener, SecuredKafka, plain_client_settings
-from support.waiting import wait_until
 
 from rollog.kernel.broker.kafka import KafkaBroker
 from rollog.kernel.broker.security import Mechanism, Protocol, Secret, SecuritySettings
+from support.secured_kafka import Listener, SecuredKafka, plain_client_settings
+from support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -14,10 +14,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from support.certificates import Authority, Issued
-
 from rollog.kernel.broker.embedded import EmbeddedKafka
 from rollog.kernel.broker.embedded_settings import loopback, server_properties
+from support.certificates import Authority, Issued
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -96,7 +96,9 @@ def tcp(address: Address, timeout_seconds: float) -> socket.socket:
     except TimeoutError as error:
         raise Refused("no connection in time: check the host, the network and firewalls") from error
     except OSError as error:
-        raise Refused(f"cannot connect ({error.strerror or error}): check the host and the network") from error
+        raise Refused(
+            f"cannot connect ({error.strerror or error}): check the host and the network"
+        ) from error
 
 
 def ask(connection: socket.socket, key: int, version: int, body: bytes) -> bytes:
@@ -330,7 +332,9 @@ def _probe(
         if security is None or not security.protocol.has_tls:
             yield raw
             return
-        with client_context(security).wrap_socket(raw, server_hostname=address.host.rstrip(".")) as connection:
+        with client_context(security).wrap_socket(
+            raw, server_hostname=address.host.rstrip(".")
+        ) as connection:
             yield connection
 
 

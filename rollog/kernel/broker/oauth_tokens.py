@@ -83,7 +83,9 @@ class TokenOfEndpoint(AbstractTokenProvider):  # type: ignore[misc]  # the libra
                 return _token_in(answer.read(_largest_answer_bytes), shown)
         except urllib.error.HTTPError as error:
             if error.code not in _client_errors:
-                raise BrokerUnreachable(f"the token endpoint {shown} answers {error.code}: look there") from None
+                raise BrokerUnreachable(
+                    f"the token endpoint {shown} answers {error.code}: look there"
+                ) from None
             raise BrokerRefused(
                 f"the token endpoint {shown} refuses the client {oauth.client_id!r} ({error.code}): correct"
                 f" {table}.oauth_client_id and the secret in {oauth.client_secret}"

@@ -51,7 +51,9 @@ def trust(context: ssl.SSLContext, ca_file: Path | None, key: str) -> None:
     except FileNotFoundError as error:
         raise ConfigError(f"{key}: there is no file {ca_file}; correct the path") from error
     except (ssl.SSLError, OSError) as error:
-        raise ConfigError(f"{key}: {ca_file} holds no PEM certificate ({_reason(error)}): name one") from error
+        raise ConfigError(
+            f"{key}: {ca_file} holds no PEM certificate ({_reason(error)}): name one"
+        ) from error
 
 
 def _show_certificate(context: ssl.SSLContext, security: SecuritySettings) -> None:
@@ -77,7 +79,9 @@ def certificate_fault(error: ssl.SSLCertVerificationError, host: str, security: 
     trusted = f"{table}.ca_file = {security.ca_file}" if security.ca_file else "what this system trusts"
     code = error.verify_code
     if code == _expired:
-        return "the broker's certificate has expired: renew it on the broker (and see that this clock is right)"
+        return (
+            "the broker's certificate has expired: renew it on the broker (and see that this clock is right)"
+        )
     if code == _not_yet_valid:
         return "the broker's certificate is not valid yet: see that this clock and the broker's are right"
     if code in _other_name:
@@ -98,9 +102,7 @@ def client_certificate_fault(error: ssl.SSLError, security: SecuritySettings) ->
     if not any(alert in (error.reason or "") for alert in _client_alerts):
         return None
     if security.certificate_file is None:
-        return (
-            f"the broker wants a client certificate: set {table}.certificate_file and key_file"
-        )
+        return f"the broker wants a client certificate: set {table}.certificate_file and key_file"
     return (
         f"the broker did not take this client's certificate {security.certificate_file} ({error.reason}): use one that"
         " is valid and signed by whom the broker trusts"
