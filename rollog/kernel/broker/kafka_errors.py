@@ -67,8 +67,17 @@ _meanings: tuple[tuple[tuple[type[BaseException], ...], type[BrokerError], str],
 
 
 _dump = " failed with response "
-_writes_nothing = kafka_errors.ClusterAuthorizationFailedError.__name__
-"""What a producer is told that may not write to any topic. The library passes it on as text only."""
+_refusals = tuple(
+    kind.__name__
+    for kind in (
+        kafka_errors.TopicAuthorizationFailedError,
+        kafka_errors.GroupAuthorizationFailedError,
+        kafka_errors.TransactionalIdAuthorizationFailedError,
+        # What a producer is told that may write to no topic at all.
+        kafka_errors.ClusterAuthorizationFailedError,
+    )
+)
+"""Refusals that the library passes on as text only, where a producer did not expect them."""
 
 
 def translated(error: BaseException, place: str) -> BrokerError:
@@ -76,11 +85,11 @@ def translated(error: BaseException, place: str) -> BrokerError:
     if isinstance(error, BrokerError):
         return error
     detail = f"{place}: {_described(error)}"
-    if _writes_nothing in str(error):
-        return NotAuthorized(f"{detail}; this client may write to no topic of the cluster: {_denied_remedy}")
     for kinds, meaning, remedy in _meanings:
         if _is_any(error, kinds):
             return meaning(f"{detail}; {remedy}")
+    if any(refusal in str(error) for refusal in _refusals):
+        return NotAuthorized(f"{detail}; {_denied_remedy}")
     return BrokerError(detail)
 
 
