@@ -9,6 +9,7 @@ import kafka.errors as kafka_errors
 
 from rollog.kernel.errors import (
     BrokerError,
+    BrokerRefused,
     BrokerTimeout,
     NotAuthorized,
     ProducerFenced,
@@ -51,6 +52,11 @@ _meanings: tuple[tuple[tuple[type[BaseException], ...], type[BrokerError], str],
         (kafka_errors.OffsetOutOfRangeError,),
         BrokerError,
         "the records there were deleted, or never existed",
+    ),
+    (
+        (kafka_errors.SaslAuthenticationFailedError, kafka_errors.UnsupportedSaslMechanismError),
+        BrokerRefused,
+        "correct the user and its password in broker.security",
     ),
     (
         (kafka_errors.AuthorizationError, kafka_errors.PolicyViolationError),
