@@ -81,9 +81,9 @@ def _ensure_topics(broker: Broker, specs: Sequence[TopicSpec]) -> None:
                 raise
             commands = kafka_topics_commands(missing, Cluster(bootstrap_servers=broker.address))
             raise NotAuthorized(
-                f"{broker.principal or 'this client'} may not create topics at {broker.address} ({refused}). Let an administrator of the "
-                "cluster create those that are missing, then create the run again, which takes topics as they are:\n"
-                + "\n".join(f"  {command}" for command in commands)
+                f"{broker.principal or 'this client'} may not create topics at {broker.address} ({refused}). Let an "
+                "administrator of the cluster create those that are missing, then create the run again, which takes "
+                "topics as they are:\n" + "\n".join(f"  {command}" for command in commands)
             ) from refused
 
 
