@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rollog.kernel.broker.kafka import KafkaBroker
     from rollog.kernel.broker.ports import Broker
 
-pytestmark = pytest.mark.broker
+pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(900)]
 
 prefix = "least"
 named_within_seconds = 15.0

@@ -250,16 +250,6 @@ def test_who_cannot_be_a_kafka_user_is_refused(principal: str) -> None:
         kafka_users([grant_of(Role.SCORER, principal)], cluster="c", authentication="tls")
 
 
-class BrokerOfNobody(MemoryBroker):
-    """Lets its client do everything but what is `denied`."""
-
-    denied: frozenset[Right] = frozenset()
-
-    @property
-    def principal(self) -> str:
-        return "User:ada"
-
-
 def test_a_broker_where_everybody_may_do_everything_refuses_nobody() -> None:
     for role in Role:
         require_rights(MemoryBroker(), role, topics, everything)
