@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from support.principals import Acls, broker_of
+from support.acls import Acls
 from support.roles_with_rights import RolesWithRights, settings_of_roles, working_roles
 from support.secured_kafka import SecuredKafka, SecuredListeners
 from support.waiting import wait_until
@@ -48,7 +48,7 @@ def acls(secured_kafka: SecuredKafka) -> Iterator[Acls]:
 
 @pytest.fixture(scope="module")
 def brokers(secured_kafka: SecuredKafka) -> dict[Role, KafkaBroker]:
-    return {role: broker_of(secured_kafka, role.value) for role in Role}
+    return {role: secured_kafka.broker(role.value) for role in Role}
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from click.testing import CliRunner
+from support.acls import Acls
 from support.kafka_tools import KafkaTools
-from support.principals import Acls, broker_of
 from support.roles_with_rights import RolesWithRights, settings_of_roles
 from support.secured_kafka import Listener, SecuredKafka, SecuredListeners
 
@@ -44,7 +44,7 @@ def secured_kafka(tmp_path_factory: pytest.TempPathFactory, cache_directory: Pat
 
 @pytest.fixture(scope="module")
 def brokers(secured_kafka: SecuredKafka) -> dict[Role, KafkaBroker]:
-    return {role: broker_of(secured_kafka, role.value) for role in Role}
+    return {role: secured_kafka.broker(role.value) for role in Role}
 
 
 @pytest.fixture(scope="module")
@@ -98,16 +98,11 @@ class Processes:
 
     def _environment(self, user: str) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("ROLLOG_")}
-        password = self._home / f"{user}.password"
-        password.write_text(self._kafka.secured.users[user])
-        return kept | {
-            "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
-            "ROLLOG_BROKER__SECURITY__PROTOCOL": "SASL_SSL",
-            "ROLLOG_BROKER__SECURITY__MECHANISM": "SCRAM-SHA-512",
-            "ROLLOG_BROKER__SECURITY__CA_FILE": str(self._kafka.authority.path),
-            "ROLLOG_BROKER__SECURITY__USERNAME": user,
-            "ROLLOG_BROKER__SECURITY__PASSWORD_FILE": str(password),
+        table = {
+            f"ROLLOG_BROKER__SECURITY__{key.upper()}": str(value)
+            for key, value in self._kafka.table(user).items()
         }
+        return kept | table | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
 
 
 def test_commands_as_printed_let_processes_of_every_role_do_a_run(
@@ -202,7 +197,7 @@ def test_where_topics_may_not_be_created_the_error_has_the_commands_and_then_the
     said = str(refused.value)
     assert "User:creator may not create topics" in said
     commands = [line.strip() for line in said.splitlines() if line.strip().startswith("kafka-topics ")]
-    with broker_of(secured_kafka, "admin").admin() as admin:
+    with secured_kafka.broker().admin() as admin:
         existing = admin.list_topics()
         wanted = {spec.name: spec for spec in specs_of_run(settings) if spec.name not in existing}
         assert [named(command) for command in commands] == list(wanted)

@@ -113,17 +113,19 @@ def test_what_another_right_includes_is_left_out() -> None:
 
 
 def test_a_role_compares_the_topics_that_it_uses() -> None:
-    assert used_topics(Role.WORKER, topics) == {
-        topics.tasks,
-        topics.control,
-        topics.weights,
-        topics.steps,
-        topics.samples,
-        topics.evaluations,
-        topics.workers,
-        topics.dead_letters,
-        "rollog.runs",
-    }
+    assert used_topics(Role.WORKER, topics) == frozenset(
+        {
+            topics.tasks,
+            topics.control,
+            topics.weights,
+            topics.steps,
+            topics.samples,
+            topics.evaluations,
+            topics.workers,
+            topics.dead_letters,
+            "rollog.runs",
+        }
+    )
     assert used_topics(Role.READER, topics) is None
 
 
