@@ -109,11 +109,14 @@ def specs_of_run(settings: Settings) -> list[TopicSpec]:
     return topic_specs(topics, settings.broker, settings.optional_topics)
 
 
-def refuse_taken_name(broker: Broker, settings: Settings) -> None:
-    """Raise RunExists when the name of the run, if it has one yet, is taken."""
+def refuse_taken_name(broker: Broker, settings: Settings, role: Role = Role.CREATOR) -> None:
+    """Raise RunExists when the name of the run, if it has one yet, is taken; NotAuthorized as `create_run`."""
     name, prefix = settings.run.name, settings.run.prefix
-    if name is not None and name in read_runs(broker, prefix):
-        raise name_taken(broker, name)
+    if name is None:
+        return
+    with naming_rights(broker, role, RunTopics(prefix, name), settings.optional_topics):
+        if name in read_runs(broker, prefix):
+            raise name_taken(broker, name)
 
 
 def manifest_of(settings: Settings) -> RunManifest:
