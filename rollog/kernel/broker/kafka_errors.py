@@ -20,7 +20,7 @@ from rollog.kernel.errors import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_denied_remedy = "grant the right with an ACL, `rollog topics acls` prints those of each role"
+_denied_remedy = "grant the right: `rollog topics acls`"
 
 _meanings: tuple[tuple[tuple[type[BaseException], ...], type[BrokerError], str], ...] = (
     (
