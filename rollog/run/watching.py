@@ -116,13 +116,11 @@ class Watcher:
         """Take in what has arrived and show it. Raises BrokerRefused where the broker does not let this client in."""
         try:
             self.view = self._progress.poll()
-        except BrokerRefused:
+        except (BrokerRefused, NotAuthorized):
             raise  # asking again does not help
         except BrokerTimeout:
             # Its words are for who writes: whoever only watches has nothing to recover.
             log.warning("the broker did not answer in time; watching goes on")
-        except NotAuthorized:
-            raise
         except BrokerError as error:
             log.warning("the run's progress could not be read; watching goes on", error=error)
         self._show()
