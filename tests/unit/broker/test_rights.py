@@ -26,7 +26,6 @@ from rollog.kernel.broker.rights import (
     rights_of_role,
     rights_under_prefix,
     roles_of_one_run,
-    used_topics,
 )
 from rollog.kernel.broker.topics import OptionalTopic, RunTopics, run_topic_names, runs_topic
 from rollog.kernel.errors import ConfigError, NotAuthorized, exit_status, exit_status_configuration
@@ -110,23 +109,6 @@ def test_what_another_right_includes_is_left_out() -> None:
     assert Right(Resource.TOPIC, "rollog.first.", Operation.READ, is_prefix=True) in rights
     assert not any(right.name == topics.samples and right.operation is Operation.READ for right in rights)
     assert not any(right.operation is Operation.DESCRIBE for right in rights)
-
-
-def test_a_role_compares_the_topics_that_it_uses() -> None:
-    assert used_topics(Role.WORKER, topics) == frozenset(
-        {
-            topics.tasks,
-            topics.control,
-            topics.weights,
-            topics.steps,
-            topics.samples,
-            topics.evaluations,
-            topics.workers,
-            topics.dead_letters,
-            "rollog.runs",
-        }
-    )
-    assert used_topics(Role.READER, topics) is None
 
 
 @pytest.mark.parametrize("text", ["trainer", ":trainer", "User:", "User:*", "User:a\nb", "-x:y", "Us er:x"])
