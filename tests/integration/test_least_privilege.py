@@ -190,7 +190,7 @@ def test_who_has_no_right_to_write_is_refused_at_once_by_name(
         began = time.monotonic()
         with (
             brokers[role].producer(client_id="intruder") as producer,
-            pytest.raises(NotAuthorized, match="(?i)authorization"),
+            pytest.raises(NotAuthorized, match=r"(?i)authorization"),
         ):
             producer.send(topic, 0, b"forged").offset(named_within_seconds)
         assert time.monotonic() - began < named_within_seconds
