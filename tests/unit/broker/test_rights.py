@@ -28,7 +28,14 @@ from rollog.kernel.broker.rights import (
     roles_of_one_run,
 )
 from rollog.kernel.broker.topics import OptionalTopic, RunTopics, run_topic_names, runs_topic
-from rollog.kernel.errors import ConfigError, NotAuthorized, exit_status, exit_status_configuration
+from rollog.kernel.errors import (
+    BrokerError,
+    BrokerTimeout,
+    ConfigError,
+    NotAuthorized,
+    exit_status,
+    exit_status_configuration,
+)
 
 topics = RunTopics("rollog", "first")
 everything = tuple(OptionalTopic)
@@ -239,9 +246,9 @@ def test_a_broker_where_everybody_may_do_everything_refuses_nobody() -> None:
         require_rights(MemoryBroker(), role, topics, everything)
 
 
-def test_a_refusal_that_nothing_explains_stays_what_it_is() -> None:
-    refused = NotAuthorized("sending a record to rollog.first.samples: denied")
-    with pytest.raises(NotAuthorized) as caught, naming_rights(MemoryBroker(), Role.WORKER, topics):
+@pytest.mark.parametrize("refused", [NotAuthorized("samples: denied"), BrokerTimeout("samples: no answer")])
+def test_a_refusal_that_nothing_explains_stays_what_it_is(refused: BrokerError) -> None:
+    with pytest.raises(BrokerError) as caught, naming_rights(MemoryBroker(), Role.WORKER, topics):
         raise refused
     assert caught.value is refused
 
