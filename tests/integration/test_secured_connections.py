@@ -6,6 +6,7 @@ import base64
 import gc
 import json
 import re
+import ssl
 import time
 import uuid
 from typing import TYPE_CHECKING, Any
@@ -245,7 +246,9 @@ def test_a_consumer_that_is_not_let_in_again_says_so(secured_kafka: SecuredKafka
         secured_kafka.restart()
         with pytest.raises(BrokerRefused, match=re.escape(str(ca_file))):
             wait_until(lambda: consumer.poll(0.2) != [], timeout_seconds=60)
-    gc.collect()
+    for left in gc.get_objects():
+        if isinstance(left, ssl.SSLSocket):
+            left.close()
 
 
 def test_nobody_may_do_what_no_acl_gives(secured_kafka: SecuredKafka) -> None:
