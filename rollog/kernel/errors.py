@@ -12,6 +12,7 @@
     │   ├── BrokerTimeout      the outcome of a send or a commit is unknown: exit and recover
     │   ├── ProducerFenced     the broker takes nothing more from this producer: replaced, or too slow
     │   ├── RecordTooLarge     a record is over the topic's or the client's limit
+    │   ├── NotAuthorized      an ACL is missing: it is granted, or the role cannot work
     │   ├── TopicMismatch      a topic is missing or differs from what the run needs
     │   └── ArchiveError       an archive is damaged, altered, or asked for what only a live broker does
     ├── DecodeError            bytes are not a record of ours
@@ -53,7 +54,7 @@ exit_status_expired = 75
 """Exit status of a role that is whole but was suspended, or had no broker, for too long: it is started again."""
 
 exit_status_configuration = 2
-"""Exit status of a role that cannot work with its settings or data; no supervisor restarts it."""
+"""Exit status of a role that cannot work with its settings, data or rights; no supervisor restarts it."""
 
 exit_status_engine = 3
 """Exit status of a worker whose engine could not start; a second time in a row, no supervisor restarts it."""
@@ -109,6 +110,10 @@ class ProducerFenced(BrokerError):
 
 class RecordTooLarge(BrokerError):
     """A record is over the topic's or the client's limit."""
+
+
+class NotAuthorized(BrokerError):
+    """The cluster does not let this client do something: an ACL is missing, or forbids it."""
 
 
 class TopicMismatch(BrokerError):
@@ -231,6 +236,6 @@ def exit_status(error: BaseException) -> int:
         return exit_status_expired
     if isinstance(error, EngineNotStarted):
         return exit_status_engine
-    if isinstance(error, ConfigError | DataError | BrokerRefused):
+    if isinstance(error, ConfigError | DataError | BrokerRefused | NotAuthorized):
         return exit_status_configuration
     return 1

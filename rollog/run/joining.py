@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rollog.kernel.broker.denials import naming_rights, require_rights
+from rollog.kernel.broker.rights import Operation, Resource, Right, Role
 from rollog.kernel.broker.topics import RunTopics, check_topics, topic_specs
 from rollog.kernel.errors import ConfigError
 from rollog.kernel.runs import find_run, read_runs
@@ -19,9 +21,9 @@ from rollog.run.relocation import at_home
 from rollog.settings.local import settings_of_run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    from rollog.kernel.broker.ports import Broker
+    from rollog.kernel.broker.ports import Admin, Broker, TopicSpec
     from rollog.run.manifest_check import ChooseManifest
     from rollog.run.request import RunRequest
     from rollog.settings.run import RunConfig
@@ -37,24 +39,33 @@ class JoinedRun:
     manifest: RunManifest
     broker: Broker
 
+    @property
+    def topics(self) -> RunTopics:
+        """Names of what the run owns on the broker."""
+        return RunTopics(self.manifest.prefix, self.manifest.run)
 
-def join_run(request: RunRequest, wait_seconds: float) -> JoinedRun:
-    """The run that is asked for, to take part in it, waiting for it to be created.
 
-    Raises RunNotFound, ConfigError, BrokerUnreachable, and TopicMismatch where a topic is not as the run needs it.
+def join_run(request: RunRequest, wait_seconds: float, role: Role = Role.READER) -> JoinedRun:
+    """The run that is asked for, to take part in it as `role`, waiting for it to be created.
+
+    Raises RunNotFound, ConfigError, BrokerUnreachable, NotAuthorized, which names all rights that are missing, and
+    TopicMismatch where a topic that the role may look at is not as the run needs it.
     """
-    found = find_run_of(request, wait_seconds)
-    manifest = found.manifest
+    found = find_run_of(request, wait_seconds, role=role, has_preflight=True)
+    settings, topics = found.settings, found.topics
+    require_rights(found.broker, role, topics, settings.optional_topics)
+    specs = topic_specs(topics, settings.broker, settings.optional_topics)
     with found.broker.admin() as admin:
-        check_topics(
-            admin,
-            topic_specs(
-                RunTopics(manifest.prefix, manifest.run),
-                found.settings.broker,
-                found.settings.optional_topics,
-            ),
-        )
+        hidden = _hidden(admin, specs)
+        check_topics(admin, [spec for spec in specs if spec.name not in hidden])
     return found
+
+
+def _hidden(admin: Admin, specs: Sequence[TopicSpec]) -> set[str]:
+    """Topics that this client may not look at, with which it has nothing to do."""
+    looks = (Operation.DESCRIBE, Operation.DESCRIBE_CONFIGS)
+    rights = [Right(Resource.TOPIC, spec.name, look) for spec in specs for look in looks]
+    return {right.name for right in admin.missing_rights(rights)}
 
 
 def find_run_of(
@@ -62,17 +73,28 @@ def find_run_of(
     wait_seconds: float,
     choose: ChooseManifest = checked_manifest,
     *,
+    role: Role = Role.READER,
+    has_preflight: bool = False,
     seen_as: Callable[[Broker], Broker] = lambda broker: broker,
 ) -> JoinedRun:
     """The run that is asked for, to read it, waiting for it to be created; its topics may be in any state.
 
-    `choose` says which manifest counts, or refuses; it is looked for on the broker as `seen_as` shows it.
-    Raises RunNotFound, ConfigError, BrokerUnreachable.
+    `choose` says which manifest counts, or refuses; it is looked for on the broker as `seen_as` shows it. With
+    `has_preflight` the rights of `role` are asked for before the run is waited for.
+    Raises RunNotFound, ConfigError, BrokerUnreachable, NotAuthorized.
     """
     layers = request.local_layers()
     here = layers.settings()
     broker = connect(here.broker, request.home, wait_seconds=wait_seconds)
-    manifest = manifest_of_run(broker_of_any_run(seen_as(broker)), here.run, wait_seconds, choose)
+    seen = broker_of_any_run(seen_as(broker))
+    if here.run.name is None:
+        manifest = manifest_of_run(seen, here.run, wait_seconds, choose)
+    else:
+        topics = RunTopics(here.run.prefix, here.run.name)
+        with naming_rights(seen, role, topics):
+            if has_preflight:
+                require_rights(seen, role, topics)
+            manifest = manifest_of_run(seen, here.run, wait_seconds, choose)
     settings = settings_of_run(
         manifest.config_json, layers, placed=lambda recorded: at_home(recorded, request.home)
     )

@@ -10,7 +10,9 @@ from consumers.archive import WeightsChoice
 from consumers.mirrored import known_from_ledger, known_from_map
 from rollog.kernel.archived_weights import archived_weights
 from rollog.kernel.broker.archive import ArchiveBroker
+from rollog.kernel.broker.denials import naming_rights
 from rollog.kernel.broker.mirror import MirroredBroker
+from rollog.kernel.broker.rights import Role
 from rollog.kernel.broker.topics import RunTopics
 from rollog.kernel.errors import ConfigError
 from rollog.kernel.runs import find_run
@@ -56,12 +58,17 @@ class RecordedRun:
 
 
 @contextmanager
-def open_run(request: RecordedRunRequest, choose: ChooseManifest = checked_manifest) -> Iterator[RecordedRun]:
+def open_run(
+    request: RecordedRunRequest,
+    choose: ChooseManifest = checked_manifest,
+    *,
+    role: Role = Role.READER,
+) -> Iterator[RecordedRun]:
     """The run that a command is to read, on its broker or in an archive, for as long as the block lasts.
 
-    `choose` says which manifest counts, or refuses. Where the embedded broker of the state directory does not run, it
-    does so for that time. Raises ConfigError, RunNotFound, BrokerUnreachable, and
-    ArchiveError for a file that is no archive or is damaged.
+    `choose` says which manifest counts, or refuses; `role` whose rights the command needs. Where the embedded broker of
+    the state directory does not run, it does so for that time. Raises ConfigError, RunNotFound, BrokerUnreachable,
+    NotAuthorized, and ArchiveError for a file that is no archive or is damaged.
     """
     _refuse_contradictions(request)
     if request.archive is not None:
@@ -69,10 +76,12 @@ def open_run(request: RecordedRunRequest, choose: ChooseManifest = checked_manif
         return
     common = request.common
     with embedded_unless_named(common.local_layers().settings().broker, common.home, has_runs=True):
-        if request.mirror is None:
-            yield _run_on_broker(request, choose)
-        else:
+        if request.mirror is not None:
             yield _mirrored_run(request, request.mirror, choose)
+            return
+        run = _run_on_broker(request, choose, role)
+        with naming_rights(run.broker, role, run.topics, run.settings.optional_topics):
+            yield run
 
 
 def _refuse_contradictions(request: RecordedRunRequest) -> None:
@@ -107,8 +116,8 @@ def _mirrored_run(request: RecordedRunRequest, alias: str, choose: ChooseManifes
     )
 
 
-def _run_on_broker(request: RecordedRunRequest, choose: ChooseManifest) -> RecordedRun:
-    found = find_run_of(request.common, wait_seconds=0.0, choose=choose)
+def _run_on_broker(request: RecordedRunRequest, choose: ChooseManifest, role: Role) -> RecordedRun:
+    found = find_run_of(request.common, wait_seconds=0.0, choose=choose, role=role)
     return RecordedRun(
         broker=found.broker,
         topics=RunTopics(found.manifest.prefix, found.manifest.run),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from consumers.progress import RunProgress
 from rollog.kernel.broker.topics import RunTopics
-from rollog.kernel.errors import BrokerError, BrokerRefused, BrokerTimeout
+from rollog.kernel.errors import BrokerError, BrokerRefused, BrokerTimeout, NotAuthorized
 from rollog.kernel.logs import configure_logging, get_logger
 from rollog.run.display import display_for
 from rollog.run.view import RunFacts
@@ -116,7 +116,7 @@ class Watcher:
         """Take in what has arrived and show it. Raises BrokerRefused where the broker does not let this client in."""
         try:
             self.view = self._progress.poll()
-        except BrokerRefused:
+        except (BrokerRefused, NotAuthorized):
             raise  # asking again does not help
         except BrokerTimeout:
             # Its words are for who writes: whoever only watches has nothing to recover.
@@ -133,6 +133,8 @@ class Watcher:
         """Take in everything that is stored now and show it."""
         try:
             self.view = self._progress.read_to_end(_read_seconds)
+        except NotAuthorized:
+            raise
         except BrokerError as error:
             log.warning("the newest records could not be read", error=error)
         self._show()

@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rollog.kernel.broker.rights import Role
 from rollog.kernel.errors import ConfigError
 from rollog.run.conclusion import version_of
 from rollog.run.connection import connect, embedded_unless_named
@@ -71,9 +72,9 @@ def whole_run(
         refuse_what_cannot_run(settings, home, audience.warn)
     with embedded_unless_named(settings.broker, home, audience.say) as kafka:
         broker = connect(settings.broker, home)
-        refuse_taken_name(broker, settings)
+        refuse_taken_name(broker, settings, Role.UP)
         settings = complete(settings, home, audience.report)
-        create_run(broker, settings)
+        create_run(broker, settings, Role.UP)
         outcome = run_here(
             settings,
             broker,

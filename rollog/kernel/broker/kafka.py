@@ -88,6 +88,14 @@ class KafkaBroker:
         """`host:port[,host:port]` as given."""
         return self._connection.bootstrap_servers
 
+    @property
+    def principal(self) -> str | None:
+        """`User:` and the user of SASL. What a certificate or a token makes of a client is decided by the cluster."""
+        security = self._connection.security
+        if security.username is not None:
+            return f"User:{security.username}"
+        return "User:ANONYMOUS" if security == plain_text else None
+
     def producer(self, *, client_id: str, max_in_flight_bytes: int = 64 << 20) -> KafkaProducer:
         """An idempotent producer."""
         raw = self._connected(kafka.KafkaProducer, producer_settings(self._connection, client_id))

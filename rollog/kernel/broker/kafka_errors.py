@@ -11,6 +11,7 @@ from rollog.kernel.errors import (
     BrokerError,
     BrokerRefused,
     BrokerTimeout,
+    NotAuthorized,
     ProducerFenced,
     RecordTooLarge,
     TopicMismatch,
@@ -18,6 +19,8 @@ from rollog.kernel.errors import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+_denied_remedy = "grant the right: `rollog topics acls`"
 
 _meanings: tuple[tuple[tuple[type[BaseException], ...], type[BrokerError], str], ...] = (
     (
@@ -56,9 +59,9 @@ _meanings: tuple[tuple[tuple[type[BaseException], ...], type[BrokerError], str],
         "correct the user and its password in broker.security",
     ),
     (
-        (kafka_errors.AuthorizationError,),
-        BrokerError,
-        "grant the right on the broker",
+        (kafka_errors.AuthorizationError, kafka_errors.PolicyViolationError),
+        NotAuthorized,
+        _denied_remedy,
     ),
     (
         (kafka_errors.KafkaTimeoutError, kafka_errors.RequestTimedOutError),
@@ -70,6 +73,17 @@ _meanings: tuple[tuple[tuple[type[BaseException], ...], type[BrokerError], str],
 
 
 _dump = " failed with response "
+_refusals = tuple(
+    kind.__name__
+    for kind in (
+        kafka_errors.TopicAuthorizationFailedError,
+        kafka_errors.GroupAuthorizationFailedError,
+        kafka_errors.TransactionalIdAuthorizationFailedError,
+        # What a producer is told that may write to no topic at all.
+        kafka_errors.ClusterAuthorizationFailedError,
+    )
+)
+"""Refusals that the library passes on as text only, where a producer did not expect them."""
 
 
 def translated(error: BaseException, place: str) -> BrokerError:
@@ -80,6 +94,8 @@ def translated(error: BaseException, place: str) -> BrokerError:
     for kinds, meaning, remedy in _meanings:
         if _is_any(error, kinds):
             return meaning(f"{detail}; {remedy}")
+    if any(refusal in str(error) for refusal in _refusals):
+        return NotAuthorized(f"{detail}; {_denied_remedy}")
     return BrokerError(detail)
 
 

@@ -15,6 +15,7 @@ from rollog.kernel.broker.closing import Closing
 from rollog.kernel.broker.offset_map import align
 from rollog.kernel.broker.ports import TopicPartition
 from rollog.kernel.broker.reading import read_until
+from rollog.kernel.broker.rights import Resource
 from rollog.kernel.errors import BrokerError
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
         TopicSpec,
         TransactionalProducer,
     )
+    from rollog.kernel.broker.rights import Right
 
 same_names = "same-names"
 """The alias of a mirror that leaves topic names as they are (MirrorMaker 2's IdentityReplicationPolicy)."""
@@ -58,6 +60,11 @@ class MirroredBroker:
     def address(self) -> str:
         """That of the mirror."""
         return self._mirror.address
+
+    @property
+    def principal(self) -> str | None:
+        """Who reads the mirror."""
+        return self._mirror.principal
 
     @property
     def mirror(self) -> Broker:
@@ -260,6 +267,17 @@ class MirroredAdmin(Closing):
         """Raises BrokerError."""
         del offsets
         self._broker.refuse("deleted from")
+
+    def missing_rights(self, rights: Sequence[Right]) -> list[Right]:
+        """Those that are missing on the mirror's topics, by their original names."""
+        self._require_open()
+        mirrored = {
+            replace(right, name=self._broker.mirrored_name(right.name))
+            if right.resource is Resource.TOPIC
+            else right: right
+            for right in rights
+        }
+        return [mirrored[right] for right in self._admin.missing_rights(list(mirrored))]
 
     def broker_version(self) -> str:
         """That of the cluster with the mirror."""

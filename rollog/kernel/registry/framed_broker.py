@@ -69,6 +69,11 @@ class FramedBroker:
         """Where the inner broker is."""
         return self._inner.address
 
+    @property
+    def principal(self) -> str | None:
+        """Who the inner broker's clients are."""
+        return self._inner.principal
+
     def producer(self, *, client_id: str, max_in_flight_bytes: int = 64 << 20) -> FramedProducer:
         """An idempotent producer."""
         return FramedProducer(
