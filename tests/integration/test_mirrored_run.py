@@ -95,7 +95,7 @@ def test_a_faithful_mirror_is_audited_as_the_original_is(original: Original, by_
 @pytest.mark.parametrize(
     ("copies", "word"),
     [(lost, "lost"), (doubled, "doubled"), (altered, "altered")],
-    ids=str,
+    ids=["lost", "doubled", "altered"],
 )
 def test_a_map_names_harm_to_any_topic(
     original: Original, topic: str, copies: Callable[[Record], list[Record]], word: str
@@ -109,7 +109,7 @@ def test_a_map_names_harm_to_any_topic(
 
 
 @pytest.mark.parametrize("topic", ["steps", "samples"])
-@pytest.mark.parametrize("copies", [lost, altered])
+@pytest.mark.parametrize("copies", [lost, altered], ids=["lost", "altered"])
 def test_without_a_map_harm_to_what_was_trained_from_is_found(
     original: Original, topic: str, copies: Callable[[Record], list[Record]]
 ) -> None:
