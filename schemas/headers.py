@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from schemas.rewards import Reward
+from schemas.sample_summary import summary_header
 from schemas.samples import Sample
-from schemas.tasks import Cancel, RolloutTask
+from schemas.tasks import Cancel, Kind, RolloutTask
 from schemas.turns import Turn
 
 if TYPE_CHECKING:
@@ -14,7 +15,10 @@ if TYPE_CHECKING:
 
 
 def headers_of(record: Record) -> list[tuple[str, bytes]]:
-    """Names and utf-8 values: `type` always, `task_id` where there is one, identity on tasks and samples."""
+    """Names and utf-8 values: `type` always, `task_id` where there is one, identity on tasks and samples.
+
+    A training sample has a `summary` as well (`schemas.sample_summary`).
+    """
     headers = {"type": type(record).__name__}
     if isinstance(record, RolloutTask | Cancel | Sample | Turn):
         headers["task_id"] = record.task_id
@@ -31,4 +35,7 @@ def headers_of(record: Record) -> list[tuple[str, bytes]]:
         headers["sample_id"] = record.sample_id
     if isinstance(record, Sample):
         headers["status"] = record.status.value
-    return [(name, value.encode()) for name, value in headers.items()]
+    named = [(name, value.encode()) for name, value in headers.items()]
+    if isinstance(record, Sample) and record.kind is Kind.TRAINING:
+        named.append(("summary", summary_header(record)))
+    return named

@@ -13,7 +13,7 @@ from rollog.rules.control_log import ControlLog
 from rollog.rules.dead_letters import DeadLetterLimit
 from rollog.rules.headers import defective_header
 from rollog.rules.ledger_chain import LedgerChain
-from rollog.rules.reading import control_record, read_sample
+from rollog.rules.reading import control_record, read_summary
 from schemas import Kind, RoleStatus, Sample, Status, WorkerStatus
 from schemas.codec import SchemaError, decode, decode_as
 
@@ -114,7 +114,7 @@ class LogReader:
             self.ledger_end = record.offset + 1
 
     def _take_in_sample(self, record: Record, _now: float) -> None:
-        header, sample = read_sample(record, self._limits)
+        header, sample = read_summary(record, self._limits)
         self.samples_positions[record.partition] = record.offset + 1
         self._state.on_sample(header, sample)
         status = "dead" if sample is None else sample.status.value

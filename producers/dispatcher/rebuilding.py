@@ -25,7 +25,7 @@ from rollog.kernel.broker.topics import RunTopics
 from rollog.kernel.metrics import Metrics
 from rollog.rules.headers import SampleLimits
 from rollog.rules.ledger_chain import LedgerChain
-from rollog.rules.reading import read_sample
+from rollog.rules.reading import read_summary
 from rollog.rules.task_names import TasksOfRun
 from schemas import Kind
 
@@ -148,7 +148,7 @@ class Rebuilding:
         }
         unread = dict(marks)
         for record in self._read(begins, marks):
-            header, sample = read_sample(record, limits)
+            header, sample = read_summary(record, limits)
             if header.group_id in state.ledger.closed_groups:
                 state.on_sample(header, sample)  # its task may be among those that a snapshot holds open
                 ended.add(header)

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from rollog.rules.headers import SampleHeader
     from rollog.rules.reading import ControlRecord
     from schemas import LedgerRecord, RolloutTask, Sample, WorkerStatus
+    from schemas.sample_summary import SampleSummary
 
 lost_by = "dispatcher"
 
@@ -141,7 +142,7 @@ class DispatcherState:
         for replica in ended:
             self.credits.end(task.task_id, replica)
 
-    def on_sample(self, header: SampleHeader, sample: Sample | None) -> None:
+    def on_sample(self, header: SampleHeader, sample: Sample | SampleSummary | None) -> None:
         """Fold a record of `samples`, decodable or not: its replica has ended, if the log knows its task."""
         if header.group_id not in self.ledger.closed_groups:
             header = self.issued.placed(
