@@ -22,12 +22,14 @@ from schemas import (
     Grant,
     Revoke,
     RolloutTask,
+    TaskBatch,
     Timings,
     WeightVersion,
     WorkerState,
     WorkerStatus,
     float32_array,
     int32_array,
+    tasks_in,
 )
 from schemas.codec import decode
 
@@ -102,8 +104,9 @@ class AnsweringWorkers:
         """Take in what was read, and read the tasks of new grants."""
         for record in records:
             match decode(record.value or b""):
-                case RolloutTask() as task:
-                    self._open.append((time.monotonic() + self._answer_seconds, task))
+                case RolloutTask() | TaskBatch() as ordered:
+                    ends_at = time.monotonic() + self._answer_seconds
+                    self._open.extend((ends_at, task) for task in tasks_in(ordered))
                 case Grant() as grant if grant.worker_id in self._names:
                     self._grants[grant.worker_id] = grant
                     self._worker_of[grant.grant_id] = grant.worker_id

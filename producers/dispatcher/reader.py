@@ -16,6 +16,7 @@ from rollog.rules.ledger_chain import LedgerChain
 from rollog.rules.reading import control_record, read_summary
 from schemas import Kind, RoleStatus, Sample, Status, WorkerStatus
 from schemas.codec import SchemaError, decode, decode_as
+from schemas.headers import accepts_batches
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -171,10 +172,11 @@ class LogReader:
             self._set_aside(record, str(error))
             return
         self._limit.good(record.topic)
+        accepted = accepts_batches(record.header("accepts"))
         if isinstance(status, RoleStatus):
-            self._state.on_role(status, now)
+            self._state.on_role(status, now, accepts_batches=accepted)
         else:
-            self._state.on_worker(status, now)
+            self._state.on_worker(status, now, accepts_batches=accepted)
 
     def _set_aside(self, record: Record, reason: str, *, is_own: bool = True) -> None:
         """Write its dead letter, once. What cannot be one of the run's own is no part of a flood of them."""

@@ -60,19 +60,15 @@ def read_sample(record: Record, limits: SampleLimits) -> tuple[SampleHeader, Sam
     return header, sample if header.defect is None else None
 
 
-def read_summary(
-    record: Record, limits: SampleLimits
-) -> tuple[SampleHeader, Sample | SampleSummary | None]:
+def read_summary(record: Record, limits: SampleLimits) -> tuple[SampleHeader, Sample | SampleSummary | None]:
     """What the record's Kafka headers say of it; the record itself, as `read_sample`, where they do not say enough.
 
-    For who decides what is issued next. Headers can be wrong, as records can: what is trained, and what becomes of every
-    record, is for the trainer to say, which reads the record.
+    For who decides what is issued next. Headers can be wrong, as records can: what is trained, and what becomes of
+    every record, is for the trainer to say, which reads the record.
     """
     summary = None if record.unread is not None else summary_in(record.headers)
     if summary is not None:
-        header = header_of_summary(
-            summary, partition=record.partition, offset=record.offset, limits=limits
-        )
+        header = header_of_summary(summary, partition=record.partition, offset=record.offset, limits=limits)
         if header is not None:
             return header, summary
     return read_sample(record, limits)

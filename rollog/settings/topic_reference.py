@@ -31,6 +31,7 @@ from schemas import (
     Sample,
     Stop,
     Stopped,
+    TaskBatch,
     TrainerEpoch,
     Turn,
     WeightVersion,
@@ -78,7 +79,7 @@ With the default `[broker]` section. `rollog topics check` compares all but `seg
 """
 
 records_by_topic: Mapping[str, tuple[type[Record], ...]] = {
-    "tasks": (RolloutTask, Cancel, Stop, Fence),
+    "tasks": (RolloutTask, TaskBatch, Cancel, Stop, Fence),
     "samples": (Sample,),
     "rewards": (Reward,),
     "evaluations": (Sample,),

@@ -21,7 +21,7 @@ from rollog.kernel.errors import BrokerTimeout, Expired, Superseded
 from rollog.kernel.lifecycle import Component
 from rollog.kernel.metrics import Metrics
 from rollog.kernel.weights import WeightsStore
-from schemas import Prompt, RolloutTask
+from schemas import Prompt, tasks_in
 from schemas.codec import decode
 from support.late_scorer import LateScorer
 from support.rebuilt_state import facts_of_state, facts_of_trainer, rebuilt_state
@@ -298,8 +298,7 @@ class SimulatedRun(Component):
         mine = [
             record
             for record in self._records(self.topics.tasks, max_workers)
-            if isinstance(task := decode(record.value or b""), RolloutTask)
-            and task.epoch == self.dispatcher.epoch
+            if any(task.epoch == self.dispatcher.epoch for task in tasks_in(decode(record.value or b"")))
         ]
         self._send_again(mine, which)
 
