@@ -88,12 +88,12 @@ def summary_in(headers: Iterable[tuple[str, bytes]]) -> SampleSummary | None:
         return None
     try:
         return _summary(named, json.loads(written))
-    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError):
         return None
 
 
 def _summary(named: dict[str, bytes], facts: dict[str, Any]) -> SampleSummary:
-    """Raises ValueError, TypeError, LookupError or AttributeError for what is not as `summary_header` writes it."""
+    """Raises ValueError, TypeError, LookupError, AttributeError or ArithmeticError for what is not as `summary_header` writes it."""
     reward = facts.get("reward")
     cancel_reason = facts.get("cancel")
     return SampleSummary(
