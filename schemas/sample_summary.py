@@ -93,7 +93,7 @@ def summary_in(headers: Iterable[tuple[str, bytes]]) -> SampleSummary | None:
 
 
 def _summary(named: dict[str, bytes], facts: dict[str, Any]) -> SampleSummary:
-    """Raises ValueError, TypeError, LookupError, AttributeError or ArithmeticError for what is not as `summary_header` writes it."""
+    """Raises what `summary_in` catches, for what is not as `summary_header` writes it."""
     reward = facts.get("reward")
     cancel_reason = facts.get("cancel")
     return SampleSummary(

@@ -23,6 +23,7 @@ from schemas import (
     RolloutTask,
     RunRole,
     SchemaError,
+    Status,
     TaskBatch,
     most_tasks_in_record,
     tasks_in,
@@ -84,7 +85,7 @@ def test_a_task_that_comes_alone_has_a_record_of_its_own() -> None:
     driver.turn(dispatcher)
     (batch,) = orders(driver)
     first = tasks_in(batch)[0]
-    driver.end(first, reward=0.5)
+    driver.end(first, status=Status.FAILED, segments=())
     driver.turn(dispatcher)
     assert [type(each) for each in orders(driver)] == [TaskBatch, RolloutTask]
 
