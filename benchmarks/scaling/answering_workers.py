@@ -38,7 +38,7 @@ from schemas.codec import decode, encode
 from schemas.headers import headers_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from threading import Event
 
     from producers.rollout.sender import Outgoing
@@ -76,7 +76,9 @@ class AnsweringWorkers:
         capacity: int,
         max_record_bytes: int,
         answer: Answer,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._clock = clock
         self._broker = broker
         self._topics = topics
         self._names = frozenset(names)
@@ -93,7 +95,7 @@ class AnsweringWorkers:
         self._answer = answer
         self._generation = _generation(answer.num_tokens)
         self._digest = ""
-        self._beaten_at = -_heartbeat_seconds
+        self._beaten_at = clock() - _heartbeat_seconds
 
     def run(self, stop: Event) -> None:
         """Answer until `stop` is set."""
@@ -120,13 +122,13 @@ class AnsweringWorkers:
         most_answers: int | None = None,
     ) -> int:
         """Take in what arrived and answer what is due, up to `most_answers`; returns how many were answered."""
-        if self._digest and time.monotonic() - self._beaten_at >= _heartbeat_seconds:
-            self._beaten_at = time.monotonic()
+        if self._digest and self._clock() - self._beaten_at >= _heartbeat_seconds:
+            self._beaten_at = self._clock()
             self._beat(consumer, producer)
             self._beat_for_trainer(producer)
         self.take(consumer.poll(poll_seconds), consumer)
         num_answered = 0
-        now = time.monotonic()
+        now = self._clock()
         while self._open and self._open[0][0] <= now and num_answered != most_answers:
             self._send_answer(heappop(self._open)[2], producer)
             num_answered += 1
@@ -151,7 +153,7 @@ class AnsweringWorkers:
             self._read_tasks(consumer)
 
     def _due_at(self, task: RolloutTask) -> float:
-        now = time.monotonic()
+        now = self._clock()
         if not self._answer.in_slots:
             return now + self._answer.seconds
         slots = self._slots[task.grant_id]
