@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from consumers.ledger import StoredLedger
-from consumers.readable import read_readable
+from consumers.readable import read_readable, read_tasks
 from consumers.reason_words import reason_in_words
 from consumers.references import read_rewards
 from rollog.kernel.broker.reading import read_topic
@@ -294,7 +294,7 @@ class Lineage:
         return [replace(record, value=None) for record in self._results(is_wanted)]
 
     def _tasks(self) -> Iterator[tuple[Record, RolloutTask]]:
-        return read_readable(self.broker, self.topics.tasks, RolloutTask, client_id="lineage")
+        return read_tasks(self.broker, self.topics.tasks, client_id="lineage")
 
     def _notice(self, number: int) -> WeightVersion | None:
         for _, notice in read_readable(self.broker, self.topics.weights, WeightVersion, client_id="lineage"):

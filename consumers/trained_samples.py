@@ -16,13 +16,13 @@ from itertools import chain, groupby
 from typing import IO, TYPE_CHECKING, Any
 
 from consumers.ledger import StoredLedger, folded
-from consumers.readable import read_readable
+from consumers.readable import read_tasks
 from consumers.references import read_referenced
 from consumers.tables import arrow_schema, column_types, in_batches
 from rollog.kernel.atomic_write import atomic_write
 from rollog.kernel.errors import ConfigError
 from rollog.kernel.payloads import PayloadStore
-from schemas import Disposition, RolloutTask, Step
+from schemas import Disposition, Step
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -179,7 +179,7 @@ def _forks(forks: Sequence[Fork]) -> Row:
 def _prompts(broker: Broker, topics: RunTopics) -> dict[str, Prompt]:
     """Every prompt that a task named."""
     found: dict[str, Prompt] = {}
-    for _, task in read_readable(broker, topics.tasks, RolloutTask, client_id="trained-samples-prompts"):
+    for _, task in read_tasks(broker, topics.tasks, client_id="trained-samples-prompts"):
         found.setdefault(task.prompt.prompt_id, task.prompt)
     return found
 

@@ -64,6 +64,9 @@ from schemas.tasks import (
     RolloutTask,
     SamplingParameters,
     Stop,
+    TaskBatch,
+    most_tasks_in_record,
+    tasks_in,
 )
 from schemas.turns import Turn, TurnBase
 from schemas.weights import WeightVersion
@@ -117,6 +120,7 @@ __all__ = [
     "StepTimings",
     "Stop",
     "Stopped",
+    "TaskBatch",
     "Timings",
     "TrainerEpoch",
     "Turn",
@@ -130,9 +134,11 @@ __all__ = [
     "array_types",
     "float32_array",
     "int32_array",
+    "most_tasks_in_record",
     "num_turns",
     "record_types",
     "sample_id",
+    "tasks_in",
     "turn_numbers",
     "type_codes",
     "uint8_array",

@@ -5,16 +5,27 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from schemas.rewards import Reward
+from schemas.sample_summary import summary_header
 from schemas.samples import Sample
-from schemas.tasks import Cancel, RolloutTask
+from schemas.tasks import Cancel, Kind, RolloutTask, TaskBatch
 from schemas.turns import Turn
+from schemas.workers import RoleStatus, WorkerStatus
 
 if TYPE_CHECKING:
     from schemas.records import Record
 
 
+def accepts_batches(value: bytes | None) -> bool:
+    """Whether who wrote a heartbeat reads `TaskBatch`, by its header `accepts`."""
+    return value == TaskBatch.__name__.encode()
+
+
 def headers_of(record: Record) -> list[tuple[str, bytes]]:
-    """Names and utf-8 values: `type` always, `task_id` where there is one, identity on tasks and samples."""
+    """Names and utf-8 values: `type` always, `task_id` where there is one, identity on tasks and samples.
+
+    A training sample has a `summary` as well (`schemas.sample_summary`), a heartbeat says with `accepts` that its
+    writer reads `TaskBatch`: earlier releases do not.
+    """
     headers = {"type": type(record).__name__}
     if isinstance(record, RolloutTask | Cancel | Sample | Turn):
         headers["task_id"] = record.task_id
@@ -29,6 +40,11 @@ def headers_of(record: Record) -> list[tuple[str, bytes]]:
         headers["attempt"] = str(record.attempt)
     if isinstance(record, Sample | Reward):
         headers["sample_id"] = record.sample_id
+    if isinstance(record, WorkerStatus | RoleStatus):
+        headers["accepts"] = TaskBatch.__name__
     if isinstance(record, Sample):
         headers["status"] = record.status.value
-    return [(name, value.encode()) for name, value in headers.items()]
+    named = [(name, value.encode()) for name, value in headers.items()]
+    if isinstance(record, Sample) and record.kind is Kind.TRAINING:
+        named.append(("summary", summary_header(record)))
+    return named

@@ -11,13 +11,14 @@ from schemas.payloads import SamplePayload
 from schemas.rewards import Reward
 from schemas.runs import RunManifest
 from schemas.samples import Sample
-from schemas.tasks import Cancel, Fence, RolloutTask, Stop
+from schemas.tasks import Cancel, Fence, RolloutTask, Stop, TaskBatch
 from schemas.turns import Turn
 from schemas.weights import WeightVersion
 from schemas.workers import RoleStatus, WorkerStatus
 
 Record = (
     RolloutTask
+    | TaskBatch
     | Cancel
     | Stop
     | Fence

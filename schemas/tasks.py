@@ -1,4 +1,4 @@
-"""Records of the `tasks` topic: a RolloutTask orders one rollout; Cancel, Stop and Fence steer its worker."""
+"""Records of the `tasks` topic: a RolloutTask orders one rollout, a TaskBatch several; others steer their worker."""
 
 from __future__ import annotations
 
@@ -101,6 +101,17 @@ class RolloutTask:
     resume_attempt: int | None = None
 
 
+most_tasks_in_record = 256
+"""Of one TaskBatch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskBatch:
+    """Several tasks for one worker, as if each stood there by itself in this order. They share the record's offset."""
+
+    tasks: tuple[RolloutTask, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cancel:
     """Take one task back; unknown tasks are ignored."""
@@ -125,3 +136,13 @@ class Fence:
     """From here on, tasks of an epoch lower than this one are void."""
 
     epoch: int
+
+
+def tasks_in(record: object) -> tuple[RolloutTask, ...]:
+    """The tasks that a decoded record orders, in order; none where it is another."""
+    match record:
+        case RolloutTask() as task:
+            return (task,)
+        case TaskBatch(tasks=tasks):
+            return tasks
+    return ()

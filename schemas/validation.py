@@ -14,7 +14,7 @@ from schemas.ledger import Amend, Close, Genesis, LedgerKind, LedgerRecord, Reba
 from schemas.rewards import Reward
 from schemas.sample_checks import check_sample, gap_in, most_attempts
 from schemas.samples import FinishReason, Sample
-from schemas.tasks import RolloutTask
+from schemas.tasks import RolloutTask, TaskBatch, most_tasks_in_record
 from schemas.turns import Turn
 from schemas.weights import WeightVersion
 
@@ -51,6 +51,14 @@ def check_rollout_task(task: RolloutTask) -> None:
         raise SchemaError(
             f"task {task.task_id}: timeout_seconds is {task.timeout_seconds}, more than 0 is needed"
         )
+
+
+def check_task_batch(batch: TaskBatch) -> None:
+    """It has tasks, not too many, each of which could stand alone."""
+    if not 1 <= len(batch.tasks) <= most_tasks_in_record:
+        raise SchemaError(f"a batch of {len(batch.tasks)} tasks, 1 to {most_tasks_in_record} are needed")
+    for task in batch.tasks:
+        check_rollout_task(task)
 
 
 def check_turn(turn: Turn) -> None:
@@ -116,6 +124,7 @@ def check_ledger_record(record: LedgerRecord) -> None:
 checks: Mapping[type[Any], Callable[[Any], None]] = {
     Sample: check_sample,
     RolloutTask: check_rollout_task,
+    TaskBatch: check_task_batch,
     Turn: check_turn,
     WeightVersion: check_weight_version,
     Reward: check_reward,

@@ -18,7 +18,7 @@ from rollog.rules.control_log import ControlLog
 from rollog.rules.epochs import is_successor, superseded
 from rollog.rules.issued_tasks import IssuedTasks
 from rollog.rules.reading import control_record
-from schemas import DatasetEnd, Fence, Kind, RolloutTask, Stopped, TrainerEpoch
+from schemas import DatasetEnd, Fence, Kind, Stopped, TrainerEpoch, tasks_in
 from schemas.codec import SchemaError, decode
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from rollog.kernel.broker.ports import Broker, Record
     from rollog.kernel.broker.topics import RunTopics
     from rollog.rules.headers import SampleHeader
-    from schemas import Sample
+    from schemas import RolloutTask, Sample
 
 log = get_logger("trainer")
 
@@ -207,8 +207,12 @@ class ControlReader(Component):
         match decoded:
             case Fence(epoch=epoch):
                 self._issued.add_fence(epoch, partition=record.partition, offset=record.offset)
-            case RolloutTask(kind=Kind.TRAINING) as task if self._is_issued(task):
-                self._newest_group = max(self._newest_group, task.group_id)
-                if task.group_id in self._closed_groups:
-                    return
-                self._issued.add(task, partition=record.partition, offset=record.offset)
+            case _:
+                for task in tasks_in(decoded):
+                    if task.kind is Kind.TRAINING and self._is_issued(task):
+                        self._add_task(task, record)
+
+    def _add_task(self, task: RolloutTask, record: Record) -> None:
+        self._newest_group = max(self._newest_group, task.group_id)
+        if task.group_id not in self._closed_groups:
+            self._issued.add(task, partition=record.partition, offset=record.offset)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from benchmarks.agentic.episode_run import EpisodeRun
 from benchmarks.agentic.variants import EpisodeVariant, seconds_of_a_step
 from rollog.kernel.errors import BrokerTimeout
-from schemas import LedgerKind, RolloutTask, Sample, Status, num_turns
+from schemas import LedgerKind, Sample, Status, num_turns, tasks_in
 from schemas.codec import decode
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def _result(run: EpisodeRun, job: Job, cpu_seconds: float) -> EpisodeResult:
     issued_ms = [
         record.timestamp_ms
         for record in run.read(run.topics.tasks, 1)
-        if isinstance(decode(record.value or b""), RolloutTask)
+        for _ in tasks_in(decode(record.value or b""))
     ]
     samples = _samples(run.samples())
     begun_ms = min(issued_ms)

@@ -97,5 +97,5 @@ class Orders(Component):
         return list(self.grants.values())[self._num_issued % num_workers]
 
     def _sent(self, task: RolloutTask, grant: Grant) -> RolloutTask:
-        self._sender.task(task, grant.partition)
+        self._sender.tasks([task], grant.partition)
         return task

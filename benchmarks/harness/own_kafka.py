@@ -6,11 +6,13 @@ import tempfile
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rollog.kernel.broker.embedded import EmbeddedKafka
 from rollog.kernel.broker.kafka import KafkaBroker
+from rollog.kernel.errors import ConfigError
 from rollog.run.connection import cache_directory
 
 if TYPE_CHECKING:
@@ -29,6 +31,8 @@ class OwnKafka:
     broker: Broker
     address: str
     home: Path
+    pid: int | None = None
+    """Of the broker's process."""
 
     def runs(self, measure: Callable[[Job, Broker, Path], Result]) -> Callable[[], Callable[[Job], Result]]:
         """What connects a process of its own and makes runs there, each below `home`; `measure` stands in a module."""
@@ -44,7 +48,20 @@ def own_kafka(home: Path) -> Iterator[OwnKafka]:
     ):
         runs = Path(directory) / "home"
         runs.mkdir()
-        yield OwnKafka(broker=KafkaBroker(kafka.address), address=kafka.address, home=runs)
+        yield OwnKafka(broker=KafkaBroker(kafka.address), address=kafka.address, home=runs, pid=kafka.pid)
+
+
+def kafka_broker(address: str, client: str, *, connect_timeout_seconds: float) -> Broker:
+    """The cluster at `address` with the client library that `broker.client` names; empty: the default one.
+
+    Raises ConfigError where this installation has no choice.
+    """
+    if not client:
+        return KafkaBroker(address, connect_timeout_seconds=connect_timeout_seconds)
+    if "client" not in signature(KafkaBroker).parameters:
+        raise ConfigError(f"--client {client}: this installation has one Kafka client; leave the option out")
+    settings: dict[str, Any] = {"client": client}
+    return KafkaBroker(address, connect_timeout_seconds=connect_timeout_seconds, **settings)
 
 
 def _connected(

@@ -232,6 +232,11 @@ class SimulatedRun:
         return engine.export_weights()
 
     def _dispatch(self, name: str) -> None:
+        with self.take_over(name).start() as dispatcher:
+            dispatcher.run(self.stop)
+
+    def take_over(self, name: str) -> TakeOver:
+        """What makes the run's dispatcher."""
         sections = self.sections
         settings = DispatcherSettings(
             run=self._name,
@@ -247,7 +252,7 @@ class SimulatedRun:
             environment=sections.environment,
             dispatch=sections.dispatch,
         )
-        take_over = TakeOver(
+        return TakeOver(
             settings=settings,
             broker=self._broker,
             metrics=Metrics(),
@@ -255,8 +260,6 @@ class SimulatedRun:
             prompts=[self.prompt(number) for number in range(num_prompts)],
             held_out=[],
         )
-        with take_over.start() as dispatcher:
-            dispatcher.run(self.stop)
 
     def prompt(self, number: int) -> Prompt:
         """The prompt of that number, which is that of a group as well."""

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from benchmarks.harness.own_kafka import kafka_broker
 from benchmarks.harness.simulated_run import SimulatedRun, worker_name
 from benchmarks.scaling.answering_workers import Answer, AnsweringWorkers, at_once
-from rollog.kernel.broker.kafka import KafkaBroker
 from rollog.kernel.errors import ChildFailed
 from rollog.kernel.logs import configure_logging
 
@@ -46,6 +46,8 @@ class RoleTask:
     first: int = 0
     end: int = 0
     answer: Answer = at_once
+    client: str = ""
+    """Setting `broker.client` of all roles; empty: its default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +97,7 @@ class RoleProcess:
 def play_role(questions: Connection, task: RoleTask, address: str, home: Path) -> None:
     """Play a role, and answer questions until there are no more."""
     configure_logging(level=os.environ.get("ROLLOG_LOG_LEVEL", "error"))
-    broker = KafkaBroker(address, connect_timeout_seconds=30.0)
+    broker = kafka_broker(address, task.client, connect_timeout_seconds=30.0)
     run = SimulatedRun(task.job, broker, home)
     try:
         _start(task, run, broker)

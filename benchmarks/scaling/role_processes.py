@@ -30,7 +30,8 @@ _poll_seconds = 0.1
 class RoleProcesses:
     """The run of `job` at the broker of `address`, with its files at `home`. Enter it, then start roles."""
 
-    def __init__(self, job: Job, address: str, home: Path) -> None:
+    def __init__(self, job: Job, address: str, home: Path, client: str = "") -> None:
+        self._client = client
         self._job = job
         self._address = address
         self._home = home
@@ -58,7 +59,7 @@ class RoleProcesses:
 
     def start(self, role: Role, first: int = 0, end: int = 0, answer: Answer = at_once) -> RoleProcess:
         """Start a process with a role, or with the workers from `first` up to `end`."""
-        task = RoleTask(job=self._job, role=role, first=first, end=end, answer=answer)
+        task = RoleTask(job=self._job, role=role, first=first, end=end, answer=answer, client=self._client)
         process = RoleProcess(task, self._address, self._home)
         self._processes.append(process)
         return process

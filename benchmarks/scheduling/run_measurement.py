@@ -18,7 +18,7 @@ from benchmarks.scheduling.run_result import RunResult
 from benchmarks.scheduling.scoring import busy_share
 from rollog.kernel.errors import BrokerTimeout
 from rollog.rules.filtering import filter_reason
-from schemas import Disposition, LedgerKind, LedgerRecord, RolloutTask, Sample, Status
+from schemas import Disposition, LedgerKind, LedgerRecord, Sample, Status, tasks_in
 from schemas.codec import decode
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def _result(run: SimulatedRun, job: Job) -> RunResult:
     issued = [
         record
         for record in run.read(run.topics.tasks, variant.num_workers)
-        if isinstance(decode(record.value or b""), RolloutTask)
+        for _ in tasks_in(decode(record.value or b""))
     ]
     if variant.num_steps > 1:
         return _result_of_steps(run, job, num_tasks=len(issued))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from consumers.audit.batches import TrainedBatches
 from consumers.audit.findings import Missing, Place
+from consumers.audit.headers import check_headers
 from consumers.audit.other_writers import is_of_nobody, is_unverified
 from consumers.audit.samples import lag_of, possible_dispositions, recorded_sample, segments_of
 from consumers.audit.sequences import check_sequences
@@ -84,7 +85,7 @@ class SamplesPass:
             if self.end.is_empty:
                 self.end.sample(recorded.sample.sample_id, place)
         self.ledger.checks.dispositions.num_checked += 1
-        is_as_judged = True
+        is_as_judged = has_true_headers = True
         if judged is None:
             self._check_unjudged(place)
         else:
@@ -97,8 +98,13 @@ class SamplesPass:
                 self._check_verdict(recorded, judged, place)
                 if judged.disposition is not Disposition.DEAD:
                     self.objects.check(recorded.sample, place)
+                    has_true_headers = check_headers(
+                        self.ledger.checks.headers, record, recorded.sample, place
+                    )
                 self._check_finished(recorded, judged, place)
-        if recorded.is_finished and is_as_judged and not (judged is not None and is_of_nobody(judged)):
+        if not has_true_headers:
+            self.ledger.checks.issues.num_unchecked += 1
+        elif recorded.is_finished and is_as_judged and not (judged is not None and is_of_nobody(judged)):
             self.reissues.finished(recorded, judged)
 
     def conclude(self, begins: Mapping[int, int]) -> Iterator[Missing]:

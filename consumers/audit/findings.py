@@ -147,6 +147,11 @@ class Checks:
         )
 
     def _add_samples(self) -> None:
+        self.headers = Check(
+            name="headers",
+            what="headers, by which a dispatcher decides, say what their records do",
+            unit="samples that were not judged dead and have a summary",
+        )
         self.sequences = Check(
             name="I11, I12",
             what="sequences are whole: shared ids are there, each sampled token is in one turn, trained as that says",
@@ -178,9 +183,9 @@ class Checks:
         )
 
     def all(self) -> list[Check]:
-        """All of them; I15 where turns are kept, I17 where any sample came without its reward."""
+        """All of them; I15 where turns are kept, I17 where any sample came without its reward, headers where any is."""
         found = list(vars(self).values())
-        for check in (self.kept_turns, self.late_rewards):
+        for check in (self.kept_turns, self.late_rewards, self.headers):
             if not check.num_checked and not check.num_unchecked and not check.findings:
                 found.remove(check)
         return found

@@ -7,8 +7,8 @@ from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from consumers.audit.findings import Place
-from schemas import Fence, Kind, RolloutTask
-from schemas.codec import SchemaError, decode
+from schemas import Fence, Kind, RolloutTask, TaskBatch
+from schemas.codec import SchemaError, decode, encode
 
 if TYPE_CHECKING:
     from consumers.audit.issues import Reissues
@@ -38,11 +38,19 @@ class TasksPass:
             return
         if isinstance(decoded, Fence) and self.orders.may_be_epoch(decoded.epoch):
             self._fences[record.partition] = max(self._fences.get(record.partition, 0), decoded.epoch)
-        if not isinstance(decoded, RolloutTask) or decoded.kind is not Kind.TRAINING:
+        if isinstance(decoded, RolloutTask):
+            self._add_task(decoded, value, record)
+        elif isinstance(decoded, TaskBatch):
+            for task in decoded.tasks:
+                self._add_task(task, encode(task), record)
+
+    def _add_task(self, task: RolloutTask, value: bytes, record: Record) -> None:
+        """One task, with the bytes that it has as a record of its own."""
+        if task.kind is not Kind.TRAINING:
             return
         place = Place(record.topic, record.partition, record.offset)
-        is_void = decoded.epoch < self._fences.get(record.partition, 0)
-        self.orders.task(decoded, place, is_void=is_void)
-        if decoded.attempt != 0 and not is_void:
+        is_void = task.epoch < self._fences.get(record.partition, 0)
+        self.orders.task(task, place, is_void=is_void)
+        if task.attempt != 0 and not is_void:
             is_fenced = record.partition in self._fences
-            self.reissues.task(decoded, sha256(value).digest(), place, is_fenced=is_fenced)
+            self.reissues.task(task, sha256(value).digest(), place, is_fenced=is_fenced)

@@ -16,10 +16,14 @@ from rollog.rules.task_names import sequence_of
 from schemas import Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Mapping
+    from collections.abc import Container, Iterable, Iterator, Mapping
+    from collections.abc import Set as AbstractSet
 
     from rollog.kernel.broker.ports import Delivery
     from schemas import RolloutTask
+
+
+_no_ids: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -33,6 +37,8 @@ class OpenTask:
     offset: int | None = None
     num_missing: int = 0
     missing_since: float | None = None
+    seen_at: float | None = None
+    """When it was first noticed that it is under way (`producers.dispatcher.waiting`)."""
     is_cancelled: bool = False
 
     @property
@@ -66,12 +72,19 @@ class CreditLedger:
     _by_worker: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     _by_group: defaultdict[int, set[str]] = field(default_factory=lambda: defaultdict(set))
     _used: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
+    _touched: set[str] = field(default_factory=set)
+
+    def take_touched(self) -> set[str]:
+        """Workers whose slots were taken or freed since the last call."""
+        touched, self._touched = self._touched, set()
+        return touched
 
     def issue(self, open_task: OpenTask) -> None:
         """Take the slots of a task that goes to its worker."""
         self._open[open_task.task_id] = open_task
         self._by_worker[open_task.worker_id].add(open_task.task_id)
         self._used[open_task.worker_id] += open_task.task.num_replicas
+        self._touched.add(open_task.worker_id)
         if open_task.task.kind is Kind.TRAINING:
             self._by_group[open_task.task.group_id].add(open_task.task_id)
 
@@ -95,6 +108,7 @@ class CreditLedger:
     def _forget(self, open_task: OpenTask) -> None:
         del self._open[open_task.task_id]
         self._used[open_task.worker_id] -= open_task.task.num_replicas
+        self._touched.add(open_task.worker_id)
         self._by_worker[open_task.worker_id].discard(open_task.task_id)
         if open_task.task.kind is Kind.TRAINING:
             of_group = self._by_group[open_task.task.group_id]
@@ -111,6 +125,10 @@ class CreditLedger:
         open_tasks = (self._open[task_id] for task_id in self._by_worker.get(worker_id, ()))
         return sorted(open_tasks, key=lambda open_task: sequence_of(open_task.task_id))
 
+    def ids_of_worker(self, worker_id: str) -> AbstractSet[str]:
+        """Ids of the open tasks of a worker."""
+        return self._by_worker.get(worker_id, _no_ids)
+
     def num_of_group(self, group_id: int) -> Counter[str]:
         """Replicas of a group that open training tasks make, by worker."""
         held: Counter[str] = Counter()
@@ -126,48 +144,65 @@ class CreditLedger:
     def __len__(self) -> int:
         return len(self._open)
 
+    def newest_first(self) -> Iterator[OpenTask]:
+        """Every open task, against the order of issue."""
+        return reversed(self._open.values())
+
     def all(self) -> list[OpenTask]:
         """Every open task, in order of issue."""
         return list(self._open.values())
 
 
 class FreeSlots:
-    """Workers by free slots, as long as nothing but issuing changes them: each choice costs little, however many."""
+    """Workers by free slots: a choice costs little, and so does a change, however many there are."""
 
     def __init__(self, candidates: Iterable[Candidate]) -> None:
-        self._candidates = {
-            candidate.worker_id: candidate for candidate in candidates if candidate.num_slots > 0
-        }
+        self._candidates: dict[str, Candidate] = {}
         # By free slots, then by id: the choice does not depend on the order in which workers are given.
-        self._ascending = sorted(
-            (candidate.num_slots, candidate.worker_id) for candidate in self._candidates.values()
-        )
+        self._ascending: list[tuple[int, str]] = []
+        self.num_slots = 0
+        """Free slots of all workers."""
+        for candidate in candidates:
+            self.put(candidate.worker_id, candidate)
 
     @property
     def is_empty(self) -> bool:
         """Whether every slot is taken."""
         return not self._candidates
 
-    def choose(self, *, num_slots: int, min_version: int, excluded: Container[str] = ()) -> str | None:
+    def put(self, worker_id: str, candidate: Candidate | None) -> None:
+        """A worker has these free slots now; None: it can take nothing."""
+        before = self._candidates.pop(worker_id, None)
+        if before is not None:
+            del self._ascending[bisect_left(self._ascending, (before.num_slots, worker_id))]
+            self.num_slots -= before.num_slots
+        if candidate is not None and candidate.num_slots > 0:
+            self._candidates[worker_id] = candidate
+            insort(self._ascending, (candidate.num_slots, worker_id))
+            self.num_slots += candidate.num_slots
+
+    def choose(
+        self, *, num_slots: int, min_version: int, excluded: Container[str] = (), is_pinned: bool = False
+    ) -> str | None:
         """The worker with the most free slots among those that serve the version, or None: the task waits.
 
-        A task that needs more slots than any worker has goes to one that is idle.
+        A task that needs more slots than any worker has goes to one that is idle. One that `is_pinned` goes to a worker
+        that serves just this version and is about to load no other.
         """
         for num_free, worker_id in reversed(self._ascending):
             candidate = self._candidates[worker_id]
             has_room = num_free >= num_slots or candidate.is_idle
-            if has_room and candidate.served_version >= min_version and worker_id not in excluded:
+            serves = candidate.served_version >= min_version
+            if is_pinned:
+                serves = candidate.is_serving and candidate.served_version == min_version
+            if has_room and serves and worker_id not in excluded:
                 return worker_id
         return None
 
     def take(self, worker_id: str, num_slots: int) -> None:
         """Take slots of a worker for a task."""
-        candidate = self._candidates.pop(worker_id)
-        del self._ascending[bisect_left(self._ascending, (candidate.num_slots, worker_id))]
-        num_free = candidate.num_slots - num_slots
-        if num_free > 0:
-            self._candidates[worker_id] = replace(candidate, num_slots=num_free, is_idle=False)
-            insort(self._ascending, (num_free, worker_id))
+        candidate = self._candidates[worker_id]
+        self.put(worker_id, replace(candidate, num_slots=candidate.num_slots - num_slots, is_idle=False))
 
 
 def full_of_group(

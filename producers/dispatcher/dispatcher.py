@@ -200,12 +200,11 @@ class Dispatcher(Component):
             log.info("stopped", version=self.state.ledger.version)
 
     def _report(self) -> None:
-        workers = self.state.workers
+        slots = self.state.slots
+        slots.refresh()
         self._metrics.dispatcher_open_groups.set(self.state.groups.num_open)
-        self._metrics.dispatcher_credits_free.set(
-            sum(candidate.num_slots for candidate in workers.candidates(self.state.credits))
-        )
-        self._metrics.dispatcher_workers.set(workers.num_granted)
+        self._metrics.dispatcher_credits_free.set(slots.free.num_slots)
+        self._metrics.dispatcher_workers.set(len(slots.granted))
         self._speak()
 
     def _speak(self) -> None:

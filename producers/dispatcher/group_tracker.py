@@ -76,6 +76,8 @@ class GroupTracker:
         self._amended = (0, freshness)
         self._num_steps = num_steps
         self._progress: defaultdict[int, GroupProgress] = defaultdict(GroupProgress)
+        self._group_at: dict[Place, int] = {}
+        """Of every sample without a verdict the group whose progress holds it."""
         self._open: list[int] = []
         self._changed: set[int] = set()
         self._filtered: set[int] = set()
@@ -126,6 +128,7 @@ class GroupTracker:
         progress.ended(header)
         # The ledger may have been read further than samples: what it judged already is not counted twice.
         if not self._ledger.is_disposed(*header.place):
+            self._group_at[header.place] = header.group_id
             if header.status is Status.FINISHED and header.defect is None:
                 progress.finished[header.place] = header
             else:
@@ -136,15 +139,10 @@ class GroupTracker:
     def judged(self, record: LedgerRecord) -> list[str]:
         """Take in the verdicts of a ledger record; returns the open tasks of groups that it closed."""
         for verdict in record.verdicts:
-            place = (verdict.partition, verdict.offset)
-            if verdict.group_id < 0:
-                self._forget_place(place)
-                continue
-            if verdict.group_id in self._ledger.closed_groups:
+            self._forget_place((verdict.partition, verdict.offset))
+            if verdict.group_id < 0 or verdict.group_id in self._ledger.closed_groups:
                 continue
             progress = self._progress[verdict.group_id]
-            progress.finished.pop(place, None)
-            progress.endings.pop(place, None)
             if verdict.disposition in reasons_by_disposition:
                 progress.last_reason[verdict.replica] = reasons_by_disposition[verdict.disposition]
             self._changed.add(verdict.group_id)
@@ -154,6 +152,8 @@ class GroupTracker:
         surplus: list[str] = []
         for group in record.closed_groups:
             progress = self._progress.pop(group.group_id, GroupProgress())
+            for place in (*progress.finished, *progress.endings):
+                self._group_at.pop(place, None)
             surplus.extend(task_id for tasks in progress.live.values() for task_id in tasks)
             self._forget(group.group_id)
         return surplus
@@ -335,10 +335,17 @@ class GroupTracker:
         )
 
     def _forget_place(self, place: Place) -> None:
-        """The trainer found that a sample belongs to no group: should it have been taken in here, it counts no more."""
-        for group, progress in self._progress.items():
-            if progress.finished.pop(place, None) or progress.endings.pop(place, None):
-                self._changed.add(group)
+        """A sample has its verdict, as one of this group or of another: here it counts no more.
+
+        Its headers may have named another group than the record does, or any where the trainer finds none.
+        """
+        group = self._group_at.pop(place, None)
+        progress = None if group is None else self._progress.get(group)
+        if group is None or progress is None:
+            return
+        progress.finished.pop(place, None)
+        progress.endings.pop(place, None)
+        self._changed.add(group)
 
     def _forget(self, group: int) -> None:
         self._filtered.discard(group)

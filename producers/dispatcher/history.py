@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rollog.rules.number_set import NumberSet
 from rollog.rules.reading import control_record
 from rollog.rules.task_names import sequence_of
-from schemas import DeadLetter, Fence, RolloutTask
+from schemas import DeadLetter, Fence, tasks_in
 from schemas.codec import SchemaError, decode, decode_as
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from producers.dispatcher.state import DispatcherState
     from rollog.kernel.broker.ports import Record
     from rollog.kernel.broker.topics import RunTopics
+    from schemas import RolloutTask
 
 
 @dataclass(slots=True)
@@ -83,7 +84,7 @@ class ValidTasks:
         self._fences.default_factory = lambda: self.known[0]
 
     def read(self, record: Record) -> Iterator[RolloutTask]:
-        """The task in a record, if that is one and it is valid."""
+        """The tasks in a record that are valid, in order."""
         try:
             decoded = decode(record.value or b"")
         except SchemaError:
@@ -91,14 +92,20 @@ class ValidTasks:
         match decoded:
             case Fence(epoch=epoch) if epoch <= self.epoch:
                 self._fences[record.partition] = max(self._fences[record.partition], epoch)
-            case RolloutTask() as task if task.epoch >= self._fences[record.partition]:
-                # Anybody may be able to write here; the first record of an id is the one a worker takes.
-                if not self.is_issued(task):
-                    return
-                epoch, sequence = sequence_of(task.task_id)
-                if (epoch, sequence) > self.known and sequence not in self._taken[epoch]:
-                    self._taken[epoch].add(sequence)
-                    yield task
+            case _:
+                for task in tasks_in(decoded):
+                    if task.epoch >= self._fences[record.partition] and self._is_new(task):
+                        yield task
+
+    def _is_new(self, task: RolloutTask) -> bool:
+        """Anybody may be able to write here; the first record of an id is the one a worker takes."""
+        if not self.is_issued(task):
+            return False
+        epoch, sequence = sequence_of(task.task_id)
+        if (epoch, sequence) <= self.known or sequence in self._taken[epoch]:
+            return False
+        self._taken[epoch].add(sequence)
+        return True
 
 
 def worker_of(task: RolloutTask, state: DispatcherState) -> str:

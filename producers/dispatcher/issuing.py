@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from producers.dispatcher.credits import FreeSlots, full_of_group, next_in_turn
+from producers.dispatcher.credits import full_of_group, next_in_turn
 from producers.dispatcher.dataset import PromptOrder
+from producers.dispatcher.outbox import TaskOutbox
 from producers.dispatcher.rounds import Round
 from producers.dispatcher.seats import tasks_of
 from producers.dispatcher.tasks import IssuePosition, TaskWriter
@@ -18,7 +19,6 @@ from schemas import CancelReason, Kind
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from producers.dispatcher.credits import Candidate
     from producers.dispatcher.evaluation_tracker import EvaluationKey, WantedEvaluation
     from producers.dispatcher.group_tracker import Wanted
     from producers.dispatcher.reader import LogReader
@@ -62,8 +62,13 @@ class Issuer:
         self._scheduling = settings.dispatch.scheduling
         self._round = Round()
         self._last_worker: str | None = None
-        self._able: list[Candidate] = []
-        self._free = FreeSlots(())
+        self._slots = state.slots
+        self._outbox = TaskOutbox(
+            sender,
+            max_tasks=settings.dispatch.max_tasks_per_record,
+            accepts_batches=state.accepts_batches,
+        )
+        self._position: IssuePosition | None = None
         self._order = PromptOrder(
             num_prompts=len(prompts),
             seed=settings.run_config.seed,
@@ -104,16 +109,17 @@ class Issuer:
         self._evaluated_version = version
         if is_final:
             self._state.evaluations.start(version, is_final=True)
-        return all(self._issue_one_evaluation(key) for key in self._state.evaluations.unanswered())
+        self._position = None
+        are_issued = all(self._issue_one_evaluation(key) for key in self._state.evaluations.unanswered())
+        self._outbox.send()
+        return are_issued
 
     def _issue_one_evaluation(self, key: EvaluationKey) -> bool:
         while (wanted := self._state.evaluations.wanted(key)) is not None:
-            serving = [
-                candidate
-                for candidate in self._state.workers.candidates(self._state.credits)
-                if candidate.is_serving and candidate.served_version == key.version
-            ]
-            worker_id = FreeSlots(serving).choose(num_slots=self._num_seats, min_version=key.version)
+            self._slots.refresh()
+            worker_id = self._slots.free.choose(
+                num_slots=self._num_seats, min_version=key.version, is_pinned=True
+            )
             if worker_id is not None:
                 self._issue_evaluation(wanted, worker_id)
             elif self._state.workers.num_serving(key.version):
@@ -140,9 +146,13 @@ class Issuer:
         self._turns.refresh(now_seconds)
         if self._scheduling == "batch" and not self._round_is_issued():
             return
-        # Computed once a turn: nothing but issuing changes free slots until the next one.
-        self._able = self._state.workers.able(self._state.credits)
-        self._free = FreeSlots(self._able)
+        # Once a turn: nothing but issuing changes positions and free slots until the next one.
+        self._position = None
+        self._slots.refresh()
+        self._issue_what_lacks()
+        self._outbox.send()
+
+    def _issue_what_lacks(self) -> None:
         for group in sorted(self._lacking):
             lacking = tasks_of(self._state.groups.wanted(group), self._num_seats)
             if all(self._issue_attempts(attempts) for attempts in lacking):
@@ -157,7 +167,7 @@ class Issuer:
 
     @property
     def _has_slots(self) -> bool:
-        return self._scheduling != "static" and not self._free.is_empty
+        return self._scheduling != "static" and not self._slots.free.is_empty
 
     def _round_is_issued(self) -> bool:
         """Whether a round is on its way out: the one that was, or the next if nothing is under way any more."""
@@ -188,7 +198,7 @@ class Issuer:
     def _issue_attempts(self, attempts: Sequence[Wanted]) -> bool:
         """Send a task for neighbouring replicas of a group; it says of all what is said of the first."""
         wanted, num_replicas = attempts[0], len(attempts)
-        position = self._position()
+        position = self._issue_position()
         worker_id = self._choose_worker(
             wanted.group_id, num_replicas, self._writer.min_version(wanted, position)
         )
@@ -199,24 +209,24 @@ class Issuer:
         task = self._writer.training(wanted, prompt, grant.grant_id, position, num_replicas)
         self._send(task, worker_id, grant)
         if self._scheduling != "static":
-            self._free.take(worker_id, num_replicas)
+            self._slots.free.take(worker_id, num_replicas)
         return True
 
     def _choose_worker(self, group: int, num_slots: int, min_version: int) -> str | None:
         if self._scheduling == "static":
             # A task that a worker cannot start yet waits there: for a slot, and for the version it needs.
-            self._last_worker = next_in_turn(self._able, self._last_worker)
+            self._last_worker = next_in_turn(self._slots.able.values(), self._last_worker)
             return self._last_worker
         full: frozenset[str] = frozenset()
         if self._groups.redundant_replicas:
             full = full_of_group(
                 self._state.credits.num_of_group(group),
-                num_workers=sum(worker.served_version >= min_version for worker in self._able),
+                num_workers=sum(worker.served_version >= min_version for worker in self._slots.able.values()),
                 num_replicas=self._groups.num_replicas,
                 num_redundant=self._groups.redundant_replicas,
                 num_slots=num_slots,
             )
-        return self._free.choose(num_slots=num_slots, min_version=min_version, excluded=full)
+        return self._slots.free.choose(num_slots=num_slots, min_version=min_version, excluded=full)
 
     def _issue_evaluation(self, wanted: WantedEvaluation, worker_id: str) -> None:
         grant = self._grant_of(worker_id)
@@ -224,12 +234,12 @@ class Issuer:
         self._state.evaluations.take(wanted)
         prompt = self._held_out[wanted.prompt_index]
         self._send(
-            self._writer.evaluation(wanted, prompt, grant.grant_id, self._position()), worker_id, grant
+            self._writer.evaluation(wanted, prompt, grant.grant_id, self._issue_position()), worker_id, grant
         )
 
     def _send(self, task: RolloutTask, worker_id: str, grant: Grant) -> None:
         open_task = self._state.on_task(task, worker_id, None)
-        open_task.delivery = self._sender.task(task, grant.partition)
+        self._outbox.add(open_task, grant.partition)
         reason = task.issue_reason.value if task.kind is Kind.TRAINING else "evaluation"
         self._metrics.dispatcher_tasks_issued.labels(task.kind.value, reason).inc()
 
@@ -237,11 +247,14 @@ class Issuer:
         worker = None if worker_id is None else self._state.workers.workers.get(worker_id)
         return None if worker is None else worker.grant
 
-    def _position(self) -> IssuePosition:
-        return IssuePosition(
-            version=self._state.ledger.version,
-            alpha=self._state.ledger.alpha,
-            ledger_position=self._reader.ledger_position,
-            samples_positions=tuple(self._reader.samples_positions),
-            turns_positions=self._turns.positions,
-        )
+    def _issue_position(self) -> IssuePosition:
+        """Of this turn: nothing is read while tasks are issued."""
+        if self._position is None:
+            self._position = IssuePosition(
+                version=self._state.ledger.version,
+                alpha=self._state.ledger.alpha,
+                ledger_position=self._reader.ledger_position,
+                samples_positions=tuple(self._reader.samples_positions),
+                turns_positions=self._turns.positions,
+            )
+        return self._position

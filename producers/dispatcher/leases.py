@@ -112,7 +112,7 @@ class LeaseKeeper:
         for worker in self._state.workers.with_expired_lease(now):
             if now - worker.last_heartbeat <= self._dispatch.lease_seconds:
                 continue  # its heartbeat was read while another worker's tasks were declared lost
-            worker.is_expired = True
+            self._state.workers.expire(worker)
             self._metrics.dispatcher_leases_expired.inc()
             log.warning("lease expired", worker=worker.worker_id)
             self._release(worker.worker_id, "lease expired")

@@ -13,9 +13,10 @@ from rollog.rules.control_log import ControlLog
 from rollog.rules.dead_letters import DeadLetterLimit
 from rollog.rules.headers import defective_header
 from rollog.rules.ledger_chain import LedgerChain
-from rollog.rules.reading import control_record, read_sample
+from rollog.rules.reading import control_record, read_summary
 from schemas import Kind, RoleStatus, Sample, Status, WorkerStatus
 from schemas.codec import SchemaError, decode, decode_as
+from schemas.headers import accepts_batches
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -114,7 +115,7 @@ class LogReader:
             self.ledger_end = record.offset + 1
 
     def _take_in_sample(self, record: Record, _now: float) -> None:
-        header, sample = read_sample(record, self._limits)
+        header, sample = read_summary(record, self._limits)
         self.samples_positions[record.partition] = record.offset + 1
         self._state.on_sample(header, sample)
         status = "dead" if sample is None else sample.status.value
@@ -171,10 +172,11 @@ class LogReader:
             self._set_aside(record, str(error))
             return
         self._limit.good(record.topic)
+        accepted = accepts_batches(record.header("accepts"))
         if isinstance(status, RoleStatus):
-            self._state.on_role(status, now)
+            self._state.on_role(status, now, accepts_batches=accepted)
         else:
-            self._state.on_worker(status, now)
+            self._state.on_worker(status, now, accepts_batches=accepted)
 
     def _set_aside(self, record: Record, reason: str, *, is_own: bool = True) -> None:
         """Write its dead letter, once. What cannot be one of the run's own is no part of a flood of them."""

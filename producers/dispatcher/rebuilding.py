@@ -25,9 +25,9 @@ from rollog.kernel.broker.topics import RunTopics
 from rollog.kernel.metrics import Metrics
 from rollog.rules.headers import SampleLimits
 from rollog.rules.ledger_chain import LedgerChain
-from rollog.rules.reading import read_sample
+from rollog.rules.reading import read_summary
 from rollog.rules.task_names import TasksOfRun
-from schemas import Kind
+from schemas import Kind, most_tasks_in_record
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -139,7 +139,8 @@ class Rebuilding:
         ended = EndedAttempts(
             self.settings.groups.num_replicas,
             newest_epoch=state.control.epoch,
-            num_tasks=sum(end for place, end in ends.items() if place.topic == self.topics.tasks),
+            num_tasks=most_tasks_in_record
+            * sum(end for place, end in ends.items() if place.topic == self.topics.tasks),
         )
         begins = self._starts(folded, ends, self.topics.samples)
         marks = {
@@ -148,7 +149,7 @@ class Rebuilding:
         }
         unread = dict(marks)
         for record in self._read(begins, marks):
-            header, sample = read_sample(record, limits)
+            header, sample = read_summary(record, limits)
             if header.group_id in state.ledger.closed_groups:
                 state.on_sample(header, sample)  # its task may be among those that a snapshot holds open
                 ended.add(header)

@@ -21,11 +21,14 @@ from schemas import (
     RunClosed,
     Stop,
     Stopped,
+    TaskBatch,
 )
 from schemas.codec import encode
 from schemas.headers import headers_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from producers.dispatcher.credits import OpenTask
     from rollog.kernel.broker.ports import Delivery, Producer
     from rollog.kernel.broker.ports import Record as StoredRecord
@@ -60,9 +63,10 @@ class TaskSender:
         """Void the tasks of earlier epochs from here on."""
         return self._send(self._topics.tasks, partition, Fence(epoch=self._epoch))
 
-    def task(self, task: RolloutTask, partition: int) -> Delivery:
-        """Hand a task to the holder of its grant."""
-        return self._send(self._topics.tasks, partition, task)
+    def tasks(self, tasks: Sequence[RolloutTask], partition: int) -> Delivery:
+        """Hand tasks to the holder of their grant, in one record."""
+        record = tasks[0] if len(tasks) == 1 else TaskBatch(tasks=tuple(tasks))
+        return self._send(self._topics.tasks, partition, record)
 
     def cancel(self, open_task: OpenTask, partition: int, reason: CancelReason) -> None:
         """Take a task back."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from producers.dispatcher.credits import CreditLedger, OpenTask
 from producers.dispatcher.evaluation_tracker import EvaluationTracker
 from producers.dispatcher.group_tracker import GroupTracker
+from producers.dispatcher.worker_slots import WorkerSlots
 from producers.dispatcher.workers import WorkerRegistry
 from rollog.kernel.errors import Superseded
 from rollog.rules.control_log import ControlLog
@@ -34,12 +35,13 @@ from schemas import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Container, Iterable
+    from collections.abc import Collection, Container, Iterable, Mapping
 
     from producers.dispatcher.settings import DispatcherSettings
     from rollog.rules.headers import SampleHeader
     from rollog.rules.reading import ControlRecord
     from schemas import LedgerRecord, RolloutTask, Sample, WorkerStatus
+    from schemas.sample_summary import SampleSummary
 
 lost_by = "dispatcher"
 
@@ -62,6 +64,7 @@ class DispatcherState:
             prefetch_tasks=settings.dispatch.prefetch_tasks,
             max_scoring=settings.reward.max_in_flight,
         )
+        self.slots = WorkerSlots(self.workers, self.credits)
         self.control = ControlLog(settings.broker.max_workers)
         self.issued = IssuedTasks()
         self.last_group_id: int | None = None
@@ -73,10 +76,12 @@ class DispatcherState:
         self.trainer: RoleStatus | None = None
         """The trainer's newest heartbeat, for people; None before any, and when it has left."""
         self.trainer_heard_at: float | None = None
+        self._trainer_accepts_batches = False
         self.load_failure: WorkerStatus | None = None
         """The newest heartbeat that tells of a failed load, until a worker serves; for people."""
         self._revoked: set[str] = set()
         self._other_writers = frozenset(settings.groups.other_writers)
+        self._has_durable_turns = settings.dispatch.durable_turns
 
     def on_control(self, record: ControlRecord, now: float) -> None:
         """Fold a record of `control`; what a superseded dispatcher still writes, or nobody can have, is void."""
@@ -141,7 +146,7 @@ class DispatcherState:
         for replica in ended:
             self.credits.end(task.task_id, replica)
 
-    def on_sample(self, header: SampleHeader, sample: Sample | None) -> None:
+    def on_sample(self, header: SampleHeader, sample: Sample | SampleSummary | None) -> None:
         """Fold a record of `samples`, decodable or not: its replica has ended, if the log knows its task."""
         if header.group_id not in self.ledger.closed_groups:
             header = self.issued.placed(
@@ -172,15 +177,19 @@ class DispatcherState:
         else:
             self.evaluations.lost(open_task.task)
 
-    def on_worker(self, status: WorkerStatus, now: float) -> None:
+    def on_worker(self, status: WorkerStatus, now: float, *, accepts_batches: bool = False) -> None:
         """Fold a heartbeat; running rollouts that cannot be fresh when they end are noted for cancelling."""
-        self.workers.on_heartbeat(status, now)
+        before = self.workers.first_versions(status.worker_id)
+        self.workers.on_heartbeat(status, now, accepts_batches=accepts_batches)
         if status.state is WorkerState.LOAD_FAILED:
             self.load_failure = status
         elif status.state is WorkerState.SERVING:
             self.load_failure = None
-        self._note_beginnings(status)
-        self.cancel(self._cannot_be_fresh(status), CancelReason.STALE)
+        if self._has_durable_turns:
+            self._note_beginnings(status)
+        # Of those it named before nothing has changed but by the ledger, whose records look at them.
+        news = dict(status.first_versions.items() - before.items())
+        self.cancel(self._cannot_be_fresh(news), CancelReason.STALE)
         self.new_heartbeats.add(status.worker_id)
 
     def _made_hopeless(self, record: LedgerRecord) -> list[str]:
@@ -197,7 +206,7 @@ class DispatcherState:
             task_id
             for worker in self.workers.workers.values()
             if worker.status is not None
-            for task_id in self._cannot_be_fresh(worker.status, among)
+            for task_id in self._cannot_be_fresh(worker.status.first_versions, among)
         ]
 
     def _note_beginnings(self, status: WorkerStatus) -> None:
@@ -206,8 +215,10 @@ class DispatcherState:
             if open_task is not None and open_task.task.kind is Kind.TRAINING:
                 self.groups.began(open_task.task, first_version)
 
-    def _cannot_be_fresh(self, status: WorkerStatus, among: Container[int] | None = None) -> list[str]:
-        running = ((self.credits.get(task_id), first) for task_id, first in status.first_versions.items())
+    def _cannot_be_fresh(
+        self, first_versions: Mapping[str, int], among: Container[int] | None = None
+    ) -> list[str]:
+        running = ((self.credits.get(task_id), first) for task_id, first in first_versions.items())
         return [
             open_task.task_id
             for open_task, first in running
@@ -216,10 +227,21 @@ class DispatcherState:
             and self.groups.cannot_be_fresh(open_task.task.group_id, first)
         ]
 
-    def on_role(self, status: RoleStatus, now: float) -> None:
-        """Note a heartbeat of the trainer; the dispatcher's are its own. Nothing is decided by it."""
+    def on_role(self, status: RoleStatus, now: float, *, accepts_batches: bool = False) -> None:
+        """Note a heartbeat of the trainer; the dispatcher's are its own.
+
+        Nothing else is decided by it than whether a record may hold several tasks: one that cannot read them would find
+        that its samples were never ordered.
+        """
         if status.role is RunRole.TRAINER:
             self.trainer, self.trainer_heard_at = status, now
+            self._trainer_accepts_batches = accepts_batches
+
+    def accepts_batches(self, worker_id: str) -> bool:
+        """Whether this worker and the trainer both say that they read records of several tasks."""
+        worker = self.workers.workers.get(worker_id)
+        is_read = self.trainer is not None and self._trainer_accepts_batches
+        return is_read and worker is not None and worker.accepts_batches
 
     def on_tombstone(self, worker_id: str) -> None:
         """Note a worker that leaves, until its samples are read and its grant can be revoked; or the trainer."""

@@ -42,6 +42,8 @@ class TaskWriter:
         self._settings = settings
         self._epoch = epoch
         self._sequence = 0
+        self._samplings: dict[float, SamplingParameters] = {}
+        """By temperature: nothing else of it differs between tasks."""
 
     @property
     def last_task(self) -> tuple[int, int]:
@@ -122,8 +124,12 @@ class TaskWriter:
         )
 
     def _sampling(self, temperature: float) -> SamplingParameters:
-        chosen = self._settings.sampling
-        return SamplingParameters(temperature=temperature, max_tokens=chosen.max_tokens, stop=chosen.stop)
+        if temperature not in self._samplings:
+            chosen = self._settings.sampling
+            self._samplings[temperature] = SamplingParameters(
+                temperature=temperature, max_tokens=chosen.max_tokens, stop=chosen.stop
+            )
+        return self._samplings[temperature]
 
     def _next_id(self) -> str:
         self._sequence += 1

@@ -50,18 +50,16 @@ class DispatcherWaits:
         self._begun_at = begun_at
         self._observed_at = begun_at
         self._worker_heard_at: float | None = None
-        self._since: dict[str, float] = {}
 
     def observe(self, now: float) -> None:
         """Look at open tasks and workers, once a second."""
         if now - self._observed_at < _observed_every_seconds:
             return
         self._observed_at = now
-        self._since = {
-            task.task_id: self._since.get(task.task_id, now)
-            for task in self._state.credits.all()
-            if not task.is_cancelled
-        }
+        for task in self._state.credits.newest_first():
+            if task.seen_at is not None:
+                break  # and so are all that were issued before it
+            task.seen_at = now
         heard = [worker.last_heartbeat for worker in self._state.workers.workers.values() if worker.status]
         if heard:
             self._worker_heard_at = max(heard)
@@ -102,9 +100,12 @@ class DispatcherWaits:
         """The worker with the oldest task, its training tasks first: steps are made of them."""
         oldest = min(
             open_tasks,
-            key=lambda task: (task.task.kind is not Kind.TRAINING, self._since.get(task.task_id, now)),
+            key=lambda task: (
+                task.task.kind is not Kind.TRAINING,
+                now if task.seen_at is None else task.seen_at,
+            ),
         )
-        seconds = now - self._since.get(oldest.task_id, now)
+        seconds = 0.0 if oldest.seen_at is None else now - oldest.seen_at
         mine = [
             task
             for task in open_tasks

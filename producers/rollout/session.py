@@ -33,8 +33,10 @@ from schemas import (
     RolloutTask,
     RunClosed,
     Stop,
+    TaskBatch,
     WeightVersion,
     WorkerState,
+    tasks_in,
 )
 
 if TYPE_CHECKING:
@@ -200,8 +202,9 @@ class WorkerSession:
         match record:
             case Fence(epoch=epoch):
                 self._fence_epoch = max(self._fence_epoch, epoch)
-            case RolloutTask() as task if self._is_valid(task):
-                return self._on_task(task)
+            case RolloutTask() | TaskBatch():
+                valid = filter(self._is_valid, tasks_in(record))
+                return [action for task in valid for action in self._on_task(task)]
             case Cancel() as cancel if self._is_valid(cancel):
                 return [
                     *self._tasks.end_one(cancel.task_id, cancelled(cancel.reason.value)),

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from schemas import RolloutTask, SchemaError
+from schemas import SchemaError, tasks_in
 from schemas.codec import decode
 
 if TYPE_CHECKING:
     from rollog.kernel.broker.ports import Record as StoredRecord
+    from schemas import RolloutTask
     from schemas.records import Record
 
 
@@ -21,12 +22,15 @@ class TaskLimits:
     num_replicas: int
 
     def decoded(self, stored: StoredRecord) -> Record:
-        """What a stored record holds. Raises SchemaError for nothing, and for a task beyond the limits."""
+        """What a stored record holds. Raises SchemaError for nothing, and for a task beyond the limits.
+
+        Of several tasks in a record all are refused with one: no dispatcher of the run writes such a record.
+        """
         if stored.unread is not None:
             raise SchemaError(stored.unread.reason)
         record = decode(stored.value or b"")
-        if isinstance(record, RolloutTask):
-            self._check(record)
+        for task in tasks_in(record):
+            self._check(task)
         return record
 
     def _check(self, task: RolloutTask) -> None:

@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from schemas import Kind, Status, sample_id
+from schemas import Kind, Segment, Status, sample_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from rollog.rules.late_rewards import GivenReward
-    from schemas import Sample, Segment
+    from schemas import Sample
     from schemas.arrays import Int32Array
+    from schemas.sample_summary import SampleSummary
 
 num_digest_bytes = 16
 
@@ -131,6 +132,44 @@ def header_of(
     )
 
 
+def header_of_summary(
+    summary: SampleSummary, *, partition: int, offset: int, limits: SampleLimits
+) -> SampleHeader | None:
+    """The header of a sample by what its Kafka headers say; None where the record itself has to be asked.
+
+    Enough to decide what is issued. Nothing is trained by it: digest, defects of tokens and places of segments are
+    those of the record, which it does not read.
+    """
+    is_finished = summary.status is Status.FINISHED
+    is_waiting = summary.awaits_reward and summary.reward is None
+    if is_finished and (not summary.versions or (summary.reward is None and not is_waiting)):
+        return None
+    if is_finished and is_waiting and not limits.has_late_rewards:
+        return None
+    if _defect_of_identity(summary.group_id, summary.replica, partition, limits) is not None:
+        return None
+    return SampleHeader(
+        partition=partition,
+        offset=offset,
+        sample_id=summary.sample_id,
+        digest=b"",
+        task_id=summary.task_id,
+        status=summary.status,
+        group_id=summary.group_id,
+        replica=summary.replica,
+        attempt=summary.attempt,
+        segments=tuple(
+            Segment(version=version, weights_digest=digest, start=0, end=0)
+            for version, digest in summary.versions
+        ),
+        first_version=min((version for version, _ in summary.versions), default=None),
+        reward=summary.reward,
+        num_tokens=summary.num_tokens,
+        is_truncated=summary.is_truncated,
+        cancel_reason=summary.cancel_reason,
+    )
+
+
 def defective_header(
     *, partition: int, offset: int, value: bytes | None, named: Callable[[str], bytes | None], defect: str
 ) -> SampleHeader:
@@ -172,20 +211,20 @@ def _defect(sample: Sample, partition: int, limits: SampleLimits) -> str | None:
     if sample.kind is not Kind.TRAINING:
         return f"a sample of kind {sample.kind} does not belong on this topic"
     return (
-        _defect_of_identity(sample, partition, limits)
+        _defect_of_identity(sample.group_id, sample.replica, partition, limits)
         or _defect_of_ending(sample, limits)
         or _defect_of_tokens(sample, limits)
     )
 
 
-def _defect_of_identity(sample: Sample, partition: int, limits: SampleLimits) -> str | None:
-    if sample.group_id < 0 or sample.replica < 0:
-        return f"group {sample.group_id}, replica {sample.replica}: negative identity"
-    if sample.replica >= limits.num_replicas:
-        return f"replica {sample.replica} of a group that has {limits.num_replicas}"
-    wanted = sample.group_id % limits.num_partitions
+def _defect_of_identity(group_id: int, replica: int, partition: int, limits: SampleLimits) -> str | None:
+    if group_id < 0 or replica < 0:
+        return f"group {group_id}, replica {replica}: negative identity"
+    if replica >= limits.num_replicas:
+        return f"replica {replica} of a group that has {limits.num_replicas}"
+    wanted = group_id % limits.num_partitions
     if wanted != partition:
-        return f"group {sample.group_id} belongs on partition {wanted}, not {partition}"
+        return f"group {group_id} belongs on partition {wanted}, not {partition}"
     return None
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from rollog.rules.headers import SampleHeader
     from schemas import Grant, RolloutTask, Sample
+    from schemas.sample_summary import SampleSummary
 
 _seed_stride = 0x9E3779B1
 
@@ -32,7 +33,7 @@ def _orders(task: RolloutTask | IssuedTask, replica: int) -> bool:
     return 0 <= replica - task.replica < task.num_replicas
 
 
-def _seed_of(sample: Sample, task: RolloutTask | IssuedTask) -> int:
+def _seed_of(sample: Sample | SampleSummary, task: RolloutTask | IssuedTask) -> int:
     """The seed with which a sample of this task is drawn."""
     return replica_seed(task.seed, sample.replica - task.replica)
 
@@ -149,7 +150,7 @@ class IssuedTasks:
     def placed(
         self,
         header: SampleHeader,
-        sample: Sample | None,
+        sample: Sample | SampleSummary | None,
         *,
         grants: Mapping[str, Grant],
         newest_epoch: int,
@@ -201,7 +202,9 @@ class IssuedTasks:
         return None
 
 
-def _misfit_of_sample(sample: Sample, task: IssuedTask, grants: Mapping[str, Grant]) -> str | None:
+def _misfit_of_sample(
+    sample: Sample | SampleSummary, task: IssuedTask, grants: Mapping[str, Grant]
+) -> str | None:
     # What never ended as a rollout may be written without its seed: for a task that could not be read, for a lost one.
     expected = _seed_of(sample, task)
     if sample.status is Status.FINISHED and sample.seed != expected:

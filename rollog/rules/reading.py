@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rollog.kernel.errors import LedgerError
-from rollog.rules.headers import SampleHeader, defective_header, header_of, record_digest
+from rollog.rules.headers import (
+    SampleHeader,
+    defective_header,
+    header_of,
+    header_of_summary,
+    record_digest,
+)
 from rollog.rules.ledger_state import record_hash
 from schemas import (
     DatasetEnd,
@@ -19,6 +25,7 @@ from schemas import (
     TrainerEpoch,
 )
 from schemas.codec import SchemaError, decode, decode_as
+from schemas.sample_summary import SampleSummary, summary_in
 
 if TYPE_CHECKING:
     from rollog.kernel.broker.ports import Record
@@ -51,6 +58,20 @@ def read_sample(record: Record, limits: SampleLimits) -> tuple[SampleHeader, Sam
         limits=limits,
     )
     return header, sample if header.defect is None else None
+
+
+def read_summary(record: Record, limits: SampleLimits) -> tuple[SampleHeader, Sample | SampleSummary | None]:
+    """What the record's Kafka headers say of it; the record itself, as `read_sample`, where they do not say enough.
+
+    For who decides what is issued next. Headers can be wrong, as records can: what is trained, and what becomes of
+    every record, is for the trainer to say, which reads the record.
+    """
+    summary = None if record.unread is not None else summary_in(record.headers)
+    if summary is not None:
+        header = header_of_summary(summary, partition=record.partition, offset=record.offset, limits=limits)
+        if header is not None:
+            return header, summary
+    return read_sample(record, limits)
 
 
 def decoded_ledger_record(record: Record) -> tuple[LedgerRecord, bytes]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from consumers.evaluation import EvaluationTally
 from consumers.ledger import StoredLedger, folded
-from consumers.readable import read_readable
+from consumers.readable import read_readable, read_tasks
 from producers.rollout.prompts import reward_prompt
 from rollog.kernel.errors import ConfigError, DataError, LedgerError
 from rollog.run.ledger_weights import LedgerWeights
@@ -31,7 +31,7 @@ from rollog.run.model_directory import (
     write_weights,
 )
 from rollog.run.role_settings import trainer_settings
-from schemas import Disposition, Genesis, RolloutTask, Sample
+from schemas import Disposition, Genesis, Sample
 from trainer.recorded.history import read_notices
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def _held_out(run: RecordedRun, version: int) -> dict[str, float]:
 
 def _some_prompts(broker: Broker, topic: str) -> list[Prompt]:
     """Those that say something: an episode's text comes from its environment."""
-    tasks = islice(read_readable(broker, topic, RolloutTask, client_id="export-prompts"), _num_compared_texts)
+    tasks = islice(read_tasks(broker, topic, client_id="export-prompts"), _num_compared_texts)
     return [task.prompt for _, task in tasks if task.prompt.text != ""]
 
 

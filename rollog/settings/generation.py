@@ -224,6 +224,10 @@ class DispatchConfig(Section):
     replicate: Annotated[bool, FIXED] = True
     """Whether each replica is a task of its own (prompt replication), which spreads long ones over workers; false: one
     task makes all G and holds G slots until the longest of them ends, which spares a run with one worker records."""
+    max_tasks_per_record: Annotated[int, Field(ge=1, le=256), PER_MACHINE] = 64
+    """Tasks that one record may hold, of those that one worker gets in one turn of the dispatcher: under load several,
+    else one. Workers and a trainer of a release that does not read such records get one task in each; 1 keeps the log
+    readable for tools of such a release."""
     lease_seconds: Annotated[float, Field(gt=0), FIXED] = 10.0
     """Silence after which a worker's tasks are taken back."""
     missing_heartbeats: Annotated[int, Field(ge=1), FIXED] = 4

@@ -21,7 +21,7 @@ from rollog.settings.generation import (
     SamplingConfig,
 )
 from rollog.settings.run import BrokerConfig, RunConfig
-from schemas import Grant, Prompt, RolloutTask, Sample, Segment
+from schemas import Grant, Prompt, RolloutTask, Sample, Segment, tasks_in
 from schemas.codec import decode, encode
 from schemas.headers import headers_of
 from support.builders import LedgerBuilder, a_heartbeat, a_sample, digest_of, freshness_config, groups_config
@@ -170,9 +170,8 @@ class DispatcherDriver:
             ]
 
     def tasks(self) -> list[RolloutTask]:
-        return [
-            record for record in self.read(self.topics.tasks, max_workers) if isinstance(record, RolloutTask)
-        ]
+        """Every task of the log, alone in its record or not."""
+        return [task for record in self.read(self.topics.tasks, max_workers) for task in tasks_in(record)]
 
     def control(self) -> list[Record]:
         return self.read(self.topics.control)

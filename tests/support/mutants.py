@@ -24,6 +24,7 @@ from schemas import (
     Sample,
     Status,
     Stopped,
+    TaskBatch,
     WeightVersion,
     WorkerStatus,
 )
@@ -78,6 +79,12 @@ class Mutants:
                 changed: Any = dataclasses.replace(decoded, grant_id="9.9", epoch=number, num_scoring=1 << 40)
             case RolloutTask():
                 changed = dataclasses.replace(decoded, epoch=number, task_id=f"{number}.1")
+            case TaskBatch(tasks=tasks):
+                changed = TaskBatch(
+                    tasks=tuple(
+                        dataclasses.replace(task, epoch=number, task_id=f"{number}.1") for task in tasks
+                    )
+                )
             case Fence():
                 changed = Fence(epoch=number)
             case LedgerRecord():

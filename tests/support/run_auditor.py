@@ -20,7 +20,17 @@ from consumers.audit.findings import Place as RecordPlace
 from consumers.audit.ledger_index import Entry, LedgerIndex
 from consumers.audit.samples import RecordedSample, possible_dispositions, recorded_sample
 from rollog.kernel.broker.ports import TopicPartition
-from schemas import Cancel, CancelReason, Disposition, Fence, FinishReason, LedgerKind, RolloutTask, Status
+from schemas import (
+    Cancel,
+    CancelReason,
+    Disposition,
+    Fence,
+    FinishReason,
+    LedgerKind,
+    RolloutTask,
+    Status,
+    tasks_in,
+)
 from schemas.codec import decode
 
 if TYPE_CHECKING:
@@ -119,7 +129,11 @@ class RunAuditor:
             self._fences[record.partition] = max(self._fences[record.partition], decoded.epoch)
         if isinstance(decoded, Cancel):
             self.cancelled[decoded.task_id] = decoded.reason
-        if not isinstance(decoded, RolloutTask) or decoded.epoch < self._fences[record.partition]:
+        for task in tasks_in(decoded):
+            self._ordered(task, record)
+
+    def _ordered(self, decoded: RolloutTask, record: Record) -> None:
+        if decoded.epoch < self._fences[record.partition]:
             return
         if decoded.task_id in self.tasks:
             return  # delivered twice

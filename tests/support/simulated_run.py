@@ -21,8 +21,9 @@ from rollog.kernel.errors import BrokerTimeout, Expired, Superseded
 from rollog.kernel.lifecycle import Component
 from rollog.kernel.metrics import Metrics
 from rollog.kernel.weights import WeightsStore
-from schemas import Prompt, RolloutTask
-from schemas.codec import decode
+from schemas import Prompt, RoleStatus, RunRole, tasks_in
+from schemas.codec import decode, encode
+from schemas.headers import headers_of
 from support.late_scorer import LateScorer
 from support.rebuilt_state import facts_of_state, facts_of_trainer, rebuilt_state
 from support.run_auditor import RunAuditor
@@ -194,6 +195,10 @@ class SimulatedRun(Component):
             SimulatedTrainingEngine(),
             clock=lambda: self.now,
         )
+        # As the thread of its heartbeats does: without it no record holds several tasks.
+        status = RoleStatus(role=RunRole.TRAINER, role_id="simulated")
+        key = status.role.value.encode()
+        self.hand.send(self.topics.workers, 0, encode(status), key=key, headers=headers_of(status))
 
     def turn_trainer(self) -> None:
         if self.trainer is None or self.trainer.ledger.is_closed:
@@ -298,8 +303,7 @@ class SimulatedRun(Component):
         mine = [
             record
             for record in self._records(self.topics.tasks, max_workers)
-            if isinstance(task := decode(record.value or b""), RolloutTask)
-            and task.epoch == self.dispatcher.epoch
+            if any(task.epoch == self.dispatcher.epoch for task in tasks_in(decode(record.value or b"")))
         ]
         self._send_again(mine, which)
 

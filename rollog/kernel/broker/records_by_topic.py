@@ -21,6 +21,7 @@ from schemas import (
     Sample,
     Stop,
     Stopped,
+    TaskBatch,
     TrainerEpoch,
     Turn,
     WeightVersion,
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from schemas.records import Record
 
 records_by_topic: Mapping[str, tuple[type[Record], ...]] = {
-    "tasks": (RolloutTask, Cancel, Stop, Fence),
+    "tasks": (RolloutTask, TaskBatch, Cancel, Stop, Fence),
     "samples": (Sample,),
     "rewards": (Reward,),
     "evaluations": (Sample,),

@@ -53,6 +53,7 @@ from schemas import (
     StepTimings,
     Stop,
     Stopped,
+    TaskBatch,
     Timings,
     TrainerEpoch,
     Turn,
@@ -271,6 +272,7 @@ def records_of_work() -> list[Record]:
     """What passes between dispatcher, worker and whoever scores."""
     return [
         a_task(),
+        TaskBatch(tasks=(a_task(), replace(a_task(), task_id="3-42", replica=1))),
         Cancel(task_id="3-41", epoch=3, grant_id="grant-1", reason=CancelReason.STALE),
         Stop(epoch=3, grant_id="grant-1"),
         Fence(epoch=3),

@@ -249,6 +249,10 @@ def test_headers_tell_what_a_record_is_about_without_its_value() -> None:
         ("attempt", b"0"),
         ("sample_id", b"g7.r1.a0"),
         ("status", b"finished"),
+        (
+            "summary",
+            b'{"worker":"w-1","grant":"grant-1","reward":1.0,"tokens":3,"versions":[[2,"0123456789abcdef"]]}',
+        ),
     ]
     assert dict(headers_of(a_task())).keys() == {"type", "task_id", "kind", "group_id", "replica", "attempt"}
     assert headers_of(a_notice()) == [("type", b"WeightVersion")]

@@ -30,6 +30,7 @@ from schemas import (
     Segment,
     Status,
     Step,
+    TaskBatch,
     Turn,
     TurnSpan,
     WeightVersion,
@@ -196,6 +197,9 @@ def valid_records(record_type: type[Record]) -> st.SearchStrategy[Any]:
     special: dict[type[Record], st.SearchStrategy[Any]] = {
         Sample: records_of(Sample).map(a_valid_sample),
         RolloutTask: records_of(RolloutTask).map(a_valid_task),
+        TaskBatch: st.lists(records_of(RolloutTask).map(a_valid_task), min_size=1, max_size=3).map(
+            lambda tasks: TaskBatch(tasks=tuple(tasks))
+        ),
         Turn: records_of(Turn).map(a_valid_turn),
         Reward: records_of(Reward).map(a_valid_reward),
         WeightVersion: records_of(WeightVersion).map(lambda notice: replace(notice, name="v1.safetensors")),
