@@ -126,6 +126,11 @@ class CreditLedger:
     def __len__(self) -> int:
         return len(self._open)
 
+    @property
+    def num_rollouts(self) -> int:
+        """Rollouts of open tasks that have no sample yet."""
+        return sum(len(open_task.remaining) for open_task in self._open.values())
+
     def all(self) -> list[OpenTask]:
         """Every open task, in order of issue."""
         return list(self._open.values())

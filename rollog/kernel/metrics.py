@@ -89,6 +89,13 @@ class Metrics:
         self.dispatcher_credits_free = self._gauge(
             "rollog_dispatcher_credits_free", "Tasks that could be issued now, over all workers"
         )
+        self.dispatcher_rollouts_open = self._gauge(
+            "rollog_dispatcher_rollouts_open", "Rollouts ordered whose samples are not in the log yet"
+        )
+        self.dispatcher_rollouts_waiting = self._gauge(
+            "rollog_dispatcher_rollouts_waiting",
+            "Rollouts that would be ordered now if workers had slots for them; 0 once nothing more is ordered",
+        )
         self.dispatcher_workers = self._gauge(
             "rollog_dispatcher_workers", "Rollout workers that hold a grant and are heard"
         )
