@@ -84,9 +84,10 @@ def reinject(
     Raises ConfigError for an id that does not exist and for a run that is over, TopicMismatch where `samples` or
     `evaluations` is missing.
     """
-    transactional_id = f"{topics.dead_letters}.reinjection"  # whoever came before has finished, or is fenced
-    with broker.transactional_producer(
-        transactional_id, topics=[topics.samples, topics.evaluations], transaction_timeout_seconds=60.0
+    with broker.transactional_producer(  # whoever came before has finished, or is fenced
+        topics.reinjection_transactional_id,
+        topics=[topics.samples, topics.evaluations],
+        transaction_timeout_seconds=60.0,
     ) as producer:
         letters = read_dead_letters(broker, topics)
         wanted = chosen_dead_letters(letters, chosen)

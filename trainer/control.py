@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from rollog.kernel.broker.ports import TopicPartition
 from rollog.kernel.broker.reading import drain
-from rollog.kernel.errors import BrokerError
+from rollog.kernel.errors import BrokerError, NotAuthorized
 from rollog.kernel.lifecycle import Component
 from rollog.kernel.logs import get_logger
 from rollog.rules.control_log import ControlLog
@@ -147,6 +147,8 @@ class ControlReader(Component):
         """Up to where both topics are to be read now; None where the broker does not say."""
         try:
             return self._consumer.end_offsets(self._partitions)
+        except NotAuthorized:
+            raise
         except BrokerError as error:
             log.warning("what arrived waits for the broker, to be compared with its tasks", error=str(error))
             return None

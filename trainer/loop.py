@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rollog.kernel.crash_points import CrashPoint, reach
-from rollog.kernel.errors import BrokerError
+from rollog.kernel.errors import BrokerError, NotAuthorized
 from rollog.kernel.lifecycle import Component
 from rollog.kernel.logs import get_logger
 from rollog.settings.run import LastBatch
@@ -223,6 +223,8 @@ class Trainer(Component):
             ends = self._stream.end_offsets()
             # Without their tasks, issued during the step, samples could not be placed.
             self._control.catch_up()
+        except NotAuthorized:
+            raise
         except BrokerError as error:
             log.warning("samples that arrived during the step are read after it", error=str(error))
             return

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from producers.dispatcher.workers import is_astray, missing_tasks
 from rollog.kernel.broker.ports import TopicPartition
-from rollog.kernel.errors import BrokerError
+from rollog.kernel.errors import BrokerError, NotAuthorized
 from rollog.kernel.logs import get_logger
 from schemas import Grant, Revoke
 
@@ -219,6 +219,8 @@ class LeaseKeeper:
         """Ends of what workers write, fetched now; None while the broker does not answer."""
         try:
             return self._consumer.end_offsets(self._written_by_workers)
+        except NotAuthorized:
+            raise
         except BrokerError as error:
             log.warning("no contact with the broker", error=str(error))
             return None

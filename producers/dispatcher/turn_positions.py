@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rollog.kernel.broker.ports import TopicPartition
-from rollog.kernel.errors import BrokerError
+from rollog.kernel.errors import BrokerError, NotAuthorized
 from rollog.kernel.logs import get_logger
 
 if TYPE_CHECKING:
@@ -37,6 +37,8 @@ class TurnPositions:
         self._fetched_at = now_seconds
         try:
             ends = self._consumer.end_offsets(self._partitions)
+        except NotAuthorized:
+            raise
         except BrokerError as error:
             log.warning("ends of turns are not known; rollouts taken up read more", error=str(error))
             return

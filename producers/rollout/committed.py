@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from rollog.kernel.broker.ports import TopicPartition
 from rollog.kernel.broker.reading import read_until
-from rollog.kernel.errors import BrokerError, LedgerError
+from rollog.kernel.errors import BrokerError, LedgerError, NotAuthorized
 from rollog.kernel.logs import get_logger
 from rollog.rules.ledger_chain import LedgerChain, chain_within
 from schemas import LedgerKind
@@ -61,6 +61,8 @@ class CommittedVersions:
             if 0 not in self._versions and notice.version < min(self._versions):
                 self._chain, self._position = LedgerChain(), 0
                 await self._call(self._read_on)
+        except NotAuthorized:
+            raise
         except (BrokerError, LedgerError) as error:
             log.warning("the ledger cannot be asked for a version", version=notice.version, error=str(error))
             return False

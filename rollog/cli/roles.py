@@ -34,10 +34,16 @@ def dispatch(options: RunRequest, metrics_port: int | None, wait_seconds: float)
     Consumes samples, steps and workers; produces tasks and control. Waits for workers with free slots. If it dies,
     the next one reads the log and goes on.
     """
-    from rollog.run.role_process import dispatcher, run_role  # noqa: PLC0415  # help needs no Kafka
+    from rollog.kernel.broker.rights import Role  # noqa: PLC0415  # help needs no Kafka
+    from rollog.run.role_process import dispatcher, run_role  # noqa: PLC0415
 
     return run_role(
-        dispatcher, options, name="dispatcher", metrics_port=metrics_port, wait_seconds=wait_seconds
+        dispatcher,
+        options,
+        rights=Role.DISPATCHER,
+        name="dispatcher",
+        metrics_port=metrics_port,
+        wait_seconds=wait_seconds,
     )
 
 
@@ -55,11 +61,13 @@ def rollout(options: RunRequest, name: str | None, metrics_port: int | None, wai
     Consumes tasks, weights and control; produces samples, evaluations and workers. Waits for weights, then for
     tasks. If it dies, its tasks are issued to others.
     """
-    from rollog.run import role_process  # noqa: PLC0415  # help needs no Kafka
+    from rollog.kernel.broker.rights import Role  # noqa: PLC0415  # help needs no Kafka
+    from rollog.run import role_process  # noqa: PLC0415
 
     return role_process.run_role(
         role_process.rollout,
         options,
+        rights=Role.WORKER,
         name=name or socket.gethostname(),
         metrics_port=metrics_port,
         wait_seconds=wait_seconds,
@@ -93,11 +101,19 @@ def train(
     """
     if _follows_another_rank():
         return 0
-    from rollog.run.role_process import run_role, trainer  # noqa: PLC0415  # help needs no Kafka
+    from rollog.kernel.broker.rights import Role  # noqa: PLC0415  # help needs no Kafka
+    from rollog.run.role_process import run_role, trainer  # noqa: PLC0415
     from rollog.settings.sources import assigned  # noqa: PLC0415
 
     role = partial(trainer, amendment=assigned(amendments, "--amend"))
-    return run_role(role, options, name="trainer", metrics_port=metrics_port, wait_seconds=wait_seconds)
+    return run_role(
+        role,
+        options,
+        rights=Role.TRAINER,
+        name="trainer",
+        metrics_port=metrics_port,
+        wait_seconds=wait_seconds,
+    )
 
 
 def _follows_another_rank() -> bool:

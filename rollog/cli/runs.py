@@ -51,12 +51,13 @@ def delete(source: RecordedRunRequest, yes: bool) -> None:
 
     What it keeps on other machines (checkpoints of a trainer there, logs) is theirs.
     """
-    from rollog.run.deletion import Deletion  # noqa: PLC0415  # help needs no Kafka
+    from rollog.kernel.broker.rights import Role  # noqa: PLC0415  # help needs no Kafka
+    from rollog.run.deletion import Deletion  # noqa: PLC0415
     from rollog.run.recorded_run import open_run  # noqa: PLC0415
 
     if source.archive is not None:
         raise ConfigError(f"--archive {source.archive} is never changed: name a run on a broker")
-    with open_run(source) as run:
+    with open_run(source, role=Role.ADMINISTRATOR) as run:
         deletion = Deletion.of(run.broker, run.topics, run.settings, source.common.home)
         click.echo("\n".join([f"run {run.topics.run}:", *(f"  {line}" for line in deletion.lines())]))
         if not yes:

@@ -13,14 +13,25 @@ from rollog.kernel.called import called_as
 from rollog.kernel.errors import ConfigError
 
 if TYPE_CHECKING:
+    from rollog.kernel.broker.acls import Cluster
     from rollog.kernel.broker.ports import TopicSpec
     from rollog.run.request import RecordedRunRequest, RunRequest
     from rollog.settings.settings import Settings
 
 
+_cluster_option = click.option(
+    "--cluster", metavar="NAME", help="Name of Strimzi's Kafka resource, for --format strimzi."
+)
+_command_config_option = click.option(
+    "--command-config",
+    metavar="FILE",
+    help="Properties file of the administrator, which the printed commands then name.",
+)
+
+
 @click.group()
 def topics() -> None:
-    """Create, check, print or prune the topics of a run."""
+    """Create, check, print or prune the topics of a run; print the ACLs of its roles."""
 
 
 @topics.command()
@@ -85,14 +96,111 @@ def check(options: RunRequest) -> None:
 
 
 @topics.command(name="print")
+@click.option(
+    "--format",
+    "style",
+    type=click.Choice(["plain", "kafka-topics", "strimzi", "json"]),
+    default="plain",
+    show_default=True,
+    help="Lines to read, commands of Kafka's tool, KafkaTopic resources, or a list for Terraform and scripts.",
+)
+@_cluster_option
+@_command_config_option
 @common_options
-def print_topics(options: RunRequest) -> None:
-    """Print the topics of a run with their settings, without asking any broker."""
-    for spec in _specs(options.settings()):
-        config = " ".join(f"{key}={value}" for key, value in sorted(spec.config.items()))
-        click.echo(
-            f"{spec.name} partitions={spec.num_partitions} replicas={spec.replication_factor} {config}"
+def print_topics(options: RunRequest, style: str, cluster: str | None, command_config: str | None) -> None:
+    """Print the topics of a run with their settings, without asking any broker.
+
+    An administrator can make them from that where the cluster lets nobody else: `rollog topics create` then takes them
+    as they are.
+    """
+    from rollog.kernel.broker import printed_topics  # noqa: PLC0415  # help needs no Kafka
+
+    settings = options.settings()
+    specs = _specs(settings)
+    match style:
+        case "kafka-topics":
+            lines = printed_topics.kafka_topics_commands(specs, _reached(settings, command_config))
+            click.echo("\n".join(lines))
+        case "strimzi":
+            click.echo(printed_topics.kafka_topics(specs, cluster=_strimzi_cluster(cluster)), nl=False)
+        case "json":
+            click.echo(printed_topics.topics_json(specs))
+        case _:
+            click.echo("\n".join(printed_topics.plain_lines(specs)))
+
+
+@topics.command()
+@click.option(
+    "--principal",
+    "principals",
+    multiple=True,
+    required=True,
+    metavar="ROLE=TYPE:NAME",
+    help="Who a role is to Kafka, as in trainer=User:rollog-trainer; may be given several times. ROLE is "
+    "dispatcher, worker, trainer, creator, reader, scorer, administrator, or up for all that `rollog up` does.",
+)
+@click.option(
+    "--format",
+    "style",
+    type=click.Choice(["kafka-acls", "strimzi", "json"]),
+    default="kafka-acls",
+    show_default=True,
+    help="Commands of Kafka's tool, KafkaUser resources, or a list for Terraform and scripts.",
+)
+@click.option(
+    "--prefix",
+    metavar="PREFIX",
+    help="For all runs under this prefix instead of one run; for creator, reader, administrator and up.",
+)
+@click.option("--remove", is_flag=True, help="Commands that take these rights away again.")
+@click.option(
+    "--authentication",
+    type=click.Choice(["scram-sha-512", "tls", "tls-external"]),
+    default="scram-sha-512",
+    show_default=True,
+    help="How a KafkaUser proves who it is.",
+)
+@_cluster_option
+@_command_config_option
+@common_options
+def acls(
+    *,
+    options: RunRequest,
+    principals: tuple[str, ...],
+    style: str,
+    prefix: str | None,
+    remove: bool,
+    authentication: str,
+    cluster: str | None,
+    command_config: str | None,
+) -> None:
+    """Print the rights of roles in a run as ACLs, without asking any broker.
+
+    They are all that a role needs, and nothing else. With --config of the run they include what its settings ask for
+    (topics `turns` and `rewards`).
+    """
+    from rollog.kernel.broker.acls import acls_json, kafka_acls_commands, kafka_users  # noqa: PLC0415
+    from rollog.run.granting import grants_of_run, grants_under_prefix  # noqa: PLC0415
+
+    if prefix is not None and options.run is not None:
+        raise click.UsageError(
+            f"--run {options.run} and --prefix {prefix}: name one run, or the prefix of all"
         )
+    if remove and style != "kafka-acls":
+        raise click.UsageError(f"--remove prints commands; with --format {style} leave it out")
+    settings = options.settings()
+    grants = (
+        grants_of_run(principals, settings) if prefix is None else grants_under_prefix(principals, prefix)
+    )
+    match style:
+        case "strimzi":
+            name = _strimzi_cluster(cluster)
+            click.echo(kafka_users(grants, cluster=name, authentication=authentication), nl=False)
+        case "json":
+            click.echo(acls_json(grants))
+        case _:
+            reached = _reached(settings, command_config)
+            click.echo("\n".join(kafka_acls_commands(grants, reached, is_removed=remove)))
 
 
 @topics.command()
@@ -114,14 +222,28 @@ def prune(source: RecordedRunRequest, keep_steps: int, dry_run: bool) -> None:
 
     Consumes steps and the checkpoints of --home; deletes records of samples.
     """
-    from rollog.run.pruning import prune_samples  # noqa: PLC0415  # help needs no Kafka
+    from rollog.kernel.broker.rights import Role  # noqa: PLC0415  # help needs no Kafka
+    from rollog.run.pruning import prune_samples  # noqa: PLC0415
     from rollog.run.recorded_run import open_run  # noqa: PLC0415
 
     if source.archive is not None:
         raise ConfigError(f"--archive {source.archive} is never changed: name a run on a broker")
-    with open_run(source) as run:
+    with open_run(source, role=Role.ADMINISTRATOR) as run:
         for line in prune_samples(run, source.common.home, keep_steps=keep_steps, is_dry_run=dry_run):
             click.echo(line)
+
+
+def _reached(settings: Settings, command_config: str | None) -> Cluster:
+    from rollog.kernel.broker.acls import Cluster  # noqa: PLC0415
+
+    address = settings.broker.bootstrap_servers or "localhost:9092"
+    return Cluster(bootstrap_servers=address, command_config=command_config)
+
+
+def _strimzi_cluster(name: str | None) -> str:
+    if name is None:
+        raise click.UsageError("--format strimzi needs --cluster NAME, the name of the Kafka resource")
+    return name
 
 
 def _specs(settings: Settings) -> list[TopicSpec]:

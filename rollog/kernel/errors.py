@@ -6,9 +6,11 @@
     ├── DataError              the dataset, the model or the reward function cannot be used
     ├── BrokerError            Kafka said no, or nothing
     │   ├── BrokerUnreachable  no broker answered within the bound
+    │   ├── BrokerRefused      a broker answers and does not take these settings: asking again does not help
     │   ├── BrokerTimeout      the outcome of a send or a commit is unknown: exit and recover
     │   ├── ProducerFenced     the broker takes nothing more from this producer: replaced, or too slow
     │   ├── RecordTooLarge     a record is over the topic's or the client's limit
+    │   ├── NotAuthorized      an ACL is missing: it is granted, or the role cannot work
     │   ├── TopicMismatch      a topic is missing or differs from what the run needs
     │   └── ArchiveError       an archive is damaged, altered, or asked for what only a live broker does
     ├── DecodeError            bytes are not a record of ours
@@ -49,7 +51,7 @@ exit_status_expired = 75
 """Exit status of a role that is whole but was suspended, or had no broker, for too long: it is started again."""
 
 exit_status_configuration = 2
-"""Exit status of a role that cannot work with its settings or data; no supervisor restarts it."""
+"""Exit status of a role that cannot work with its settings, data or rights; no supervisor restarts it."""
 
 exit_status_engine = 3
 """Exit status of a worker whose engine could not start; a second time in a row, no supervisor restarts it."""
@@ -79,6 +81,10 @@ class BrokerUnreachable(BrokerError):
     """No broker answered within the bound."""
 
 
+class BrokerRefused(BrokerError):
+    """A broker answers, and it or this client does not take who the other is: a certificate, a user, a protocol."""
+
+
 class BrokerTimeout(BrokerError):
     """The outcome of a send or a commit is unknown; the caller exits and recovers."""
 
@@ -93,6 +99,10 @@ class ProducerFenced(BrokerError):
 
 class RecordTooLarge(BrokerError):
     """A record is over the topic's or the client's limit."""
+
+
+class NotAuthorized(BrokerError):
+    """The cluster does not let this client do something: an ACL is missing, or forbids it."""
 
 
 class TopicMismatch(BrokerError):
@@ -211,6 +221,6 @@ def exit_status(error: BaseException) -> int:
         return exit_status_expired
     if isinstance(error, EngineNotStarted):
         return exit_status_engine
-    if isinstance(error, ConfigError | DataError):
+    if isinstance(error, ConfigError | DataError | BrokerRefused | NotAuthorized):
         return exit_status_configuration
     return 1

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rollog.kernel.broker.reading import read_to_end
-from rollog.kernel.broker.topics import runs_topic
+from rollog.kernel.broker.topics import RunTopics, runs_topic
 from rollog.kernel.errors import ProducerFenced, RunExists, RunNotFound
 from rollog.kernel.logs import get_logger
 from rollog.kernel.printable import printable
@@ -41,7 +41,7 @@ def register_run(broker: Broker, manifest: RunManifest) -> None:
     """Write the manifest of a new run. Raises RunExists when the name is taken."""
     topic = runs_topic(manifest.prefix)
     taken = name_taken(broker, manifest.run)
-    transactional_id = f"{manifest.prefix}.{manifest.run}.manifest"
+    transactional_id = RunTopics(manifest.prefix, manifest.run).manifest_transactional_id
     with broker.transactional_producer(transactional_id, topics=[topic]) as producer:
         if manifest.run in read_runs(broker, manifest.prefix):
             raise taken
@@ -56,7 +56,8 @@ def register_run(broker: Broker, manifest: RunManifest) -> None:
 def unregister_run(broker: Broker, prefix: str, run: str) -> None:
     """Take a run's manifest out of the register; one that is not there is fine."""
     topic = runs_topic(prefix)
-    with broker.transactional_producer(f"{prefix}.{run}.manifest", topics=[topic]) as producer:
+    transactional_id = RunTopics(prefix, run).manifest_transactional_id
+    with broker.transactional_producer(transactional_id, topics=[topic]) as producer:
         producer.begin()
         producer.send(topic, 0, None, key=run.encode())
         producer.commit(_commit_seconds)

@@ -6,8 +6,12 @@ import time
 from typing import TYPE_CHECKING
 
 from rollog import __version__
+from rollog.kernel.broker.acls import Cluster
+from rollog.kernel.broker.denials import naming_rights, require_rights
+from rollog.kernel.broker.printed_topics import kafka_topics_commands
+from rollog.kernel.broker.rights import Role
 from rollog.kernel.broker.topics import RunTopics, check_topics, ensure_topics, topic_specs
-from rollog.kernel.errors import ConfigError, RunExists
+from rollog.kernel.errors import ConfigError, NotAuthorized, RunExists
 from rollog.kernel.machine import num_processors
 from rollog.kernel.private_directory import make_private
 from rollog.kernel.runs import find_run, name_taken, read_runs, register_run
@@ -17,7 +21,7 @@ from rollog.settings.settings import Settings, by_key, check_files, config_sha25
 from schemas import RunManifest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from rollog.kernel.broker.ports import Broker, TopicSpec
@@ -50,14 +54,37 @@ def complete(settings: Settings, home: Path, on_progress: Callable[[str, float],
     return with_absolute_paths(settings)
 
 
-def create_run(broker: Broker, settings: Settings) -> RunManifest:
-    """Create the topics of a new run and register its manifest. Raises RunExists, TopicMismatch."""
+def create_run(broker: Broker, settings: Settings, role: Role = Role.CREATOR) -> RunManifest:
+    """Create the topics of a new run and register its manifest, as `role`.
+
+    Raises RunExists, TopicMismatch, and NotAuthorized, which names all rights of the role that are missing.
+    """
     manifest = manifest_of(settings)
-    refuse_taken_name(broker, settings)
-    with broker.admin() as admin:
-        ensure_topics(admin, specs_of_run(settings))
-    register_run(broker, manifest)
+    topics = RunTopics(manifest.prefix, manifest.run)
+    require_rights(broker, role, topics, settings.optional_topics)
+    with naming_rights(broker, role, topics, settings.optional_topics):
+        refuse_taken_name(broker, settings)
+        _ensure_topics(broker, specs_of_run(settings))
+        register_run(broker, manifest)
     return manifest
+
+
+def _ensure_topics(broker: Broker, specs: Sequence[TopicSpec]) -> None:
+    """As `ensure_topics`; where the cluster does not let this client create any, the error has the commands that do."""
+    with broker.admin() as admin:
+        try:
+            ensure_topics(admin, specs)
+        except NotAuthorized as refused:
+            existing = admin.describe_topics([spec.name for spec in specs])
+            missing = [spec for spec in specs if spec.name not in existing]
+            if not missing:
+                raise
+            commands = kafka_topics_commands(missing, Cluster(bootstrap_servers=broker.address))
+            raise NotAuthorized(
+                f"{broker.principal or 'this client'} may not create topics at {broker.address} ({refused}). Let an administrator of the "
+                "cluster create those that are missing, then create the run again, which takes topics as they are:\n"
+                + "\n".join(f"  {command}" for command in commands)
+            ) from refused
 
 
 def create_run_if_missing(broker: Broker, settings: Settings) -> tuple[RunManifest, bool]:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rollog.kernel.broker.denials import naming_rights, require_rights
+from rollog.kernel.broker.rights import Role, used_topics
 from rollog.kernel.broker.topics import RunTopics, check_topics, topic_specs
 from rollog.kernel.errors import ConfigError
 from rollog.kernel.runs import find_run, read_runs
@@ -34,37 +36,52 @@ class JoinedRun:
     manifest: RunManifest
     broker: Broker
 
+    @property
+    def topics(self) -> RunTopics:
+        """Names of what the run owns on the broker."""
+        return RunTopics(self.manifest.prefix, self.manifest.run)
 
-def join_run(request: RunRequest, wait_seconds: float) -> JoinedRun:
-    """The run that is asked for, to take part in it, waiting for it to be created.
 
-    Raises RunNotFound, ConfigError, BrokerUnreachable, and TopicMismatch where a topic is not as the run needs it.
+def join_run(request: RunRequest, wait_seconds: float, role: Role = Role.READER) -> JoinedRun:
+    """The run that is asked for, to take part in it as `role`, waiting for it to be created.
+
+    Raises RunNotFound, ConfigError, BrokerUnreachable, NotAuthorized, which names all rights that are missing, and
+    TopicMismatch where a topic that the role uses is not as the run needs it.
     """
-    found = find_run_of(request, wait_seconds)
-    manifest = found.manifest
+    found = find_run_of(request, wait_seconds, role=role, has_preflight=True)
+    settings, topics = found.settings, found.topics
+    require_rights(found.broker, role, topics, settings.optional_topics)
+    specs = topic_specs(topics, settings.broker, settings.optional_topics)
+    used = used_topics(role, topics, settings.optional_topics)
     with found.broker.admin() as admin:
-        check_topics(
-            admin,
-            topic_specs(
-                RunTopics(manifest.prefix, manifest.run),
-                found.settings.broker,
-                found.settings.optional_topics,
-            ),
-        )
+        check_topics(admin, [spec for spec in specs if used is None or spec.name in used])
     return found
 
 
 def find_run_of(
-    request: RunRequest, wait_seconds: float, choose: ChooseManifest = checked_manifest
+    request: RunRequest,
+    wait_seconds: float,
+    choose: ChooseManifest = checked_manifest,
+    *,
+    role: Role = Role.READER,
+    has_preflight: bool = False,
 ) -> JoinedRun:
     """The run that is asked for, to read it, waiting for it to be created; its topics may be in any state.
 
-    `choose` says which manifest counts, or refuses. Raises RunNotFound, ConfigError, BrokerUnreachable.
+    `choose` says which manifest counts, or refuses. With `has_preflight` the rights of `role` are asked for before the
+    run is waited for. Raises RunNotFound, ConfigError, BrokerUnreachable, NotAuthorized.
     """
     layers = request.local_layers()
     here = layers.settings()
     broker = connect(here.broker, request.home, wait_seconds=wait_seconds)
-    manifest = manifest_of_run(broker, here.run, wait_seconds, choose)
+    if here.run.name is None:
+        manifest = manifest_of_run(broker, here.run, wait_seconds, choose)
+    else:
+        topics = RunTopics(here.run.prefix, here.run.name)
+        with naming_rights(broker, role, topics):
+            if has_preflight:
+                require_rights(broker, role, topics)
+            manifest = manifest_of_run(broker, here.run, wait_seconds, choose)
     settings = settings_of_run(
         manifest.config_json, layers, placed=lambda recorded: at_home(recorded, request.home)
     )

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from consumers.archive import WeightsChoice
 from rollog.kernel.archived_weights import archived_weights
 from rollog.kernel.broker.archive import ArchiveBroker
+from rollog.kernel.broker.denials import naming_rights
+from rollog.kernel.broker.rights import Role
 from rollog.kernel.broker.topics import RunTopics
 from rollog.kernel.errors import ConfigError
 from rollog.kernel.runs import find_run
@@ -51,23 +53,30 @@ class RecordedRun:
 
 
 @contextmanager
-def open_run(request: RecordedRunRequest, choose: ChooseManifest = checked_manifest) -> Iterator[RecordedRun]:
+def open_run(
+    request: RecordedRunRequest,
+    choose: ChooseManifest = checked_manifest,
+    *,
+    role: Role = Role.READER,
+) -> Iterator[RecordedRun]:
     """The run that a command is to read, on its broker or in an archive, for as long as the block lasts.
 
-    `choose` says which manifest counts, or refuses. Where the embedded broker of the state directory does not run, it
-    does so for that time. Raises ConfigError, RunNotFound, BrokerUnreachable, and
-    ArchiveError for a file that is no archive or is damaged.
+    `choose` says which manifest counts, or refuses; `role` whose rights the command needs. Where the embedded broker of
+    the state directory does not run, it does so for that time. Raises ConfigError, RunNotFound, BrokerUnreachable,
+    NotAuthorized, and ArchiveError for a file that is no archive or is damaged.
     """
     if request.archive is not None:
         yield _archived_run(request, request.archive, choose)
         return
     common = request.common
     with embedded_unless_named(common.local_layers().settings().broker, common.home, has_runs=True):
-        yield _run_on_broker(request, choose)
+        run = _run_on_broker(request, choose, role)
+        with naming_rights(run.broker, role, run.topics, run.settings.optional_topics):
+            yield run
 
 
-def _run_on_broker(request: RecordedRunRequest, choose: ChooseManifest) -> RecordedRun:
-    found = find_run_of(request.common, wait_seconds=0.0, choose=choose)
+def _run_on_broker(request: RecordedRunRequest, choose: ChooseManifest, role: Role) -> RecordedRun:
+    found = find_run_of(request.common, wait_seconds=0.0, choose=choose, role=role)
     return RecordedRun(
         broker=found.broker,
         topics=RunTopics(found.manifest.prefix, found.manifest.run),

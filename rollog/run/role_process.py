@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rollog.kernel.broker.denials import naming_rights
 from rollog.kernel.disk_room import naming_full_disk
 from rollog.kernel.errors import BrokerTimeout, BrokerUnreachable, Expired
 from rollog.kernel.logs import configure_logging, get_logger
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from threading import Event
 
+    from rollog.kernel.broker.rights import Role
     from rollog.run.joining import JoinedRun
     from rollog.run.request import RunRequest
 
@@ -43,19 +45,22 @@ def run_role(
     role: Callable[[RoleContext], None],
     request: RunRequest,
     *,
+    rights: Role,
     name: str,
     metrics_port: int | None,
     wait_seconds: float,
 ) -> int:
     """Run one role to the end of its run. Returns 0 then, and 128 + signal after a graceful stop.
 
-    Raises as `join_run` does, and what the role raises; Expired in place of what only says that the broker was silent,
-    DiskFull where there is no room for what it writes.
+    `rights` says which rights on the cluster it is to have. Raises as `join_run` does, and what the role raises; Expired
+    in place of what only says that the broker was silent, DiskFull where there is no room for what it writes.
     """
     configure_logging()
     try:
         with naming_full_disk(request.home):
-            return _run_joined(role, request, name=name, metrics_port=metrics_port, wait_seconds=wait_seconds)
+            run = join_run(request, wait_seconds, rights)
+            with naming_rights(run.broker, rights, run.topics, run.settings.optional_topics):
+                return _run_joined(role, run, request.home.resolve(), name=name, metrics_port=metrics_port)
     except (BrokerTimeout, BrokerUnreachable) as error:
         # The role or its broker was suspended, or the broker is away: nothing that a restart could wear out.
         raise Expired(f"{error}; start the role again: it goes on from the log") from error
@@ -63,14 +68,13 @@ def run_role(
 
 def _run_joined(
     role: Callable[[RoleContext], None],
-    request: RunRequest,
+    run: JoinedRun,
+    home: Path,
     *,
     name: str,
     metrics_port: int | None,
-    wait_seconds: float,
 ) -> int:
-    run = join_run(request, wait_seconds)
-    make_private(request.home.resolve())
+    make_private(home)
     settings = run.settings
     metrics = Metrics()
     with ExitStack() as resources:
@@ -80,7 +84,7 @@ def _run_joined(
             log.info("metrics served", role=name, host=server.host, port=server.port)
         signals = resources.enter_context(StopSignals())
         log.info("role begins", role=name, run=settings.run_name, broker=run.broker.address, pid=os.getpid())
-        role(RoleContext(name=name, run=run, home=request.home.resolve(), metrics=metrics, stop=signals.stop))
+        role(RoleContext(name=name, run=run, home=home, metrics=metrics, stop=signals.stop))
     log.info("role ends", role=name, run=settings.run_name, stopped=bool(signals.received))
     return signals.exit_status
 

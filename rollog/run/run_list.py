@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING
 from consumers.progress import RunProgress
 from rollog.kernel.addresses import public_address
 from rollog.kernel.broker.topics import RunTopics
-from rollog.kernel.errors import BrokerTimeout, ConfigError, LedgerError, RollogError, TopicMismatch
+from rollog.kernel.errors import (
+    BrokerTimeout,
+    ConfigError,
+    LedgerError,
+    NotAuthorized,
+    RollogError,
+    TopicMismatch,
+)
 from rollog.kernel.logs import get_logger
 from rollog.kernel.printable import printable
 from rollog.kernel.runs import read_runs
@@ -101,7 +108,7 @@ def _listed(broker: Broker, manifest: RunManifest, home: Path, clock: Callable[[
             view = progress.read_to_end(_read_seconds)
             seconds_silent = clock() - progress.newest_record_ms / 1000
         state = _state(view, seconds_silent)
-    except (ConfigError, TopicMismatch, LedgerError, BrokerTimeout) as error:
+    except (ConfigError, NotAuthorized, TopicMismatch, LedgerError, BrokerTimeout) as error:
         state = _unreadable(error)
         if isinstance(error, ConfigError):
             log.warning("run not readable", run=manifest.run, error=printable(str(error), limit=500))
@@ -147,6 +154,8 @@ def _unreadable(error: RollogError) -> str:
             return "no topics"
         case LedgerError():
             return "ledger altered"
+        case NotAuthorized():
+            return "no rights"
     return "not readable"
 
 

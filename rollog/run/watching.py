@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from consumers.progress import RunProgress
 from rollog.kernel.broker.topics import RunTopics
-from rollog.kernel.errors import BrokerError, BrokerTimeout
+from rollog.kernel.errors import BrokerError, BrokerTimeout, NotAuthorized
 from rollog.kernel.logs import configure_logging, get_logger
 from rollog.run.display import display_for
 from rollog.run.view import RunFacts
@@ -119,6 +119,8 @@ class Watcher:
         except BrokerTimeout:
             # Its words are for who writes: whoever only watches has nothing to recover.
             log.warning("the broker did not answer in time; watching goes on")
+        except NotAuthorized:
+            raise
         except BrokerError as error:
             log.warning("the run's progress could not be read; watching goes on", error=error)
         self._show()
@@ -131,6 +133,8 @@ class Watcher:
         """Take in everything that is stored now and show it."""
         try:
             self.view = self._progress.read_to_end(_read_seconds)
+        except NotAuthorized:
+            raise
         except BrokerError as error:
             log.warning("the newest records could not be read", error=error)
         self._show()

@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rollog.kernel.broker.rights import Role
 from rollog.kernel.errors import ConfigError
 from rollog.run.conclusion import version_of
 from rollog.run.connection import connect, embedded_unless_named
@@ -73,7 +74,7 @@ def whole_run(
         broker = connect(settings.broker, home)
         refuse_taken_name(broker, settings)
         settings = complete(settings, home, audience.report)
-        create_run(broker, settings)
+        create_run(broker, settings, Role.UP)
         outcome = run_here(
             settings,
             broker,

@@ -60,8 +60,7 @@ _names_introduction = """\
 ## Groups and transactional ids
 
 Names that a cluster has to allow beside the topics. Nothing goes on from committed offsets: they are there for tools.
-Registering a run and `rollog dead-letters --reinject` have transactional ids of their own
-([protocol](../protocol.md#topics)).
+Which role needs which right is in [least privilege](../least-privilege.md).
 
 | name | kind | meaning |
 | --- | --- | --- |

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from rollog.kernel.broker.ports import Broker, Record
+    from rollog.kernel.broker.rights import Right
 
 Records = dict[TopicPartition, list["Record"]]
 
@@ -35,6 +36,7 @@ class RecordedTopics:
     begins: dict[TopicPartition, int] = field(default_factory=dict)
     first_ends: dict[TopicPartition, int] = field(default_factory=dict)
     address: str = "recorded"
+    principal: str | None = None
 
     @classmethod
     def copied(cls, broker: Broker, names: Iterable[str]) -> RecordedTopics:
@@ -195,6 +197,10 @@ class RecordedAdmin(Closing):
 
     def delete_records(self, offsets: Mapping[TopicPartition, int]) -> None:
         raise AssertionError(f"an auditor deletes nothing: {offsets}")
+
+    def missing_rights(self, rights: Sequence[Right]) -> list[Right]:
+        del rights
+        return []
 
     def broker_version(self) -> str:
         return "recorded"

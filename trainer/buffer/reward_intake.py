@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from rollog.kernel.broker.ports import TopicPartition
 from rollog.kernel.broker.reading import drain
-from rollog.kernel.errors import BrokerError, TopicMismatch
+from rollog.kernel.errors import BrokerError, NotAuthorized, TopicMismatch
 from rollog.kernel.lifecycle import Component
 from rollog.kernel.logs import get_logger
 from rollog.rules.dead_letters import dead_letter
@@ -206,6 +206,8 @@ class RewardIntake(Component):
                 return
             try:
                 end = self._consumer.end_offsets([self._place])[self._place]
+            except NotAuthorized:
+                raise
             except BrokerError as error:
                 log.warning("samples without reward wait for the broker", error=str(error))
                 return

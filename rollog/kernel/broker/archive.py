@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from rollog.kernel.broker.archive_format import ArchivedPartition, ArchiveManifest, Member
     from rollog.kernel.broker.ports import Producer, Record, TransactionalProducer
+    from rollog.kernel.broker.rights import Right
 
 _default_max_records = 2000
 _most_bytes_at_once = 32 << 20
@@ -46,6 +47,11 @@ class ArchiveBroker:
     def address(self) -> str:
         """The path of the archive."""
         return str(self.file.path)
+
+    @property
+    def principal(self) -> str | None:
+        """Nobody: whoever can open the file can read it."""
+        return None
 
     @property
     def topics(self) -> RunTopics:
@@ -264,6 +270,11 @@ class ArchiveAdmin(Closing):
         """Raises ArchiveError."""
         del offsets
         self._broker.refuse("deleted from")
+
+    def missing_rights(self, rights: Sequence[Right]) -> list[Right]:
+        """None: whoever can open the file can read it."""
+        del rights
+        return []
 
     def broker_version(self) -> str:
         """There is none to tell."""

@@ -21,6 +21,7 @@ from rollog.kernel.broker.kafka_settings import (
 from rollog.kernel.broker.kafka_topics import KafkaAdmin, TopicDirectory
 from rollog.kernel.broker.kafka_transactions import KafkaTransactionalProducer
 from rollog.kernel.broker.preflight import parse_addresses, wait_for_broker
+from rollog.kernel.broker.security import SecuritySettings, plain_text
 from rollog.kernel.errors import BrokerError, BrokerUnreachable
 
 if TYPE_CHECKING:
@@ -32,7 +33,8 @@ class KafkaBroker:
 
     Raises ConfigError for a malformed address; every client raises BrokerUnreachable, naming address and cause, when
     no broker answers within `connect_timeout_seconds`; until one has answered, a refused connection is asked again for
-    `first_refusals_seconds` only, if that is given.
+    `first_refusals_seconds` only, if that is given. Where a broker answers and does not take `security`, every client
+    raises BrokerRefused at once.
     """
 
     def __init__(
@@ -44,6 +46,7 @@ class KafkaBroker:
         max_record_bytes: int = 16 << 20,
         offsets_timeout_seconds: float = 30.0,
         first_refusals_seconds: float | None = None,
+        security: SecuritySettings = plain_text,
     ) -> None:
         parse_addresses(bootstrap_servers)
         self._has_answered = False
@@ -54,6 +57,7 @@ class KafkaBroker:
             max_record_bytes=max_record_bytes,
             offsets_timeout_seconds=offsets_timeout_seconds,
             first_refusals_seconds=first_refusals_seconds,
+            security=security,
         )
         self._directory = TopicDirectory(self.admin, max_record_bytes)
 
@@ -67,6 +71,7 @@ class KafkaBroker:
             max_record_bytes=max_record_bytes,
             offsets_timeout_seconds=connection.offsets_timeout_seconds,
             first_refusals_seconds=connection.first_refusals_seconds,
+            security=connection.security,
         )
         limited._has_answered = self._has_answered
         return limited
@@ -75,6 +80,14 @@ class KafkaBroker:
     def address(self) -> str:
         """`host:port[,host:port]` as given."""
         return self._connection.bootstrap_servers
+
+    @property
+    def principal(self) -> str | None:
+        """`User:` and the user of SASL. What a certificate or a token makes of a client is decided by the cluster."""
+        security = self._connection.security
+        if security.username is not None:
+            return f"User:{security.username}"
+        return "User:ANONYMOUS" if security == plain_text else None
 
     def producer(self, *, client_id: str, max_in_flight_bytes: int = 64 << 20) -> KafkaProducer:
         """An idempotent producer."""
@@ -144,6 +157,7 @@ class KafkaBroker:
             self.address,
             self._connection.connect_timeout_seconds,
             refusals_seconds=None if self._has_answered else self._connection.first_refusals_seconds,
+            security=self._connection.security,
         )
         self._has_answered = True
         try:

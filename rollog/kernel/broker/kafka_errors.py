@@ -7,10 +7,19 @@ from typing import TYPE_CHECKING
 
 import kafka.errors as kafka_errors
 
-from rollog.kernel.errors import BrokerError, BrokerTimeout, ProducerFenced, RecordTooLarge, TopicMismatch
+from rollog.kernel.errors import (
+    BrokerError,
+    BrokerTimeout,
+    NotAuthorized,
+    ProducerFenced,
+    RecordTooLarge,
+    TopicMismatch,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+_denied_remedy = "grant the right with an ACL, `rollog topics acls` prints those of each role"
 
 _meanings: tuple[tuple[tuple[type[BaseException], ...], type[BrokerError], str], ...] = (
     (
@@ -44,9 +53,9 @@ _meanings: tuple[tuple[tuple[type[BaseException], ...], type[BrokerError], str],
         "the records there were deleted, or never existed",
     ),
     (
-        (kafka_errors.AuthorizationError,),
-        BrokerError,
-        "grant the right on the broker",
+        (kafka_errors.AuthorizationError, kafka_errors.PolicyViolationError),
+        NotAuthorized,
+        _denied_remedy,
     ),
     (
         (kafka_errors.KafkaTimeoutError, kafka_errors.RequestTimedOutError),
@@ -58,6 +67,8 @@ _meanings: tuple[tuple[tuple[type[BaseException], ...], type[BrokerError], str],
 
 
 _dump = " failed with response "
+_writes_nothing = kafka_errors.ClusterAuthorizationFailedError.__name__
+"""What a producer is told that may not write to any topic. The library passes it on as text only."""
 
 
 def translated(error: BaseException, place: str) -> BrokerError:
@@ -65,6 +76,8 @@ def translated(error: BaseException, place: str) -> BrokerError:
     if isinstance(error, BrokerError):
         return error
     detail = f"{place}: {_described(error)}"
+    if _writes_nothing in str(error):
+        return NotAuthorized(f"{detail}; this client may write to no topic of the cluster: {_denied_remedy}")
     for kinds, meaning, remedy in _meanings:
         if _is_any(error, kinds):
             return meaning(f"{detail}; {remedy}")

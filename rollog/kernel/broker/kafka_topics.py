@@ -11,6 +11,7 @@ from kafka.admin import ConfigResource, ConfigResourceType, NewTopic
 from kafka.structs import TopicPartition as KafkaTopicPartition
 
 from rollog.kernel.broker.kafka_errors import translated, translating
+from rollog.kernel.broker.kafka_rights import missing_rights
 from rollog.kernel.broker.limits import dead_letter_margin_bytes
 from rollog.kernel.broker.ports import TopicSpec
 from rollog.kernel.broker.topics import broker_defaults
@@ -21,8 +22,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from rollog.kernel.broker.ports import TopicPartition
+    from rollog.kernel.broker.rights import Right
 
 _visible_timeout_seconds = 20.0
+_denied_code = kafka_errors.TopicAuthorizationFailedError.errno
 
 
 class KafkaAdmin(Component):
@@ -63,7 +66,11 @@ class KafkaAdmin(Component):
         if not names:
             return {}
         with translating(f"describing topics {', '.join(names)}"):
-            found = [t for t in self._client.describe_topics(list(names)) if t["error_code"] == 0]
+            described = self._client.describe_topics(list(names))
+            found = [topic for topic in described if topic["error_code"] == 0]
+            if denied := {topic["name"] for topic in described if topic["error_code"] == _denied_code}:
+                # Without the right to see a topic nobody is told whether it exists.
+                raise kafka_errors.TopicAuthorizationFailedError(", ".join(sorted(denied)))
             configs = self._configs([topic["name"] for topic in found])
         return {
             topic["name"]: TopicSpec(
@@ -110,6 +117,11 @@ class KafkaAdmin(Component):
     def _num_partitions(self, topic: str) -> int:
         found = self.describe_topics([topic])
         return found[topic].num_partitions if topic in found else 0
+
+    def missing_rights(self, rights: Sequence[Right]) -> list[Right]:
+        """Those of `rights`, none of a prefix, that this client does not have as far as the cluster tells."""
+        self._require_open()
+        return missing_rights(self._client, rights)
 
     def broker_version(self) -> str:
         """Release line of the broker as its protocol versions show it, for example `4.3`."""

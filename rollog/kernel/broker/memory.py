@@ -76,6 +76,11 @@ class MemoryBroker:
         """The name it was given."""
         return self._address
 
+    @property
+    def principal(self) -> str | None:
+        """Nobody: everybody may do everything here."""
+        return None
+
     def producer(self, *, client_id: str, max_in_flight_bytes: int = 64 << 20) -> MemoryProducer:
         """An idempotent producer."""
         del client_id

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from rollog.kernel.broker.memory import MemoryBroker
     from rollog.kernel.broker.ports import Record, TopicPartition
+    from rollog.kernel.broker.rights import Right
 
 _default_max_records = 2000
 
@@ -158,6 +159,11 @@ class MemoryAdmin(Closing):
                     )
             for place, offset in offsets.items():
                 logs[place].delete_below(offset)
+
+    def missing_rights(self, rights: Sequence[Right]) -> list[Right]:
+        """None: everybody may do everything here."""
+        del rights
+        return []
 
     def broker_version(self) -> str:
         """There is none to tell."""

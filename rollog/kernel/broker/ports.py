@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Protocol, Self
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from rollog.kernel.broker.rights import Right
+
 Headers = Sequence[tuple[str, bytes]]
 
 
@@ -204,7 +206,10 @@ class Admin(_Closing, Protocol):
         ...
 
     def describe_topics(self, names: Sequence[str]) -> dict[str, TopicSpec]:
-        """What exists of `names`, with the settings named in rollog's own specs."""
+        """What exists of `names`, with the settings named in rollog's own specs.
+
+        Raises NotAuthorized for topics that this client may not see: whether they exist is not told.
+        """
         ...
 
     def list_topics(self) -> list[str]:
@@ -223,6 +228,13 @@ class Admin(_Closing, Protocol):
         """
         ...
 
+    def missing_rights(self, rights: Sequence[Right]) -> list[Right]:
+        """Those of `rights`, none of a prefix, that this client does not have as far as the broker tells.
+
+        Nothing is changed by asking. What the broker does not tell counts as granted.
+        """
+        ...
+
     def broker_version(self) -> str:
         """Version of the broker as far as it tells (for example `4.3.1`), else `unknown`."""
         ...
@@ -234,6 +246,11 @@ class Broker(Protocol):
     @property
     def address(self) -> str:
         """Where it is, as given."""
+        ...
+
+    @property
+    def principal(self) -> str | None:
+        """Who its clients are to the cluster, for example `User:ada`; None where only the cluster knows."""
         ...
 
     def producer(self, *, client_id: str, max_in_flight_bytes: int = 64 << 20) -> Producer:

@@ -16,7 +16,7 @@ from rollog.kernel.broker.limits import (
     largest_record_limit_bytes,
 )
 from rollog.kernel.broker.ports import TopicSpec
-from rollog.kernel.errors import ConfigError, TopicMismatch
+from rollog.kernel.errors import ConfigError, NotAuthorized, TopicMismatch
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -128,10 +128,30 @@ class RunTopics:
         """Whoever holds it is the one trainer of the run."""
         return self._named("trainer")
 
+    @property
+    def manifest_transactional_id(self) -> str:
+        """Whoever holds it writes the manifest of the run, or takes it out of the register."""
+        return manifest_transactional_ids(self.prefix) + self.run
+
+    @property
+    def reinjection_transactional_id(self) -> str:
+        """Whoever holds it writes dead letters of the run again."""
+        return reinjection_transactional_ids(self.prefix) + self.run
+
 
 def runs_topic(prefix: str) -> str:
     """Topic with the manifest of every run under `prefix`, compacted by run."""
     return f"{prefix}.runs"
+
+
+def manifest_transactional_ids(prefix: str) -> str:
+    """What the transactional ids of all that register runs under `prefix` begin with, and no others."""
+    return f"{prefix}.runs/"
+
+
+def reinjection_transactional_ids(prefix: str) -> str:
+    """What the transactional ids of all that write dead letters of runs under `prefix` again begin with."""
+    return f"{prefix}.dead-letters/"
 
 
 def run_topic_names(topics: RunTopics, optional: Collection[OptionalTopic] = ()) -> list[str]:
@@ -240,8 +260,16 @@ def ensure_topics(admin: Admin, specs: Sequence[TopicSpec]) -> list[str]:
 
 
 def check_topics(admin: Admin, specs: Sequence[TopicSpec]) -> None:
-    """Raise TopicMismatch, naming every difference with its remedy, unless all topics are as they should be."""
+    """Raise TopicMismatch, naming every difference with its remedy, unless all topics are as they should be.
+
+    Raises NotAuthorized where settings of a topic are not to be seen.
+    """
     existing = admin.describe_topics([spec.name for spec in specs])
+    if hidden := sorted(name for name, spec in existing.items() if not spec.config):
+        # Every topic has settings. Compared with the defaults they would look wrong.
+        raise NotAuthorized(
+            f"the settings of {', '.join(hidden)} are not to be seen: grant DESCRIBE_CONFIGS on these topics"
+        )
     differences = [line for spec in specs for line in topic_differences(spec, existing.get(spec.name))]
     if differences:
         raise TopicMismatch(

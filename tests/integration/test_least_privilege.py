@@ -1,0 +1,273 @@
+"""Roles that have the rights of their declaration and no others, on a broker that refuses everything else."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from support.principals import Acls, broker_of
+from support.roles_with_rights import RolesWithRights, settings_of_roles, working_roles
+from support.secured_kafka import SecuredKafka, SecuredListeners
+from support.waiting import wait_until
+
+from rollog.kernel.broker.denials import naming_rights, require_rights
+from rollog.kernel.broker.ports import TopicPartition
+from rollog.kernel.broker.rights import Operation, Resource, Right, Role, rights_of_role
+from rollog.kernel.broker.topics import OptionalTopic, RunTopics, run_topic_names, runs_topic
+from rollog.kernel.errors import NotAuthorized
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    from rollog.kernel.broker.kafka import KafkaBroker
+    from rollog.kernel.broker.ports import Broker
+
+pytestmark = pytest.mark.broker
+
+prefix = "least"
+named_within_seconds = 15.0
+own_roles = [role for role in Role if role is not Role.UP]
+
+
+@pytest.fixture(scope="module")
+def secured_kafka(tmp_path_factory: pytest.TempPathFactory, cache_directory: Path) -> Iterator[SecuredKafka]:
+    users = {"admin": "admin-password"} | {role.value: f"{role}-password" for role in Role}
+    listeners = SecuredListeners(users=users)
+    with SecuredKafka(tmp_path_factory.mktemp("secured"), cache_directory, secured=listeners) as kafka:
+        yield kafka
+
+
+@pytest.fixture(scope="module")
+def acls(secured_kafka: SecuredKafka) -> Iterator[Acls]:
+    made = Acls(secured_kafka)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def brokers(secured_kafka: SecuredKafka) -> dict[Role, KafkaBroker]:
+    return {role: broker_of(secured_kafka, role.value) for role in Role}
+
+
+@pytest.fixture(scope="module")
+def created(
+    acls: Acls, brokers: dict[Role, KafkaBroker], tmp_path_factory: pytest.TempPathFactory
+) -> RolesWithRights:
+    """A run with late rewards whose roles have their rights, made by its creator."""
+    home = tmp_path_factory.mktemp("created")
+    settings = settings_of_roles(home, "created", prefix, reward={"late": True, "deadline_seconds": 60})
+    run = RolesWithRights(settings, home, brokers)
+    for role in own_roles:
+        acls.grant(role.value, rights_of_role(role, run.topics, settings.optional_topics))
+    run.create()
+    return run
+
+
+def test_a_run_is_made_done_and_audited_by_roles_that_have_their_own_rights_alone(
+    acls: Acls, brokers: dict[Role, KafkaBroker], tmp_path: Path
+) -> None:
+    run = RolesWithRights(settings_of_roles(tmp_path, "done", prefix), tmp_path, brokers)
+    for role in (Role.CREATOR, Role.READER, *working_roles):
+        acls.grant(role.value, rights_of_role(role, run.topics))
+    run.create()
+    try:
+        for role in working_roles:
+            run.start(role)
+        run.to_their_end()
+    finally:
+        run.end()
+    report = run.audited()
+    assert report.is_clean, "\n".join(report.lines())
+
+
+@pytest.mark.parametrize("role", own_roles)
+def test_each_right_that_is_taken_away_is_named_with_the_command_that_gives_it(
+    role: Role, created: RolesWithRights, acls: Acls, brokers: dict[Role, KafkaBroker]
+) -> None:
+    optional = created.settings.optional_topics
+    require_rights(brokers[role], role, created.topics, optional)
+    for right in rights_of_role(role, created.topics, optional):
+        if right.operation is Operation.CREATE:
+            continue  # of topics that are there
+        with acls.without(role.value, right):
+            began = time.monotonic()
+            with pytest.raises(NotAuthorized) as refused:
+                require_rights(brokers[role], role, created.topics, optional)
+            assert time.monotonic() - began < named_within_seconds
+        told = str(refused.value)
+        concerned = f"{right.operation} on {right.resource} {right.name}"
+        assert concerned in told
+        assert f"User:{role} may not do what role {role} does in run created" in told
+        assert "kafka-acls --bootstrap-server" in told
+        others = [
+            other
+            for other in rights_of_role(role, created.topics, optional)
+            if not other.name.startswith(right.name) or other.resource is not right.resource
+        ]
+        assert not any(f"{other.operation} on {other.resource} {other.name}\n" in told for other in others)
+
+
+def test_all_that_a_role_lacks_is_named_at_once(
+    created: RolesWithRights, brokers: dict[Role, KafkaBroker]
+) -> None:
+    """User:up has no ACL at all."""
+    with pytest.raises(NotAuthorized) as refused:
+        require_rights(brokers[Role.UP], Role.TRAINER, created.topics)
+    told = str(refused.value)
+    for right in rights_of_role(Role.TRAINER, created.topics):
+        assert f"  {right}\n" in told
+    assert f"`rollog topics acls --run created --set run.prefix={prefix} --principal trainer=User:up`" in told
+
+
+@pytest.mark.parametrize("role", own_roles)
+def test_the_cluster_refuses_a_role_whatever_its_declaration_does_not_have(
+    role: Role, created: RolesWithRights, brokers: dict[Role, KafkaBroker]
+) -> None:
+    topics, optional = created.topics, created.settings.optional_topics
+    declared = rights_of_role(role, topics, optional)
+    everything = [*_rights_on_topics(topics), *_rights_on_names(topics)]
+    with brokers[role].admin() as admin:
+        missing = admin.missing_rights(everything)
+    assert missing == [right for right in everything if not _is_granted(right, declared)]
+
+
+def test_who_has_no_right_to_write_is_refused_at_once_by_name(
+    created: RolesWithRights, brokers: dict[Role, KafkaBroker]
+) -> None:
+    topics = created.topics
+    for role, topic in (
+        (Role.WORKER, topics.steps),
+        (Role.WORKER, topics.tasks),
+        (Role.WORKER, topics.control),
+        (Role.DISPATCHER, topics.steps),
+        (Role.TRAINER, topics.samples),
+        (Role.SCORER, topics.samples),
+        (Role.READER, topics.samples),
+        (Role.CREATOR, topics.tasks),
+        (Role.ADMINISTRATOR, topics.steps),
+    ):
+        began = time.monotonic()
+        with (
+            brokers[role].producer(client_id="intruder") as producer,
+            pytest.raises(NotAuthorized, match="Authorization"),
+        ):
+            producer.send(topic, 0, b"forged").offset(named_within_seconds)
+        assert time.monotonic() - began < named_within_seconds
+
+
+def test_who_has_no_right_to_read_delete_or_fence_is_refused_at_once(
+    created: RolesWithRights, brokers: dict[Role, KafkaBroker]
+) -> None:
+    topics = created.topics
+    began = time.monotonic()
+    with brokers[Role.CREATOR].consumer(client_id="intruder") as consumer:
+        consumer.assign({TopicPartition(topics.samples, 0): 0})
+        with pytest.raises(NotAuthorized, match=topics.samples):
+            consumer.poll(named_within_seconds)
+    with brokers[Role.READER].admin() as admin, pytest.raises(NotAuthorized, match=topics.steps):
+        admin.delete_topics([topics.steps])
+    with brokers[Role.WORKER].admin() as admin, pytest.raises(NotAuthorized, match=topics.samples):
+        admin.delete_records({TopicPartition(topics.samples, 0): 0})
+    with pytest.raises(NotAuthorized, match=topics.trainer_transactional_id):
+        brokers[Role.WORKER].transactional_producer(topics.trainer_transactional_id)
+    with pytest.raises(NotAuthorized, match=topics.dispatcher_transactional_id):
+        brokers[Role.TRAINER].transactional_producer(topics.dispatcher_transactional_id)
+    assert time.monotonic() - began < named_within_seconds
+
+
+@pytest.mark.parametrize("role", [Role.DISPATCHER, Role.WORKER, Role.TRAINER])
+def test_a_role_at_work_ends_by_name_when_a_right_is_taken_away(
+    role: Role, acls: Acls, brokers: dict[Role, KafkaBroker], tmp_path: Path
+) -> None:
+    settings = settings_of_roles(tmp_path, f"goes-on-{role}", prefix).changed(run={"num_steps": 1_000_000})
+    run = RolesWithRights(settings, tmp_path, brokers)
+    for each in (Role.CREATOR, Role.READER, *working_roles):
+        acls.grant(each.value, rights_of_role(each, run.topics))
+    run.create()
+    try:
+        for each in working_roles:
+            run.start(each)
+        for right in _taken_at_work(role, run.topics):
+            wait_for_steps(run, brokers[Role.READER])
+            with acls.without(role.value, right):
+                refused = run.wait_for_error(role, named_within_seconds)
+                with pytest.raises(NotAuthorized) as named, naming_rights(brokers[role], role, run.topics):
+                    raise refused
+            assert f"{right.operation} on {right.resource} {right.name}" in str(named.value), str(refused)
+            run.start(role)
+    finally:
+        run.end()
+
+
+def _taken_at_work(role: Role, topics: RunTopics) -> list[Right]:
+    """Rights that a role uses again and again."""
+    of_topics = {
+        Role.DISPATCHER: [
+            (topics.tasks, Operation.WRITE),
+            (topics.samples, Operation.READ),
+            (topics.steps, Operation.READ),
+        ],
+        Role.WORKER: [
+            (topics.samples, Operation.WRITE),
+            (topics.workers, Operation.WRITE),
+            (topics.tasks, Operation.READ),
+            (topics.weights, Operation.READ),
+        ],
+        Role.TRAINER: [
+            (topics.samples, Operation.READ),
+            (topics.steps, Operation.WRITE),
+            (topics.tasks, Operation.READ),
+        ],
+    }
+    rights = [Right(Resource.TOPIC, topic, operation) for topic, operation in of_topics[role]]
+    if role is Role.TRAINER:
+        rights.append(Right(Resource.GROUP, topics.trainer_group, Operation.READ))
+        rights.append(Right(Resource.TRANSACTIONAL_ID, topics.trainer_transactional_id, Operation.WRITE))
+    return rights
+
+
+def wait_for_steps(run: RolesWithRights, reader: Broker) -> None:
+    """Until every role has done its part once more."""
+    with reader.consumer(client_id="steps") as consumer:
+        place = TopicPartition(run.topics.steps, 0)
+        begin = consumer.end_offsets([place])[place]
+
+        def has_moved() -> bool:
+            for running in run.running.values():
+                if running.errors:
+                    raise running.errors[0]
+            return consumer.end_offsets([place])[place] >= begin + 6
+
+        wait_until(has_moved, 60, "further steps")
+
+
+def _rights_on_topics(topics: RunTopics) -> Iterator[Right]:
+    names = [*run_topic_names(topics, tuple(OptionalTopic)), runs_topic(topics.prefix)]
+    operations = (Operation.READ, Operation.WRITE, Operation.DELETE, Operation.DESCRIBE_CONFIGS)
+    exist = [name for name in names if name != topics.turns]
+    return (Right(Resource.TOPIC, name, operation) for name in exist for operation in operations)
+
+
+def _rights_on_names(topics: RunTopics) -> Iterator[Right]:
+    yield from (
+        Right(Resource.GROUP, name, Operation.READ) for name in (topics.trainer_group, topics.worker_group)
+    )
+    yield from (
+        Right(Resource.TRANSACTIONAL_ID, name, Operation.WRITE)
+        for name in (
+            topics.trainer_transactional_id,
+            topics.dispatcher_transactional_id,
+            topics.manifest_transactional_id,
+            topics.reinjection_transactional_id,
+        )
+    )
+
+
+def _is_granted(right: Right, declared: Iterable[Right]) -> bool:
+    return any(
+        (each.resource, each.operation) == (right.resource, right.operation)
+        and (right.name.startswith(each.name) if each.is_prefix else right.name == each.name)
+        for each in declared
+    )
