@@ -67,7 +67,7 @@ labels:
 {{- end -}}
 {{- define "rollog.userSecret" -}}
 {{- $user := index .root.Values.broker.security.users .role -}}
-{{- $made := .root.Values.strimzi.users | and .root.Values.strimzi.enabled | ternary (include "rollog.username" .) "" -}}
+{{- $made := .root.Values.strimzi.users | empty | ternary "" (include "rollog.username" .) -}}
 {{- $user.secret | default $made -}}
 {{- end -}}
 
