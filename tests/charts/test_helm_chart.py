@@ -123,20 +123,14 @@ def test_secrets_are_named_and_never_written(values: Path, tmp_path: Path) -> No
 
 
 @every_file
-def test_what_a_run_s_configuration_says_is_a_configuration(values: Path) -> None:
-    text = (yaml.safe_load(values.read_text()).get("run") or {}).get("config")
-    if text:
-        layers = Layers()
-        place = Path(str(values) + ".toml")
-        layers.add_table(text) if hasattr(layers, "add_table") else layers.add_config(_written(place, text))
-
-
-def _written(place: Path, text: str) -> Path:
-    import tempfile  # noqa: PLC0415
-
-    path = Path(tempfile.mkdtemp()) / place.name
-    path.write_text(text)
-    return path
+def test_what_a_run_s_configuration_says_is_a_configuration(values: Path, tmp_path: Path) -> None:
+    for manifest in of_kind(render_file(values, tmp_path), "ConfigMap").values():
+        if "run.toml" in manifest["data"]:
+            path = tmp_path / "run.toml"
+            path.write_text(manifest["data"]["run.toml"])
+            layers = Layers()
+            layers.add_config(path)
+            layers.check_values()
 
 
 def test_a_worker_cannot_write_weights_or_checkpoints() -> None:

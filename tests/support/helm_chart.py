@@ -12,7 +12,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from rollog.cli.main import main
+from rollog.cli.main import cli
 
 root = Path(__file__).parents[2]
 chart = root / "infra" / "helm" / "rollog"
@@ -72,7 +72,7 @@ def strimzi_files(directory: Path) -> tuple[str, ...]:
     common = ("--run", "demo", "--format", "strimzi", "--cluster", "main")
     flags = []
     for name, words in (("topics", ("print", *common)), ("users", ("acls", *common, *principals))):
-        printed = CliRunner().invoke(main, ["topics", *words, "--home", str(directory)])
+        printed = CliRunner().invoke(cli, ["topics", *words, "--home", str(directory)])
         assert printed.exit_code == 0, printed.output
         (directory / f"{name}.yaml").write_text(printed.output)
         flags += ["--set-file", f"strimzi.{name}={directory / name}.yaml"]
