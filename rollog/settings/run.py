@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from rollog.settings.section import AMENDABLE, FIXED, PER_MACHINE, SECRET, WHICH_RUN, SecretPart, Section
+from rollog.settings.security import SecurityConfig  # noqa: TC001 - pydantic reads it
 
 run_name_pattern = r"^[a-z0-9-]{1,48}$"
 
@@ -43,6 +44,9 @@ class BrokerConfig(Section):
 
     bootstrap_servers: Annotated[str | None, SECRET] = None
     """`host:port[,host:port]`; left out, `rollog up` starts the embedded Apache Kafka."""
+    security: Annotated[SecurityConfig | None, SECRET] = None
+    """How clients connect: TLS, certificates, users. Its keys are in [[broker.security]](#brokersecurity); left out, in
+    plain text without a user."""
     samples_partitions: Annotated[int, Field(ge=1, le=4096), FIXED] = 4
     """Partitions of `samples` and `evaluations`."""
     max_workers: Annotated[int, Field(ge=1, le=4096), FIXED] = 16

@@ -21,6 +21,7 @@ from rollog.kernel.broker.kafka_settings import (
 from rollog.kernel.broker.kafka_topics import KafkaAdmin, TopicDirectory
 from rollog.kernel.broker.kafka_transactions import KafkaTransactionalProducer
 from rollog.kernel.broker.preflight import parse_addresses, wait_for_broker
+from rollog.kernel.broker.refusal_watch import RefusalWatch
 from rollog.kernel.broker.security import SecuritySettings, plain_text
 from rollog.kernel.errors import BrokerError, BrokerUnreachable
 
@@ -61,15 +62,21 @@ class KafkaBroker:
         )
         self._directory = TopicDirectory(self.admin, max_record_bytes)
 
-    def with_limits(self, *, connect_timeout_seconds: float, max_record_bytes: int) -> KafkaBroker:
-        """The same cluster, for clients with these limits. Connects to nothing."""
+    def with_limits(
+        self,
+        *,
+        connect_timeout_seconds: float | None = None,
+        max_record_bytes: int | None = None,
+        offsets_timeout_seconds: float | None = None,
+    ) -> KafkaBroker:
+        """The same cluster, for clients with these limits; None keeps one. Connects to nothing."""
         connection = self._connection
         limited = KafkaBroker(
             connection.bootstrap_servers,
-            connect_timeout_seconds=connect_timeout_seconds,
+            connect_timeout_seconds=connect_timeout_seconds or connection.connect_timeout_seconds,
             delivery_timeout_seconds=connection.delivery_timeout_seconds,
-            max_record_bytes=max_record_bytes,
-            offsets_timeout_seconds=connection.offsets_timeout_seconds,
+            max_record_bytes=max_record_bytes or connection.max_record_bytes,
+            offsets_timeout_seconds=offsets_timeout_seconds or connection.offsets_timeout_seconds,
             first_refusals_seconds=connection.first_refusals_seconds,
             security=connection.security,
         )
@@ -143,6 +150,7 @@ class KafkaBroker:
             self._directory,
             group_id,
             offsets_timeout_seconds=self._connection.offsets_timeout_seconds,
+            refusals=RefusalWatch(self.address, self._connection.security),
         )
 
     def admin(self) -> KafkaAdmin:

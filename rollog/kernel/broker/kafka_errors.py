@@ -9,8 +9,13 @@ import kafka.errors as kafka_errors
 
 from rollog.kernel.errors import (
     BrokerError,
+<<<<<<< HEAD
     BrokerTimeout,
     NotAuthorized,
+=======
+    BrokerRefused,
+    BrokerTimeout,
+>>>>>>> security
     ProducerFenced,
     RecordTooLarge,
     TopicMismatch,
@@ -53,9 +58,20 @@ _meanings: tuple[tuple[tuple[type[BaseException], ...], type[BrokerError], str],
         "the records there were deleted, or never existed",
     ),
     (
+<<<<<<< HEAD
         (kafka_errors.AuthorizationError, kafka_errors.PolicyViolationError),
         NotAuthorized,
         _denied_remedy,
+=======
+        (kafka_errors.SaslAuthenticationFailedError, kafka_errors.UnsupportedSaslMechanismError),
+        BrokerRefused,
+        "correct the user and its password in broker.security",
+    ),
+    (
+        (kafka_errors.AuthorizationError,),
+        BrokerError,
+        "grant the right on the broker",
+>>>>>>> security
     ),
     (
         (kafka_errors.KafkaTimeoutError, kafka_errors.RequestTimedOutError),

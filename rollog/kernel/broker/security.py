@@ -11,7 +11,6 @@ import importlib.util
 import os
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -20,6 +19,7 @@ from rollog.kernel.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 _longest_secret_bytes = 64 << 10
 table = "broker.security"
