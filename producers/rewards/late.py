@@ -13,7 +13,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from rollog.kernel.broker.denials import naming_rights
 from rollog.kernel.broker.kafka import KafkaBroker
+from rollog.kernel.broker.rights import Role
 from rollog.kernel.broker.topics import RunTopics
 from rollog.kernel.lifecycle import Component
 from rollog.rules.late_rewards import require_size
@@ -33,7 +35,8 @@ class LateRewards(Component):
     """Writes the rewards of one run, as `scorer`."""
 
     def __init__(self, broker: Broker, topics: RunTopics, *, scorer: str = "") -> None:
-        self._topic = topics.rewards
+        self._broker = broker
+        self._topics = topics
         self._scorer = scorer
         self._producer = broker.producer(client_id="late-rewards")
 
@@ -48,7 +51,7 @@ class LateRewards(Component):
         """Send the reward of one sample; `turn_rewards` has one number for each of its turns, or none.
 
         Raises SchemaError for what is no finite number and for more than 64 KiB, TopicMismatch where the run has no
-        late rewards.
+        late rewards, NotAuthorized where this client may not write them.
         """
         record = Reward(
             sample_id=sample_id,
@@ -59,11 +62,13 @@ class LateRewards(Component):
         )
         value = encode(record)
         require_size(value)
-        self._producer.send(self._topic, 0, value, headers=headers_of(record))
+        with naming_rights(self._broker, Role.SCORER, self._topics):
+            self._producer.send(self._topics.rewards, 0, value, headers=headers_of(record))
 
     def flush(self, timeout_seconds: float = 30.0) -> None:
         """Wait until everything sent so far is written. Raises BrokerTimeout, or the first failure."""
-        self._producer.flush(timeout_seconds)
+        with naming_rights(self._broker, Role.SCORER, self._topics):
+            self._producer.flush(timeout_seconds)
 
     def close(self) -> None:
         """Close the producer; what was sent and not flushed may be lost."""

@@ -81,9 +81,9 @@ def _ensure_topics(broker: Broker, specs: Sequence[TopicSpec]) -> None:
                 raise
             commands = kafka_topics_commands(missing, Cluster(bootstrap_servers=broker.address))
             raise NotAuthorized(
-                f"{broker.principal or 'this client'} may not create topics at {broker.address} ({refused}). Let an administrator of the "
-                "cluster create those that are missing, then create the run again, which takes topics as they are:\n"
-                + "\n".join(f"  {command}" for command in commands)
+                f"{broker.principal or 'this client'} may not create topics at {broker.address} ({refused}). Let an "
+                "administrator of the cluster create those that are missing, then create the run again, which takes "
+                "topics as they are:\n" + "\n".join(f"  {command}" for command in commands)
             ) from refused
 
 
@@ -109,11 +109,14 @@ def specs_of_run(settings: Settings) -> list[TopicSpec]:
     return topic_specs(topics, settings.broker, settings.optional_topics)
 
 
-def refuse_taken_name(broker: Broker, settings: Settings) -> None:
-    """Raise RunExists when the name of the run, if it has one yet, is taken."""
+def refuse_taken_name(broker: Broker, settings: Settings, role: Role = Role.CREATOR) -> None:
+    """Raise RunExists when the name of the run, if it has one yet, is taken; NotAuthorized as `create_run`."""
     name, prefix = settings.run.name, settings.run.prefix
-    if name is not None and name in read_runs(broker, prefix):
-        raise name_taken(broker, name)
+    if name is None:
+        return
+    with naming_rights(broker, role, RunTopics(prefix, name), settings.optional_topics):
+        if name in read_runs(broker, prefix):
+            raise name_taken(broker, name)
 
 
 def manifest_of(settings: Settings) -> RunManifest:

@@ -55,8 +55,8 @@ def run_role(
 ) -> int:
     """Run one role to the end of its run. Returns 0 then, and 128 + signal after a graceful stop.
 
-    `rights` says which rights on the cluster it is to have. Raises as `join_run` does, and what the role raises; Expired
-    in place of what only says that the broker was silent, DiskFull where there is no room for what it writes.
+    `rights` says which rights on the cluster it is to have. Raises as `join_run` does, and what the role raises;
+    Expired in place of what only says that the broker was silent, DiskFull where there is no room for what it writes.
     """
     configure_logging()
     try:

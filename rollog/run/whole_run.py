@@ -72,7 +72,7 @@ def whole_run(
         refuse_what_cannot_run(settings, home, audience.warn)
     with embedded_unless_named(settings.broker, home, audience.say) as kafka:
         broker = connect(settings.broker, home)
-        refuse_taken_name(broker, settings)
+        refuse_taken_name(broker, settings, Role.UP)
         settings = complete(settings, home, audience.report)
         create_run(broker, settings, Role.UP)
         outcome = run_here(

@@ -6,9 +6,9 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from support.principals import Acls, broker_of
+from support.acls import Acls
 from support.roles_with_rights import RolesWithRights, settings_of_roles, working_roles
-from support.secured_kafka import SecuredKafka, SecuredListeners
+from support.secured_kafka import Listener, SecuredKafka, SecuredListeners
 from support.waiting import wait_until
 
 from rollog.kernel.broker.denials import naming_rights, require_rights
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rollog.kernel.broker.kafka import KafkaBroker
     from rollog.kernel.broker.ports import Broker
 
-pytestmark = pytest.mark.broker
+pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(900)]
 
 prefix = "least"
 named_within_seconds = 15.0
@@ -48,7 +48,7 @@ def acls(secured_kafka: SecuredKafka) -> Iterator[Acls]:
 
 @pytest.fixture(scope="module")
 def brokers(secured_kafka: SecuredKafka) -> dict[Role, KafkaBroker]:
-    return {role: broker_of(secured_kafka, role.value) for role in Role}
+    return {role: secured_kafka.broker(role.value) for role in Role}
 
 
 @pytest.fixture(scope="module")
@@ -107,6 +107,45 @@ def test_each_right_that_is_taken_away_is_named_with_the_command_that_gives_it(
             if not other.name.startswith(right.name) or other.resource is not right.resource
         ]
         assert not any(f"{other.operation} on {other.resource} {other.name}\n" in told for other in others)
+
+
+def test_a_role_that_shows_a_certificate_has_the_rights_of_its_principal(
+    created: RolesWithRights, acls: Acls, secured_kafka: SecuredKafka
+) -> None:
+    worker = secured_kafka.broker(Role.WORKER.value, Listener.MUTUAL_TLS)
+    require_rights(worker, Role.WORKER, created.topics)
+    right = Right(Resource.TOPIC, created.topics.samples, Operation.WRITE)
+    # What the cluster makes of a certificate is not known here.
+    told = rf"this client may not do what role worker does in run created [\s\S]*  {right}\n[\s\S]*User:NAME"
+    with acls.without(Role.WORKER.value, right), pytest.raises(NotAuthorized, match=told):
+        require_rights(worker, Role.WORKER, created.topics)
+
+
+def test_offsets_that_may_not_be_committed_any_more_are_told_once_in_the_log(
+    created: RolesWithRights,
+    acls: Acls,
+    brokers: dict[Role, KafkaBroker],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    place = TopicPartition(created.topics.tasks, 0)
+    right = Right(Resource.GROUP, created.topics.worker_group, Operation.READ)
+    group = created.topics.worker_group
+
+    def tells() -> list[str]:
+        consumer.commit({place: 0})
+        consumer.poll(0.1)
+        return [record.message for record in caplog.records if f"under group {group}" in record.message]
+
+    with brokers[Role.WORKER].consumer(client_id="worker", group_id=group) as consumer:
+        consumer.assign({place: 0})
+        consumer.commit({place: 0})
+        consumer.poll(0.5)
+        with acls.without(Role.WORKER.value, right):
+            told = wait_until(tells, named_within_seconds, "a warning")
+            for _ in range(5):
+                tells()
+        assert len(tells()) == 1, told
+        assert "GroupAuthorizationFailedError" in told[0]
 
 
 def test_all_that_a_role_lacks_is_named_at_once(

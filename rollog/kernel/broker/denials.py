@@ -76,15 +76,13 @@ def _named_rights(role: Role, topics: RunTopics, optional: Collection[OptionalTo
 
 def _told(broker: Broker, role: Role, topics: RunTopics, missing: Sequence[Right]) -> str:
     principal = broker.principal or _unknown_principal
-    commands = kafka_acls_commands(
-        [Grant(role=role, principal=principal, rights=tuple(missing))],
-        Cluster(bootstrap_servers=broker.address),
-    )
+    grant = Grant(role=role, principal=principal, rights=tuple(missing))
+    commands = kafka_acls_commands([grant], Cluster(bootstrap_servers=broker.address))
     prefix = "" if topics.prefix == "rollog" else f" --set run.prefix={topics.prefix}"
+    who = broker.principal or "this client"
     return "\n".join(
         [
-            f"{broker.principal or 'this client'} may not do what role {role} does in run {topics.run} at "
-            f"{broker.address}; missing is",
+            f"{who} may not do what role {role} does in run {topics.run} at {broker.address}; missing is",
             *(f"  {right}" for right in missing),
             "let an administrator of the cluster grant that, then start it again:",
             *(f"  {command}" for command in commands),

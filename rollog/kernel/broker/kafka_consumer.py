@@ -11,7 +11,7 @@ from kafka.structs import OffsetAndMetadata
 from kafka.structs import TopicPartition as KafkaTopicPartition
 
 from rollog.kernel.broker.bounded_batches import UnreadMark, read_batches_bounded
-from rollog.kernel.broker.kafka_errors import translating
+from rollog.kernel.broker.kafka_errors import translated, translating
 from rollog.kernel.broker.ports import Record, TopicPartition
 from rollog.kernel.errors import BrokerTimeout
 from rollog.kernel.lifecycle import Component
@@ -45,6 +45,7 @@ class KafkaConsumer(Component):
         self._directory = directory
         self._group_id = group_id
         self._committed: dict[Any, OffsetAndMetadata] = {}
+        self._has_told_refusal = False
         self._offsets_timeout_seconds = offsets_timeout_seconds
         self._refusals = refusals
         self._is_closed = False
@@ -98,7 +99,7 @@ class KafkaConsumer(Component):
         foreign = {_foreign(p): OffsetAndMetadata(offset, "", -1) for p, offset in offsets.items()}
         self._committed |= foreign
         try:
-            self._raw.commit_async(foreign, callback=_log_failed_commit)
+            self._raw.commit_async(foreign, callback=self._log_failed_commit)
         except kafka_errors.KafkaError as error:
             logger.debug("offsets not committed group=%s error=%r", self._group_id, error)
 
@@ -137,6 +138,14 @@ class KafkaConsumer(Component):
             self._raw.commit(self._committed, timeout_ms=round(_close_timeout_seconds * 1000))
         except kafka_errors.KafkaError as error:
             logger.debug("offsets not committed group=%s error=%r", self._group_id, error)
+
+    def _log_failed_commit(self, offsets: object, answer: object) -> None:
+        if not isinstance(answer, Exception):
+            return
+        if isinstance(answer, kafka_errors.AuthorizationError) and not self._has_told_refusal:
+            self._has_told_refusal = True
+            logger.warning("%s", translated(answer, f"committing offsets under group {self._group_id}"))
+        logger.debug("offsets not committed offsets=%s error=%r", offsets, answer)
 
     def _position(self, partition: Any) -> int:
         # The library's own position() goes to its network thread and back for what is known here.
@@ -184,8 +193,3 @@ def _complete(ask: Any, partitions: list[Any], timeout_seconds: float) -> Any:
     except KeyError:
         return None
     return found if len(found) == len(partitions) else None
-
-
-def _log_failed_commit(offsets: object, answer: object) -> None:
-    if isinstance(answer, Exception):
-        logger.debug("offsets not committed offsets=%s error=%r", offsets, answer)

@@ -9,13 +9,9 @@ import kafka.errors as kafka_errors
 
 from rollog.kernel.errors import (
     BrokerError,
-<<<<<<< HEAD
-    BrokerTimeout,
-    NotAuthorized,
-=======
     BrokerRefused,
     BrokerTimeout,
->>>>>>> security
+    NotAuthorized,
     ProducerFenced,
     RecordTooLarge,
     TopicMismatch,
@@ -58,20 +54,14 @@ _meanings: tuple[tuple[tuple[type[BaseException], ...], type[BrokerError], str],
         "the records there were deleted, or never existed",
     ),
     (
-<<<<<<< HEAD
-        (kafka_errors.AuthorizationError, kafka_errors.PolicyViolationError),
-        NotAuthorized,
-        _denied_remedy,
-=======
         (kafka_errors.SaslAuthenticationFailedError, kafka_errors.UnsupportedSaslMechanismError),
         BrokerRefused,
         "correct the user and its password in broker.security",
     ),
     (
-        (kafka_errors.AuthorizationError,),
-        BrokerError,
-        "grant the right on the broker",
->>>>>>> security
+        (kafka_errors.AuthorizationError, kafka_errors.PolicyViolationError),
+        NotAuthorized,
+        _denied_remedy,
     ),
     (
         (kafka_errors.KafkaTimeoutError, kafka_errors.RequestTimedOutError),
@@ -83,8 +73,17 @@ _meanings: tuple[tuple[tuple[type[BaseException], ...], type[BrokerError], str],
 
 
 _dump = " failed with response "
-_writes_nothing = kafka_errors.ClusterAuthorizationFailedError.__name__
-"""What a producer is told that may not write to any topic. The library passes it on as text only."""
+_refusals = tuple(
+    kind.__name__
+    for kind in (
+        kafka_errors.TopicAuthorizationFailedError,
+        kafka_errors.GroupAuthorizationFailedError,
+        kafka_errors.TransactionalIdAuthorizationFailedError,
+        # What a producer is told that may write to no topic at all.
+        kafka_errors.ClusterAuthorizationFailedError,
+    )
+)
+"""Refusals that the library passes on as text only, where a producer did not expect them."""
 
 
 def translated(error: BaseException, place: str) -> BrokerError:
@@ -92,11 +91,11 @@ def translated(error: BaseException, place: str) -> BrokerError:
     if isinstance(error, BrokerError):
         return error
     detail = f"{place}: {_described(error)}"
-    if _writes_nothing in str(error):
-        return NotAuthorized(f"{detail}; this client may write to no topic of the cluster: {_denied_remedy}")
     for kinds, meaning, remedy in _meanings:
         if _is_any(error, kinds):
             return meaning(f"{detail}; {remedy}")
+    if any(refusal in str(error) for refusal in _refusals):
+        return NotAuthorized(f"{detail}; {_denied_remedy}")
     return BrokerError(detail)
 
 

@@ -100,12 +100,15 @@ _include_describe = (Operation.READ, Operation.WRITE, Operation.DELETE)
 def rights_of_role(
     role: Role, topics: RunTopics, optional: Collection[OptionalTopic] = ()
 ) -> tuple[Right, ...]:
-    """What `role` needs for its part in one run, with the topics that the run has besides. Sorted, and none that another one includes."""
+    """What `role` needs for its part in one run, with the topics that the run has besides.
+
+    Sorted, and none that another one includes.
+    """
     return _sorted(_rights(role, topics, optional))
 
 
 def rights_under_prefix(role: Role, prefix: str) -> tuple[Right, ...]:
-    """What `role` needs for all runs under `prefix`, those to come included. Sorted, and none that another one includes.
+    """What `role` needs for all runs under `prefix`, those to come included; as `rights_of_role`.
 
     Raises ValueError for `roles_of_one_run`.
     """

@@ -6,7 +6,14 @@ import kafka.errors as kafka_errors
 import pytest
 
 from rollog.kernel.broker.kafka_errors import translated, translating
-from rollog.kernel.errors import BrokerError, BrokerTimeout, ProducerFenced, RecordTooLarge, TopicMismatch
+from rollog.kernel.errors import (
+    BrokerError,
+    BrokerTimeout,
+    NotAuthorized,
+    ProducerFenced,
+    RecordTooLarge,
+    TopicMismatch,
+)
 
 
 @pytest.mark.parametrize(
@@ -20,7 +27,18 @@ from rollog.kernel.errors import BrokerError, BrokerTimeout, ProducerFenced, Rec
         (kafka_errors.UnknownTopicOrPartitionError(), TopicMismatch),
         (kafka_errors.KafkaTimeoutError("after 3 s"), BrokerTimeout),
         (kafka_errors.RequestTimedOutError(), BrokerTimeout),
-        (kafka_errors.TopicAuthorizationFailedError("samples"), BrokerError),
+        (kafka_errors.TopicAuthorizationFailedError("samples"), NotAuthorized),
+        (kafka_errors.GroupAuthorizationFailedError("trainer"), NotAuthorized),
+        (kafka_errors.TransactionalIdAuthorizationFailedError(), NotAuthorized),
+        (kafka_errors.PolicyViolationError("too many partitions"), NotAuthorized),
+        (
+            kafka_errors.KafkaError("Unexpected error: [Error 31] ClusterAuthorizationFailedError"),
+            NotAuthorized,
+        ),
+        (
+            kafka_errors.KafkaError("Unexpected error: [Error 29] TopicAuthorizationFailedError"),
+            NotAuthorized,
+        ),
         (kafka_errors.OffsetOutOfRangeError({"samples": 3}), BrokerError),
         (kafka_errors.IllegalStateError("closed"), BrokerError),
         (OSError("no route"), BrokerError),
@@ -44,5 +62,5 @@ def test_a_denied_topic_is_told_without_the_dump_of_the_request() -> None:
         translated(kafka_errors.TopicAuthorizationFailedError(dump), "creating topic rollog.first.samples")
     )
     assert text.startswith("creating topic rollog.first.samples: TopicAuthorizationFailedError: ")
-    assert text.endswith("; grant the right on the broker")
+    assert text.endswith("`rollog topics acls` prints those of each role")
     assert len(text) < 200

@@ -11,6 +11,7 @@ import pytest
 from rollog.cli.main import cli
 from rollog.cli.reference import command_reference
 from rollog.kernel.broker.topics import OptionalTopic, RunTopics, run_topic_names
+from rollog.settings.rights_reference import rights_reference
 from rollog.settings.topic_reference import records_by_topic, topic_reference
 from schemas.catalogue import load_catalogue
 from schemas.payloads import SamplePayload
@@ -28,6 +29,7 @@ folder = Path(__file__).parents[3] / "docs" / "reference"
     [
         ("commands.md", "rollog.cli.reference", command_reference),
         ("topics.md", "rollog.settings.topic_reference", topic_reference),
+        ("rights.md", "rollog.settings.rights_reference", rights_reference),
         ("schemas.md", "schemas.reference", schema_reference),
     ],
 )

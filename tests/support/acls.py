@@ -1,4 +1,4 @@
-"""Principals of a secured broker: their connections, and their ACLs, which its super user makes and takes away."""
+"""ACLs of a secured broker, which its super user makes and takes away."""
 
 from __future__ import annotations
 
@@ -17,50 +17,30 @@ from kafka.admin import (
     ResourceType,
 )
 
-from rollog.kernel.broker.kafka import KafkaBroker
-from rollog.kernel.broker.security import Mechanism, Protocol, Secret, SecuritySettings
-from support.secured_kafka import Listener, SecuredKafka, plain_client_settings
+from support.secured_kafka import Listener
 from support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from rollog.kernel.broker.rights import Right
+    from support.secured_kafka import SecuredKafka
 
 _visible_seconds = 20.0
 
 
-def broker_of(kafka: SecuredKafka, user: str, listener: Listener = Listener.SCRAM_TLS) -> KafkaBroker:
-    """The secured broker as one of its users sees it, who shows a password or, by mutual TLS, a certificate."""
-    return KafkaBroker(kafka.address_of(listener), security=security_of(kafka, user, listener))
-
-
-def security_of(kafka: SecuredKafka, user: str, listener: Listener = Listener.SCRAM_TLS) -> SecuritySettings:
-    """How a user connects to that listener."""
-    if listener is Listener.MUTUAL_TLS:
-        certificate = kafka.certificate_of(user)
-        return SecuritySettings(
-            protocol=Protocol.SSL,
-            ca_file=kafka.authority.path,
-            certificate_file=certificate.certificate,
-            key_file=certificate.key,
-        )
-    password = kafka.authority.path.parent / f"{user}.password"
-    password.write_text(kafka.secured.users[user])
-    return SecuritySettings(
-        protocol=Protocol.SASL_SSL,
-        mechanism=Mechanism.SCRAM_SHA_512,
-        ca_file=kafka.authority.path,
-        username=user,
-        password=Secret(f"password of {user}", file=password),
-    )
-
-
 class Acls:
-    """ACLs of a secured broker. What a call changes is in force when it returns."""
+    """What a call changes is in force when it returns."""
 
     def __init__(self, kafka: SecuredKafka) -> None:
-        self._client = KafkaAdminClient(**plain_client_settings(kafka, "admin"))
+        self._client = KafkaAdminClient(
+            bootstrap_servers=[kafka.address_of(Listener.SCRAM_TLS)],
+            security_protocol="SASL_SSL",
+            sasl_mechanism="SCRAM-SHA-512",
+            sasl_plain_username="admin",
+            sasl_plain_password=kafka.secured.users["admin"],
+            ssl_cafile=str(kafka.authority.path),
+        )
 
     def close(self) -> None:
         """End the connection."""

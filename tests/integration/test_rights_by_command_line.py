@@ -1,0 +1,228 @@
+"""Rights as an administrator grants them with Kafka's own tools, and roles as processes that have them or lack them."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import CliRunner
+from support.acls import Acls
+from support.kafka_tools import KafkaTools
+from support.roles_with_rights import RolesWithRights, settings_of_roles
+from support.secured_kafka import Listener, SecuredKafka, SecuredListeners
+
+from rollog.cli.main import cli
+from rollog.kernel.broker.ports import TopicSpec
+from rollog.kernel.broker.rights import Operation, Role, rights_of_role
+from rollog.kernel.broker.topics import RunTopics
+from rollog.kernel.errors import NotAuthorized, exit_status_configuration
+from rollog.run.creation import create_run, specs_of_run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from rollog.kernel.broker.kafka import KafkaBroker
+
+pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(900)]
+
+prefix = "granted"
+_process_seconds = 240.0
+
+
+@pytest.fixture(scope="module")
+def secured_kafka(tmp_path_factory: pytest.TempPathFactory, cache_directory: Path) -> Iterator[SecuredKafka]:
+    users = {"admin": "admin-password"} | {role.value: f"{role}-password" for role in Role}
+    listeners = SecuredListeners(users=users)
+    with SecuredKafka(tmp_path_factory.mktemp("secured"), cache_directory, secured=listeners) as kafka:
+        yield kafka
+
+
+@pytest.fixture(scope="module")
+def brokers(secured_kafka: SecuredKafka) -> dict[Role, KafkaBroker]:
+    return {role: secured_kafka.broker(role.value) for role in Role}
+
+
+@pytest.fixture(scope="module")
+def tools(cache_directory: Path) -> KafkaTools:
+    return KafkaTools(cache_directory)
+
+
+@pytest.fixture
+def administrator(secured_kafka: SecuredKafka, tmp_path: Path) -> Path:
+    """A properties file of a super user, as Kafka's tools read it."""
+    path = tmp_path / "admin.properties"
+    module = "org.apache.kafka.common.security.scram.ScramLoginModule"
+    password = secured_kafka.secured.users["admin"]
+    path.write_text(
+        "security.protocol=SASL_SSL\nsasl.mechanism=SCRAM-SHA-512\nssl.truststore.type=PEM\n"
+        f"ssl.truststore.location={secured_kafka.authority.path}\n"
+        f'sasl.jaas.config={module} required username="admin" password="{password}";\n'
+    )
+    return path
+
+
+class Processes:
+    """`rollog` as a user of the secured broker."""
+
+    def __init__(self, kafka: SecuredKafka, home: Path, run: str) -> None:
+        self._kafka = kafka
+        self._home = home
+        self._run = run
+
+    def start(self, user: str, *words: str) -> subprocess.Popen[str]:
+        """One command, in a process of its own."""
+        address = self._kafka.address_of(Listener.SCRAM_TLS)
+        place = ("--run", self._run, "--set", f"run.prefix={prefix}", "--broker", address)
+        return subprocess.Popen(
+            [sys.executable, "-m", "rollog.cli.main", *words, *place, "--home", str(self._home)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=self._environment(user),
+        )
+
+    def call(self, user: str, *words: str) -> tuple[int, str]:
+        """Exit status and what it says."""
+        process = self.start(user, *words)
+        try:
+            said, _ = process.communicate(timeout=_process_seconds)
+        finally:
+            process.kill()
+            process.wait()
+        return process.returncode, said
+
+    def _environment(self, user: str) -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("ROLLOG_")}
+        table = {
+            f"ROLLOG_BROKER__SECURITY__{key.upper()}": str(value)
+            for key, value in self._kafka.table(user).items()
+        }
+        return kept | table | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+
+
+def test_commands_as_printed_let_processes_of_every_role_do_a_run(
+    secured_kafka: SecuredKafka,
+    brokers: dict[Role, KafkaBroker],
+    tools: KafkaTools,
+    administrator: Path,
+    tmp_path: Path,
+) -> None:
+    run = RolesWithRights(settings_of_roles(tmp_path, "by-tools", prefix), tmp_path, brokers)
+    printed = printed_acls(run.topics, secured_kafka, administrator)
+    for command in printed:
+        tools.run(command)
+    run.create()
+    processes = Processes(secured_kafka, tmp_path, run.topics.run)
+    dispatcher = processes.start("dispatcher", "dispatch")
+    worker = processes.start("worker", "rollout", "--name", "worker")
+    try:
+        run.start(Role.TRAINER)
+        run.to_their_end()
+        for process in (dispatcher, worker):
+            said, _ = process.communicate(timeout=_process_seconds)
+            assert process.returncode == 0, said
+    finally:
+        run.end()
+        for process in (dispatcher, worker):
+            process.kill()
+            process.wait()
+    status, said = processes.call("reader", "audit")
+    assert status == 0, said
+
+
+def printed_acls(topics: RunTopics, kafka: SecuredKafka, administrator: Path) -> list[str]:
+    """What `rollog topics acls` prints for the roles of a run, each under its own name."""
+    roles = (Role.CREATOR, Role.DISPATCHER, Role.WORKER, Role.TRAINER, Role.READER)
+    principals = [word for role in roles for word in ("--principal", f"{role}=User:{role}")]
+    result = CliRunner().invoke(
+        cli,
+        [
+            *("topics", "acls", "--run", topics.run, "--set", f"run.prefix={topics.prefix}"),
+            *("--broker", kafka.address_of(Listener.SCRAM_TLS), "--command-config", str(administrator)),
+            *principals,
+        ],
+    )
+    assert result.exit_code == 0, result.output
+    return result.output.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("role", "words"),
+    [
+        (Role.DISPATCHER, ("dispatch",)),
+        (Role.WORKER, ("rollout",)),
+        (Role.TRAINER, ("train",)),
+        (Role.READER, ("audit",)),
+        (Role.ADMINISTRATOR, ("topics", "prune")),
+        (Role.CREATOR, ("topics", "create", "--skip-preflight")),
+    ],
+)
+def test_a_process_without_rights_ends_with_all_that_is_missing(
+    role: Role, words: tuple[str, ...], secured_kafka: SecuredKafka, tmp_path: Path
+) -> None:
+    """User:scorer has no ACL here. The run does not even exist: nobody without rights is told so."""
+    processes = Processes(secured_kafka, tmp_path, "nowhere")
+    status, said = processes.call("scorer", *words)
+    assert status == exit_status_configuration, said
+    assert f"User:scorer may not do what role {role} does in run nowhere" in said
+    topics = RunTopics(prefix, "nowhere")
+    expected = [right for right in rights_of_role(role, topics) if right.operation is not Operation.CREATE]
+    for right in expected:
+        assert f"{right.operation} on {right.resource} {right.name}" in said
+    assert "kafka-acls --bootstrap-server" in said
+    assert f"--principal {role}=User:scorer`" in said
+
+
+def test_where_topics_may_not_be_created_the_error_has_the_commands_and_then_they_are_taken_as_they_are(
+    secured_kafka: SecuredKafka,
+    brokers: dict[Role, KafkaBroker],
+    tools: KafkaTools,
+    administrator: Path,
+    tmp_path: Path,
+) -> None:
+    settings = settings_of_roles(tmp_path, "made-by-others", prefix)
+    topics = RunTopics(prefix, "made-by-others")
+    acls = Acls(secured_kafka)
+    acls.clear("creator")
+    rights = rights_of_role(Role.CREATOR, topics)
+    acls.grant("creator", [right for right in rights if right.operation is not Operation.CREATE])
+    acls.close()
+    with pytest.raises(NotAuthorized) as refused:
+        create_run(brokers[Role.CREATOR], settings)
+    said = str(refused.value)
+    assert "User:creator may not create topics" in said
+    commands = [line.strip() for line in said.splitlines() if line.strip().startswith("kafka-topics ")]
+    with secured_kafka.broker().admin() as admin:
+        existing = admin.list_topics()
+        wanted = {spec.name: spec for spec in specs_of_run(settings) if spec.name not in existing}
+        assert [named(command) for command in commands] == list(wanted)
+        tools.run(f"{commands[0]} --command-config {shlex.quote(str(administrator))}")
+        admin.create_topics([told(command) for command in commands[1:]])
+        made = admin.describe_topics(list(wanted))
+    for name, spec in wanted.items():
+        assert made[name].num_partitions == spec.num_partitions
+        assert made[name].config.items() >= spec.config.items()
+    assert create_run(brokers[Role.CREATOR], settings).run == "made-by-others"
+
+
+def named(command: str) -> str:
+    """The topic that a kafka-topics command makes."""
+    return told(command).name
+
+
+def told(command: str) -> TopicSpec:
+    """What a kafka-topics command makes."""
+    words = shlex.split(command)
+    options = list(zip(words[5::2], words[6::2], strict=True))
+    single = dict(options)
+    return TopicSpec(
+        name=single["--topic"],
+        num_partitions=int(single["--partitions"]),
+        replication_factor=int(single["--replication-factor"]),
+        config=dict(value.split("=", 1) for name, value in options if name == "--config"),
+    )
