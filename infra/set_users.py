@@ -5,7 +5,7 @@
 ADMIN_FOLDER has admin.pem and ca.pem. PASSWORDS_FOLDER has a folder with a file `password` for each user. ACLS_FILE is
 what `rollog topics acls --format json` prints; its principals are the users. The broker gets a password salted and
 iterated, never as it is. Rights that are there already stay as they are.
-"""
+"""  # noqa: INP001
 
 from __future__ import annotations
 

@@ -54,8 +54,8 @@ class CatalogueEntry:
 class Metrics:
     """All collectors; a role uses those of its stage.
 
-    With `stage` (dispatcher, rollout, trainer) a scrape shows those of this stage and of the broker alone: a worker that
-    showed a trainer's reward as 0 would mislead who looks at all roles together.
+    With `stage` (dispatcher, rollout, trainer) a scrape shows those of this stage and of the broker alone: a worker
+    that showed a trainer's reward as 0 would mislead who looks at all roles together.
     """
 
     def __init__(self, registry: CollectorRegistry | None = None, *, stage: str | None = None) -> None:

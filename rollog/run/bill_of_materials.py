@@ -100,7 +100,9 @@ def component_of(package: Distribution) -> Component:
     metadata = package.metadata
     name = metadata["Name"]
     fields = {key: metadata.get_all(key) or [""] for key in ("License-Expression", "License", "Classifier")}
-    classifiers = [line.rpartition(" :: ")[2] for line in fields["Classifier"] if line.startswith("License ::")]
+    classifiers = [
+        line.rpartition(" :: ")[2] for line in fields["Classifier"] if line.startswith("License ::")
+    ]
     text = fields["License"][0].strip()
     # Some packages put the whole text of their licence there, of which the first line is the name at best.
     places = (fields["License-Expression"][0], text.partition("\n")[0].strip(), "; ".join(classifiers))
@@ -161,7 +163,8 @@ def licence_list(components: Sequence[Component]) -> str:
             lines += ["", f"## {verdict.value.capitalize()} ({len(rows)})", ""]
             lines += ["| package | version | licence | why |", "| --- | --- | --- | --- |"]
             lines += [
-                f"| {row.name} | {row.version} | {row.licence.replace('|', '/')} | {row.reason} |" for row in rows
+                f"| {row.name} | {row.version} | {row.licence.replace('|', '/')} | {row.reason} |"
+                for row in rows
             ]
     return "\n".join(lines) + "\n"
 
@@ -179,8 +182,8 @@ def main(directory: Path) -> int:
     refused = [component for component in components if component.verdict in refused_verdicts]
     for component in refused:
         sys.stderr.write(
-            f"{component.name} {component.version}: licence {component.licence!r} is {component.verdict.value}; replace "
-            "the package, or read its terms and add it to those that were reviewed\n"
+            f"{component.name} {component.version}: licence {component.licence!r} is {component.verdict.value}; "
+            "replace the package, or read its terms and add it to those that were reviewed\n"
         )
     sys.stdout.write(f"{len(components)} packages, {len(refused)} refused; see {directory}\n")
     return 1 if refused else 0

@@ -38,7 +38,15 @@ custom: dict[str, tuple[str, set[str], set[str]]] = {
     "ScaledObject": (
         "keda.sh/v1alpha1",
         {"scaleTargetRef", "triggers"},
-        {"scaleTargetRef", "triggers", "minReplicaCount", "maxReplicaCount", "pollingInterval", "cooldownPeriod", "advanced"},
+        {
+            "scaleTargetRef",
+            "triggers",
+            "minReplicaCount",
+            "maxReplicaCount",
+            "pollingInterval",
+            "cooldownPeriod",
+            "advanced",
+        },
     ),
     "PodMonitor": (
         "monitoring.coreos.com/v1",
@@ -46,7 +54,11 @@ custom: dict[str, tuple[str, set[str], set[str]]] = {
         {"selector", "podMetricsEndpoints", "podTargetLabels"},
     ),
     "PrometheusRule": ("monitoring.coreos.com/v1", {"groups"}, {"groups"}),
-    "KafkaTopic": ("kafka.strimzi.io/v1beta2", {"partitions"}, {"topicName", "partitions", "replicas", "config"}),
+    "KafkaTopic": (
+        "kafka.strimzi.io/v1beta2",
+        {"partitions"},
+        {"topicName", "partitions", "replicas", "config"},
+    ),
     "KafkaUser": ("kafka.strimzi.io/v1beta2", {"authentication"}, {"authentication", "authorization"}),
 }
 # Checks of kube-score that do not fit here, each with its reason.
@@ -91,9 +103,9 @@ def test_every_pod_is_within_policy(values: Path, tmp_path: Path) -> None:
 
 def test_the_policy_check_finds_a_pod_that_may_write_its_root() -> None:
     manifests = render(*here)
-    of_kind(manifests, "Deployment")["rollout"]["spec"]["template"]["spec"]["containers"][0]["securityContext"][
-        "readOnlyRootFilesystem"
-    ] = False
+    of_kind(manifests, "Deployment")["rollout"]["spec"]["template"]["spec"]["containers"][0][
+        "securityContext"
+    ]["readOnlyRootFilesystem"] = False
     ended = call("kube-score", "score", "--output-format", "ci", "-", text=yaml.safe_dump_all(manifests))
     assert ended.returncode != 0
     assert "writable root filesystem" in ended.stdout
@@ -140,7 +152,11 @@ def test_a_worker_cannot_write_weights_or_checkpoints() -> None:
     assert mounts(worker)["/var/lib/rollog/cache"]["readOnly"] is True
     payloads = mounts(worker)["/var/lib/rollog/weights/demo/payloads"]
     assert payloads["subPath"] == "weights/demo/payloads"
-    claims = {volume["persistentVolumeClaim"]["claimName"] for volume in worker["volumes"] if "persistentVolumeClaim" in volume}
+    claims = {
+        volume["persistentVolumeClaim"]["claimName"]
+        for volume in worker["volumes"]
+        if "persistentVolumeClaim" in volume
+    }
     assert claims == {"r-rollog-shared"}
 
 
@@ -170,7 +186,12 @@ def test_several_ranks_in_each_pod_are_started_by_torchrun() -> None:
     words = container["command"] + container["args"]
     assert "--nnodes=2" in words
     assert "--nproc-per-node=8" in words
-    assert words[words.index("-m", words.index("--master-port=$(MASTER_PORT)")) :][:4] == ["-m", "--", "rollog.cli.main", "train"]
+    assert words[words.index("-m", words.index("--master-port=$(MASTER_PORT)")) :][:4] == [
+        "-m",
+        "--",
+        "rollog.cli.main",
+        "train",
+    ]
     assert "RANK" not in environment(pod)
     assert container["resources"]["limits"]["nvidia.com/gpu"] == 8
 
@@ -201,7 +222,8 @@ def test_the_query_of_the_backlog_is_one_that_prometheus_reads(tmp_path: Path) -
     for path in (chart / "files" / "dashboards").glob("*.json"):
         for panel in json.loads(path.read_text())["panels"]:
             expressions += [
-                target["expr"].replace("$__rate_interval", "1m").replace("$run", ".*") for target in panel["targets"]
+                target["expr"].replace("$__rate_interval", "1m").replace("$run", ".*")
+                for target in panel["targets"]
             ]
     records = [{"record": f"panel:{number}", "expr": text} for number, text in enumerate(expressions)]
     path = tmp_path / "queries.yml"
@@ -226,7 +248,10 @@ def test_alerts_come_when_they_should_and_only_then() -> None:
 def test_dashboards_arrive_as_they_are() -> None:
     manifests = render("-f", str(root / "infra/helm/values/keda.yaml"))
     arrived = of_kind(manifests, "ConfigMap")["dashboards"]["data"]
-    kept = {f"rollog-{path.name}": json.loads(path.read_text()) for path in (chart / "files/dashboards").glob("*.json")}
+    kept = {
+        f"rollog-{path.name}": json.loads(path.read_text())
+        for path in (chart / "files/dashboards").glob("*.json")
+    }
     assert {name: json.loads(text) for name, text in arrived.items()} == kept
 
 

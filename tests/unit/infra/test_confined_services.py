@@ -31,7 +31,9 @@ def mounts(service: dict[str, Any]) -> dict[str, tuple[str, bool]]:
 
 
 @pytest.mark.parametrize(("name", "service"), whole, ids=[name for name, _ in whole])
-def test_a_service_has_a_read_only_root_no_capability_and_gains_none(name: str, service: dict[str, Any]) -> None:
+def test_a_service_has_a_read_only_root_no_capability_and_gains_none(
+    name: str, service: dict[str, Any]
+) -> None:
     assert service["read_only"] is True, name
     assert service["cap_drop"] == ["ALL"]
     assert service["security_opt"] == ["no-new-privileges:true"]
@@ -48,14 +50,20 @@ def test_a_worker_writes_large_samples_and_nothing_else_of_the_store() -> None:
 
 
 def test_checkpoints_are_in_a_volume_that_the_trainer_alone_mounts() -> None:
-    holders = [name for name, service in base.items() if "trainer" in {source for source, _ in mounts(service).values()}]
+    holders = [
+        name
+        for name, service in base.items()
+        if "trainer" in {source for source, _ in mounts(service).values()}
+    ]
     assert holders == ["trainer"]
     assert mounts(base["trainer"])[home] == ("trainer", True)
 
 
 def test_only_the_trainer_and_who_makes_the_run_can_write_weights() -> None:
     writers = {
-        name for name, service in base.items() if mounts(service).get(f"{home}/weights", ("", False)) == ("weights", True)
+        name
+        for name, service in base.items()
+        if mounts(service).get(f"{home}/weights", ("", False)) == ("weights", True)
     }
     assert writers == {"folders", "topics", "trainer"}
 
@@ -73,12 +81,20 @@ def test_every_service_that_stays_has_a_health_check_but_for_the_watcher() -> No
 
 
 def test_a_role_of_the_secured_profile_sees_its_own_secrets_alone() -> None:
-    users = {"topics": "creator", "dispatcher": "dispatcher", "rollout": "rollout", "trainer": "trainer", "watch": "watch"}
+    users = {
+        "topics": "creator",
+        "dispatcher": "dispatcher",
+        "rollout": "rollout",
+        "trainer": "trainer",
+        "watch": "watch",
+    }
     for name, user in users.items():
         assert mounts(secured[name]) == {"/etc/rollog/secrets": (f"secrets/{user}", False)}
         assert secured[name]["environment"]["ROLLOG_BROKER__SECURITY__USERNAME"] == user
     assert mounts(secured["kafka"]) == {"/etc/rollog/secrets": ("secrets/broker", False)}
-    whole_volume = [name for name, service in secured.items() if ("secrets", True) in mounts(service).values()]
+    whole_volume = [
+        name for name, service in secured.items() if ("secrets", True) in mounts(service).values()
+    ]
     assert whole_volume == ["secrets"]
 
 
@@ -91,6 +107,10 @@ def test_no_service_of_the_secured_profile_has_a_secret_in_its_environment() -> 
 def test_images_that_others_make_come_from_one_file() -> None:
     lines = [line for line in (infra / ".env").read_text().splitlines() if line and not line.startswith("#")]
     named = {line.partition("=")[0] for line in lines}
-    used = {service["image"].removeprefix("${").partition(":")[0] for _, service in whole if service["image"] != "rollog"}
+    used = {
+        service["image"].removeprefix("${").partition(":")[0]
+        for _, service in whole
+        if service["image"] != "rollog"
+    }
     assert used | {"PYTHON_IMAGE"} == named
     assert all(":latest" not in line for line in lines)

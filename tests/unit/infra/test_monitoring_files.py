@@ -39,7 +39,11 @@ def queries(dashboard: Path) -> Iterator[tuple[str, str]]:
 
 
 def rules() -> list[dict[str, Any]]:
-    return [rule for group in yaml.safe_load((files / "rules.yml").read_text())["groups"] for rule in group["rules"]]
+    return [
+        rule
+        for group in yaml.safe_load((files / "rules.yml").read_text())["groups"]
+        for rule in group["rules"]
+    ]
 
 
 def test_what_is_exported_is_what_the_catalogue_documents() -> None:
@@ -58,7 +62,9 @@ def test_every_query_of_a_dashboard_asks_for_metrics_that_exist(dashboard: Path)
 
 
 def test_the_dashboards_together_show_every_metric_of_the_catalogue() -> None:
-    shown = {name for dashboard in dashboards for _, query in queries(dashboard) for name in metrics_of(query)}
+    shown = {
+        name for dashboard in dashboards for _, query in queries(dashboard) for name in metrics_of(query)
+    }
     stems = {re.sub(r"_(bucket|sum|count)$", "", name) for name in shown} | shown
     assert {entry.name for entry in Metrics().catalogue} - stems == set()
 
