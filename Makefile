@@ -59,7 +59,7 @@ check: setup docs ## lint, format, types, layers, schemas, documentation
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/mypy tests
-	$(BIN)/mypy infra/site_hooks.py
+	$(BIN)/mypy infra/site_hooks.py infra/set_users.py
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python -m schemas.compatibility
 

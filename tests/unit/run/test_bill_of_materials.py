@@ -80,4 +80,6 @@ def test_both_files_say_the_same_and_are_the_same_the_next_time(tmp_path: Path) 
 def test_a_refused_licence_stands_first() -> None:
     text = licence_list([a_component("MIT", "good"), a_component("AGPL-3.0", "bad")])
     assert text.index("| bad |") < text.index("| good |")
-    assert cyclonedx([a_component("MIT", "good")])["components"][0]["licenses"] == [{"license": {"name": "MIT"}}]
+    assert cyclonedx([a_component("MIT", "good")])["components"][0]["licenses"] == [
+        {"license": {"name": "MIT"}}
+    ]
