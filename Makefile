@@ -34,7 +34,7 @@ TEST_PROCESSES ?= 3
 PARALLEL := -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup agents demo check docs test coverage test-slow test-docker bench lock clean
+.PHONY: help setup agents demo check docs test coverage test-slow test-docker tools test-charts sbom pin-images bench lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do \
@@ -59,7 +59,7 @@ check: setup docs ## lint, format, types, layers, schemas, documentation
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/mypy tests
-	$(BIN)/mypy infra/site_hooks.py
+	$(BIN)/mypy infra/site_hooks.py infra/set_users.py
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python -m schemas.compatibility
 
@@ -78,6 +78,28 @@ test-slow: setup agents ## run the tests that take longer
 
 test-docker: setup ## run the tests that need a container engine
 	$(PYTEST) -m docker
+
+# What renders and checks the Helm chart and the alert rules, as Go modules: needs Go 1.25 or newer, and minutes.
+TOOLS := helm.sh/helm/v3/cmd/helm@v3.22.0 \
+	github.com/zegl/kube-score/cmd/kube-score@v1.20.0 \
+	github.com/prometheus/prometheus/cmd/promtool@v0.316.0
+# Each stamp is named after its tool and version, so that another version is built again.
+TOOL_STAMPS := $(foreach tool,$(TOOLS),build/tools/built-$(notdir $(tool)))
+tools: $(TOOL_STAMPS) ## build helm, kube-score and promtool into build/tools
+
+build/tools/built-%:
+	mkdir -p build/tools
+	GOBIN=$(CURDIR)/build/tools go install $(filter %/$*,$(TOOLS))
+	@touch $@
+
+test-charts: setup tools ## render, validate and check the Helm chart, the dashboards and the alert rules
+	ROLLOG_REQUIRE_TOOLS=1 $(PYTEST) tests/charts
+
+sbom: setup ## list what is installed, with licences, into build/sbom; fails for a licence that is not allowed
+	$(BIN)/python -m rollog.run.bill_of_materials build/sbom
+
+pin-images: ## write the digests of the images that others make into infra/.env; needs a container engine that can pull
+	infra/pin-images.sh infra/.env
 
 bench: setup ## list the experiments, with how long each takes and how to run one
 	@$(BIN)/python -m benchmarks

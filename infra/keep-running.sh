@@ -13,6 +13,9 @@
 # a superseded dispatcher again and again, each time against its successor. So a final status of 2, 3 or 78 is remembered
 # for 20 s in the file that KEEP_RUNNING_FINAL names; whoever is started in that time ends with it at once, and Docker
 # gives up. A later `docker compose up` tries again.
+#
+# Kubernetes starts again whatever ends. So where KEEP_RUNNING_STAY names a file, a final status is written there and the
+# script waits for SIGTERM; role-answers says by that file whether the container is well.
 
 set -u
 final=${KEEP_RUNNING_FINAL:-/tmp/keep-running.final}
@@ -28,6 +31,17 @@ stopped=
 restarts=0
 pause=1
 before=
+
+finish() {
+    if [ -n "${KEEP_RUNNING_STAY:-}" ] && [ -z "$stopped" ]; then
+        echo "$1" > "$KEEP_RUNNING_STAY"
+        echo "keep-running: status $1 is final, waiting to be stopped" >&2
+        sleep infinity &
+        child=$!
+        wait "$child"
+    fi
+    exit "$1"
+}
 
 pass_on() {
     stopped=yes
@@ -52,10 +66,10 @@ while :; do
     wait_for_child
     child=
     case $before-$status in
-        *-0) exit 0 ;;
+        *-0) finish 0 ;;
         *-2 | *-78 | 3-3)
             echo "$status $(date +%s)" > "$final"
-            exit "$status"
+            finish "$status"
             ;;
     esac
     before=$status

@@ -148,6 +148,11 @@ class CreditLedger:
         """Every open task, against the order of issue."""
         return reversed(self._open.values())
 
+    @property
+    def num_rollouts(self) -> int:
+        """Rollouts of open tasks that have no sample yet."""
+        return sum(len(open_task.remaining) for open_task in self._open.values())
+
     def all(self) -> list[OpenTask]:
         """Every open task, in order of issue."""
         return list(self._open.values())

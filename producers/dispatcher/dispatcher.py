@@ -38,6 +38,8 @@ log = get_logger("dispatcher")
 poll_seconds = 0.02
 gather_seconds = 0.03
 """Pause between two looks: taking in many small batches costs more than their records."""
+backlog_seconds = 1.0
+"""Pause between two counts of what waits for slots: it looks at every group that lacks something."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +92,7 @@ class Dispatcher(Component):
         self._issuer = parts.issuer
         self._snapshots = parts.snapshots
         self._stop_sent_at: float | None = None
+        self._waiting_counted_at: float | None = None
         self.state = parts.state
         self.epoch = parts.epoch
         self.voice = RoleVoice(
@@ -205,7 +208,23 @@ class Dispatcher(Component):
         self._metrics.dispatcher_open_groups.set(self.state.groups.num_open)
         self._metrics.dispatcher_credits_free.set(slots.free.num_slots)
         self._metrics.dispatcher_workers.set(len(slots.granted))
+        self._report_backlog()
         self._speak()
+
+    def _report_backlog(self) -> None:
+        """Workers are scaled by it: it must fall to 0 as soon as nothing more will be ordered."""
+        is_over = self._stop_sent_at is not None or self.state.is_stopped or self.state.ledger.is_closed
+        if is_over or not self.state.ledger.has_genesis:
+            self._metrics.dispatcher_rollouts_open.set(self.state.credits.num_rollouts)
+            self._metrics.dispatcher_rollouts_waiting.set(0)
+            return
+        now = self._clock()
+        if self._waiting_counted_at is not None and now - self._waiting_counted_at < backlog_seconds:
+            return
+        self._waiting_counted_at = now
+        self._metrics.dispatcher_rollouts_open.set(self.state.credits.num_rollouts)
+        waiting = self._issuer.num_waiting(is_trained=self._is_trained())
+        self._metrics.dispatcher_rollouts_waiting.set(waiting)
 
     def _speak(self) -> None:
         """Say what is waited for when no step comes."""

@@ -124,6 +124,11 @@ class EvaluationTracker:
             if evaluation.is_started and not evaluation.is_released and evaluation.pending
         )
 
+    @property
+    def num_pending(self) -> int:
+        """Prompts of all evaluations that are to be issued."""
+        return sum(len(self._evaluations[key].pending) for key in self.unanswered())
+
     def wanted(self, key: EvaluationKey) -> WantedEvaluation | None:
         """The next prompt of an evaluation, or None when each is answered or under way."""
         evaluation = self._evaluations[key]

@@ -90,6 +90,21 @@ class Issuer:
         """(epoch, sequence) of the task issued last; sequence 0 before any."""
         return self._writer.last_task
 
+    def num_waiting(self, *, is_trained: bool) -> int:
+        """Rollouts that would be issued now if slots were free; once training is over, those of evaluations alone."""
+        num_evaluated = self._state.evaluations.num_pending * self._num_seats
+        if is_trained:
+            return num_evaluated
+        groups = self._state.groups
+        num_lacking = sum(1 for group in self._lacking for _ in groups.wanted(group))
+        return num_evaluated + num_lacking + self._num_groups_to_open() * self._groups.num_replicas
+
+    def _num_groups_to_open(self) -> int:
+        groups = self._state.groups
+        if self._order.num_groups is None:
+            return groups.num_missing
+        return min(groups.num_missing, max(0, self._order.num_groups - groups.next_group_id))
+
     def cancel_surplus(self) -> None:
         """Take back tasks nobody needs any more, and note which groups lack attempts."""
         for group in self._state.groups.take_changed():

@@ -52,10 +52,15 @@ class CatalogueEntry:
 
 
 class Metrics:
-    """All collectors; a role uses those of its stage."""
+    """All collectors; a role uses those of its stage.
 
-    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+    With `stage` (dispatcher, rollout, trainer) a scrape shows those of this stage and of the broker alone: a worker
+    that showed a trainer's reward as 0 would mislead who looks at all roles together.
+    """
+
+    def __init__(self, registry: CollectorRegistry | None = None, *, stage: str | None = None) -> None:
         self.registry = registry or CollectorRegistry()
+        self._shown = None if stage is None else (f"rollog_{stage}_", "rollog_broker_")
         self._entries: list[CatalogueEntry] = []
         self._add_dispatcher()
         self._add_rollout()
@@ -88,6 +93,13 @@ class Metrics:
         )
         self.dispatcher_credits_free = self._gauge(
             "rollog_dispatcher_credits_free", "Tasks that could be issued now, over all workers"
+        )
+        self.dispatcher_rollouts_open = self._gauge(
+            "rollog_dispatcher_rollouts_open", "Rollouts ordered whose samples are not in the log yet"
+        )
+        self.dispatcher_rollouts_waiting = self._gauge(
+            "rollog_dispatcher_rollouts_waiting",
+            "Rollouts that would be ordered now if workers had slots for them; 0 once nothing more is ordered",
         )
         self.dispatcher_workers = self._gauge(
             "rollog_dispatcher_workers", "Rollout workers that hold a grant and are heard"
@@ -354,21 +366,24 @@ class Metrics:
 
     def _counter(self, name: str, text: str, labels: Sequence[str] = ()) -> Counter:
         self._note(name, "counter", text, labels)
-        return Counter(name, text, labels, registry=self.registry)
+        return Counter(name, text, labels, registry=self._place_of(name))
 
     def _gauge(self, name: str, text: str, labels: Sequence[str] = ()) -> Gauge:
         self._note(name, "gauge", text, labels)
-        return Gauge(name, text, labels, registry=self.registry)
+        return Gauge(name, text, labels, registry=self._place_of(name))
 
     def _histogram(
         self, name: str, text: str, buckets: Sequence[float], labels: Sequence[str] = ()
     ) -> Histogram:
         self._note(name, "histogram", text, labels)
-        return Histogram(name, text, labels, registry=self.registry, buckets=buckets)
+        return Histogram(name, text, labels, registry=self._place_of(name), buckets=buckets)
 
     def _summary(self, name: str, text: str, labels: Sequence[str] = ()) -> Summary:
         self._note(name, "summary", text, labels)
-        return Summary(name, text, labels, registry=self.registry)
+        return Summary(name, text, labels, registry=self._place_of(name))
+
+    def _place_of(self, name: str) -> CollectorRegistry | None:
+        return self.registry if self._shown is None or name.startswith(self._shown) else None
 
     def _note(self, name: str, kind: str, text: str, labels: Sequence[str]) -> None:
         self._entries.append(CatalogueEntry(name=name, kind=kind, labels=tuple(labels), help=text))

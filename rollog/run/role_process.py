@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 log = get_logger("role")
 
+_stages = {"dispatcher": "dispatcher", "worker": "rollout", "trainer": "trainer"}
+"""Whose metrics a role serves, by its rights."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleContext:
@@ -62,7 +65,10 @@ def run_role(
             run = join_run(request, wait_seconds, rights)
             checked_at_start(run.broker, run.settings, wait_seconds)
             with naming_rights(run.broker, rights, run.topics, run.settings.optional_topics):
-                return _run_joined(role, run, request.home.resolve(), name=name, metrics_port=metrics_port)
+                metrics = Metrics(stage=_stages[rights])
+                return _run_joined(
+                    role, run, request.home.resolve(), name=name, metrics=metrics, metrics_port=metrics_port
+                )
     except (BrokerTimeout, BrokerUnreachable) as error:
         # The role or its broker was suspended, or the broker is away: nothing that a restart could wear out.
         raise Expired(f"{error}; start the role again: it goes on from the log") from error
@@ -74,11 +80,11 @@ def _run_joined(
     home: Path,
     *,
     name: str,
+    metrics: Metrics,
     metrics_port: int | None,
 ) -> int:
     make_private(home)
     settings = run.settings
-    metrics = Metrics()
     with ExitStack() as resources:
         port = settings.metrics.port if metrics_port is None else metrics_port
         if port is not None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(2400)]
 
 compose_file = Path(__file__).parents[2] / "compose.yaml"
-roles = {"topics", "dispatcher", "rollout", "trainer", "watch"}
+roles = {"folders", "topics", "dispatcher", "rollout", "trainer", "watch"}
 topics = RunTopics("rollog", "composed")
 run_seconds = 1500.0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import time
@@ -104,3 +105,47 @@ def test_a_stop_is_passed_on_and_waited_for(tmp_path: Path) -> None:
     _, told = process.communicate(timeout=30)
     assert process.returncode == 143
     assert told == b""
+
+
+@pytest.mark.parametrize("status", [0, 2, 78])
+def test_where_it_is_to_stay_a_final_status_is_written_and_sigterm_is_waited_for(
+    status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = tmp_path / "ended"
+    monkeypatch.setenv("KEEP_RUNNING_STAY", str(ended))
+    process = kept(f"exit {status}")
+    wait_until(lambda: ended.exists() and ended.read_text(), 30, "the final status")
+    assert ended.read_text() == f"{status}\n"
+    assert process.poll() is None
+
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=30)
+
+    assert process.returncode == status
+
+
+def answers(question: str, ended: Path, **environment: str) -> int:
+    """Status of role-answers where nothing serves metrics."""
+    return subprocess.run(
+        ["sh", str(script.with_name("role-answers.sh")), question],
+        env=os.environ | {"KEEP_RUNNING_STAY": str(ended), "ROLLOG_METRICS__PORT": "1"} | environment,
+        stderr=subprocess.DEVNULL,
+        timeout=30,
+        check=False,
+    ).returncode
+
+
+@pytest.mark.parametrize(("status", "is_ready"), [(0, True), (2, False), (78, False)])
+def test_a_role_that_ended_for_good_is_live_and_ready_when_its_run_is_over(
+    status: int, is_ready: bool, tmp_path: Path
+) -> None:
+    ended = tmp_path / "ended"
+    assert answers("live", ended) != 0
+    ended.write_text(f"{status}\n")
+    assert answers("live", ended) == 0
+    assert (answers("ready", ended) == 0) is is_ready
+
+
+def test_a_rank_that_serves_no_metrics_is_well_as_long_as_it_runs(tmp_path: Path) -> None:
+    assert answers("live", tmp_path / "ended", NODE_RANK="1") == 0
+    assert answers("live", tmp_path / "ended", NODE_RANK="0") != 0

@@ -36,6 +36,16 @@ def test_attributes_are_called_like_their_metrics() -> None:
         assert hasattr(metrics, entry.name.removeprefix("rollog_").removesuffix("_total"))
 
 
+def test_a_role_shows_the_metrics_of_its_stage_and_of_the_broker() -> None:
+    metrics = Metrics(stage="rollout")
+    metrics.trainer_reward_mean.set(1.0)
+
+    shown = {family.name for family in metrics.registry.collect()}
+
+    assert {name.split("_")[1] for name in shown} == {"rollout", "broker"}
+    assert metrics.catalogue == Metrics().catalogue
+
+
 def test_every_metric_is_fed_by_a_role() -> None:
     sources = "".join(
         file.read_text()
