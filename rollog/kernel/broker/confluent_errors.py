@@ -104,6 +104,11 @@ class LastErrors:
         if error.fatal() and self.fatal is None:
             self.fatal = error
 
+    def hear(self, exception: KafkaException) -> None:
+        """Remember what a call raised that serves callbacks: what ended the client comes out of it, too."""
+        if self.fatal is None:
+            self.fatal = error_in(exception)
+
     def translated(self, exception: KafkaException, place: str) -> BrokerError:
         """What an exception means; once a client has ended for good, why it did."""
         error = error_in(exception)
@@ -112,4 +117,12 @@ class LastErrors:
         return translated(error, place)
 
 
-_repeats = frozenset({KafkaError._FATAL, KafkaError._STATE})  # noqa: SLF001
+_repeats = frozenset(
+    {
+        KafkaError._FATAL,  # noqa: SLF001
+        KafkaError._STATE,  # noqa: SLF001
+        KafkaError._PURGE_QUEUE,  # noqa: SLF001
+        KafkaError._PURGE_INFLIGHT,  # noqa: SLF001
+    }
+)
+"""What the library says of calls and records after the error that has ended a client."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import KafkaException
 
 from rollog.kernel.broker.client_errors import Meaning
+from rollog.kernel.broker.confluent_errors import translated
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError
@@ -65,6 +66,7 @@ class ConfluentDelivery:
             is_polled = self._sending.poll(left)
             if self._is_known:
                 return
+            self._sending.raise_fatal(f"sending a record to {self._topic}")
             if not left or not is_polled:
                 raise Meaning.UNKNOWN_OUTCOME.error(
                     f"sending a record to {self._topic}: not acknowledged within {timeout_seconds:g} s"
@@ -100,19 +102,30 @@ class ConfluentSending:
         """Have deliveries told; False where nothing more will be told, because this producer has ended."""
         if self._raw is None:
             return False
-        self._raw.poll(timeout_seconds)
+        try:
+            self._raw.poll(timeout_seconds)
+        except KafkaException as exception:
+            self._errors.hear(exception)
         return True
+
+    def raise_fatal(self, place: str) -> None:
+        """Raise what has ended this producer for good, if anything has."""
+        if self._errors.fatal is not None:
+            raise translated(self._errors.fatal, place)
 
     def flush(self, timeout_seconds: float) -> None:
         """Send what is waiting, and wait for acknowledgements as long as that."""
-        self._raw.flush(timeout_seconds)
+        try:
+            self._raw.flush(timeout_seconds)
+        except KafkaException as exception:
+            self._errors.hear(exception)
 
     def end(self, *, gently: bool) -> None:
         """End the library's threads; what is still under way is given up."""
         del gently  # whoever is gentle has flushed before
         # The library's own close() would first end a transaction, and wait for records that may never be acknowledged.
         self._raw.purge()
-        self._raw.poll(0)
+        self.poll(0.0)
         self._raw = None
 
     def translated(self, exception: KafkaException, place: str) -> BrokerError:

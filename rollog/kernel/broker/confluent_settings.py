@@ -17,6 +17,19 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+
+class QuietLogger:
+    """Takes librdkafka's own log lines, whatever their level: what matters of them comes out as errors, too.
+
+    By default the library writes to stderr, in the middle of whatever a command prints.
+    """
+
+    def log(self, level: int, *words: object) -> None:
+        """What the library calls."""
+        del level
+        logger.debug(*words)
+
+
 _reconnect_seconds = 1.0
 
 
@@ -30,8 +43,7 @@ def client_settings(connection: ConnectionSettings, client_id: str, errors: Last
         "reconnect.backoff.max.ms": round(_reconnect_seconds * 1000),
         # Nothing about this process is told to the broker.
         "enable.metrics.push": False,
-        # By default librdkafka writes to stderr, in the middle of whatever a command prints.
-        "logger": logger,
+        "logger": QuietLogger(),
         "log_level": _severity_of_warnings,
         "error_cb": errors,
     }
