@@ -37,6 +37,7 @@ def connect(config: BrokerConfig, home: Path, *, wait_seconds: float = 0.0) -> K
         connect_timeout_seconds=config.connect_timeout_seconds,
         max_record_bytes=config.max_record_bytes,
         first_refusals_seconds=max(_refusals_seconds, wait_seconds),
+        client=config.client,
     )
 
 

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from rollog.kernel.broker.clients import ClientName  # noqa: TC001  # pydantic resolves the annotations at run time
 from rollog.settings.section import AMENDABLE, FIXED, PER_MACHINE, SECRET, WHICH_RUN, SecretPart, Section
 
 run_name_pattern = r"^[a-z0-9-]{1,48}$"
@@ -43,6 +44,9 @@ class BrokerConfig(Section):
 
     bootstrap_servers: Annotated[str | None, SECRET] = None
     """`host:port[,host:port]`; left out, `rollog up` starts the embedded Apache Kafka."""
+    client: Annotated[ClientName, PER_MACHINE] = "auto"
+    """Client library: `kafka-python`, `confluent` (confluent-kafka, package extra `confluent`), or `auto`, which writes with
+    confluent-kafka where it is installed and reads with kafka-python."""
     samples_partitions: Annotated[int, Field(ge=1, le=4096), FIXED] = 4
     """Partitions of `samples` and `evaluations`."""
     max_workers: Annotated[int, Field(ge=1, le=4096), FIXED] = 16

@@ -95,11 +95,16 @@ class ConfluentTransactions(ConfluentSending):
         """Commit consumer positions as part of the transaction."""
         positions = [ConfluentTopicPartition(at.topic, at.partition, offset) for at, offset in offsets.items()]
         group = self._group(group_id)
-        self._call(
-            deadline,
-            self._doing(f"adding offsets of group {group_id} to a transaction"),
-            lambda seconds: self._raw.send_offsets_to_transaction(positions, group, seconds),
-        )
+        doing = self._doing(f"adding offsets of group {group_id} to a transaction")
+        raw = self._raw
+
+        def send(deadline: float) -> None:
+            self._call(deadline, doing, lambda left: raw.send_offsets_to_transaction(positions, group, left))
+
+        try:
+            within(deadline, send)  # the library does not keep to its own time-out
+        except kafka_errors.KafkaError as error:
+            raise translated(error, doing) from error
 
     def commit(self, deadline: float) -> None:
         """Commit; on return every partition written knows of it."""
