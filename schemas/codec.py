@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 from io import BytesIO
+from struct import error as StructError  # noqa: N812 - it is a class
 from typing import Any, TypeVar
 
 from fastavro import schemaless_reader, schemaless_writer
@@ -34,6 +35,7 @@ _refusals = (
     AttributeError,
     ArithmeticError,
     EOFError,
+    StructError,
     MemoryError,
     RecursionError,
 )
