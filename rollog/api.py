@@ -24,11 +24,11 @@ from consumers.recorded_steps import (
 )
 from consumers.tables import Table
 from consumers.trained_samples import sample_columns, trained_samples
-from rollog.kernel.broker.kafka import KafkaBroker
 from rollog.kernel.broker.topics import RunTopics
 from rollog.kernel.errors import ConfigError, DataError, RollogError, RunNotFound
 from rollog.kernel.logs import get_logger, logging_restored
 from rollog.run.auditing import audit_opened
+from rollog.run.connection import broker_at
 from rollog.run.local_run import RoleFlags, run_directory
 from rollog.run.model_export import ExportedModel, export_model
 from rollog.run.names import checked_name
@@ -288,7 +288,9 @@ def _display(
     """What makes the listener once the run has a name and a broker."""
 
     def listener(facts: RunFacts) -> Display:
-        follower = StepFollower(KafkaBroker(facts.broker), RunTopics(settings.run.prefix, facts.run))
+        follower = StepFollower(
+            broker_at(facts.broker, settings.broker), RunTopics(settings.run.prefix, facts.run)
+        )
         return StepListener(follower, on_step or _ignore)
 
     return listener

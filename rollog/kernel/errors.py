@@ -6,6 +6,7 @@
     ├── DataError              the dataset, the model or the reward function cannot be used
     ├── BrokerError            Kafka said no, or nothing
     │   ├── BrokerUnreachable  no broker answered within the bound
+    │   ├── BrokerRefused      a broker answers and does not take these settings: asking again does not help
     │   ├── BrokerTimeout      the outcome of a send or a commit is unknown: exit and recover
     │   ├── ProducerFenced     the broker takes nothing more from this producer: replaced, or too slow
     │   ├── RecordTooLarge     a record is over the topic's or the client's limit
@@ -77,6 +78,10 @@ class BrokerError(RollogError):
 
 class BrokerUnreachable(BrokerError):
     """No broker answered within the bound."""
+
+
+class BrokerRefused(BrokerError):
+    """A broker answers, and it or this client does not take who the other is: a certificate, a user, a protocol."""
 
 
 class BrokerTimeout(BrokerError):
@@ -211,6 +216,6 @@ def exit_status(error: BaseException) -> int:
         return exit_status_expired
     if isinstance(error, EngineNotStarted):
         return exit_status_engine
-    if isinstance(error, ConfigError | DataError):
+    if isinstance(error, ConfigError | DataError | BrokerRefused):
         return exit_status_configuration
     return 1

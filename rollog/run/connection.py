@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING
 
 from rollog.kernel.broker.embedded import EmbeddedKafka
 from rollog.kernel.broker.kafka import KafkaBroker
+from rollog.kernel.broker.security import plain_text
 from rollog.kernel.errors import BrokerUnreachable, ConfigError
+from rollog.settings.security import security_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from rollog.kernel.broker.security import SecuritySettings
     from rollog.settings.run import BrokerConfig
 
 
@@ -25,6 +28,7 @@ def connect(config: BrokerConfig, home: Path, *, wait_seconds: float = 0.0) -> K
     Raises BrokerUnreachable where there is none, or none answers within `broker.connect_timeout_seconds`. Where the
     connection is refused, whoever waits `wait_seconds` for a run waits as long for its broker, at least 2 s.
     """
+    security = security_of(config)
     address = config.bootstrap_servers or EmbeddedKafka.running(data_directory(home))
     if address is None:
         # Not a fault of the settings: whoever starts roles starts this one again until there is one.
@@ -38,7 +42,35 @@ def connect(config: BrokerConfig, home: Path, *, wait_seconds: float = 0.0) -> K
         max_record_bytes=config.max_record_bytes,
         first_refusals_seconds=max(_refusals_seconds, wait_seconds),
         client=config.client,
+        security=security,
     )
+
+
+def broker_at(
+    address: str, config: BrokerConfig, *, offsets_timeout_seconds: float | None = None
+) -> KafkaBroker:
+    """Another connection to a broker that was found, with limits of its own. Raises ConfigError."""
+    broker = KafkaBroker(
+        address,
+        connect_timeout_seconds=config.connect_timeout_seconds,
+        client=config.client,
+        security=security_of(config),
+    )
+    return broker.with_limits(offsets_timeout_seconds=offsets_timeout_seconds)
+
+
+def security_of(config: BrokerConfig) -> SecuritySettings:
+    """How clients connect to the broker that is named; an embedded one is on loopback, in plain text.
+
+    Raises ConfigError for what does not fit together.
+    """
+    security = security_settings(config.security)
+    if config.bootstrap_servers is None and security != plain_text:
+        raise ConfigError(
+            f"broker.security.protocol = {security.protocol}, but no broker is named, and the embedded one speaks plain"
+            " text: name one with --broker HOST:PORT, or leave broker.security out"
+        )
+    return security
 
 
 def _or_resume(home: Path) -> str:
@@ -66,6 +98,7 @@ def embedded_unless_named(
             f"no runs in the state directory {home}" if home.is_dir() else f"no state directory here ({home})"
         )
         raise ConfigError(f"{found}; name one with --home, or a broker with --broker HOST:PORT")
+    security_of(config)
     if config.bootstrap_servers or EmbeddedKafka.running(data_directory(home)):
         yield None
         return

@@ -7,18 +7,19 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from rollog.kernel.broker.kafka import KafkaBroker
 from rollog.kernel.disk_room import naming_full_disk, no_room
 from rollog.kernel.errors import BrokerError, ChildFailed
 from rollog.kernel.logs import get_logger
 from rollog.kernel.machine import num_processors
 from rollog.kernel.processes import exists
 from rollog.kernel.signals import StopSignals
+from rollog.run.connection import broker_at
 from rollog.run.placement import placed_here
 from rollog.run.restart_policy import Exit, Restart, RestartPolicy, decide
 from rollog.run.supervisor import RoleSpec, Supervisor
 from rollog.run.supervisor_lock import sole_supervisor
 from rollog.run.watching import Outcome, logging_beside, tick_seconds, watcher_of
+from rollog.settings.security import security_variables
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -64,6 +65,8 @@ def role_specs(
     """
     threads = _shared_threads(settings, num_workers)
     placed = placed_here(settings, num_workers)
+    # Places of secrets only; a command line would be seen by everybody on the machine.
+    secured = security_variables(settings.broker.security)
     workers = [(f"rollout-{number}", "rollout", 2 + number) for number in range(num_workers)]
     return [
         RoleSpec(
@@ -80,7 +83,7 @@ def role_specs(
                 *_metrics_port(settings.metrics.port, index),
             ),
             log_path=logs / f"{name}.log",
-            environment={**flags.environment, **_devices(placed, kind, index)},
+            environment={**flags.environment, **secured, **_devices(placed, kind, index)},
         )
         for name, kind, index in (("dispatcher", "dispatch", 0), *workers, ("trainer", "train", 1))
     ]
@@ -108,7 +111,7 @@ def run_here(
         specs = role_specs(settings, broker.address, home, directory / "logs", num_workers, flags=flags)
         policy = RestartPolicy(**settings.supervision.model_dump())
         # Whoever waits for a broker that is away does not see meanwhile that it has to be started again.
-        watched = KafkaBroker(broker.address, offsets_timeout_seconds=_watching_seconds)
+        watched = broker_at(broker.address, settings.broker, offsets_timeout_seconds=_watching_seconds)
         supervisor = Supervisor(specs, policy=policy)
         with (
             logging_beside(directory / "up.log", is_terminal=is_terminal or display is not None),

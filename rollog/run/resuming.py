@@ -12,7 +12,7 @@ from rollog.settings.changes import as_text, new_changes, resumed_changes
 from rollog.settings.in_force import settings_in_force
 from rollog.settings.scopes import belongs_to_the_run, shared_out
 from rollog.settings.settings import Settings
-from rollog.settings.sources import Layers, assigned
+from rollog.settings.sources import Layers, assigned, split_assignment
 from trainer.recorded.history import read_history
 from trainer.settings import settings_at
 
@@ -38,7 +38,7 @@ class Resumption:
         """Flags that the roles are started with: what is local for all, the changes for the trainer."""
         config = () if self.here.config is None else ("--config", str(self.here.config))
         return RoleFlags(
-            common=(*config, *_flags("--set", self.here.assignments)),
+            common=(*config, *_flags("--set", _for_command_lines(self.here.assignments))),
             trainer=_flags("--amend", [f"{key}={as_text(value)}" for key, value in changes.items()]),
         )
 
@@ -67,6 +67,11 @@ def changes_of(run: JoinedRun, resumed: Resumption) -> Changes:
     settings = trainer_settings(run.settings, manifest, resumed.here.home)
     in_force = settings_at(settings, ledger, ledger.revision).amendable
     return changes if new_changes(in_force, changes, version=ledger.version) else {}
+
+
+def _for_command_lines(assignments: Sequence[str]) -> list[str]:
+    """Without what says how to connect, which roles get by their environment."""
+    return [each for each in assignments if split_assignment(each)[0][:2] != ("broker", "security")]
 
 
 def _flags(flag: str, values: Sequence[str]) -> tuple[str, ...]:

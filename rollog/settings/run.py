@@ -9,6 +9,7 @@ from pydantic import Field
 
 from rollog.kernel.broker.clients import ClientName  # noqa: TC001  # pydantic resolves the annotations at run time
 from rollog.settings.section import AMENDABLE, FIXED, PER_MACHINE, SECRET, WHICH_RUN, SecretPart, Section
+from rollog.settings.security import SecurityConfig  # noqa: TC001 - pydantic reads it
 
 run_name_pattern = r"^[a-z0-9-]{1,48}$"
 
@@ -47,6 +48,9 @@ class BrokerConfig(Section):
     client: Annotated[ClientName, PER_MACHINE] = "auto"
     """Client library: `kafka-python`, `confluent` (confluent-kafka, package extra `confluent`), or `auto`, which writes with
     confluent-kafka where it is installed and reads with kafka-python."""
+    security: Annotated[SecurityConfig | None, SECRET] = None
+    """How clients connect: TLS, certificates, users. Its keys are in [[broker.security]](#brokersecurity); left out, in
+    plain text without a user."""
     samples_partitions: Annotated[int, Field(ge=1, le=4096), FIXED] = 4
     """Partitions of `samples` and `evaluations`."""
     max_workers: Annotated[int, Field(ge=1, le=4096), FIXED] = 16

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from enum import Enum
 
-from rollog.kernel.errors import BrokerError, BrokerTimeout, ProducerFenced, RecordTooLarge, TopicMismatch
+from rollog.kernel.errors import (
+    BrokerError,
+    BrokerRefused,
+    BrokerTimeout,
+    ProducerFenced,
+    RecordTooLarge,
+    TopicMismatch,
+)
 
 
 class Meaning(Enum):
@@ -20,6 +27,7 @@ class Meaning(Enum):
     TOO_LARGE = (RecordTooLarge, "raise the topic's max.message.bytes or send less")
     NO_TOPIC = (TopicMismatch, "create the topic with `rollog topics create`")
     NO_RECORDS = (BrokerError, "the records there were deleted, or never existed")
+    REFUSED = (BrokerRefused, "correct the user and its password in broker.security")
     DENIED = (BrokerError, "grant the right on the broker")
     UNKNOWN_OUTCOME = (BrokerTimeout, "the outcome is unknown: end and recover from the log")
 

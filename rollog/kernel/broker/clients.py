@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Literal
 
+from rollog.kernel.broker.security import Mechanism, SecuritySettings, plain_text, table
 from rollog.kernel.errors import ConfigError
 
 ClientName = Literal["auto", "confluent", "kafka-python"]
@@ -29,8 +30,18 @@ class Clients:
     confluent_reads: bool
 
 
-def clients_of(name: ClientName) -> Clients:
-    """What the setting means on this machine. Raises ConfigError where the library named is not installed."""
+def clients_of(name: ClientName, security: SecuritySettings = plain_text) -> Clients:
+    """What the setting means on this machine.
+
+    Raises ConfigError where the library named is not installed, or does not know the mechanism of `security`.
+    """
+    if security.mechanism is Mechanism.AWS_MSK_IAM:
+        if name == "confluent":
+            raise ConfigError(
+                f'broker.client is "confluent", which cannot do {table}.mechanism = AWS_MSK_IAM: set broker.client to'
+                ' "auto" or "kafka-python"'
+            )
+        return Clients(confluent_writes=False, confluent_reads=False)
     is_installed = find_spec("confluent_kafka") is not None
     if name == "confluent" and not is_installed:
         raise ConfigError(

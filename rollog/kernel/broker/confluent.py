@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from rollog.kernel.broker.kafka_settings import ConnectionSettings
     from rollog.kernel.broker.kafka_topics import TopicDirectory
     from rollog.kernel.broker.kafka_transactions import KafkaTransactions
+    from rollog.kernel.broker.refusal_watch import RefusalWatch
 
 _transaction_bytes = 64 << 20
 
@@ -66,7 +67,11 @@ def transactions(
 
 
 def consumer(
-    connection: ConnectionSettings, directory: TopicDirectory, client_id: str, group_id: str | None
+    connection: ConnectionSettings,
+    directory: TopicDirectory,
+    client_id: str,
+    group_id: str | None,
+    refusals: RefusalWatch,
 ) -> ConfluentConsumer:
     """A consumer of committed records."""
     errors = LastErrors(client_id)
@@ -77,4 +82,5 @@ def consumer(
         directory,
         group_id,
         offsets_timeout_seconds=connection.offsets_timeout_seconds,
+        refusals=refusals,
     )

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from rollog.kernel.broker.confluent_errors import LastErrors
     from rollog.kernel.broker.kafka_topics import TopicDirectory
+    from rollog.kernel.broker.refusal_watch import RefusalWatch
     from rollog.kernel.errors import BrokerError
 
 logger = logging.getLogger(__name__)
@@ -34,6 +35,9 @@ _passing = frozenset(
         KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001
         KafkaError._RESOLVE,  # noqa: SLF001
         KafkaError._TIMED_OUT,  # noqa: SLF001
+        # Whether it refuses this client, or is not ready yet, its watch finds out.
+        KafkaError._AUTHENTICATION,  # noqa: SLF001
+        KafkaError._SSL,  # noqa: SLF001
         KafkaError.LEADER_NOT_AVAILABLE,
         KafkaError.NOT_LEADER_FOR_PARTITION,
         KafkaError.REQUEST_TIMED_OUT,
@@ -58,8 +62,10 @@ class ConfluentConsumer(Component):
         group_id: str | None,
         *,
         offsets_timeout_seconds: float,
+        refusals: RefusalWatch,
     ) -> None:
         self._raw = raw
+        self._refusals = refusals
         self._errors = errors
         self._directory = directory
         self._group_id = group_id
@@ -94,7 +100,11 @@ class ConfluentConsumer(Component):
         self._raise_failure()
         first = self._raw.poll(timeout_seconds)
         if first is None:
+            if self._errors.is_disconnected:
+                self._refusals.silent()
             return []
+        self._errors.is_disconnected = False
+        self._refusals.heard()
         most = (max_records or _max_poll_records) - 1
         messages = [first, *self._raw.consume(most, 0)] if most else [first]
         records = self._records(messages)

@@ -47,6 +47,16 @@ _meanings: tuple[tuple[frozenset[int], Meaning], ...] = (
     (
         frozenset(
             {
+                KafkaError._AUTHENTICATION,  # noqa: SLF001
+                KafkaError.SASL_AUTHENTICATION_FAILED,
+                KafkaError.UNSUPPORTED_SASL_MECHANISM,
+            }
+        ),
+        Meaning.REFUSED,
+    ),
+    (
+        frozenset(
+            {
                 KafkaError.TOPIC_AUTHORIZATION_FAILED,
                 KafkaError.GROUP_AUTHORIZATION_FAILED,
                 KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
@@ -97,10 +107,14 @@ class LastErrors:
     def __init__(self, client_id: str) -> None:
         self._client_id = client_id
         self.fatal: KafkaError | None = None
+        self.is_disconnected = False
+        """Whether the client had no connection when it last said anything; whoever hears from the broker clears it."""
 
     def __call__(self, error: KafkaError) -> None:
         """The library's `error_cb`."""
         logger.debug("client error client_id=%s error=%s", self._client_id, error)
+        if error.code() in _disconnected:
+            self.is_disconnected = True
         if error.fatal() and self.fatal is None:
             self.fatal = error
 
@@ -117,6 +131,9 @@ class LastErrors:
         return translated(error, place)
 
 
+_disconnected = frozenset(
+    {KafkaError._ALL_BROKERS_DOWN, KafkaError._AUTHENTICATION, KafkaError._SSL}  # noqa: SLF001
+)
 _repeats = frozenset(
     {
         KafkaError._FATAL,  # noqa: SLF001

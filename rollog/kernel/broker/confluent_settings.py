@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
+from rollog.kernel.broker.confluent_security import security_settings
 from rollog.kernel.broker.limits import (
     dead_letter_margin_bytes,
     most_inflated_bytes,
@@ -34,8 +35,8 @@ _reconnect_seconds = 1.0
 
 
 def client_settings(connection: ConnectionSettings, client_id: str, errors: LastErrors) -> dict[str, Any]:
-    """What producers and consumers have in common; security settings belong here."""
-    return {
+    """What producers and consumers have in common. Reads secrets: raises ConfigError."""
+    return security_settings(connection.security) | {
         "bootstrap.servers": connection.bootstrap_servers,
         "client.id": client_id,
         "socket.connection.setup.timeout.ms": max(1000, round(connection.connect_timeout_seconds * 1000)),

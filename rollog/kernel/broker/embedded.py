@@ -233,9 +233,17 @@ class EmbeddedKafka:
         return _State(port=port, controller_port=controller_port, pid=None, ready=False)
 
     def _write_properties(self, state: _State) -> None:
-        text = server_properties(self._directory / "kafka", state.port, state.controller_port)
+        text = self._server_properties(self._directory / "kafka", state.port, state.controller_port)
         self._properties.write_text(text)
         self._write_state(state)
+
+    def _server_properties(self, log_directory: Path, broker_port: int, controller_port: int) -> str:
+        """Text of `server.properties`; a broker with other listeners says more."""
+        return server_properties(log_directory, broker_port, controller_port)
+
+    def _format_arguments(self) -> tuple[str, ...]:
+        """What else the storage is formatted with, as users are."""
+        return ()
 
     @property
     def _properties(self) -> Path:
@@ -247,7 +255,10 @@ class EmbeddedKafka:
         cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "0")
         tool = [*java, "kafka.tools.StorageTool", "format", "--ignore-formatted", "-t", cluster_id]
         result = subprocess.run(  # noqa: S603 - our own java and arguments
-            [*tool, "-c", str(self._properties)], capture_output=True, text=True, check=False
+            [*tool, "-c", str(self._properties), *self._format_arguments()],
+            capture_output=True,
+            text=True,
+            check=False,
         )
         if result.returncode != 0:
             raise BrokerError(

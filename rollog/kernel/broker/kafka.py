@@ -23,6 +23,8 @@ from rollog.kernel.broker.kafka_topics import KafkaAdmin, TopicDirectory
 from rollog.kernel.broker.kafka_transactions import KafkaTransactions
 from rollog.kernel.broker.ports import TopicPartition
 from rollog.kernel.broker.preflight import parse_addresses, wait_for_broker
+from rollog.kernel.broker.refusal_watch import RefusalWatch
+from rollog.kernel.broker.security import SecuritySettings, plain_text
 from rollog.kernel.broker.sending import BoundedProducer
 from rollog.kernel.broker.transactions import GuardedProducer
 from rollog.kernel.errors import BrokerError, BrokerUnreachable
@@ -40,8 +42,9 @@ class KafkaBroker:
 
     Raises ConfigError for a malformed address; every client raises BrokerUnreachable, naming address and cause, when
     no broker answers within `connect_timeout_seconds`; until one has answered, a refused connection is asked again for
-    `first_refusals_seconds` only, if that is given. `client` says through which libraries; raises ConfigError where the
-    one named is not installed.
+    `first_refusals_seconds` only, if that is given. Where a broker answers and does not take `security`, every client
+    raises BrokerRefused at once. `client` says through which libraries; raises ConfigError where the one named is not
+    installed, or does not know the mechanism.
     """
 
     def __init__(
@@ -54,10 +57,11 @@ class KafkaBroker:
         offsets_timeout_seconds: float = 30.0,
         first_refusals_seconds: float | None = None,
         client: ClientName = "auto",
+        security: SecuritySettings = plain_text,
     ) -> None:
         parse_addresses(bootstrap_servers)
         self._client = client
-        self._clients = clients_of(client)
+        self._clients = clients_of(client, security)
         self._has_answered = False
         self._connection = ConnectionSettings(
             bootstrap_servers=bootstrap_servers,
@@ -66,20 +70,28 @@ class KafkaBroker:
             max_record_bytes=max_record_bytes,
             offsets_timeout_seconds=offsets_timeout_seconds,
             first_refusals_seconds=first_refusals_seconds,
+            security=security,
         )
         self._directory = TopicDirectory(self.admin, max_record_bytes)
 
-    def with_limits(self, *, connect_timeout_seconds: float, max_record_bytes: int) -> KafkaBroker:
-        """The same cluster, for clients with these limits. Connects to nothing."""
+    def with_limits(
+        self,
+        *,
+        connect_timeout_seconds: float | None = None,
+        max_record_bytes: int | None = None,
+        offsets_timeout_seconds: float | None = None,
+    ) -> KafkaBroker:
+        """The same cluster, for clients with these limits; None keeps one. Connects to nothing."""
         connection = self._connection
         limited = KafkaBroker(
             connection.bootstrap_servers,
-            connect_timeout_seconds=connect_timeout_seconds,
+            connect_timeout_seconds=connect_timeout_seconds or connection.connect_timeout_seconds,
             delivery_timeout_seconds=connection.delivery_timeout_seconds,
-            max_record_bytes=max_record_bytes,
-            offsets_timeout_seconds=connection.offsets_timeout_seconds,
+            max_record_bytes=max_record_bytes or connection.max_record_bytes,
+            offsets_timeout_seconds=offsets_timeout_seconds or connection.offsets_timeout_seconds,
             first_refusals_seconds=connection.first_refusals_seconds,
             client=self._client,
+            security=connection.security,
         )
         limited._has_answered = self._has_answered
         return limited
@@ -133,13 +145,15 @@ class KafkaBroker:
             from rollog.kernel.broker import confluent  # noqa: PLC0415 - not installed everywhere
 
             self._wait()
-            return confluent.consumer(self._connection, self._directory, client_id, group_id)
+            refusals = RefusalWatch(self.address, self._connection.security)
+            return confluent.consumer(self._connection, self._directory, client_id, group_id, refusals)
         raw = self._connected(kafka.KafkaConsumer, consumer_settings(self._connection, client_id, group_id))
         return KafkaConsumer(
             raw,
             self._directory,
             group_id,
             offsets_timeout_seconds=self._connection.offsets_timeout_seconds,
+            refusals=RefusalWatch(self.address, self._connection.security),
         )
 
     def admin(self) -> KafkaAdmin:
@@ -193,6 +207,7 @@ class KafkaBroker:
             self.address,
             self._connection.connect_timeout_seconds,
             refusals_seconds=None if self._has_answered else self._connection.first_refusals_seconds,
+            security=self._connection.security,
         )
         self._has_answered = True
 

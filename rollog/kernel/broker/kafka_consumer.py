@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from rollog.kernel.broker.kafka_topics import TopicDirectory
+    from rollog.kernel.broker.refusal_watch import RefusalWatch
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +38,7 @@ class KafkaConsumer(Component):
         group_id: str | None,
         *,
         offsets_timeout_seconds: float,
+        refusals: RefusalWatch | None = None,
     ) -> None:
         read_batches_bounded()
         self._raw = raw
@@ -44,6 +46,7 @@ class KafkaConsumer(Component):
         self._group_id = group_id
         self._committed: dict[Any, OffsetAndMetadata] = {}
         self._offsets_timeout_seconds = offsets_timeout_seconds
+        self._refusals = refusals
         self._is_closed = False
 
     def assign(self, positions: Mapping[TopicPartition, int]) -> None:
@@ -60,10 +63,15 @@ class KafkaConsumer(Component):
                     self._raw.seek(partition, offset)
 
     def poll(self, timeout_seconds: float, max_records: int | None = None) -> list[Record]:
-        """Records in offset order per partition; an empty list when none came in time."""
+        """Records in offset order per partition; an empty list when none came in time.
+
+        Raises BrokerRefused where the broker is there and has not let this consumer in again.
+        """
         self._require_open()
         with translating("reading"):
             batches = self._raw.poll(timeout_ms=timeout_seconds * 1000, max_records=max_records)
+        if not batches and self._refusals is not None:
+            self._watch(self._refusals)
         return [_record(raw) for batch in batches.values() for raw in batch]
 
     def position(self, partition: TopicPartition) -> int:
@@ -133,6 +141,13 @@ class KafkaConsumer(Component):
     def _position(self, partition: Any) -> int:
         # The library's own position() goes to its network thread and back for what is known here.
         return int(self._raw._subscription.position(partition).offset)  # noqa: SLF001
+
+    def _watch(self, refusals: RefusalWatch) -> None:
+        connections = list(self._raw._client._manager._conns.values())  # noqa: SLF001 - not offered otherwise
+        if any(each.connected for each in connections):
+            refusals.heard()
+        else:
+            refusals.silent()
 
     def _require_open(self) -> None:
         if self._is_closed:

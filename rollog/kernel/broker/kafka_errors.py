@@ -28,6 +28,10 @@ _meanings: tuple[tuple[tuple[type[BaseException], ...], Meaning], ...] = (
     ((kafka_errors.MessageSizeTooLargeError, kafka_errors.RecordListTooLargeError), Meaning.TOO_LARGE),
     ((kafka_errors.UnknownTopicOrPartitionError, kafka_errors.InvalidTopicError), Meaning.NO_TOPIC),
     ((kafka_errors.OffsetOutOfRangeError,), Meaning.NO_RECORDS),
+    (
+        (kafka_errors.SaslAuthenticationFailedError, kafka_errors.UnsupportedSaslMechanismError),
+        Meaning.REFUSED,
+    ),
     ((kafka_errors.AuthorizationError,), Meaning.DENIED),
     ((kafka_errors.KafkaTimeoutError, kafka_errors.RequestTimedOutError), Meaning.UNKNOWN_OUTCOME),
 )

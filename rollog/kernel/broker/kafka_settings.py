@@ -5,14 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from rollog.kernel.broker.kafka_security import security_settings
 from rollog.kernel.broker.limits import dead_letter_margin_bytes, request_margin_bytes
+from rollog.kernel.broker.security import SecuritySettings, plain_text
 
 _reconnect_seconds = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionSettings:
-    """Where the cluster is and how patient clients are. Credentials will live here too."""
+    """Where the cluster is, how patient clients are, and where their credentials stand."""
 
     bootstrap_servers: str
     connect_timeout_seconds: float = 10.0
@@ -25,10 +27,12 @@ class ConnectionSettings:
     """How long a consumer that asks for the ends of topics waits for a broker that is away."""
     max_record_bytes: int = 16 << 20
     """Largest record a producer sends to a topic whose own limit it may not ask for."""
+    security: SecuritySettings = plain_text
+    """How clients connect, and as whom."""
 
 
 def client_settings(connection: ConnectionSettings, client_id: str) -> dict[str, Any]:
-    """What producers, consumers and the admin have in common; security settings belong here."""
+    """What producers, consumers and the admin have in common. Secrets are read now; raises ConfigError."""
     connect_ms = round(connection.connect_timeout_seconds * 1000)
     return {
         "bootstrap_servers": [part.strip() for part in connection.bootstrap_servers.split(",")],
@@ -36,6 +40,7 @@ def client_settings(connection: ConnectionSettings, client_id: str) -> dict[str,
         "bootstrap_timeout_ms": connect_ms,
         # By default a client that lost its broker stays away for up to half a minute.
         "reconnect_backoff_max_ms": round(_reconnect_seconds * 1000),
+        **security_settings(connection.security),
     }
 
 

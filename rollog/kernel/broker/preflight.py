@@ -1,47 +1,32 @@
 """Whether a broker answers at an address, and if not, why, in words.
 
 Client libraries report every fault of a connection as the same time-out. This asks each address for the cluster's
-metadata over a plain socket and tells apart a name that does not resolve, a port nobody listens on, a listener that
-is not Kafka or expects TLS, and a broker that advertises addresses which cannot be reached from here.
+metadata over a connection of its own, made as the settings say, and tells apart a name that does not resolve, a port
+nobody listens on, a listener of another kind, a certificate or a user that is not taken, and a broker that advertises
+addresses which cannot be reached from here.
 """
 
 from __future__ import annotations
 
-import socket
 import struct
 import time
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from rollog.kernel.addresses import public_address
-from rollog.kernel.errors import BrokerUnreachable, ConfigError
+from rollog.kernel.broker.handshake import Address, Refused, ask, connected, naming_faults
+from rollog.kernel.broker.security import plain_text
+from rollog.kernel.errors import BrokerRefused, BrokerUnreachable, ConfigError
+
+if TYPE_CHECKING:
+    from rollog.kernel.broker.security import SecuritySettings
 
 _metadata_api_key = 3
 _metadata_version = 1
-_correlation_id = 7_310_157
-_tls_alert = 0x15
-_tls_handshake = 0x16
-_largest_answer_bytes = 8 << 20
+_longest_try_seconds = 5.0
+_shortest_try_seconds = 0.2
 _retry_seconds = 0.2
-_only_plain = "rollog connects in plain text and without authentication only, name such a listener"
 
-
-@dataclass(frozen=True, slots=True, order=True)
-class Address:
-    """Host and port of one broker."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-
-class _Refused(Exception):
-    """Why one address is of no use. `is_answer` where somebody has answered, and asking again is of little use."""
-
-    def __init__(self, reason: str, *, is_answer: bool = False) -> None:
-        super().__init__(reason)
-        self.is_answer = is_answer
+__all__ = ["Address", "answers", "parse_addresses", "refusal", "wait_for_broker"]
 
 
 def parse_addresses(bootstrap_servers: str) -> list[Address]:
@@ -61,36 +46,63 @@ def _parse_address(part: str, whole: str) -> Address:
 
 
 def wait_for_broker(
-    bootstrap_servers: str, timeout_seconds: float, *, refusals_seconds: float | None = None
+    bootstrap_servers: str,
+    timeout_seconds: float,
+    *,
+    refusals_seconds: float | None = None,
+    security: SecuritySettings = plain_text,
 ) -> None:
     """Return as soon as one of the addresses answers as a Kafka broker does.
 
-    Raises BrokerUnreachable, naming every address and what is wrong there, when none did in time. Where every address
-    was refused, by a port nobody listens on, a name that does not resolve or somebody who speaks another protocol, the
-    time is `refusals_seconds`, if it is given.
+    Raises BrokerRefused at once where a broker answers and does not take these settings, and BrokerUnreachable, naming
+    every address and what is wrong there, when none did in time. Where every address was refused, by a port nobody
+    listens on, a name that does not resolve or somebody who speaks another protocol, the time is `refusals_seconds`, if
+    it is given.
     """
     addresses = parse_addresses(bootstrap_servers)
     began = time.monotonic()
     while True:
-        refusals = _refusals(addresses, began + timeout_seconds)
+        refusals = _refusals(addresses, security, began + timeout_seconds)
         if refusals is None:
             return
+        if any(each.is_final for each in refusals.values()):
+            raise BrokerRefused(_refused_at(refusals))
         is_known = refusals_seconds is not None and all(each.is_answer for each in refusals.values())
         allowed = min(timeout_seconds, refusals_seconds) if is_known and refusals_seconds else timeout_seconds
         if time.monotonic() + _retry_seconds >= began + allowed:
             break
         time.sleep(_retry_seconds)
-    reasons = "; ".join(f"{address}: {refused}" for address, refused in refusals.items())
-    raise BrokerUnreachable(f"no Kafka broker within {allowed:g} s at {reasons}")
+    raise BrokerUnreachable(f"no Kafka broker within {allowed:g} s at {_reasons(refusals)}")
 
 
-def _refusals(addresses: list[Address], deadline: float) -> dict[Address, _Refused] | None:
+def refusal(bootstrap_servers: str, security: SecuritySettings) -> BrokerRefused | None:
+    """The refusal of a broker that answers now and does not take these settings; None where none does so."""
+    refusals = _refusals(
+        parse_addresses(bootstrap_servers), security, time.monotonic() + _longest_try_seconds
+    )
+    if refusals is None or not any(each.is_final for each in refusals.values()):
+        return None
+    return BrokerRefused(_refused_at(refusals))
+
+
+def _refused_at(refusals: dict[Address, Refused]) -> str:
+    return f"the connection is refused at {_reasons({a: r for a, r in refusals.items() if r.is_final})}"
+
+
+def _reasons(refusals: dict[Address, Refused]) -> str:
+    return "; ".join(f"{address}: {refused}" for address, refused in refusals.items())
+
+
+def _refusals(
+    addresses: list[Address], security: SecuritySettings, deadline: float
+) -> dict[Address, Refused] | None:
     """Why each address is of no use; None as soon as one of them is."""
     found = {}
     for address in addresses:
+        left = deadline - time.monotonic()
         try:
-            _check(address, max(0.2, min(5.0, deadline - time.monotonic())))
-        except _Refused as refused:
+            _check(address, security, max(_shortest_try_seconds, min(_longest_try_seconds, left)))
+        except Refused as refused:
             found[address] = refused
         else:
             return None
@@ -98,105 +110,40 @@ def _refusals(addresses: list[Address], deadline: float) -> dict[Address, _Refus
 
 
 def answers(address: Address, timeout_seconds: float) -> bool:
-    """Whether a broker that is part of its cluster answers there now."""
+    """Whether a broker that is part of its cluster answers there now, in plain text."""
     try:
-        return bool(_advertised(address, timeout_seconds))
-    except _Refused:
+        return bool(_advertised(address, plain_text, timeout_seconds))
+    except Refused:
         return False
 
 
-def _check(address: Address, timeout_seconds: float) -> None:
-    advertised = _advertised(address, timeout_seconds)
+def _check(address: Address, security: SecuritySettings, timeout_seconds: float) -> None:
+    advertised = _advertised(address, security, timeout_seconds)
     if not advertised:
-        raise _Refused("a broker answers, but none is registered yet: wait for it to finish starting")
-    unreachable = []
+        raise Refused("a broker answers, but none is registered yet: wait for it to finish starting")
+    unreachable = {}
     for other in advertised:
         try:
-            _connect(other, timeout_seconds).close()
-        except _Refused as refused:
-            unreachable.append(f"{other} ({refused})")
+            if other != address:
+                connected(other, security, timeout_seconds).close()
+        except Refused as refused:
+            unreachable[other] = refused
         else:
             return
-    raise _Refused(
+    raise Refused(
         "a broker answers, but the addresses it advertises cannot be reached from here: "
-        + ", ".join(unreachable)
-        + "; correct its advertised.listeners"
+        + ", ".join(f"{other} ({refused})" for other, refused in unreachable.items())
+        + "; correct its advertised.listeners",
+        is_final=all(refused.is_final for refused in unreachable.values()),
     )
 
 
-def _connect(address: Address, timeout_seconds: float) -> socket.socket:
-    try:
-        return socket.create_connection((address.host, address.port), timeout_seconds)
-    except socket.gaierror as error:
-        raise _Refused(
-            f"the name {address.host} does not resolve: check the spelling and DNS", is_answer=True
-        ) from error
-    except ConnectionRefusedError as error:
-        raise _Refused(
-            "connection refused, nothing listens there: start the broker or correct the address",
-            is_answer=True,
-        ) from error
-    except TimeoutError as error:
-        raise _Refused("no connection in time: check the host, the network and firewalls") from error
-    except OSError as error:
-        raise _Refused(
-            f"cannot connect ({error.strerror or error}): check the host and the network"
-        ) from error
-
-
-def _advertised(address: Address, timeout_seconds: float) -> list[Address]:
-    with _connect(address, timeout_seconds) as connection:
+def _advertised(address: Address, security: SecuritySettings, timeout_seconds: float) -> list[Address]:
+    with connected(address, security, timeout_seconds) as connection:
         connection.settimeout(timeout_seconds)
-        try:
-            connection.sendall(_metadata_request())
-            start = _receive(connection, 8)
-            _require_kafka(start)
-            (length,) = struct.unpack(">i", start[:4])
-            return _brokers(_receive(connection, length - 4))
-        except TimeoutError as error:
-            raise _Refused(
-                "something accepts connections but does not answer: is it a Kafka broker?"
-            ) from error
-        except (OSError, EOFError) as error:
-            raise _Refused(
-                "the connection was closed without an answer: this is no Kafka listener for plain text, it may"
-                f" expect TLS or SASL; {_only_plain}",
-                is_answer=True,
-            ) from error
-        except (struct.error, UnicodeDecodeError, IndexError) as error:
-            raise _Refused("the answer is not Kafka's: check the port", is_answer=True) from error
-
-
-def _metadata_request() -> bytes:
-    client_id = b"rollog-preflight"
-    header = struct.pack(">hhih", _metadata_api_key, _metadata_version, _correlation_id, len(client_id))
-    no_topics = struct.pack(">i", 0)
-    request = header + client_id + no_topics
-    return struct.pack(">i", len(request)) + request
-
-
-def _receive(connection: socket.socket, length: int) -> bytes:
-    received = bytearray()
-    while len(received) < length:
-        chunk = connection.recv(length - len(received))
-        if not chunk:
-            if received:
-                _require_kafka(bytes(received))
-            raise EOFError
-        received += chunk
-    return bytes(received)
-
-
-def _require_kafka(start: bytes) -> None:
-    if start[0] in {_tls_alert, _tls_handshake} and start[1:2] == b"\x03":
-        raise _Refused(f"this listener speaks TLS; {_only_plain}", is_answer=True)
-    if start.startswith(b"HTTP"):
-        raise _Refused("an HTTP server answers, not a Kafka broker: check the port", is_answer=True)
-    if len(start) < 8:  # noqa: PLR2004 - length and correlation id
-        raise _Refused("the answer is not Kafka's: check the port", is_answer=True)
-    length, correlation_id = struct.unpack(">ii", start[:8])
-    if correlation_id != _correlation_id or not 8 <= length <= _largest_answer_bytes:  # noqa: PLR2004
-        raise _Refused("the answer is not Kafka's: check the port", is_answer=True)
+        with naming_faults(address, security, timeout_seconds):
+            no_topics = struct.pack(">i", 0)
+            return _brokers(ask(connection, _metadata_api_key, _metadata_version, no_topics))
 
 
 def _brokers(body: bytes) -> list[Address]:

@@ -1,0 +1,69 @@
+"""Notices that a broker which was connected to refuses this client now, as after its password was changed.
+
+A client library takes that for a broker that is away, and tries again for ever. So whoever gets nothing asks here.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from rollog.kernel.broker.preflight import refusal
+from rollog.kernel.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rollog.kernel.broker.security import SecuritySettings
+    from rollog.kernel.errors import RollogError
+
+_silence_seconds = 1.0
+_pause_seconds = 5.0
+
+
+class RefusalWatch:
+    """Asks the broker, beside the caller, once a client has had no connection for a second; then every 5 s.
+
+    In plain text without users nothing can be refused, and nothing is asked.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        security: SecuritySettings,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._bootstrap_servers = bootstrap_servers
+        self._security = security
+        self._is_needed = security.protocol.has_tls or security.protocol.has_sasl
+        self._clock = clock
+        self._ask_at: float | None = None
+        self._thread: threading.Thread | None = None
+        self._found: RollogError | None = None
+
+    def heard(self) -> None:
+        """The client has a connection."""
+        self._ask_at = None
+
+    def silent(self) -> None:
+        """The client has none. Raises BrokerRefused once the broker was found to refuse it. Does not block."""
+        if not self._is_needed:
+            return
+        if self._found is not None:
+            raise self._found
+        now = self._clock()
+        if self._ask_at is None:
+            self._ask_at = now + _silence_seconds
+        if now < self._ask_at or (self._thread is not None and self._thread.is_alive()):
+            return
+        self._ask_at = now + _pause_seconds
+        self._thread = threading.Thread(target=self._ask, name="refusal-watch", daemon=True)
+        self._thread.start()
+
+    def _ask(self) -> None:
+        try:
+            self._found = refusal(self._bootstrap_servers, self._security)
+        except ConfigError as error:  # a file of these settings is gone
+            self._found = error
