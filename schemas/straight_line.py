@@ -136,7 +136,12 @@ _small = tuple(_long_bytes(value) for value in range(4096))
 
 def _compiled_write(definition: Any) -> Write:
     source = _Source({})
-    source.scope |= {"small": _small, "long_bytes": _long_bytes, "double": _doubles.pack, "float_": _floats.pack}
+    source.scope |= {
+        "small": _small,
+        "long_bytes": _long_bytes,
+        "double": _doubles.pack,
+        "float_": _floats.pack,
+    }
     source.add("parts = []")
     source.add("add = parts.append")
     _write(source, definition, "values")

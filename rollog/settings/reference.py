@@ -17,6 +17,7 @@ import click
 from rollog.settings.named_rewards import RewardComponent, named_rewards
 from rollog.settings.scopes import declared_keys
 from rollog.settings.section import Scope, scope_of
+from rollog.settings.security import SecurityConfig
 from rollog.settings.settings import Settings, section_class
 from rollog.settings.training import AlgorithmConfig, AlgorithmType
 
@@ -112,6 +113,7 @@ def configuration_reference() -> str:
         _section(name, definitions[_target(reference)], definitions)
         for name, reference in schema["properties"].items()
     ]
+    sections.insert(list(schema["properties"]).index("broker") + 1, _security())
     demo = resources.files("rollog.demo").joinpath("settings.toml").read_text(encoding="utf-8")
     return "\n".join([_introduction, *sections, _ready_rewards(), f"{_demo_introduction}{demo}```\n"])
 
@@ -152,6 +154,23 @@ def _section(name: str, model: Schema, definitions: Mapping[str, Schema]) -> str
             _default(field),
             " ".join(str(field.get("description", "")).split()) + _mark(name, key),
         )
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _security() -> str:
+    """The table `broker.security`."""
+    lines = [
+        "### [broker.security]",
+        "",
+        " ".join((getdoc(SecurityConfig) or "").split())
+        + " All of it is per machine, and not in the manifest ([secured clusters](security.md)).",
+        "",
+        "| key | type | default | meaning |",
+        "| --- | --- | --- | --- |",
+    ]
+    for key, field in SecurityConfig.model_json_schema()["properties"].items():
+        cells = (f"`{key}`", _type(field, {}), _default(field), " ".join(field["description"].split()))
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines) + "\n"
 
@@ -215,6 +234,8 @@ def _kind(field: Schema, definitions: Mapping[str, Schema]) -> str:
             return f"list of {_kind_of_entry(field['items'], definitions)}"
         case "array":
             return f"list of {len(field['prefixItems'])} {_type(field['prefixItems'][0], definitions)}s"
+        case "object" if "properties" in field:
+            return "table"
         case "object":
             return f"table of {_type(field['additionalProperties'], definitions)}"
         case kind:

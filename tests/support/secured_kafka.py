@@ -1,7 +1,10 @@
 """An embedded Apache Kafka with every kind of listener that rollog connects to, and an authorizer.
 
-    with SecuredKafka(directory, cache, secured=SecuredListeners(users={"ada": "pw"}, super_users=("ada",))) as kafka:
-        KafkaBroker(kafka.address_of(Listener.SCRAM_TLS), security=kafka.security("ada"))
+    listeners = SecuredListeners(users={"ada": "pw", "eve": "pw"}, super_users=("ada",))
+    with SecuredKafka(directory, cache, secured=listeners) as kafka:
+        kafka.grant("eve", ACLOperation.READ, "topic")
+        with kafka.broker("eve").consumer(client_id="eve") as consumer:
+            ...
 
 Users of SCRAM are made when the storage is formatted. A client certificate `kafka.certificate_of("ada")` is the
 principal `User:ada`, too. Nobody but super users has any right until an ACL gives it.
@@ -14,13 +17,27 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from kafka import KafkaAdminClient
+from kafka.admin import (
+    ACL,
+    ACLOperation,
+    ACLPermissionType,
+    ACLResourcePatternType,
+    ResourcePattern,
+    ResourceType,
+)
+
 from rollog.kernel.broker.embedded import EmbeddedKafka
 from rollog.kernel.broker.embedded_settings import loopback, server_properties
+from rollog.kernel.broker.kafka import KafkaBroker
+from rollog.settings.security import SecurityConfig, security_settings
 from support.certificates import Authority, Issued
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
+
+    from rollog.kernel.broker.clients import ClientName
 
 
 class Listener(StrEnum):
@@ -61,6 +78,7 @@ _password_listeners = (
     Listener.OTHER_HOST,
 )
 _mechanisms = "SCRAM-SHA-512,SCRAM-SHA-256,PLAIN"
+_literal = ACLResourcePatternType.LITERAL
 _security_package = "org.apache.kafka.common.security"
 
 
@@ -89,6 +107,8 @@ class SecuredKafka(EmbeddedKafka):
     ) -> None:
         super().__init__(data_directory, cache_directory, tell=tell)
         self.secured = secured or SecuredListeners()
+        self.client: ClientName = "auto"
+        """Through which library its brokers are used that are made from now on."""
         self.authority = Authority(data_directory / "certificates")
         """Who has signed the broker's certificates and those of its clients."""
         self._own = self.authority.issue("broker")
@@ -105,6 +125,66 @@ class SecuredKafka(EmbeddedKafka):
     def certificate_of(self, user: str) -> Issued:
         """A client certificate for `User:user`."""
         return self.authority.issue(user, hosts=())
+
+    def table(self, user: str, listener: Listener = Listener.SCRAM_TLS) -> dict[str, Any]:
+        """The settings `broker.security` of a user; MUTUAL_TLS by certificate, others by password."""
+        table: dict[str, Any] = {"protocol": _protocols[listener]}
+        if "SSL" in _protocols[listener]:
+            table["ca_file"] = str(self.authority.path)
+        if listener is Listener.MUTUAL_TLS:
+            issued = self.certificate_of(user)
+            table |= {"certificate_file": str(issued.certificate), "key_file": str(issued.key)}
+        if listener in _password_listeners:
+            table |= {"mechanism": "SCRAM-SHA-512", "username": user}
+            table["password_file"] = str(self._password_file(user))
+        return table
+
+    def broker(
+        self, user: str = "admin", listener: Listener = Listener.SCRAM_TLS, **changes: Any
+    ) -> KafkaBroker:
+        """The cluster as `user` sees it through `listener`, with changed settings."""
+        table = {
+            key: value for key, value in (self.table(user, listener) | changes).items() if value is not None
+        }
+        return KafkaBroker(
+            self.address_of(listener),
+            client=self.client,
+            security=security_settings(SecurityConfig.model_validate(table)),
+        )
+
+    def grant(
+        self,
+        user: str,
+        operation: ACLOperation,
+        name: str,
+        *,
+        kind: ResourceType = ResourceType.TOPIC,
+        is_prefix: bool = False,
+    ) -> None:
+        """Give a right by an ACL, as the first super user."""
+        pattern = ResourcePattern(kind, name, ACLResourcePatternType.PREFIXED if is_prefix else _literal)
+        acl = ACL(f"User:{user}", "*", operation, ACLPermissionType.ALLOW, pattern)
+        client = KafkaAdminClient(
+            bootstrap_servers=[self.address_of(Listener.SCRAM_TLS)],
+            security_protocol="SASL_SSL",
+            sasl_mechanism="SCRAM-SHA-512",
+            sasl_plain_username=self.secured.super_users[0],
+            sasl_plain_password=self.secured.users[self.secured.super_users[0]],
+            ssl_cafile=str(self.authority.path),
+        )
+        try:
+            failed = client.create_acls([acl])["failed"]
+        finally:
+            client.close()
+        if failed:
+            raise AssertionError(f"ACLs not made: {failed}")
+
+    def _password_file(self, user: str) -> Path:
+        path = self.authority.path.with_name(f"{user}.password")
+        # Not over what a test has changed there.
+        if not path.exists():
+            path.write_text(f"{self.secured.users[user]}\n")
+        return path
 
     def _server_properties(self, log_directory: Path, broker_port: int, controller_port: int) -> str:
         if not self._ports:
@@ -190,15 +270,3 @@ def _free_ports(listeners: list[Listener]) -> dict[Listener, int]:
     finally:
         for probe in probes.values():
             probe.close()
-
-
-def plain_client_settings(kafka: SecuredKafka, user: str) -> dict[str, Any]:
-    """What kafka-python itself needs to be `user` over SCRAM and TLS."""
-    return {
-        "bootstrap_servers": [kafka.address_of(Listener.SCRAM_TLS)],
-        "security_protocol": "SASL_SSL",
-        "sasl_mechanism": "SCRAM-SHA-512",
-        "sasl_plain_username": user,
-        "sasl_plain_password": kafka.secured.users[user],
-        "ssl_cafile": str(kafka.authority.path),
-    }

@@ -29,7 +29,9 @@ def security_settings(security: SecuritySettings) -> dict[str, Any]:
 
 def _tls(security: SecuritySettings) -> dict[str, Any]:
     settings = {
-        "ssl.ca.location": str(security.ca_file) if security.ca_file is not None else _trusted_by_the_system(),
+        "ssl.ca.location": str(security.ca_file)
+        if security.ca_file is not None
+        else _trusted_by_the_system(),
         "ssl.endpoint.identification.algorithm": "https" if security.check_hostname else "none",
     }
     if security.certificate_file is not None:

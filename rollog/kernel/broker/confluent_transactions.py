@@ -93,7 +93,9 @@ class ConfluentTransactions(ConfluentSending):
 
     def send_offsets(self, offsets: Mapping[TopicPartition, int], group_id: str, deadline: float) -> None:
         """Commit consumer positions as part of the transaction."""
-        positions = [ConfluentTopicPartition(at.topic, at.partition, offset) for at, offset in offsets.items()]
+        positions = [
+            ConfluentTopicPartition(at.topic, at.partition, offset) for at, offset in offsets.items()
+        ]
         group = self._group(group_id)
         doing = self._doing(f"adding offsets of group {group_id} to a transaction")
         raw = self._raw

@@ -194,7 +194,7 @@ def _closed(address: Address, security: SecuritySettings, timeout_seconds: float
         )
     return Refused(
         "the connection was closed without an answer: this is no Kafka listener for"
-        f" {table}.protocol = {security.protocol}; check the port and the broker's log",
+        f" {table}.protocol = {security.protocol}, it may expect TLS or SASL; check the port and the broker's log",
         is_answer=True,
     )
 

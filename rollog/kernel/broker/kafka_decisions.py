@@ -188,9 +188,7 @@ class DecisionsInName(Decisions):
             if each.start_offset == self._first_offsets.get(each.place)
         )
 
-    def _tell(
-        self, places: Iterable[KafkaTopicPartition], *, is_committed: bool, deadline: float
-    ) -> None:
+    def _tell(self, places: Iterable[KafkaTopicPartition], *, is_committed: bool, deadline: float) -> None:
         found = self._own_at(list(places), deadline)
         for producer_id, epoch in {(each.producer_id, each.producer_epoch) for each in found}:
             raw = self._new_raw()

@@ -77,9 +77,7 @@ class KafkaTransactions(KafkaSending):
         try:
             within(deadline, lambda _: self._raw.send_offsets_to_transaction(positions, group_id))
         except kafka_errors.KafkaError as error:
-            raise self._translated(
-                error, f"adding offsets of group {group_id} to a transaction"
-            ) from error
+            raise self._translated(error, f"adding offsets of group {group_id} to a transaction") from error
 
     def commit(self, deadline: float) -> None:
         """Commit; on return every partition written knows of it."""
@@ -98,9 +96,7 @@ class KafkaTransactions(KafkaSending):
         """Wait until every partition written knows how the transaction ended; tell those that were left out."""
         self._decisions.await_decided(self._written, is_committed=is_committed, deadline=deadline)
 
-    def _end_transaction(
-        self, deadline: float, decide: Callable[[], object], *, is_committed: bool
-    ) -> None:
+    def _end_transaction(self, deadline: float, decide: Callable[[], object], *, is_committed: bool) -> None:
         def end(deadline: float) -> None:
             decide()
             self.await_decided(deadline, is_committed=is_committed)

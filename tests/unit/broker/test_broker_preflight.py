@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rollog.kernel.broker.preflight import Address, answers, parse_addresses, wait_for_broker
-from rollog.kernel.errors import BrokerUnreachable, ConfigError
+from rollog.kernel.errors import BrokerError, BrokerRefused, BrokerUnreachable, ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -77,8 +77,10 @@ def saying(answer: bytes) -> Answer:
     return say
 
 
-def reason(address: Address, timeout_seconds: float = 0.3) -> str:
-    with pytest.raises(BrokerUnreachable) as caught:
+def reason(
+    address: Address, timeout_seconds: float = 0.3, kind: type[BrokerError] = BrokerUnreachable
+) -> str:
+    with pytest.raises(kind) as caught:
         wait_for_broker(str(address), timeout_seconds)
     assert str(address) in str(caught.value)
     return str(caught.value)
@@ -107,7 +109,6 @@ def test_nothing_listening_is_told_from_a_name_that_does_not_resolve() -> None:
     ("answer", "told"),
     [
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "HTTP"),
-        (b"\x15\x03\x03\x00\x02\x02\x46", "TLS"),
         (b"SSH-2.0-OpenSSH_9.6\r\n", "not Kafka's"),
         (b"220", "not Kafka's"),
         (b"", "TLS or SASL"),
@@ -117,13 +118,12 @@ def test_what_is_no_kafka_listener_is_named(serve: Serve, answer: bytes, told: s
     assert told in reason(serve(saying(answer)))
 
 
-@pytest.mark.parametrize("answer", [b"\x15\x03\x03\x00\x02\x02\x46", b""])
-def test_a_secured_listener_is_not_answered_with_a_setting_that_does_not_exist(
-    serve: Serve, answer: bytes
-) -> None:
-    told = reason(serve(saying(answer)))
-    assert "configure" not in told
-    assert "name such a listener" in told
+def test_a_listener_with_tls_is_told_at_once_with_the_setting_that_helps(serve: Serve) -> None:
+    begin = time.monotonic()
+    told = reason(serve(saying(b"\x15\x03\x03\x00\x02\x02\x46")), 60.0, BrokerRefused)
+    assert time.monotonic() - begin < 30
+    assert "this listener speaks TLS" in told
+    assert "broker.security.protocol" in told
 
 
 def test_silence_is_bounded_and_named(serve: Serve) -> None:

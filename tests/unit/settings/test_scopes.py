@@ -64,7 +64,7 @@ def test_the_roles_of_a_run_may_differ_in_these_keys_and_no_others() -> None:
         )
         | keys(
             "broker",
-            "bootstrap_servers client connect_timeout_seconds max_dead_letters_in_a_row payload_wait_seconds",
+            "bootstrap_servers client connect_timeout_seconds max_dead_letters_in_a_row payload_wait_seconds security",
         )
         | keys("data", "held_out train")
         | keys(
@@ -129,9 +129,12 @@ def test_a_key_that_is_named_like_a_secret_is_one() -> None:
 
 def test_what_is_secret_is_not_in_the_manifest() -> None:
     secret = [key for key, field in declared_keys().items() if scope_of(field) is Scope.SECRET]
-    assert secret == ["broker.bootstrap_servers"]
-    settings = Settings().changed(broker={"bootstrap_servers": "kafka:9092"})
-    assert json.loads(settings.to_manifest())["broker"]["bootstrap_servers"] is None
+    assert secret == ["broker.bootstrap_servers", "broker.security"]
+    settings = Settings().changed(
+        broker={"bootstrap_servers": "kafka:9092", "security": {"protocol": "SSL", "ca_file": "/ca.pem"}}
+    )
+    written = json.loads(settings.to_manifest())["broker"]
+    assert [written["bootstrap_servers"], written["security"]] == [None, None]
 
 
 @pytest.mark.parametrize(
