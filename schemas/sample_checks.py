@@ -71,7 +71,8 @@ def _check_finished(sample: Sample) -> None:
             _check_masks(sample)
         if sample.kind is Kind.TRAINING:
             # Nearly every sample is one sequence, which needs no rows to be looked at.
-            for number, row in enumerate(sample.rows() if sample.forks else (sample,)):
+            rows: Sequence[Sample | Row] = sample.rows() if sample.forks else (sample,)
+            for number, row in enumerate(rows):
                 _check_logprobs(sample, row, number)
     if sample.turn_rewards:
         _check_turn_rewards(sample)

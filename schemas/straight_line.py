@@ -134,6 +134,14 @@ _small = tuple(_long_bytes(value) for value in range(4096))
 """Most lengths and counts, ready."""
 
 
+_fixed = {
+    "double": "double({})",
+    "float": "float_({})",
+    "boolean": "b'\\x01' if {} else b'\\x00'",
+}
+"""The bytes of values that have a fixed number of them."""
+
+
 def _compiled_write(definition: Any) -> Write:
     source = _Source({})
     source.scope |= {
@@ -157,12 +165,8 @@ def _write(source: _Source, node: Any, value: str) -> None:
     match _kind(node):
         case "int" | "long":
             _write_long(source, value)
-        case "double":
-            source.add(f"add(double({value}))")
-        case "float":
-            source.add(f"add(float_({value}))")
-        case "boolean":
-            source.add(f"add(b'\\x01' if {value} else b'\\x00')")
+        case "double" | "float" | "boolean" as kind:
+            source.add(f"add({_fixed[kind].format(value)})")
         case "string":
             encoded = source.name("text")
             source.add(f"{encoded} = {value}.encode()")

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from benchmarks.data_plane.ways import Way
     from benchmarks.harness.own_kafka import OwnKafka
 
+    Together = tuple[Any, Any]
+    """A barrier at which both sides begin, and a queue for what they have used."""
+
 target_microseconds = 76.0
 target_rate = 16_000.0
 target_share = 0.01
@@ -152,8 +155,8 @@ def _passage(name: str, num_records: int, seed: int, kafka_address: str) -> Pass
 def _both_sides(
     context: SpawnContext, name: str, place: Place, num_records: int, seed: int
 ) -> tuple[Side, Side]:
-    barrier, results = context.Barrier(2), context.Queue()
-    arguments = (name, place, num_records, seed, barrier, results)
+    results = context.Queue()
+    arguments = (name, place, num_records, seed, (context.Barrier(2), results))
     sides = [context.Process(target=side, args=arguments, daemon=True) for side in (_write, _read)]
     for side in sides:
         side.start()
@@ -177,7 +180,8 @@ def _messages(way: Way, num_records: int, seed: int) -> list[list[Any]]:
     return [held[at : at + way.size] for at in range(0, num_records, way.size)]
 
 
-def _write(name: str, place: Place, num_records: int, seed: int, barrier: Any, results: Any) -> None:
+def _write(name: str, place: Place, num_records: int, seed: int, together: Together) -> None:
+    barrier, results = together
     way = ways[name]
     messages = _messages(way, num_records, seed)
     with way.writer(place) as write:
@@ -193,7 +197,8 @@ def _write(name: str, place: Place, num_records: int, seed: int, barrier: Any, r
     results.put(("writer", Side(began, ended, whole / num_records * 1e6, codec / num_records * 1e6)))
 
 
-def _read(name: str, place: Place, num_records: int, seed: int, barrier: Any, results: Any) -> None:
+def _read(name: str, place: Place, num_records: int, seed: int, together: Together) -> None:
+    barrier, results = together
     way = ways[name]
     num_left = len(_messages(way, num_records, seed))
     received = []

@@ -3,12 +3,14 @@
 The others are shapes, not their packages: the same serialisation and the same pattern of sockets or queues as in their
 sources, written anew, with a relay of our own where they have a server. None of them keeps anything.
 
-| way | as in | shape |
-| --- | --- | --- |
-| redis | ServiceNow/PipelineRL, pipelinerl/streams.py | pickle; each entry is acknowledged by a server, and asked for one by one |
-| zmq | PrimeIntellect-ai/prime-rl, src/prime_rl/transport/zmq.py | msgpack by msgspec; batches pushed to the reader |
-| queue | huggingface/trl, trl/experimental/async_grpo | the standard library's queue between processes |
-| transfer_queue | TransferQueue/TransferQueue, transfer_queue/utils/zmq_utils.py | pickle; batches put to and got from a storage process |
+    redis           ServiceNow/PipelineRL, pipelinerl/streams.py
+                    pickle; a server acknowledges each entry, and is asked for one after the other
+    zmq             PrimeIntellect-ai/prime-rl, src/prime_rl/transport/zmq.py
+                    msgpack by msgspec; batches are pushed to the reader
+    queue           huggingface/trl, trl/experimental/async_grpo
+                    the standard library's queue between processes
+    transfer_queue  TransferQueue/TransferQueue, transfer_queue/utils/zmq_utils.py
+                    pickle; batches are put to a storage process and got from it
 """
 
 from __future__ import annotations
@@ -71,7 +73,7 @@ def kafka(client: ClientName) -> Way:
             def write(message: Any) -> None:
                 producer.send(topic, 0, message[0], headers=message[1])
 
-            # To a partition that nobody reads: connections and what is asked once about a topic are no part of the time.
+            # To a partition that nobody reads: what is asked once about a topic is no part of the time.
             producer.send(topic, 1, b"").offset(60.0)
             yield write
             producer.flush(120.0)

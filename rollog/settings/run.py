@@ -46,8 +46,8 @@ class BrokerConfig(Section):
     bootstrap_servers: Annotated[str | None, SECRET] = None
     """`host:port[,host:port]`; left out, `rollog up` starts the embedded Apache Kafka."""
     client: Annotated[ClientName, PER_MACHINE] = "auto"
-    """Client library: `kafka-python`, `confluent` (confluent-kafka, package extra `confluent`), or `auto`, which writes with
-    confluent-kafka where it is installed and reads with kafka-python."""
+    """Client library: `kafka-python`, `confluent` (confluent-kafka, of the extra `confluent`), or `auto`, which writes
+    with confluent-kafka where it is installed and reads with kafka-python."""
     security: Annotated[SecurityConfig | None, SECRET] = None
     """How clients connect: TLS, certificates, users. Its keys are in [[broker.security]](#brokersecurity); left out, in
     plain text without a user."""

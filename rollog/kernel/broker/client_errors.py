@@ -33,5 +33,6 @@ class Meaning(Enum):
 
     def error(self, detail: str) -> BrokerError:
         """The error of this kind about `detail`."""
+        kind: type[BrokerError]
         kind, remedy = self.value
         return kind(f"{detail}; {remedy}")

@@ -44,6 +44,7 @@ def transactions(
     connection: ConnectionSettings,
     transactional_id: str,
     transaction_timeout_seconds: float,
+    *,
     asking: Any,
     new_raw: Callable[[], Any],
     predecessor: Callable[[], KafkaTransactions],
@@ -63,7 +64,14 @@ def transactions(
     first_offsets: dict[KafkaTopicPartition, int] = {}
     decisions = DecisionsInName(new_raw, asking, transactional_id, first_offsets)
     raw = confluent_kafka.Producer(settings)
-    return ConfluentTransactions(raw, errors, transactional_id, decisions, first_offsets, predecessor)
+    return ConfluentTransactions(
+        raw,
+        errors,
+        transactional_id,
+        decisions=decisions,
+        first_offsets=first_offsets,
+        predecessor=predecessor,
+    )
 
 
 def consumer(

@@ -170,7 +170,7 @@ class ConfluentConsumer(Component):
         code = error.code()
         if code == KafkaError._PARTITION_EOF:  # noqa: SLF001
             if place in self._positions and offset is not None:
-                self._positions[place] = offset  # type: ignore[index]  # it is one of them
+                self._positions[place] = offset
         elif code in _passing:
             logger.debug("passing error while reading group=%s error=%s", self._group_id, error)
         elif code == KafkaError.GROUP_AUTHORIZATION_FAILED and self._group_id is None:

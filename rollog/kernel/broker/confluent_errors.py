@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+
 from confluent_kafka import KafkaError, KafkaException
 
 from rollog.kernel.broker.client_errors import Meaning

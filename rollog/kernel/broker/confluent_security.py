@@ -18,7 +18,7 @@ _ask_again_seconds = 60.0
 
 
 def security_settings(security: SecuritySettings) -> dict[str, Any]:
-    """librdkafka's settings; secrets are read now. Raises ConfigError."""
+    """Settings of librdkafka; secrets are read now. Raises ConfigError."""
     settings: dict[str, Any] = {"security.protocol": str(security.protocol)}
     if security.protocol.has_tls:
         settings |= _tls(security)

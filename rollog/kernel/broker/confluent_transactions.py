@@ -40,6 +40,7 @@ class ConfluentTransactions(ConfluentSending):
         raw: Any,
         errors: LastErrors,
         transactional_id: str,
+        *,
         decisions: Decisions,
         first_offsets: KnownOffsets,
         predecessor: Callable[[], KafkaTransactions],

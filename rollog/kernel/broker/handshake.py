@@ -68,14 +68,15 @@ class Refused(Exception):
 
 def connected(address: Address, security: SecuritySettings, timeout_seconds: float) -> socket.socket:
     """A connection over which requests are answered. Raises Refused, ConfigError for files that cannot be used."""
-    raw = tcp(address, timeout_seconds)
+    connection = tcp(address, timeout_seconds)
     try:
-        connection = _with_tls(raw, address, security, timeout_seconds) if security.protocol.has_tls else raw
+        if security.protocol.has_tls:
+            connection = _with_tls(connection, address, security, timeout_seconds)
         if security.protocol.has_sasl:
             with _named(address, security, timeout_seconds):
                 _authenticate(connection, address, security)
     except BaseException:
-        raw.close()
+        connection.close()
         raise
     return connection
 

@@ -186,9 +186,13 @@ class KafkaBroker:
             return predecessor()
         from rollog.kernel.broker import confluent  # noqa: PLC0415 - not installed everywhere
 
-        asking = self._asking(transactional_id)
         return confluent.transactions(
-            self._connection, transactional_id, timeout_seconds, asking, raw, predecessor
+            self._connection,
+            transactional_id,
+            timeout_seconds,
+            asking=self._asking(transactional_id),
+            new_raw=raw,
+            predecessor=predecessor,
         )
 
     def _asking(self, transactional_id: str, raw: Any = None) -> Any:

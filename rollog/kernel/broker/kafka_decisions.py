@@ -205,6 +205,8 @@ def _speak_as(raw: Any, producer_id: int, epoch: int) -> None:
     manager = raw._transaction_manager  # noqa: SLF001 - the library knows no other beginning than a take-over
     manager.set_producer_id_and_epoch(ProducerIdAndEpoch(producer_id, epoch))
     manager._current_state = ProducerState.READY  # noqa: SLF001
+    # Where another producer has taken over meanwhile, the library would else ask for a new epoch, and disturb that one.
+    manager._supports_epoch_bump = lambda: False  # noqa: SLF001
 
 
 def _pause(deadline: float) -> None:
