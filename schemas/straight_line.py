@@ -247,8 +247,10 @@ def _read_long(data: bytes, place: int) -> tuple[int, int]:
         if byte < 0x80:  # noqa: PLR2004 - the last byte of a number
             break
         bits += 7
-        if bits >= _most_varint_bits:
-            raise SchemaError("a number of more than nine bytes")
+        if bits > _most_varint_bits:
+            raise SchemaError("a number of more than ten bytes")
+    if number >> _most_bits:
+        raise SchemaError("a number of more than 64 bits")
     return number, place + 1
 
 

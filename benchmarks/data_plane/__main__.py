@@ -28,7 +28,7 @@ def data_plane(*, num_records: int, num_rounds: int, only: str | None, options: 
             figures += measure_data_plane(num_records, num_rounds, options.seed, kafka)
         if only != "port":
             figures += measure_transports(4 * num_records, num_rounds, options.seed, kafka)
-    report(figures, options)
+    report(figures, options, libraries=("confluent_kafka", "fastavro", "zmq", "msgspec"))
 
 
 if __name__ == "__main__":

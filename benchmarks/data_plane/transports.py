@@ -201,7 +201,7 @@ def _read(name: str, place: Place, num_records: int, seed: int, together: Togeth
     barrier, results = together
     way = ways[name]
     num_left = len(_messages(way, num_records, seed))
-    received = []
+    received: list[Any] = []
     with way.reader(place) as read:
         barrier.wait(_timeout_seconds)
         began, used = time.time(), time.process_time()

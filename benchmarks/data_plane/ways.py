@@ -172,7 +172,11 @@ def relay(place: Place) -> None:
 def _pushed(place: Place) -> Iterator[Write]:
     with zmq.Context() as context, context.socket(zmq.PUSH) as socket:
         socket.bind(place.socket)
-        yield lambda message: socket.send_multipart([b"0", message], copy=False)
+
+        def write(message: bytes) -> None:
+            socket.send_multipart([b"0", message], copy=False)
+
+        yield write
         socket.close(linger=60_000)
 
 

@@ -11,7 +11,7 @@ from confluent_kafka import TopicPartition as ConfluentTopicPartition
 
 from rollog.kernel.broker.confluent_errors import translated
 from rollog.kernel.broker.ports import Record, TopicPartition
-from rollog.kernel.errors import BrokerTimeout
+from rollog.kernel.errors import BrokerError, BrokerTimeout
 from rollog.kernel.lifecycle import Component
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from rollog.kernel.broker.confluent_errors import LastErrors
     from rollog.kernel.broker.kafka_topics import TopicDirectory
     from rollog.kernel.broker.refusal_watch import RefusalWatch
-    from rollog.kernel.errors import BrokerError
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +48,7 @@ _passing = frozenset(
     }
 )
 """A broker that is away or not ready yet: the library asks again by itself."""
+_unreadable = frozenset({KafkaError._BAD_COMPRESSION, KafkaError._BAD_MSG})  # noqa: SLF001
 
 
 class ConfluentConsumer(Component):
@@ -176,7 +176,12 @@ class ConfluentConsumer(Component):
         elif code == KafkaError.GROUP_AUTHORIZATION_FAILED and self._group_id is None:
             pass  # of the group that only the library needs
         elif self._failure is None:
-            self._failure = translated(error, f"reading {place[0]} partition {place[1]}")
+            doing = f"reading {place[0]} partition {place[1]}"
+            self._failure = translated(error, doing)
+            if code in _unreadable:
+                self._failure = BrokerError(
+                    f'{doing}: {error.str()}; set broker.client to "auto", which sets such a batch aside and reads on'
+                )
 
     def _raise_failure(self) -> None:
         failure, self._failure = self._failure, None
