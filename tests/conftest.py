@@ -89,20 +89,48 @@ def kafka_broker(embedded_kafka: EmbeddedKafka) -> KafkaBroker:
 
 
 @pytest.fixture
+def python_broker(embedded_kafka: EmbeddedKafka) -> KafkaBroker:
+    """The session's Apache Kafka through kafka-python alone."""
+    from rollog.kernel.broker.kafka import KafkaBroker  # noqa: PLC0415 - most tests need no Kafka client
+
+    return KafkaBroker(embedded_kafka.address, client="kafka-python")
+
+
+@pytest.fixture
+def confluent_broker(embedded_kafka: EmbeddedKafka) -> KafkaBroker:
+    """The session's Apache Kafka, written and read through confluent-kafka; skips where that is not installed."""
+    pytest.importorskip("confluent_kafka")
+    from rollog.kernel.broker.kafka import KafkaBroker  # noqa: PLC0415 - most tests need no Kafka client
+
+    return KafkaBroker(embedded_kafka.address, client="confluent")
+
+
+@pytest.fixture
 def memory_broker() -> MemoryBroker:
     """A broker in memory, empty."""
     return MemoryBroker()
 
 
-@pytest.fixture(params=[pytest.param("memory"), pytest.param("kafka", marks=pytest.mark.broker)])
+@pytest.fixture(
+    params=[
+        pytest.param("memory"),
+        pytest.param("python", marks=pytest.mark.broker),
+        pytest.param("confluent", marks=pytest.mark.broker),
+    ]
+)
 def broker(request: pytest.FixtureRequest) -> Broker:
-    """Either broker: a test that takes this runs once on each."""
+    """Every broker: a test that takes this runs once in memory, and once through each Kafka client."""
     chosen: Broker = request.getfixturevalue(f"{request.param}_broker")
     return chosen
 
 
 @pytest.fixture(
-    params=[pytest.param("memory"), pytest.param("archive"), pytest.param("kafka", marks=pytest.mark.broker)]
+    params=[
+        pytest.param("memory"),
+        pytest.param("archive"),
+        pytest.param("python", marks=pytest.mark.broker),
+        pytest.param("confluent", marks=pytest.mark.broker),
+    ]
 )
 def written(request: pytest.FixtureRequest, tmp_path: Path) -> ReadBack:
     """Either broker, read by itself, or one in memory, read through archives of it."""
