@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rollog.kernel.broker.denials import naming_rights, require_rights
-from rollog.kernel.broker.rights import Role, used_topics
+from rollog.kernel.broker.rights import Operation, Resource, Right, Role
 from rollog.kernel.broker.topics import RunTopics, check_topics, topic_specs
 from rollog.kernel.errors import ConfigError
 from rollog.kernel.runs import find_run, read_runs
@@ -20,7 +20,9 @@ from rollog.run.relocation import at_home
 from rollog.settings.local import settings_of_run
 
 if TYPE_CHECKING:
-    from rollog.kernel.broker.ports import Broker
+    from collections.abc import Sequence
+
+    from rollog.kernel.broker.ports import Admin, Broker, TopicSpec
     from rollog.run.manifest_check import ChooseManifest
     from rollog.run.request import RunRequest
     from rollog.settings.run import RunConfig
@@ -46,16 +48,23 @@ def join_run(request: RunRequest, wait_seconds: float, role: Role = Role.READER)
     """The run that is asked for, to take part in it as `role`, waiting for it to be created.
 
     Raises RunNotFound, ConfigError, BrokerUnreachable, NotAuthorized, which names all rights that are missing, and
-    TopicMismatch where a topic that the role uses is not as the run needs it.
+    TopicMismatch where a topic that the role may look at is not as the run needs it.
     """
     found = find_run_of(request, wait_seconds, role=role, has_preflight=True)
     settings, topics = found.settings, found.topics
     require_rights(found.broker, role, topics, settings.optional_topics)
     specs = topic_specs(topics, settings.broker, settings.optional_topics)
-    used = used_topics(role, topics, settings.optional_topics)
     with found.broker.admin() as admin:
-        check_topics(admin, [spec for spec in specs if used is None or spec.name in used])
+        hidden = _hidden(admin, specs)
+        check_topics(admin, [spec for spec in specs if spec.name not in hidden])
     return found
+
+
+def _hidden(admin: Admin, specs: Sequence[TopicSpec]) -> set[str]:
+    """Topics that this client may not look at, with which it has nothing to do."""
+    looks = (Operation.DESCRIBE, Operation.DESCRIBE_CONFIGS)
+    rights = [Right(Resource.TOPIC, spec.name, look) for spec in specs for look in looks]
+    return {right.name for right in admin.missing_rights(rights)}
 
 
 def find_run_of(

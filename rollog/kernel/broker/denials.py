@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from rollog.kernel.broker.acls import Cluster, Grant, kafka_acls_commands
 from rollog.kernel.broker.rights import Resource, Right, rights_of_role
 from rollog.kernel.broker.topics import run_topic_names
-from rollog.kernel.errors import BrokerError, NotAuthorized
+from rollog.kernel.errors import BrokerError, BrokerTimeout, NotAuthorized
 from rollog.kernel.logs import get_logger
 
 if TYPE_CHECKING:
@@ -45,10 +45,13 @@ def require_rights(
 def naming_rights(
     broker: Broker, role: Role, topics: RunTopics, optional: Collection[OptionalTopic] = ()
 ) -> Iterator[None]:
-    """Within this block a refusal by the cluster becomes NotAuthorized that names role, rights and commands."""
+    """Within this block a refusal by the cluster becomes NotAuthorized that names role, rights and commands.
+
+    So does a time-out, where rights are missing: a client library may give up what follows a refused record.
+    """
     try:
         yield
-    except NotAuthorized as refused:
+    except (NotAuthorized, BrokerTimeout) as refused:
         try:
             require_rights(broker, role, topics, optional)
         except BrokerError as named:

@@ -144,17 +144,6 @@ def rights_under_prefix(role: Role, prefix: str) -> tuple[Right, ...]:
             raise ValueError(f"the rights of role {role} are those of one run")
 
 
-def used_topics(
-    role: Role, topics: RunTopics, optional: Collection[OptionalTopic] = ()
-) -> frozenset[str] | None:
-    """Names of the topics whose settings `role` looks at; None where it looks at all of them."""
-    rights = rights_of_role(role, topics, optional)
-    looked_at = [right for right in rights if right.operation is Operation.DESCRIBE_CONFIGS]
-    if any(right.is_prefix for right in looked_at):
-        return None
-    return frozenset(right.name for right in looked_at)
-
-
 def _rights(role: Role, topics: RunTopics, optional: Collection[OptionalTopic]) -> Iterator[Right]:
     match role:
         case Role.DISPATCHER:

@@ -26,10 +26,16 @@ from rollog.kernel.broker.rights import (
     rights_of_role,
     rights_under_prefix,
     roles_of_one_run,
-    used_topics,
 )
 from rollog.kernel.broker.topics import OptionalTopic, RunTopics, run_topic_names, runs_topic
-from rollog.kernel.errors import ConfigError, NotAuthorized, exit_status, exit_status_configuration
+from rollog.kernel.errors import (
+    BrokerError,
+    BrokerTimeout,
+    ConfigError,
+    NotAuthorized,
+    exit_status,
+    exit_status_configuration,
+)
 
 topics = RunTopics("rollog", "first")
 everything = tuple(OptionalTopic)
@@ -110,23 +116,6 @@ def test_what_another_right_includes_is_left_out() -> None:
     assert Right(Resource.TOPIC, "rollog.first.", Operation.READ, is_prefix=True) in rights
     assert not any(right.name == topics.samples and right.operation is Operation.READ for right in rights)
     assert not any(right.operation is Operation.DESCRIBE for right in rights)
-
-
-def test_a_role_compares_the_topics_that_it_uses() -> None:
-    assert used_topics(Role.WORKER, topics) == frozenset(
-        {
-            topics.tasks,
-            topics.control,
-            topics.weights,
-            topics.steps,
-            topics.samples,
-            topics.evaluations,
-            topics.workers,
-            topics.dead_letters,
-            "rollog.runs",
-        }
-    )
-    assert used_topics(Role.READER, topics) is None
 
 
 @pytest.mark.parametrize("text", ["trainer", ":trainer", "User:", "User:*", "User:a\nb", "-x:y", "Us er:x"])
@@ -257,9 +246,9 @@ def test_a_broker_where_everybody_may_do_everything_refuses_nobody() -> None:
         require_rights(MemoryBroker(), role, topics, everything)
 
 
-def test_a_refusal_that_nothing_explains_stays_what_it_is() -> None:
-    refused = NotAuthorized("sending a record to rollog.first.samples: denied")
-    with pytest.raises(NotAuthorized) as caught, naming_rights(MemoryBroker(), Role.WORKER, topics):
+@pytest.mark.parametrize("refused", [NotAuthorized("samples: denied"), BrokerTimeout("samples: no answer")])
+def test_a_refusal_that_nothing_explains_stays_what_it_is(refused: BrokerError) -> None:
+    with pytest.raises(BrokerError) as caught, naming_rights(MemoryBroker(), Role.WORKER, topics):
         raise refused
     assert caught.value is refused
 

@@ -57,13 +57,14 @@ def test_what_does_not_fit_together_is_named_with_a_remedy(table: dict[str, Any]
 
 @pytest.mark.parametrize("key", ["password", "key_passphrase", "oauth_client_secret", "oauth_token"])
 def test_a_secret_itself_is_not_taken_nor_shown(key: str) -> None:
-    for given in (
-        lambda: settings_of({"protocol": "SSL", key: "hush-hush"}),
-        lambda: load_settings(environment={f"ROLLOG_BROKER__SECURITY__{key.upper()}": "hush-hush"}),
-        lambda: load_settings(assignments=[f"broker.security.{key}=hush-hush"]),
-    ):
+    sources: list[dict[str, Any]] = [
+        {"sections": {"broker": {"security": {"protocol": "SSL", key: "hush-hush"}}}},
+        {"environment": {f"ROLLOG_BROKER__SECURITY__{key.upper()}": "hush-hush"}},
+        {"assignments": [f"broker.security.{key}=hush-hush"]},
+    ]
+    for source in sources:
         with pytest.raises(ConfigError) as caught:
-            given()
+            load_settings(**source)
         assert f"{key}_file" in str(caught.value)
         assert "hush-hush" not in str(caught.value)
 
