@@ -56,7 +56,9 @@ experiments: Mapping[str, Experiment] = {
     "verification": Experiment(
         question="how long `rollog verify` takes, and whether it raises false alarms", minutes=7
     ),
-    "data_plane": Experiment(question="what samples cost on their way through the log", minutes=1),
+    "data_plane": Experiment(
+        question="what samples cost on their way through the log, and by other ways", minutes=5
+    ),
     "picture": Experiment(question="a run whose trainer, worker and broker are killed, drawn", minutes=2),
     "demo": Experiment(question="what the demo learns, and how long a step takes", minutes=5),
     "agentic": Experiment(

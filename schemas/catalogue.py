@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from fastavro.schema import fingerprint, parse_schema, to_parsing_canonical_form
 
+from schemas.straight_line import StraightLine, straight_line
+
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
@@ -31,6 +33,16 @@ class Schema:
     parsed: Any
     fingerprint: bytes
     names_records: bool
+
+    @property
+    def straight_line(self) -> StraightLine | None:
+        """Quick functions for its bodies, compiled on first use; None where fastavro alone serves it."""
+        return _straight_line(self)
+
+
+@cache
+def _straight_line(schema: Schema) -> StraightLine | None:
+    return straight_line(schema.definition)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 from io import BytesIO
+from struct import error as StructError  # noqa: N812 - it is a class
 from typing import Any, TypeVar
 
 from fastavro import schemaless_reader, schemaless_writer
@@ -34,10 +35,11 @@ _refusals = (
     AttributeError,
     ArithmeticError,
     EOFError,
+    StructError,
     MemoryError,
     RecursionError,
 )
-"""Everything fastavro, numpy and the dataclasses raise on values or bytes that do not fit."""
+"""Everything fastavro, numpy, the dataclasses and compiled code raise on values or bytes that do not fit."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -70,14 +72,11 @@ class Codec:
                 kind.check(record)
             values = kind.to_avro(record)
             schema, prefix = _writer_of(kind, values)
-            buffer = BytesIO()
-            buffer.write(prefix)
-            schemaless_writer(buffer, schema.parsed, values)
+            return prefix + _write(schema, values)
         except SchemaError:
             raise
         except _refusals as error:
             raise SchemaError(f"{kind.schema.name} cannot be written: {_reason(error)}") from error
-        return buffer.getvalue()
 
     def decode(self, data: bytes) -> Record:
         """The record in `data`. Raises SchemaError, naming what is wrong with the bytes."""
@@ -126,7 +125,25 @@ def _writer_of(kind: _Kind, values: Any) -> tuple[Schema, bytes]:
     return kind.schema, kind.prefix
 
 
+def _write(writer: Schema, values: Any) -> bytes:
+    quick = writer.straight_line
+    if quick is not None:
+        try:
+            return quick.write(values)
+        except _refusals:
+            pass  # whether that is an error, fastavro says
+    buffer = BytesIO()
+    schemaless_writer(buffer, writer.parsed, values)
+    return buffer.getvalue()
+
+
 def _read(data: bytes, start: int, writer: Schema) -> Any:
+    quick = writer.straight_line
+    if quick is not None:
+        try:
+            return quick.read(data, start)
+        except _refusals:
+            pass  # whether that is an error, fastavro says
     buffer = BytesIO(data)
     buffer.seek(start)
     values = schemaless_reader(

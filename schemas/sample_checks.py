@@ -70,7 +70,9 @@ def _check_finished(sample: Sample) -> None:
         if sample.turns:
             _check_masks(sample)
         if sample.kind is Kind.TRAINING:
-            for number, row in enumerate(sample.rows()):
+            # Nearly every sample is one sequence, which needs no rows to be looked at.
+            rows: Sequence[Sample | Row] = sample.rows() if sample.forks else (sample,)
+            for number, row in enumerate(rows):
                 _check_logprobs(sample, row, number)
     if sample.turn_rewards:
         _check_turn_rewards(sample)
@@ -193,7 +195,7 @@ def _check_turn_rewards(sample: Sample) -> None:
             raise _refuse(sample, f"turn_rewards[{number}] is {reward}, not a finite number")
 
 
-def _check_logprobs(sample: Sample, row: Row, number: int) -> None:
+def _check_logprobs(sample: Sample, row: Row | Sample, number: int) -> None:
     logprobs = row.behaviour_logprobs
     finite = np.isfinite(logprobs)
     if finite.all():

@@ -103,6 +103,23 @@ def kafka_broker(kafka_address: str) -> KafkaBroker:
 
 
 @pytest.fixture
+def python_broker(kafka_address: str) -> KafkaBroker:
+    """Apache Kafka through kafka-python alone."""
+    from rollog.kernel.broker.kafka import KafkaBroker  # noqa: PLC0415 - most tests need no Kafka client
+
+    return KafkaBroker(kafka_address, client="kafka-python")
+
+
+@pytest.fixture
+def confluent_broker(kafka_address: str) -> KafkaBroker:
+    """Apache Kafka, written and read through confluent-kafka; skips where that is not installed."""
+    pytest.importorskip("confluent_kafka")
+    from rollog.kernel.broker.kafka import KafkaBroker  # noqa: PLC0415 - most tests need no Kafka client
+
+    return KafkaBroker(kafka_address, client="confluent")
+
+
+@pytest.fixture
 def memory_broker() -> MemoryBroker:
     """A broker in memory, empty."""
     return MemoryBroker()
@@ -117,16 +134,26 @@ def framed_broker(memory_broker: MemoryBroker) -> Iterator[FramedBroker]:
 
 
 @pytest.fixture(
-    params=[pytest.param("memory"), pytest.param("framed"), pytest.param("kafka", marks=pytest.mark.broker)]
+    params=[
+        pytest.param("memory"),
+        pytest.param("framed"),
+        pytest.param("python", marks=pytest.mark.broker),
+        pytest.param("confluent", marks=pytest.mark.broker),
+    ]
 )
 def broker(request: pytest.FixtureRequest) -> Broker:
-    """Each broker: a test that takes this runs once on each."""
+    """Every broker: a test that takes this runs once in memory, framed and bare, and once through each Kafka client."""
     chosen: Broker = request.getfixturevalue(f"{request.param}_broker")
     return chosen
 
 
 @pytest.fixture(
-    params=[pytest.param("memory"), pytest.param("archive"), pytest.param("kafka", marks=pytest.mark.broker)]
+    params=[
+        pytest.param("memory"),
+        pytest.param("archive"),
+        pytest.param("python", marks=pytest.mark.broker),
+        pytest.param("confluent", marks=pytest.mark.broker),
+    ]
 )
 def written(request: pytest.FixtureRequest, tmp_path: Path) -> ReadBack:
     """Either broker, read by itself, or one in memory, read through archives of it."""

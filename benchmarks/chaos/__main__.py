@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import click
 
 from benchmarks.harness.options import BenchOptions, bench_options, count_option, progress, report, run, write
@@ -45,6 +47,13 @@ from benchmarks.harness.options import BenchOptions, bench_options, count_option
     help="Kill while episodes of twenty turns are played with durable turns, environments too; or while sessions of an "
     "agent are, its process and the policy endpoint's too.",
 )
+@click.option(
+    "--client",
+    type=click.Choice(["auto", "confluent", "kafka-python"]),
+    default="auto",
+    show_default=True,
+    help="Client library of every role and command (broker.client).",
+)
 @bench_options
 def chaos(
     *,
@@ -55,6 +64,7 @@ def chaos(
     full_disk: str | None,
     num_doubles: int | None,
     play: str | None,
+    client: str,
     options: BenchOptions,
 ) -> None:
     """Kill the parts of real runs at random moments and at every named window, and check what is left.
@@ -65,6 +75,7 @@ def chaos(
     supervisor restarts them. Each closed run is audited, recounted from its raw records by code that shares nothing
     with the product, and trained again from version 0; exit status 1 with what they said when something is off.
     """
+    os.environ["ROLLOG_BROKER__CLIENT"] = client  # for every command that is started
     if full_disk is not None:
         _fill_disk(full_disk, engine, options)
     elif num_doubles is not None:

@@ -41,6 +41,7 @@ def connect(config: BrokerConfig, home: Path, *, wait_seconds: float = 0.0) -> K
         connect_timeout_seconds=config.connect_timeout_seconds,
         max_record_bytes=config.max_record_bytes,
         first_refusals_seconds=max(_refusals_seconds, wait_seconds),
+        client=config.client,
         security=security,
     )
 
@@ -50,7 +51,10 @@ def broker_at(
 ) -> KafkaBroker:
     """Another connection to a broker that was found, with limits of its own. Raises ConfigError."""
     broker = KafkaBroker(
-        address, connect_timeout_seconds=config.connect_timeout_seconds, security=security_of(config)
+        address,
+        connect_timeout_seconds=config.connect_timeout_seconds,
+        client=config.client,
+        security=security_of(config),
     )
     return broker.with_limits(offsets_timeout_seconds=offsets_timeout_seconds)
 

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from rollog.kernel.broker.clients import ClientName  # noqa: TC001  # pydantic resolves the annotations at run time
 from rollog.settings.section import AMENDABLE, FIXED, PER_MACHINE, SECRET, WHICH_RUN, SecretPart, Section
 from rollog.settings.security import SecurityConfig  # noqa: TC001 - pydantic reads it
 
@@ -44,6 +45,9 @@ class BrokerConfig(Section):
 
     bootstrap_servers: Annotated[str | None, SECRET] = None
     """`host:port[,host:port]`; left out, `rollog up` starts the embedded Apache Kafka."""
+    client: Annotated[ClientName, PER_MACHINE] = "auto"
+    """Client library: `kafka-python`, `confluent` (confluent-kafka, of the extra `confluent`), or `auto`, which writes
+    with confluent-kafka where it is installed and reads with kafka-python."""
     security: Annotated[SecurityConfig | None, SECRET] = None
     """How clients connect: TLS, certificates, users. Its keys are in [[broker.security]](#brokersecurity); left out, in
     plain text without a user."""

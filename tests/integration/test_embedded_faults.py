@@ -1,4 +1,4 @@
-"""What clients do when the broker is killed, stops answering or is not there."""
+"""What both clients do when the broker is killed, stops answering or is not there."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import socket
 import threading
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
-from kafka import structs
 from support.broker_topics import a_topic, drain, read_to_end, values
 from support.waiting import wait_until
 
@@ -22,10 +22,20 @@ from rollog.kernel.broker.ports import TopicPartition
 from rollog.kernel.errors import BrokerError, BrokerTimeout, BrokerUnreachable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    NewBroker = Callable[..., KafkaBroker]
+
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
+
+
+@pytest.fixture(params=["kafka-python", "confluent"])
+def new_broker(request: pytest.FixtureRequest) -> NewBroker:
+    """The broker port over each client library."""
+    if request.param == "confluent":
+        pytest.importorskip("confluent_kafka")
+    return partial(KafkaBroker, client=request.param)
 
 
 @pytest.fixture(scope="module")
@@ -75,8 +85,10 @@ class Writer:
             self.errors.append(error)
 
 
-def test_a_killed_broker_loses_and_doubles_nothing(mortal_kafka: EmbeddedKafka) -> None:
-    broker = KafkaBroker(mortal_kafka.address)
+def test_a_killed_broker_loses_and_doubles_nothing(
+    new_broker: NewBroker, mortal_kafka: EmbeddedKafka
+) -> None:
+    broker = new_broker(mortal_kafka.address)
     plain_topic, transaction_topic = a_topic(broker), a_topic(broker)
     plain, transactional = Writer(), Writer()
     threads = [
@@ -115,8 +127,10 @@ def frozen_kafka(mortal_kafka: EmbeddedKafka) -> Iterator[EmbeddedKafka]:
     broker.admin().close()
 
 
-def test_a_broker_that_does_not_answer_leaves_a_bounded_amount_in_flight(frozen_kafka: EmbeddedKafka) -> None:
-    broker = KafkaBroker(frozen_kafka.address, delivery_timeout_seconds=2)
+def test_a_broker_that_does_not_answer_leaves_a_bounded_amount_in_flight(
+    new_broker: NewBroker, frozen_kafka: EmbeddedKafka
+) -> None:
+    broker = new_broker(frozen_kafka.address, delivery_timeout_seconds=2)
     topic = a_topic(broker)
     producer = broker.producer(client_id="writer", max_in_flight_bytes=100_000)
     producer.send(topic, 0, b"first").offset(20)
@@ -130,8 +144,10 @@ def test_a_broker_that_does_not_answer_leaves_a_bounded_amount_in_flight(frozen_
     producer.close()
 
 
-def test_a_producer_whose_record_timed_out_is_of_no_more_use(frozen_kafka: EmbeddedKafka) -> None:
-    broker = KafkaBroker(frozen_kafka.address, delivery_timeout_seconds=2)
+def test_a_producer_whose_record_timed_out_is_of_no_more_use(
+    new_broker: NewBroker, frozen_kafka: EmbeddedKafka
+) -> None:
+    broker = new_broker(frozen_kafka.address, delivery_timeout_seconds=2)
     topic = a_topic(broker)
     with broker.producer(client_id="writer") as producer:
         producer.send(topic, 0, b"first").offset(20)
@@ -146,8 +162,10 @@ def test_a_producer_whose_record_timed_out_is_of_no_more_use(frozen_kafka: Embed
             producer.flush(5)
 
 
-def test_a_commit_without_an_answer_is_of_unknown_outcome(frozen_kafka: EmbeddedKafka) -> None:
-    broker = KafkaBroker(frozen_kafka.address)
+def test_a_commit_without_an_answer_is_of_unknown_outcome(
+    new_broker: NewBroker, frozen_kafka: EmbeddedKafka
+) -> None:
+    broker = new_broker(frozen_kafka.address)
     topic = a_topic(broker)
     with broker.transactional_producer(topic) as producer:
         producer.begin()
@@ -163,8 +181,10 @@ def test_a_commit_without_an_answer_is_of_unknown_outcome(frozen_kafka: Embedded
     assert settled in ([], [b"x"])
 
 
-def test_polls_of_a_broker_that_does_not_answer_are_empty(frozen_kafka: EmbeddedKafka) -> None:
-    broker = KafkaBroker(frozen_kafka.address)
+def test_polls_of_a_broker_that_does_not_answer_are_empty(
+    new_broker: NewBroker, frozen_kafka: EmbeddedKafka
+) -> None:
+    broker = new_broker(frozen_kafka.address)
     topic = a_topic(broker)
     partition = TopicPartition(topic, 0)
     with broker.consumer(client_id="reader", group_id=topic) as consumer:
@@ -179,8 +199,10 @@ def test_polls_of_a_broker_that_does_not_answer_are_empty(frozen_kafka: Embedded
         assert values(wait_until(lambda: consumer.poll(0.5), message="a record")) == [b"x"]
 
 
-def test_offsets_of_a_broker_that_does_not_answer_cannot_be_had(frozen_kafka: EmbeddedKafka) -> None:
-    broker = KafkaBroker(frozen_kafka.address)
+def test_offsets_of_a_broker_that_does_not_answer_cannot_be_had(
+    new_broker: NewBroker, frozen_kafka: EmbeddedKafka
+) -> None:
+    broker = new_broker(frozen_kafka.address)
     partition = TopicPartition(a_topic(broker), 0)
     with broker.consumer(client_id="reader") as consumer:
         assert consumer.end_offsets([partition]) == {partition: 0}
@@ -191,11 +213,11 @@ def test_offsets_of_a_broker_that_does_not_answer_cannot_be_had(frozen_kafka: Em
         assert consumer.end_offsets([partition]) == {partition: 0}
 
 
-def test_no_client_can_be_had_where_nothing_listens() -> None:
+def test_no_client_can_be_had_where_nothing_listens(new_broker: NewBroker) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{probe.getsockname()[1]}"
-        broker = KafkaBroker(address, connect_timeout_seconds=0.5)
+        broker = new_broker(address, connect_timeout_seconds=0.5)
         for ask in (
             broker.admin,
             lambda: broker.producer(client_id="x"),
@@ -224,10 +246,11 @@ def test_a_broker_that_finds_no_room_says_where_and_leaves_its_directory_free(
 
 
 def test_what_a_dead_producer_left_open_is_undone_although_the_broker_died_too(
+    new_broker: NewBroker,
     mortal_kafka: EmbeddedKafka,
 ) -> None:
     """At its start a broker aborts transactions that are too old, and forgets to tell the partitions (KAFKA-20734)."""
-    broker = KafkaBroker(mortal_kafka.address)
+    broker = new_broker(mortal_kafka.address)
     topic = a_topic(broker, num_partitions=2)
     dead = broker.transactional_producer(topic, topics=[topic], transaction_timeout_seconds=1)
     dead.begin()
@@ -249,21 +272,21 @@ def test_what_a_dead_producer_left_open_is_undone_although_the_broker_died_too(
 
 
 def test_what_was_committed_can_be_read_although_the_broker_died_meanwhile(
+    new_broker: NewBroker,
     mortal_kafka: EmbeddedKafka,
 ) -> None:
     """A broker that dies between the decision and its marks forgets to make them at its start (KAFKA-20734)."""
-    broker = KafkaBroker(mortal_kafka.address)
+    broker = new_broker(mortal_kafka.address)
     topic = a_topic(broker)
     with broker.transactional_producer(topic, topics=[topic], transaction_timeout_seconds=60) as producer:
         for number in range(3):
             producer.begin()
             producer.send(topic, 0, b"%d" % number).offset(20)
             # The library returns as soon as the coordinator has decided.
-            producer._raw.commit_transaction()
+            producer._library._raw.commit_transaction()  # type: ignore[attr-defined]
             mortal_kafka.kill()
             mortal_kafka.restart()
-            places = {structs.TopicPartition(topic, 0)}
-            producer._decisions.await_decided(places, is_committed=True, deadline=time.monotonic() + 30)
+            producer._library.await_decided(time.monotonic() + 30, is_committed=True)  # type: ignore[attr-defined]
             producer._finish()
 
             assert values(read_to_end(broker, topic)) == [b"%d" % each for each in range(number + 1)]

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
+    from rollog.kernel.broker.clients import ClientName
+
 
 class Listener(StrEnum):
     """The listeners, by Kafka's name for each."""
@@ -105,6 +107,8 @@ class SecuredKafka(EmbeddedKafka):
     ) -> None:
         super().__init__(data_directory, cache_directory, tell=tell)
         self.secured = secured or SecuredListeners()
+        self.client: ClientName = "auto"
+        """Through which library its brokers are used that are made from now on."""
         self.authority = Authority(data_directory / "certificates")
         """Who has signed the broker's certificates and those of its clients."""
         self._own = self.authority.issue("broker")
@@ -143,7 +147,9 @@ class SecuredKafka(EmbeddedKafka):
             key: value for key, value in (self.table(user, listener) | changes).items() if value is not None
         }
         return KafkaBroker(
-            self.address_of(listener), security=security_settings(SecurityConfig.model_validate(table))
+            self.address_of(listener),
+            client=self.client,
+            security=security_settings(SecurityConfig.model_validate(table)),
         )
 
     def grant(

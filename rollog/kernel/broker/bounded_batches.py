@@ -17,14 +17,11 @@ from kafka import codec
 from kafka.record import memory_records
 from kafka.record.default_records import DefaultRecord, DefaultRecordBatch
 
-from rollog.kernel.broker.limits import largest_record_limit_bytes
+from rollog.kernel.broker.limits import most_inflated_bytes
 from rollog.kernel.broker.ports import Unread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-most_inflated_bytes = 2 * largest_record_limit_bytes
-"""Of one batch. rollog's own producers compress nothing, so what they write is never larger than the largest record."""
 
 
 class UnreadMark(str):

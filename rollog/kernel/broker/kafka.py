@@ -1,4 +1,4 @@
-"""Apache Kafka behind the broker port, through kafka-python."""
+"""Apache Kafka behind the broker port, through kafka-python or confluent-kafka (`rollog.kernel.broker.clients`)."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 import kafka
 import kafka.errors as kafka_errors
 
+from rollog.kernel.broker.clients import ClientName, clients_of
 from rollog.kernel.broker.kafka_consumer import KafkaConsumer
 from rollog.kernel.broker.kafka_decisions import Decisions
 from rollog.kernel.broker.kafka_errors import translated
-from rollog.kernel.broker.kafka_producer import KafkaProducer, end_raw_producer
+from rollog.kernel.broker.kafka_producer import KafkaSending, end_raw_producer
 from rollog.kernel.broker.kafka_settings import (
     ConnectionSettings,
     client_settings,
@@ -19,14 +20,21 @@ from rollog.kernel.broker.kafka_settings import (
     transactional_settings,
 )
 from rollog.kernel.broker.kafka_topics import KafkaAdmin, TopicDirectory
-from rollog.kernel.broker.kafka_transactions import KafkaTransactionalProducer
+from rollog.kernel.broker.kafka_transactions import KafkaTransactions
+from rollog.kernel.broker.ports import TopicPartition
 from rollog.kernel.broker.preflight import parse_addresses, wait_for_broker
 from rollog.kernel.broker.refusal_watch import RefusalWatch
 from rollog.kernel.broker.security import SecuritySettings, plain_text
+from rollog.kernel.broker.sending import BoundedProducer
+from rollog.kernel.broker.transactions import GuardedProducer
 from rollog.kernel.errors import BrokerError, BrokerUnreachable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from rollog.kernel.broker.ports import Consumer
+    from rollog.kernel.broker.sending import SendingLibrary
+    from rollog.kernel.broker.transactions import TransactionLibrary
 
 
 class KafkaBroker:
@@ -35,7 +43,8 @@ class KafkaBroker:
     Raises ConfigError for a malformed address; every client raises BrokerUnreachable, naming address and cause, when
     no broker answers within `connect_timeout_seconds`; until one has answered, a refused connection is asked again for
     `first_refusals_seconds` only, if that is given. Where a broker answers and does not take `security`, every client
-    raises BrokerRefused at once.
+    raises BrokerRefused at once. `client` says through which libraries; raises ConfigError where the one named is not
+    installed, or does not know the mechanism.
     """
 
     def __init__(
@@ -47,9 +56,12 @@ class KafkaBroker:
         max_record_bytes: int = 16 << 20,
         offsets_timeout_seconds: float = 30.0,
         first_refusals_seconds: float | None = None,
+        client: ClientName = "auto",
         security: SecuritySettings = plain_text,
     ) -> None:
         parse_addresses(bootstrap_servers)
+        self._client = client
+        self._clients = clients_of(client, security)
         self._has_answered = False
         self._connection = ConnectionSettings(
             bootstrap_servers=bootstrap_servers,
@@ -78,6 +90,7 @@ class KafkaBroker:
             max_record_bytes=max_record_bytes or connection.max_record_bytes,
             offsets_timeout_seconds=offsets_timeout_seconds or connection.offsets_timeout_seconds,
             first_refusals_seconds=connection.first_refusals_seconds,
+            client=self._client,
             security=connection.security,
         )
         limited._has_answered = self._has_answered
@@ -96,11 +109,10 @@ class KafkaBroker:
             return f"User:{security.username}"
         return "User:ANONYMOUS" if security == plain_text else None
 
-    def producer(self, *, client_id: str, max_in_flight_bytes: int = 64 << 20) -> KafkaProducer:
+    def producer(self, *, client_id: str, max_in_flight_bytes: int = 64 << 20) -> BoundedProducer:
         """An idempotent producer."""
-        raw = self._connected(kafka.KafkaProducer, producer_settings(self._connection, client_id))
-        return KafkaProducer(
-            raw,
+        return BoundedProducer(
+            self._sending(client_id, max_in_flight_bytes),
             self._directory,
             max_in_flight_bytes=max_in_flight_bytes,
             block_seconds=self._connection.delivery_timeout_seconds,
@@ -112,38 +124,37 @@ class KafkaBroker:
         *,
         topics: Sequence[str] = (),
         transaction_timeout_seconds: float = 15.0,
-    ) -> KafkaTransactionalProducer:
+    ) -> GuardedProducer:
         """A transactional producer; earlier ones of this id are fenced, what they left undecided aborted.
 
         On return nothing of an earlier one is undecided in `topics`, whatever became of the broker meanwhile.
         """
-        settings = transactional_settings(self._connection, transactional_id, transaction_timeout_seconds)
-        raw = self._connected(kafka.KafkaProducer, settings)
-        decisions = self._decisions(raw, transactional_id)
-        producer = KafkaTransactionalProducer(
-            raw,
+        places = [
+            TopicPartition(topic, partition)
+            for topic in topics
+            for partition in range(self._directory.facts(topic).num_partitions)
+        ]
+        producer = GuardedProducer(
+            self._transactions(transactional_id, transaction_timeout_seconds),
             self._directory,
             transactional_id,
-            decisions,
             block_seconds=self._connection.delivery_timeout_seconds,
         )
         try:
-            producer.take_over(topics)
+            producer.take_over(places)
         except BaseException:
             producer.close()
             raise
         return producer
 
-    def _decisions(self, raw: Any, transactional_id: str) -> Decisions:
-        settings = client_settings(self._connection, f"{transactional_id}.decisions")
-        try:
-            return Decisions(raw, self._connected(kafka.KafkaAdminClient, settings), transactional_id)
-        except BrokerError:
-            end_raw_producer(raw, gently=False)
-            raise
-
-    def consumer(self, *, client_id: str, group_id: str | None = None) -> KafkaConsumer:
+    def consumer(self, *, client_id: str, group_id: str | None = None) -> Consumer:
         """A consumer of committed records; `group_id` only names the offsets it commits."""
+        if self._clients.confluent_reads:
+            from rollog.kernel.broker import confluent  # noqa: PLC0415 - not installed everywhere
+
+            self._wait()
+            refusals = RefusalWatch(self.address, self._connection.security)
+            return confluent.consumer(self._connection, self._directory, client_id, group_id, refusals)
         raw = self._connected(kafka.KafkaConsumer, consumer_settings(self._connection, client_id, group_id))
         return KafkaConsumer(
             raw,
@@ -159,7 +170,50 @@ class KafkaBroker:
             self._connected(kafka.KafkaAdminClient, client_settings(self._connection, "rollog-admin"))
         )
 
-    def _connected(self, client: Callable[..., Any], settings: dict[str, Any]) -> Any:
+    def _sending(self, client_id: str, max_in_flight_bytes: int) -> SendingLibrary:
+        if self._clients.confluent_writes:
+            from rollog.kernel.broker import confluent  # noqa: PLC0415 - not installed everywhere
+
+            self._wait()
+            return confluent.sending(self._connection, client_id, max_in_flight_bytes)
+        return KafkaSending(
+            self._connected(kafka.KafkaProducer, producer_settings(self._connection, client_id))
+        )
+
+    def _transactions(self, transactional_id: str, timeout_seconds: float) -> TransactionLibrary:
+        def raw() -> Any:
+            settings = transactional_settings(self._connection, transactional_id, timeout_seconds)
+            return self._connected(kafka.KafkaProducer, settings)
+
+        def predecessor() -> KafkaTransactions:
+            producer = raw()
+            decisions = Decisions(producer, self._asking(transactional_id, producer), transactional_id)
+            return KafkaTransactions(producer, decisions, transactional_id)
+
+        if not self._clients.confluent_writes:
+            return predecessor()
+        from rollog.kernel.broker import confluent  # noqa: PLC0415 - not installed everywhere
+
+        return confluent.transactions(
+            self._connection,
+            transactional_id,
+            timeout_seconds,
+            asking=self._asking(transactional_id),
+            new_raw=raw,
+            predecessor=predecessor,
+        )
+
+    def _asking(self, transactional_id: str, raw: Any = None) -> Any:
+        """The admin client for questions about transactions; `raw` ends where there can be none."""
+        settings = client_settings(self._connection, f"{transactional_id}.decisions")
+        try:
+            return self._connected(kafka.KafkaAdminClient, settings)
+        except BrokerError:
+            if raw is not None:
+                end_raw_producer(raw, gently=False)
+            raise
+
+    def _wait(self) -> None:
         # A broker that answered before is away for a while; an address that never did is taken for wrong.
         wait_for_broker(
             self.address,
@@ -168,6 +222,9 @@ class KafkaBroker:
             security=self._connection.security,
         )
         self._has_answered = True
+
+    def _connected(self, client: Callable[..., Any], settings: dict[str, Any]) -> Any:
+        self._wait()
         try:
             return client(**settings)
         except (kafka_errors.KafkaTimeoutError, OSError) as error:

@@ -15,6 +15,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import kafka.errors as kafka_errors
 from kafka.admin import TransactionState
+from kafka.producer.transaction_manager import ProducerIdAndEpoch
+from kafka.producer.transaction_manager import TransactionState as ProducerState
+
+from rollog.kernel.broker.kafka_producer import end_raw_producer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
@@ -22,6 +26,7 @@ if TYPE_CHECKING:
     from kafka.structs import TopicPartition as KafkaTopicPartition
 
     Places = Collection[KafkaTopicPartition]
+    KnownOffsets = dict[KafkaTopicPartition, int]
 
 _look_seconds = 0.005
 _retry_seconds = 0.05
@@ -58,6 +63,10 @@ class Decisions:
     def close(self) -> None:
         """Close the admin client."""
         self._admin.close()
+
+    def is_open(self, places: Places, producer_id: int, deadline: float) -> bool:
+        """Whether a transaction of that producer is open in one of these places."""
+        return any(each.producer_id == producer_id for each in self._open_at(places, deadline))
 
     def committed_yet_open(self, places: Places, deadline: float) -> frozenset[OpenTransaction]:
         """What is open of a transaction that the coordinator has decided to commit; ask it before the fence.
@@ -97,7 +106,11 @@ class Decisions:
 
     def _tell(self, places: Iterable[KafkaTopicPartition], *, is_committed: bool, deadline: float) -> None:
         """End a transaction that has no records in these places: its end decides what is open there."""
-        raw = self._raw
+        self._end_empty(self._raw, places, is_committed=is_committed, deadline=deadline)
+
+    def _end_empty(
+        self, raw: Any, places: Iterable[KafkaTopicPartition], *, is_committed: bool, deadline: float
+    ) -> None:
         manager = raw._transaction_manager  # noqa: SLF001 - the library adds a partition only with a record
         raw.begin_transaction()
         for place in places:
@@ -151,6 +164,49 @@ class Decisions:
             # The library never asks again which broker coordinates an id.
             self._admin._manager.cluster._coordinators.clear()  # noqa: SLF001
             time.sleep(_retry_seconds)
+
+
+class DecisionsInName(Decisions):
+    """Those of a producer that is not kafka-python's, and whose id and epoch are not known.
+
+    Its open transaction is known by `first_offsets`, where its records begin in each place: no other one begins there.
+    Where a place was left out, `new_raw` makes a producer of kafka-python that takes id and epoch of that transaction
+    for its own, and ends an empty one. Whoever has taken over meanwhile has a newer epoch, and the broker refuses this.
+    """
+
+    def __init__(
+        self, new_raw: Callable[[], Any], admin: Any, transactional_id: str, first_offsets: KnownOffsets
+    ) -> None:
+        super().__init__(None, admin, transactional_id)
+        self._new_raw = new_raw
+        self._first_offsets = first_offsets
+
+    def _own_at(self, places: Places, deadline: float) -> frozenset[OpenTransaction]:
+        return frozenset(
+            each
+            for each in self._open_at(places, deadline)
+            if each.start_offset == self._first_offsets.get(each.place)
+        )
+
+    def _tell(self, places: Iterable[KafkaTopicPartition], *, is_committed: bool, deadline: float) -> None:
+        found = self._own_at(list(places), deadline)
+        for producer_id, epoch in {(each.producer_id, each.producer_epoch) for each in found}:
+            raw = self._new_raw()
+            try:
+                _speak_as(raw, producer_id, epoch)
+                left_out = [each.place for each in found]
+                self._end_empty(raw, left_out, is_committed=is_committed, deadline=deadline)
+            finally:
+                end_raw_producer(raw, gently=False)
+
+
+def _speak_as(raw: Any, producer_id: int, epoch: int) -> None:
+    """Have a kafka-python producer be one that has taken over already, as whom the broker knows it."""
+    manager = raw._transaction_manager  # noqa: SLF001 - the library knows no other beginning than a take-over
+    manager.set_producer_id_and_epoch(ProducerIdAndEpoch(producer_id, epoch))
+    manager._current_state = ProducerState.READY  # noqa: SLF001
+    # Where another producer has taken over meanwhile, the library would else ask for a new epoch, and disturb that one.
+    manager._supports_epoch_bump = lambda: False  # noqa: SLF001
 
 
 def _pause(deadline: float) -> None:

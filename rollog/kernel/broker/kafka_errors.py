@@ -7,22 +7,13 @@ from typing import TYPE_CHECKING
 
 import kafka.errors as kafka_errors
 
-from rollog.kernel.errors import (
-    BrokerError,
-    BrokerRefused,
-    BrokerTimeout,
-    NotAuthorized,
-    ProducerFenced,
-    RecordTooLarge,
-    TopicMismatch,
-)
+from rollog.kernel.broker.client_errors import Meaning
+from rollog.kernel.errors import BrokerError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_denied_remedy = "grant the right: `rollog topics acls`"
-
-_meanings: tuple[tuple[tuple[type[BaseException], ...], type[BrokerError], str], ...] = (
+_meanings: tuple[tuple[tuple[type[BaseException], ...], Meaning], ...] = (
     (
         (
             kafka_errors.ProducerFencedError,
@@ -32,44 +23,19 @@ _meanings: tuple[tuple[tuple[type[BaseException], ...], type[BrokerError], str],
             kafka_errors.InvalidTxnStateError,
             kafka_errors.UnknownProducerIdError,
         ),
-        ProducerFenced,
-        (
-            "another process has taken over this transactional id, or this one was silent for longer than the broker"
-            " allows: this process must end"
-        ),
+        Meaning.FENCED,
     ),
-    (
-        (kafka_errors.MessageSizeTooLargeError, kafka_errors.RecordListTooLargeError),
-        RecordTooLarge,
-        "raise the topic's max.message.bytes or send less",
-    ),
-    (
-        (kafka_errors.UnknownTopicOrPartitionError, kafka_errors.InvalidTopicError),
-        TopicMismatch,
-        "create the topic with `rollog topics create`",
-    ),
-    (
-        (kafka_errors.OffsetOutOfRangeError,),
-        BrokerError,
-        "the records there were deleted, or never existed",
-    ),
+    ((kafka_errors.MessageSizeTooLargeError, kafka_errors.RecordListTooLargeError), Meaning.TOO_LARGE),
+    ((kafka_errors.UnknownTopicOrPartitionError, kafka_errors.InvalidTopicError), Meaning.NO_TOPIC),
+    ((kafka_errors.OffsetOutOfRangeError,), Meaning.NO_RECORDS),
     (
         (kafka_errors.SaslAuthenticationFailedError, kafka_errors.UnsupportedSaslMechanismError),
-        BrokerRefused,
-        "correct the user and its password in broker.security",
+        Meaning.REFUSED,
     ),
-    (
-        (kafka_errors.AuthorizationError, kafka_errors.PolicyViolationError),
-        NotAuthorized,
-        _denied_remedy,
-    ),
-    (
-        (kafka_errors.KafkaTimeoutError, kafka_errors.RequestTimedOutError),
-        BrokerTimeout,
-        "the outcome is unknown: end and recover from the log",
-    ),
+    ((kafka_errors.AuthorizationError, kafka_errors.PolicyViolationError), Meaning.DENIED),
+    ((kafka_errors.KafkaTimeoutError, kafka_errors.RequestTimedOutError), Meaning.UNKNOWN_OUTCOME),
 )
-"""What each kind of error is to rollog, and what to do about it; the first match wins."""
+"""What each kind of error is to rollog; the first match wins."""
 
 
 _dump = " failed with response "
@@ -91,11 +57,11 @@ def translated(error: BaseException, place: str) -> BrokerError:
     if isinstance(error, BrokerError):
         return error
     detail = f"{place}: {_described(error)}"
-    for kinds, meaning, remedy in _meanings:
+    for kinds, meaning in _meanings:
         if _is_any(error, kinds):
-            return meaning(f"{detail}; {remedy}")
+            return meaning.error(detail)
     if any(refusal in str(error) for refusal in _refusals):
-        return NotAuthorized(f"{detail}; {_denied_remedy}")
+        return Meaning.DENIED.error(detail)
     return BrokerError(detail)
 
 

@@ -11,6 +11,9 @@ default_record_limit_bytes = 1_048_588
 """`max.message.bytes` of a topic that does not set it."""
 largest_record_limit_bytes = 64 << 20
 """Above this, a produce request would come close to what brokers accept on a socket by default (100 MiB)."""
+most_inflated_bytes = 2 * largest_record_limit_bytes
+"""Of one batch that is read. rollog's own producers compress nothing, so what they write is never larger than the
+largest record."""
 dead_letter_margin_bytes = 64 << 10
 """What a dead letter may add to the record it holds."""
 registry_margin_bytes = 64

@@ -10,7 +10,8 @@ import pytest
 import zstandard
 from kafka.record import MemoryRecords, MemoryRecordsBuilder
 
-from rollog.kernel.broker.bounded_batches import UnreadMark, most_inflated_bytes, read_batches_bounded
+from rollog.kernel.broker.bounded_batches import UnreadMark, read_batches_bounded
+from rollog.kernel.broker.limits import most_inflated_bytes
 
 none, gzip, lz4, zstd = 0, 1, 3, 4
 header_bytes = 61

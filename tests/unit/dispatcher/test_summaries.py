@@ -66,7 +66,7 @@ def test_headers_say_all_that_decides_what_is_issued(sample: Sample) -> None:
     by_headers, origin = read_summary(stored(sample, value=b"not read"), limits)
     by_record, _ = read_sample(stored(sample), limits)
     assert isinstance(origin, SampleSummary)
-    unread = {"digest": b"", "num_prompt_tokens": 0, "num_turns": 0, "wasted_tokens": 0}
+    unread: dict[str, Any] = {"digest": b"", "num_prompt_tokens": 0, "num_turns": 0, "wasted_tokens": 0}
     expected = replace(by_record, **unread, segments=by_headers.segments)
     assert by_headers == expected
     pairs = [[(each.version, each.weights_digest) for each in of.segments] for of in (by_headers, by_record)]

@@ -64,7 +64,7 @@ def test_the_roles_of_a_run_may_differ_in_these_keys_and_no_others() -> None:
         )
         | keys(
             "broker",
-            "bootstrap_servers connect_timeout_seconds max_dead_letters_in_a_row payload_wait_seconds security",
+            "bootstrap_servers client connect_timeout_seconds max_dead_letters_in_a_row payload_wait_seconds security",
         )
         | keys("data", "held_out train")
         | keys(
