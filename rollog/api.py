@@ -6,9 +6,11 @@ shows how. Torch, transformers, Arrow, pandas and `datasets` are imported by wha
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 import warnings
+from collections.abc import Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,7 +45,7 @@ from rollog.settings.settings import Settings
 from rollog.settings.sources import key_paths, load_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
     from consumers.audit.report import AuditReport
@@ -245,7 +247,7 @@ def open_run(
     """
     place = _home(home)
     given = key_paths(settings or {}, _origin)
-    assignments = tuple(f"{'.'.join(path)}={_as_text(value)}" for path, value in given.items())
+    assignments = tuple(each for path, value in given.items() for each in _assignments(path, value))
     common = RunRequest(config=None, home=place, assignments=assignments, run=name, broker=broker)
     request = RecordedRunRequest(
         run=name, archive=None if archive is None else Path(archive).expanduser(), common=common
@@ -272,6 +274,13 @@ def _settings(
         config = None if settings is None else Path(settings).expanduser()
         return load_settings(config, environment=os.environ, assignments=assignments)
     return load_settings(environment=os.environ, assignments=assignments, sections=settings)
+
+
+def _assignments(path: tuple[str, ...], value: object) -> list[str]:
+    """A value as `--set` takes it; the table of a secured connection key by key."""
+    if path == ("broker", "security") and isinstance(value, Mapping):
+        return [f"broker.security.{key}={json.dumps(item, default=str)}" for key, item in value.items()]
+    return [f"{'.'.join(path)}={_as_text(value)}"]
 
 
 def _as_text(value: object) -> str:

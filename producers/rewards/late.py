@@ -10,12 +10,15 @@ program sends again whatever it is not sure of.
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from rollog.kernel.broker.kafka import KafkaBroker
 from rollog.kernel.broker.topics import RunTopics
 from rollog.kernel.lifecycle import Component
 from rollog.rules.late_rewards import require_size
+from rollog.settings.security import security_settings
+from rollog.settings.sources import security_config
 from schemas import Reward
 from schemas.codec import encode
 from schemas.headers import headers_of
@@ -68,7 +71,19 @@ class LateRewards(Component):
 
 
 def late_rewards(
-    bootstrap_servers: str, *, run: str, prefix: str = "rollog", scorer: str = ""
+    bootstrap_servers: str,
+    *,
+    run: str,
+    prefix: str = "rollog",
+    scorer: str = "",
+    security: Mapping[str, object] | None = None,
 ) -> LateRewards:
-    """A writer of rewards for a run at that broker. Raises BrokerUnreachable."""
-    return LateRewards(KafkaBroker(bootstrap_servers), RunTopics(prefix, run), scorer=scorer)
+    """A writer of rewards for a run at that broker.
+
+    `security` has the keys of `broker.security`; variables ROLLOG_BROKER__SECURITY__KEY win over them. Raises
+    BrokerUnreachable, BrokerRefused and ConfigError.
+    """
+    settings = security_settings(security_config(security, os.environ))
+    return LateRewards(
+        KafkaBroker(bootstrap_servers, security=settings), RunTopics(prefix, run), scorer=scorer
+    )

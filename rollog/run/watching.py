@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from consumers.progress import RunProgress
 from rollog.kernel.broker.topics import RunTopics
-from rollog.kernel.errors import BrokerError, BrokerTimeout
+from rollog.kernel.errors import BrokerError, BrokerRefused, BrokerTimeout
 from rollog.kernel.logs import configure_logging, get_logger
 from rollog.run.display import display_for
 from rollog.run.view import RunFacts
@@ -113,9 +113,11 @@ class Watcher:
         return self.catch_up()
 
     def run_once(self) -> None:
-        """Take in what has arrived and show it."""
+        """Take in what has arrived and show it. Raises BrokerRefused where the broker does not let this client in."""
         try:
             self.view = self._progress.poll()
+        except BrokerRefused:
+            raise  # asking again does not help
         except BrokerTimeout:
             # Its words are for who writes: whoever only watches has nothing to recover.
             log.warning("the broker did not answer in time; watching goes on")

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
     from pydantic_core import ErrorDetails
 
+    from rollog.settings.security import SecurityConfig
+
 KeyPath = tuple[str, ...]
 
 _environment_prefix = "ROLLOG_"
@@ -164,6 +166,21 @@ def load_settings(
     layers.add_environment(environment or {})
     layers.add_flags(assignments)
     return layers.settings()
+
+
+def security_config(
+    given: Mapping[str, object] | None, environment: Mapping[str, str]
+) -> SecurityConfig | None:
+    """The table `broker.security` for a program that has no other settings: its own, then the environment's.
+
+    Raises ConfigError.
+    """
+    layers = Layers()
+    if given is not None:
+        layers.put(("broker", "security"), dict(given), "the settings given")
+    start = f"{_environment_prefix}BROKER__SECURITY"
+    layers.add_environment({name: value for name, value in environment.items() if name.startswith(start)})
+    return layers.settings().broker.security
 
 
 def key_paths(sections: Mapping[str, object], name: str) -> dict[KeyPath, object]:

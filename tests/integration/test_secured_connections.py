@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import gc
 import json
 import re
+import ssl
 import time
 import uuid
 from typing import TYPE_CHECKING, Any
@@ -242,6 +244,7 @@ def test_a_password_that_was_changed_counts_from_the_next_client_on(
 
 
 # kafka-python leaves the socket of a failed handshake to the garbage collector.
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_consumer_that_is_not_let_in_again_says_so(either_client: SecuredKafka, tmp_path: Path) -> None:
     topic = a_topic(either_client.broker())
@@ -254,6 +257,9 @@ def test_a_consumer_that_is_not_let_in_again_says_so(either_client: SecuredKafka
         either_client.restart()
         with pytest.raises(BrokerRefused, match=re.escape(str(ca_file))):
             wait_until(lambda: consumer.poll(0.2) != [], timeout_seconds=60)
+    for left in gc.get_objects():
+        if isinstance(left, ssl.SSLSocket):
+            left.close()
 
 
 def test_nobody_may_do_what_no_acl_gives(secured_kafka: SecuredKafka) -> None:
@@ -265,6 +271,7 @@ def test_nobody_may_do_what_no_acl_gives(secured_kafka: SecuredKafka) -> None:
         assert topic in admin.list_topics()
 
 
+@pytest.mark.slow
 def test_its_addresses_stay_when_it_starts_again(secured_kafka: SecuredKafka) -> None:
     before = [secured_kafka.address_of(listener) for listener in Listener]
     secured_kafka.restart()

@@ -173,12 +173,22 @@ def test_no_secret_is_seen_anywhere(secured_run: SecuredRun) -> None:
         "sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required \\\n"
         f'  username="runner" password="{told}";\n'
     )
-    refused = secured_run.call("--debug", "audit", secured_run.name, password_file=str(wrong))
-    assert refused.returncode == 2
+    refused = secured_run.call("audit", secured_run.name, password_file=str(wrong))
+    assert refused.returncode == 2, refused.stderr
     assert "does not take the password of user 'runner'" in refused.stderr
+    traced = secured_run.call("--debug", "audit", secured_run.name, password_file=str(wrong))
+    assert "Traceback" in traced.stderr
+    kept, secured_run.table = secured_run.table, {"properties_file": str(properties)}
+    try:
+        traced_with_properties = secured_run.call("--debug", "audit", secured_run.name)
+    finally:
+        secured_run.table = kept
+    assert "does not take the password" in traced_with_properties.stderr
     seen = {
         "up": secured_run.told,
-        "a refused command": refused.stdout + refused.stderr,
+        "a refused command": _all_of(refused),
+        "a refused command with its traceback": _all_of(traced),
+        "a refused properties file": _all_of(traced_with_properties),
         "doctor": _all_of(secured_run.call("doctor")),
         "doctor with a wrong password": _all_of(secured_run.call("doctor", password_file=str(wrong))),
         **{f"metrics at {port}": page for port, page in secured_run.pages.items()},

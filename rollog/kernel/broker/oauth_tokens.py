@@ -82,6 +82,7 @@ class TokenOfEndpoint(AbstractTokenProvider):  # type: ignore[misc]  # the libra
             with opener.open(request, timeout=_timeout_seconds) as answer:
                 return _token_in(answer.read(_largest_answer_bytes), shown)
         except urllib.error.HTTPError as error:
+            error.close()
             if error.code not in _client_errors:
                 raise BrokerUnreachable(
                     f"the token endpoint {shown} answers {error.code}: look there"
