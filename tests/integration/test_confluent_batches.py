@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import kafka
 import pytest
 from support.broker_topics import a_topic
 from support.waiting import wait_until
 
-from rollog.kernel.broker.kafka import KafkaBroker
 from rollog.kernel.broker.ports import TopicPartition
 from rollog.kernel.errors import BrokerError
+
+if TYPE_CHECKING:
+    from rollog.kernel.broker.kafka import KafkaBroker
 
 pytestmark = pytest.mark.broker
 
