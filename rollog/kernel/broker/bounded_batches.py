@@ -18,6 +18,7 @@ from kafka.record import memory_records
 from kafka.record.default_records import DefaultRecord, DefaultRecordBatch
 
 from rollog.kernel.broker.limits import most_inflated_bytes
+from rollog.kernel.broker.plain_records import plain_records
 from rollog.kernel.broker.ports import Unread
 
 if TYPE_CHECKING:
@@ -49,9 +50,28 @@ class BoundedRecordBatch(DefaultRecordBatch):  # type: ignore[misc]  # the libra
         stored = bytes(self._buffer)
         try:
             self._inflate()
-            return iter(list(self._each()))
+            return iter(self._plainly(stored) or list(self._each()))
         except Exception as error:  # noqa: BLE001 - whatever the library raises on foreign bytes
             return iter([self._unread(stored, error)])
+
+    def _plainly(self, stored: bytes) -> list[Any] | None:
+        """Its records where it is an ordinary batch, else None: the library says what it is then."""
+        if self.is_control_batch:
+            return None
+        data = stored if self.compression_type == self.CODEC_NONE else bytes(self._buffer)
+        newest, first = self.max_timestamp, self.first_timestamp
+        is_append_time = self.timestamp_type == self.LOG_APPEND_TIME
+        try:
+            return plain_records(
+                data,
+                self._pos,
+                self.records_count,
+                base_offset=self.base_offset,
+                timestamp=(lambda _: newest) if is_append_time else (lambda difference: first + difference),
+                kind=self.timestamp_type,
+            )
+        except (ValueError, IndexError, TypeError):
+            return None
 
     def _each(self) -> Iterator[Any]:
         while True:

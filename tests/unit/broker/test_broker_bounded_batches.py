@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
 from kafka.record import MemoryRecords, MemoryRecordsBuilder
+from kafka.record.default_records import DefaultRecordBatch
 
 from rollog.kernel.broker.bounded_batches import UnreadMark, read_batches_bounded
 from rollog.kernel.broker.limits import most_inflated_bytes
@@ -50,6 +53,45 @@ def test_batches_of_every_kind_are_read_as_before(compression: int) -> None:
     records = read(a_batch(compression, b"one" * 100, b"two" * 100, offset=7))
     assert [(record.offset, record.value) for record in records] == [(7, b"one" * 100), (8, b"two" * 100)]
     assert records[0].headers == [("h", b"v")]
+
+
+def parts(record: Any) -> tuple[Any, ...]:
+    return (
+        record.offset,
+        record.timestamp,
+        record.timestamp_type,
+        record.key,
+        record.value,
+        record.headers,
+        record.size_in_bytes,
+    )
+
+
+@pytest.mark.parametrize("compression", [none, zstd])
+def test_records_are_those_that_the_library_reads(compression: int) -> None:
+    builder = MemoryRecordsBuilder(magic=2, compression_type=compression, batch_size=1 << 20, offset=5)
+    odd = [("", b""), ("none", None), ("ä" * 40, bytes(300)), ("type", b"Sample")]
+    for number, (key, value) in enumerate([(None, b"x"), (b"k" * 200, None), (b"", bytes(100_000))]):
+        builder.append(timestamp=1000 + 7 * number, key=key, value=value, headers=odd[: 4 - number])
+    builder.close()
+    batch = bytes(builder.buffer())
+    by_library = DefaultRecordBatch(bytearray(batch))
+    assert [parts(record) for record in read(bytearray(batch))] == [parts(record) for record in by_library]
+
+
+@given(data=st.data())
+def test_altered_batches_are_read_as_the_library_reads_them_or_not_at_all(data: st.DataObject) -> None:
+    batch = a_batch(none, b"one" * 30, b"two")
+    for _ in range(data.draw(st.integers(1, 3))):
+        batch[data.draw(st.integers(header_bytes, len(batch) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        expected = [parts(record) for record in DefaultRecordBatch(bytearray(batch))]
+    except Exception:  # noqa: BLE001 - whatever the library raises on such bytes
+        expected = []
+    found = read(bytearray(batch))
+    if any(isinstance(name, UnreadMark) for record in found for name, _ in record.headers):
+        found = []
+    assert [parts(record) for record in found] == expected
 
 
 def test_600_megabytes_in_a_small_batch_are_one_record_without_a_value_and_the_next_batch_is_read() -> None:
