@@ -177,7 +177,8 @@ def test_thousands_of_mutants_stop_nobody_and_are_all_accounted_for(
         run.come_to_the_end()
         report = audit_run(run.broker, run.topics, WeightsStore(run.trainer_settings.weights_uri))
     lines = "\n".join(report.lines())
-    assert report.is_clean, lines
+    # Mutants that are well-formed stand under headers of the record they were made of: that is named, and nothing else.
+    assert {check.name for check, _ in report.findings} <= {"headers"}, lines
     assert report.is_closed
     assert report.samples.num_records == (
         report.samples.num_by_disposition.total() + report.samples.num_after_close

@@ -67,6 +67,7 @@ def test_the_roles_of_a_run_may_differ_in_these_keys_and_no_others() -> None:
             "bootstrap_servers client connect_timeout_seconds max_dead_letters_in_a_row payload_wait_seconds security",
         )
         | keys("data", "held_out train")
+        | keys("dispatch", "max_tasks_per_record")
         | keys(
             "environment",
             "episodes_per_process max_memory_bytes num_processes python reset_timeout_seconds step_timeout_seconds "
