@@ -59,6 +59,9 @@ experiments: Mapping[str, Experiment] = {
     "data_plane": Experiment(
         question="what samples cost on their way through the log, and by other ways", minutes=5
     ),
+    "dispatcher": Experiment(
+        question="what a task costs the dispatcher, and how many workers one carries", minutes=10
+    ),
     "picture": Experiment(question="a run whose trainer, worker and broker are killed, drawn", minutes=2),
     "demo": Experiment(question="what the demo learns, and how long a step takes", minutes=5),
     "agentic": Experiment(

@@ -96,7 +96,9 @@ class MutatedRun(SimulatedRun):
     @property
     def _broker_config(self) -> BrokerConfig:
         return BrokerConfig(
-            samples_partitions=num_partitions, max_workers=max_workers, max_dead_letters_in_a_row=num_mutants
+            samples_partitions=num_partitions,
+            max_workers=max_workers,
+            max_dead_letters_in_a_row=10 * num_mutants,
         )
 
     def _where_it_stands(self) -> str:
