@@ -19,7 +19,6 @@ from consumers.audit.auditor import audit_run
 from consumers.ledger import read_ledger
 from rollog.kernel.broker.ports import TopicPartition
 from rollog.kernel.weights import WeightsStore
-from rollog.settings.run import BrokerConfig
 from schemas import Close, DispatcherEpoch, Disposition, TrainerEpoch
 from schemas.codec import SchemaError, decode
 
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from support.run_auditor import RunAuditor
 
     from rollog.kernel.broker.ports import Record
+    from rollog.settings.run import BrokerConfig
 
 num_mutants = 2_500
 """Of each of the runs."""
@@ -86,20 +86,20 @@ def _names_an_epoch(value: bytes) -> bool:
     return _is_record(value) and isinstance(decode(value), DispatcherEpoch | TrainerEpoch)
 
 
+class ManyMutants(Plan):
+    """A plan that any number of dead letters in a row does not stop."""
+
+    @property
+    def broker(self) -> BrokerConfig:
+        return super().broker.model_copy(update={"max_dead_letters_in_a_row": num_mutants})
+
+
 @dataclass
 class MutatedRun(SimulatedRun):
     """A simulated run that any number of dead letters does not stop."""
 
     num_sent: Counter[str] = field(default_factory=Counter)
     num_impossible: Counter[str] = field(default_factory=Counter)
-
-    @property
-    def _broker_config(self) -> BrokerConfig:
-        return BrokerConfig(
-            samples_partitions=num_partitions,
-            max_workers=max_workers,
-            max_dead_letters_in_a_row=10 * num_mutants,
-        )
 
     def _where_it_stands(self) -> str:
         return "no end in sight"
@@ -164,7 +164,7 @@ def test_thousands_of_mutants_stop_nobody_and_are_all_accounted_for(
 ) -> None:
     draw = random.Random(seed)
     mutants = Mutants(draw)
-    with MutatedRun(Plan(num_steps=100_000)) as run:
+    with MutatedRun(ManyMutants(num_steps=100_000)) as run:
         onlooker: RunAuditor = Onlooker(run)  # type: ignore[assignment]  # what of it such a run needs
         run.auditor = onlooker
         good = GoodRecords(run)
