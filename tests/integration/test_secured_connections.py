@@ -212,6 +212,8 @@ def test_a_missing_topic_and_a_record_over_the_brokers_limit_are_named(either_cl
     topic = a_topic(either_client.broker(), max_message_bytes="70000")
     for operation in (ACLOperation.WRITE, ACLOperation.READ):
         either_client.grant("writer", operation, topic)
+    # Without a right to it, whether it exists is not told.
+    either_client.grant("writer", ACLOperation.WRITE, "no-such-topic")
     either_client.grant("writer", ACLOperation.WRITE, "tx-writer", kind=ResourceType.TRANSACTIONAL_ID)
     broker = either_client.broker("writer")
     with broker.producer(client_id="writer") as producer:
