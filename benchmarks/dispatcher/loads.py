@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from benchmarks.harness.figures import Figure, bootstrap_interval, rounded
+from benchmarks.harness.figures import Figure, mean_figure
 from benchmarks.harness.variant import Variant
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def cost_figures(where: str, by_name: Mapping[str, Sequence[Cost]]) -> list[Figu
         if not costs:
             continue
         figures.append(
-            _figure(
+            mean_figure(
                 f"dispatcher.{where}.{name}.cpu_ms",
                 "ms of processor of the dispatcher for a task",
                 [cost.cpu_ms for cost in costs],
@@ -97,7 +97,9 @@ def cost_figures(where: str, by_name: Mapping[str, Sequence[Cost]]) -> list[Figu
             )
         )
         figures.append(
-            _figure(f"dispatcher.{where}.{name}.throughput", "tasks/s", [cost.throughput for cost in costs])
+            mean_figure(
+                f"dispatcher.{where}.{name}.throughput", "tasks/s", [cost.throughput for cost in costs]
+            )
         )
     return figures
 
@@ -109,45 +111,26 @@ def fleet_figures(costs: Sequence[Cost], num_cores: int) -> list[Figure]:
     ideals = [cost.ideal(num_cores) for cost in costs]
     shares = [cost.throughput / ideal for cost, ideal in zip(costs, ideals, strict=True)]
     return [
-        _figure(
+        mean_figure(
             "dispatcher.fleet_256.throughput",
             f"tasks/s of {task_seconds:g} s each; ideal: the smaller of what slots and cores allow",
             [cost.throughput for cost in costs],
             ideal=fmean(ideals),
         ),
-        _figure("dispatcher.fleet_256.share", "throughput / ideal", shares, target=least_share, ideal=1.0),
-        _figure(
+        mean_figure(
+            "dispatcher.fleet_256.share", "throughput / ideal", shares, target=least_share, ideal=1.0
+        ),
+        mean_figure(
             "dispatcher.fleet_256.cpu_ms",
             "ms of processor of the dispatcher for a task",
             [cost.cpu_ms for cost in costs],
             target=most_cpu_ms,
             higher_is_better=False,
         ),
-        _figure(
+        mean_figure(
             "dispatcher.fleet_256.total_cpu_ms",
             "ms of processor of broker, dispatcher and workers for a task",
             [1000 * cost.total_cpu_seconds / cost.num_tasks for cost in costs],
             higher_is_better=False,
         ),
     ]
-
-
-def _figure(
-    name: str,
-    unit: str,
-    values: Sequence[float],
-    *,
-    target: float | None = None,
-    ideal: float | None = None,
-    higher_is_better: bool = True,
-) -> Figure:
-    return Figure(
-        name=name,
-        value=round(fmean(values), 4),
-        unit=unit,
-        target=target,
-        ideal=None if ideal is None else round(ideal, 4),
-        higher_is_better=higher_is_better,
-        interval=rounded(bootstrap_interval(values, fmean)),
-        num_draws=len(values),
-    )

@@ -158,3 +158,25 @@ def t_interval(values: Sequence[float]) -> tuple[float, float] | None:
 def rounded(interval: tuple[float, float] | None) -> tuple[float, float] | None:
     """An interval as it is written."""
     return None if interval is None else (round(interval[0], 4), round(interval[1], 4))
+
+
+def mean_figure(
+    name: str,
+    unit: str,
+    values: Sequence[float],
+    *,
+    target: float | None = None,
+    ideal: float | None = None,
+    higher_is_better: bool = True,
+) -> Figure:
+    """The mean of one quantity over draws, with its interval."""
+    return Figure(
+        name=name,
+        value=round(fmean(values), 4),
+        unit=unit,
+        target=target,
+        ideal=None if ideal is None else round(ideal, 4),
+        higher_is_better=higher_is_better,
+        interval=rounded(bootstrap_interval(values, fmean)),
+        num_draws=len(values),
+    )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from benchmarks.harness.figures import Figure, bootstrap_interval, rounded
+from benchmarks.harness.figures import Figure, mean_figure
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -62,22 +62,22 @@ def _worker_figures(name: str, loads: Sequence[Load], *, is_most: bool) -> list[
     linear = fmean(load.linear for load in loads if load.linear is not None)
     shares = [load.share_of_linear for load in loads]
     return [
-        _figure(f"{name}.throughput", "tasks/s", [load.throughput for load in loads], ideal=linear),
-        _figure(
+        mean_figure(f"{name}.throughput", "tasks/s", [load.throughput for load in loads], ideal=linear),
+        mean_figure(
             f"{name}.share_of_linear",
             "throughput / that of slots which are never empty",
             shares,
             target=least_share_of_linear,
             ideal=1.0,
         ),
-        _figure(
+        mean_figure(
             f"{name}.dispatcher_cpu",
             "CPU s of the dispatcher for 1,000 tasks",
             [load.cpu_seconds for load in loads],
             target=most_cpu_seconds if is_most else None,
             higher_is_better=False,
         ),
-        _figure(
+        mean_figure(
             f"{name}.dispatcher_share",
             "CPU s of the dispatcher in a second",
             [load.dispatcher_share for load in loads],
@@ -93,47 +93,26 @@ def dispatcher_figures(by_name: Mapping[str, Sequence[Load]]) -> list[Figure]:
 
 def _dispatcher_figures(name: str, loads: Sequence[Load]) -> list[Figure]:
     return [
-        _figure(
+        mean_figure(
             f"{name}.throughput",
             "tasks/s, every task answered soon",
             [load.throughput for load in loads],
         ),
-        _figure(
+        mean_figure(
             f"{name}.dispatcher_cpu",
             "CPU s of the dispatcher for 1,000 tasks",
             [load.cpu_seconds for load in loads],
             target=most_cpu_seconds,
             higher_is_better=False,
         ),
-        _figure(
+        mean_figure(
             f"{name}.dispatcher_share",
             "CPU s of the dispatcher in a second: near 1 it is what holds the tasks up",
             [load.dispatcher_share for load in loads],
         ),
-        _figure(
+        mean_figure(
             f"{name}.saturation",
             "tasks/s that would keep the dispatcher busy all the time",
             [load.throughput / load.dispatcher_share for load in loads],
         ),
     ]
-
-
-def _figure(
-    name: str,
-    unit: str,
-    values: Sequence[float],
-    *,
-    target: float | None = None,
-    ideal: float | None = None,
-    higher_is_better: bool = True,
-) -> Figure:
-    return Figure(
-        name=name,
-        value=round(fmean(values), 4),
-        unit=unit,
-        target=target,
-        ideal=None if ideal is None else round(ideal, 4),
-        higher_is_better=higher_is_better,
-        interval=rounded(bootstrap_interval(values, fmean)),
-        num_draws=len(values),
-    )

@@ -6,27 +6,20 @@ import shutil
 from typing import TYPE_CHECKING
 
 import pytest
-from support.terminal import Terminal
 from support.threaded_run import settings_file, small_settings
 
 from consumers.ledger import read_ledger
 from schemas import LedgerKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
+
+    from support.terminal import Terminal
 
     from rollog.kernel.broker.kafka import KafkaBroker
     from rollog.kernel.broker.topics import RunTopics
 
 pytestmark = [pytest.mark.broker, pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(900)]
-
-
-@pytest.fixture
-def terminal(tmp_path: Path, cache_directory: Path) -> Iterator[Terminal]:
-    made = Terminal(tmp_path, cache_directory)
-    yield made
-    made.close()
 
 
 def test_a_run_is_made_again_from_the_log_and_then_from_an_archive(

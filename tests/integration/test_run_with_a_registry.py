@@ -10,7 +10,6 @@ import pytest
 from support.apicurio import apicurio
 from support.broker_topics import read_to_end
 from support.small_registry import small_registry
-from support.terminal import Terminal
 from support.threaded_run import settings_file, small_settings
 
 from rollog.kernel.broker.topics import run_topic_names
@@ -20,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from support.terminal import Terminal
+
     from rollog.kernel.broker.kafka import KafkaBroker
     from rollog.kernel.broker.topics import RunTopics
     from rollog.settings.settings import Settings
@@ -27,13 +28,6 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.broker, pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(1500)]
 
 patience_seconds = 600.0
-
-
-@pytest.fixture
-def terminal(tmp_path: Path, cache_directory: Path) -> Iterator[Terminal]:
-    made = Terminal(tmp_path, cache_directory)
-    yield made
-    made.close()
 
 
 def framed_settings(home: Path, topics: RunTopics, url: str, **sections: dict[str, object]) -> Settings:
