@@ -14,6 +14,7 @@ from rollog.kernel.broker.archive_blocks import PartitionBlocks
 from rollog.kernel.broker.archive_format import ArchiveFile, topic_member
 from rollog.kernel.broker.closing import Closing
 from rollog.kernel.broker.ports import TopicPartition, TopicSpec
+from rollog.kernel.broker.read_only import ReadOnlyAdmin, ReadOnlyBroker
 from rollog.kernel.broker.topics import RunTopics, broker_defaults
 from rollog.kernel.errors import ArchiveError, BrokerError, TopicMismatch
 
@@ -21,14 +22,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from rollog.kernel.broker.archive_format import ArchivedPartition, ArchiveManifest, Member
-    from rollog.kernel.broker.ports import Producer, Record, TransactionalProducer
+    from rollog.kernel.broker.ports import Record
     from rollog.kernel.broker.rights import Right
 
 _default_max_records = 2000
 _most_bytes_at_once = 32 << 20
 
 
-class ArchiveBroker:
+class ArchiveBroker(ReadOnlyBroker):
     """The topics of one archived run. Raises ArchiveError for a file that is damaged or was not made by rollog."""
 
     def __init__(self, path: str | Path) -> None:
@@ -57,22 +58,6 @@ class ArchiveBroker:
     def topics(self) -> RunTopics:
         """Names of the archived run's topics."""
         return RunTopics(self.manifest.prefix, self.manifest.run)
-
-    def producer(self, *, client_id: str, max_in_flight_bytes: int = 64 << 20) -> Producer:
-        """Raises ArchiveError."""
-        del client_id, max_in_flight_bytes
-        self.refuse("written to")
-
-    def transactional_producer(
-        self,
-        transactional_id: str,
-        *,
-        topics: Sequence[str] = (),
-        transaction_timeout_seconds: float = 15.0,
-    ) -> TransactionalProducer:
-        """Raises ArchiveError."""
-        del transactional_id, topics, transaction_timeout_seconds
-        self.refuse("written to")
 
     def consumer(self, *, client_id: str, group_id: str | None = None) -> ArchiveConsumer:
         """A consumer of the archived records."""
@@ -230,17 +215,12 @@ class ArchiveConsumer(Closing):
         return self._broker.file.member(self._file, topic_member(place.topic, place.partition))
 
 
-class ArchiveAdmin(Closing):
+class ArchiveAdmin(ReadOnlyAdmin):
     """Topics of an archive."""
 
     def __init__(self, broker: ArchiveBroker) -> None:
-        super().__init__()
+        super().__init__(broker)
         self._broker = broker
-
-    def create_topics(self, specs: Sequence[TopicSpec]) -> list[str]:
-        """Raises ArchiveError."""
-        del specs
-        self._broker.refuse("given topics")
 
     def describe_topics(self, names: Sequence[str]) -> dict[str, TopicSpec]:
         """What the archive holds of `names`, with the settings the topics had."""
@@ -260,16 +240,6 @@ class ArchiveAdmin(Closing):
         """Names of all topics in the archive."""
         self._require_open()
         return sorted(self._broker.manifest.topics)
-
-    def delete_topics(self, names: Sequence[str]) -> None:
-        """Raises ArchiveError."""
-        del names
-        self._broker.refuse("deleted from")
-
-    def delete_records(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Raises ArchiveError."""
-        del offsets
-        self._broker.refuse("deleted from")
 
     def missing_rights(self, rights: Sequence[Right]) -> list[Right]:
         """None: whoever can open the file can read it."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 from rollog.kernel.broker.closing import Closing
 from rollog.kernel.broker.offset_map import align
 from rollog.kernel.broker.ports import TopicPartition
+from rollog.kernel.broker.read_only import ReadOnlyAdmin, ReadOnlyBroker
 from rollog.kernel.broker.reading import read_until
 from rollog.kernel.broker.rights import Resource
 from rollog.kernel.errors import BrokerError
@@ -26,10 +27,8 @@ if TYPE_CHECKING:
         Admin,
         Broker,
         Consumer,
-        Producer,
         Record,
         TopicSpec,
-        TransactionalProducer,
     )
     from rollog.kernel.broker.rights import Right
 
@@ -37,7 +36,7 @@ same_names = "same-names"
 """The alias of a mirror that leaves topic names as they are (MirrorMaker 2's IdentityReplicationPolicy)."""
 
 
-class MirroredBroker:
+class MirroredBroker(ReadOnlyBroker):
     """A mirror of a run on another cluster.
 
     `alias` is what stands before a dot and the topic's name there, or `same_names`. `originals` says what is known of
@@ -120,22 +119,6 @@ class MirroredBroker:
     def admin(self) -> MirroredAdmin:
         """What topics there are."""
         return MirroredAdmin(self, self._mirror.admin())
-
-    def producer(self, *, client_id: str, max_in_flight_bytes: int = 64 << 20) -> Producer:
-        """Raises BrokerError."""
-        del client_id, max_in_flight_bytes
-        self.refuse("written to")
-
-    def transactional_producer(
-        self,
-        transactional_id: str,
-        *,
-        topics: Sequence[str] = (),
-        transaction_timeout_seconds: float = 15.0,
-    ) -> TransactionalProducer:
-        """Raises BrokerError."""
-        del transactional_id, topics, transaction_timeout_seconds
-        self.refuse("written to")
 
     def refuse(self, what: str) -> NoReturn:
         """Raise BrokerError for what would change the mirror."""
@@ -224,11 +207,11 @@ class MirroredConsumer(Closing):
         self._broker.refuse("given consumer positions")
 
 
-class MirroredAdmin(Closing):
+class MirroredAdmin(ReadOnlyAdmin):
     """Topics of a mirror, by their original names."""
 
     def __init__(self, broker: MirroredBroker, admin: Admin) -> None:
-        super().__init__()
+        super().__init__(broker)
         self._broker = broker
         self._admin = admin
 
@@ -236,11 +219,6 @@ class MirroredAdmin(Closing):
         """End the connection."""
         super().close()
         self._admin.close()
-
-    def create_topics(self, specs: Sequence[TopicSpec]) -> list[str]:
-        """Raises BrokerError."""
-        del specs
-        self._broker.refuse("given topics")
 
     def describe_topics(self, names: Sequence[str]) -> dict[str, TopicSpec]:
         """What exists of `names`."""
@@ -257,16 +235,6 @@ class MirroredAdmin(Closing):
         self._require_open()
         names = (self._broker.original_name(topic) for topic in self._admin.list_topics())
         return [name for name in names if name is not None]
-
-    def delete_topics(self, names: Sequence[str]) -> None:
-        """Raises BrokerError."""
-        del names
-        self._broker.refuse("deleted from")
-
-    def delete_records(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Raises BrokerError."""
-        del offsets
-        self._broker.refuse("deleted from")
 
     def missing_rights(self, rights: Sequence[Right]) -> list[Right]:
         """Those that are missing on the mirror's topics, by their original names."""
