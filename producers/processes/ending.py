@@ -1,4 +1,4 @@
-"""Killing a process with what it started, and saying how one ended. Imports only the standard library."""
+"""Killing a process with what it started, awaiting its end, saying how one ended. Imports only the standard library."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from asyncio.subprocess import Process
     from collections.abc import Iterator
 
 
@@ -33,6 +34,19 @@ def process_tree(pid: int) -> Iterator[int]:
         parent = waiting.pop()
         yield parent
         waiting += _children(parent)
+
+
+async def end_of(process: Process) -> int:
+    """Wait until a process has ended and its pipes are closed on this side, too; its exit status.
+
+    asyncio's `wait` gives the status of a process that has ended at once, whatever its pipes do, and a loop that ends
+    then leaves them open. What is in them is dropped. Waits as long as anybody holds their other end.
+    """
+    status = await process.wait()
+    for stream in (process.stdout, process.stderr):
+        while stream is not None and await stream.read(1 << 16):
+            pass
+    return status
 
 
 def way_of_ending(status: int) -> str:

@@ -18,6 +18,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
+from producers.processes.ending import end_of
 from producers.sandbox import inside
 from producers.sandbox.arguments import (
     Descriptors,
@@ -169,9 +170,11 @@ class Cell:
         if process is not None:
             # It ends when its first process has ended, and that when all others have.
             try:
-                await asyncio.wait_for(process.wait(), _end_seconds)
+                async with asyncio.timeout(_end_seconds):
+                    await end_of(process)
             except TimeoutError:
-                process.kill()
+                if process.returncode is None:
+                    process.kill()
                 await process.wait()
         if self._pidfd is not None:
             os.close(self._pidfd)

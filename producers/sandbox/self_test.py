@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from producers.processes.ending import end_of
 from producers.sandbox.arguments import command_variables
 from producers.sandbox.escapes import Escape, quick_escapes, remedies
 from producers.sandbox.session import SandboxSession
@@ -169,7 +170,7 @@ async def _planted() -> AsyncIterator[Outside]:
     finally:
         if victim.returncode is None:
             victim.kill()
-        await victim.wait()
+        await end_of(victim)
 
 
 def _plant(directory: Path, secret: str) -> None:

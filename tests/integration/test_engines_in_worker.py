@@ -17,6 +17,7 @@ from safetensors.torch import load, save
 from support.waiting import wait_until
 from support.worker_thread import Stage, a_stage
 
+from producers.processes.ending import process_tree
 from rollog.demo.model import load_tokenizer, model_config, new_model, save_tokenizer
 from schemas import Sample, SamplingParameters, Status, WorkerStatus
 
@@ -85,11 +86,7 @@ def worker_process(stage: Stage, kafka: EmbeddedKafka, model: Path, engine: str)
 
 
 def descendants(pid: int) -> set[int]:
-    found: set[int] = set()
-    for children in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in map(int, children.read_text().split()):
-            found |= {child, *descendants(child)}
-    return found
+    return set(process_tree(pid)) - {pid}
 
 
 def is_running(pid: int) -> bool:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner
 
+from producers.processes.ending import process_tree
 from rollog.cli.main import cli
 from rollog.demo.word_models import save_word_tokenizer, special_tokens
 from rollog.kernel.errors import RollogError, exit_status
@@ -18,6 +19,7 @@ from rollog.settings.sources import load_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 pytestmark = pytest.mark.engine
 
@@ -137,10 +139,9 @@ def test_a_project_without_mistakes_is_only_stopped_by_its_broker(project: Proje
     assert "no Kafka broker" in str(result.exception)
 
 
-def children() -> set[str]:
+def children() -> set[int]:
     """Processes that this one has started and that are still there."""
-    lists = Path("/proc/self/task").glob("*/children")
-    return {pid for each in lists for pid in each.read_text().split()}
+    return set(process_tree(os.getpid()))
 
 
 def cut_away(name: str) -> Callable[[Project], None]:

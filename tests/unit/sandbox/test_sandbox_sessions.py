@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import tempfile
 import threading
+import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.sandboxes import a_session, eventually, finish, is_running, limits, python, run_python
 
+from producers.sandbox.cell import Cell
 from producers.sandbox.config import Limit, SandboxConfig, SandboxLimits, endpoint_path
 from producers.sandbox.sandbox import Sandbox
 from producers.sandbox.session import SandboxSession
@@ -123,6 +126,28 @@ def test_a_sandbox_that_is_cancelled_while_it_starts_leaves_nothing() -> None:
         finish(scenario(step * 0.01))
     assert not is_running(str(seen_in_its_command_line))
     assert num_open_files() == before
+
+
+def test_a_loop_that_ends_at_once_leaves_no_pipe_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipes: Any = vars(asyncio.unix_events)["_UnixReadPipeTransport"]
+    ended = pipes._call_connection_lost
+
+    def later(pipe: Any, error: Exception | None) -> None:
+        asyncio.get_running_loop().call_later(1.0, ended, pipe, error)
+
+    async def scenario() -> None:
+        cell = Cell(SandboxConfig())
+        await cell.start()
+        cell.kill()
+        await asyncio.sleep(0.3)  # It has ended meanwhile.
+        await cell.close()
+
+    monkeypatch.setattr(pipes, "_call_connection_lost", later)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        finish(scenario())
+        gc.collect()
+    assert [each.message for each in said] == []
 
 
 def test_files_survive_from_one_command_to_the_next_and_processes_do_not() -> None:
