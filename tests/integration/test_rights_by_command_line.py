@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import shlex
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
 from click.testing import CliRunner
 from support.acls import Acls
 from support.kafka_tools import KafkaTools
+from support.roles_as_processes import Processes, longest_seconds
 from support.roles_with_rights import RolesWithRights, settings_of_roles
 from support.secured_kafka import Listener, SecuredKafka, SecuredListeners
 
@@ -31,7 +29,6 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(900)]
 
 prefix = "granted"
-_process_seconds = 240.0
 
 
 @pytest.fixture(scope="module")
@@ -66,45 +63,6 @@ def administrator(secured_kafka: SecuredKafka, tmp_path: Path) -> Path:
     return path
 
 
-class Processes:
-    """`rollog` as a user of the secured broker."""
-
-    def __init__(self, kafka: SecuredKafka, home: Path, run: str) -> None:
-        self._kafka = kafka
-        self._home = home
-        self._run = run
-
-    def start(self, user: str, *words: str) -> subprocess.Popen[str]:
-        """One command, in a process of its own."""
-        address = self._kafka.address_of(Listener.SCRAM_TLS)
-        place = ("--run", self._run, "--set", f"run.prefix={prefix}", "--broker", address)
-        return subprocess.Popen(
-            [sys.executable, "-m", "rollog.cli.main", *words, *place, "--home", str(self._home)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env=self._environment(user),
-        )
-
-    def call(self, user: str, *words: str) -> tuple[int, str]:
-        """Exit status and what it says."""
-        process = self.start(user, *words)
-        try:
-            said, _ = process.communicate(timeout=_process_seconds)
-        finally:
-            process.kill()
-            process.wait()
-        return process.returncode, said
-
-    def _environment(self, user: str) -> dict[str, str]:
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("ROLLOG_")}
-        table = {
-            f"ROLLOG_BROKER__SECURITY__{key.upper()}": str(value)
-            for key, value in self._kafka.table(user).items()
-        }
-        return kept | table | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-
-
 def test_commands_as_printed_let_processes_of_every_role_do_a_run(
     secured_kafka: SecuredKafka,
     brokers: dict[Role, KafkaBroker],
@@ -117,14 +75,14 @@ def test_commands_as_printed_let_processes_of_every_role_do_a_run(
     for command in printed:
         tools.run(command)
     run.create()
-    processes = Processes(secured_kafka, tmp_path, run.topics.run)
+    processes = Processes(secured_kafka, tmp_path, prefix, run.topics.run)
     dispatcher = processes.start("dispatcher", "dispatch")
     worker = processes.start("worker", "rollout", "--name", "worker")
     try:
         run.start(Role.TRAINER)
         run.to_their_end()
         for process in (dispatcher, worker):
-            said, _ = process.communicate(timeout=_process_seconds)
+            said, _ = process.communicate(timeout=longest_seconds)
             assert process.returncode == 0, said
     finally:
         run.end()
@@ -166,7 +124,7 @@ def test_a_process_without_rights_ends_with_all_that_is_missing(
     role: Role, words: tuple[str, ...], secured_kafka: SecuredKafka, tmp_path: Path
 ) -> None:
     """User:scorer has no ACL here. The run does not even exist: nobody without rights is told so."""
-    processes = Processes(secured_kafka, tmp_path, "nowhere")
+    processes = Processes(secured_kafka, tmp_path, prefix, "nowhere")
     status, said = processes.call("scorer", *words)
     assert status == exit_status_configuration, said
     assert f"User:scorer may not do what role {role} does in run nowhere" in said

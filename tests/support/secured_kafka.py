@@ -13,6 +13,7 @@ principal `User:ada`, too. Nobody but super users has any right until an ACL giv
 from __future__ import annotations
 
 import socket
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,8 @@ from kafka.admin import (
     ACLResourcePatternType,
     ResourcePattern,
     ResourceType,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
 )
 
 from rollog.kernel.broker.embedded import EmbeddedKafka
@@ -34,7 +37,7 @@ from rollog.settings.security import SecurityConfig, security_settings
 from support.certificates import Authority, Issued
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from rollog.kernel.broker.clients import ClientName
@@ -92,6 +95,8 @@ class SecuredListeners:
     """Who may do everything; the broker itself always may."""
     message_max_bytes: int | None = None
     """Largest record that the broker takes where a topic does not say; None: rollog's own."""
+    reauthentication_ms: int | None = None
+    """After how long a client of SASL must say who it is again on the same connection; None: never."""
 
 
 class SecuredKafka(EmbeddedKafka):
@@ -164,6 +169,22 @@ class SecuredKafka(EmbeddedKafka):
         """Give a right by an ACL, as the first super user."""
         pattern = ResourcePattern(kind, name, ACLResourcePatternType.PREFIXED if is_prefix else _literal)
         acl = ACL(f"User:{user}", "*", operation, ACLPermissionType.ALLOW, pattern)
+        with self._super_user() as client:
+            failed = client.create_acls([acl])["failed"]
+        if failed:
+            raise AssertionError(f"ACLs not made: {failed}")
+
+    def change_password(self, user: str, password: str) -> None:
+        """Give a user another password for SCRAM-SHA-512; who is connected stays so."""
+        with self._super_user() as client:
+            told = client.alter_user_scram_credentials(
+                [UserScramCredentialUpsertion(user, ScramMechanism.SCRAM_SHA_512, password)]
+            )
+        if told[user] is not None:
+            raise AssertionError(f"the password was not changed: {told[user]}")
+
+    @contextmanager
+    def _super_user(self) -> Iterator[Any]:
         client = KafkaAdminClient(
             bootstrap_servers=[self.address_of(Listener.SCRAM_TLS)],
             security_protocol="SASL_SSL",
@@ -173,11 +194,9 @@ class SecuredKafka(EmbeddedKafka):
             ssl_cafile=str(self.authority.path),
         )
         try:
-            failed = client.create_acls([acl])["failed"]
+            yield client
         finally:
             client.close()
-        if failed:
-            raise AssertionError(f"ACLs not made: {failed}")
 
     def _password_file(self, user: str) -> Path:
         path = self.authority.path.with_name(f"{user}.password")
@@ -200,6 +219,8 @@ class SecuredKafka(EmbeddedKafka):
         }
         if self.secured.message_max_bytes is not None:
             settings["message.max.bytes"] = str(self.secured.message_max_bytes)
+        if self.secured.reauthentication_ms is not None:
+            settings["connections.max.reauth.ms"] = str(self.secured.reauthentication_ms)
         # A name that comes again later counts.
         plain = server_properties(log_directory, broker_port, controller_port)
         return plain + "".join(f"{name}={value}\n" for name, value in settings.items())

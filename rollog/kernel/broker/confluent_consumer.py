@@ -205,6 +205,7 @@ class ConfluentConsumer(Component):
                 raise BrokerTimeout(
                     f"no offsets of {names} within {self._offsets_timeout_seconds:g} s: check the cluster's health"
                 )
+            self._refusals.silent()
             time.sleep(_retry_seconds)
 
     def _ask(
@@ -213,7 +214,7 @@ class ConfluentConsumer(Component):
         """Offsets of all, or None where the broker is away or some partition has no leader for the moment."""
         question = [ConfluentTopicPartition(place.topic, place.partition, at) for place in wanted]
         try:
-            answer = self._raw.offsets_for_times(question, timeout_seconds)
+            answer = self._refusals.during(lambda: self._raw.offsets_for_times(question, timeout_seconds))
         except KafkaException as exception:
             self._raise_unless_passing(exception.args[0], names)
             return None

@@ -114,6 +114,7 @@ class KafkaBroker:
         return BoundedProducer(
             self._sending(client_id, max_in_flight_bytes),
             self._directory,
+            self._refusals(),
             max_in_flight_bytes=max_in_flight_bytes,
             block_seconds=self._connection.delivery_timeout_seconds,
         )
@@ -137,6 +138,7 @@ class KafkaBroker:
         producer = GuardedProducer(
             self._transactions(transactional_id, transaction_timeout_seconds),
             self._directory,
+            self._refusals(),
             transactional_id,
             block_seconds=self._connection.delivery_timeout_seconds,
         )
@@ -153,22 +155,26 @@ class KafkaBroker:
             from rollog.kernel.broker import confluent  # noqa: PLC0415 - not installed everywhere
 
             self._wait()
-            refusals = RefusalWatch(self.address, self._connection.security)
-            return confluent.consumer(self._connection, self._directory, client_id, group_id, refusals)
+            return confluent.consumer(
+                self._connection, self._directory, client_id, group_id, self._refusals()
+            )
         raw = self._connected(kafka.KafkaConsumer, consumer_settings(self._connection, client_id, group_id))
         return KafkaConsumer(
             raw,
             self._directory,
             group_id,
             offsets_timeout_seconds=self._connection.offsets_timeout_seconds,
-            refusals=RefusalWatch(self.address, self._connection.security),
+            refusals=self._refusals(),
         )
 
     def admin(self) -> KafkaAdmin:
         """Administration of topics."""
-        return KafkaAdmin(
-            self._connected(kafka.KafkaAdminClient, client_settings(self._connection, "rollog-admin"))
-        )
+        settings = client_settings(self._connection, "rollog-admin")
+        return KafkaAdmin(self._connected(kafka.KafkaAdminClient, settings), self._refusals())
+
+    def _refusals(self) -> RefusalWatch:
+        """For one client."""
+        return RefusalWatch(self.address, self._connection.security)
 
     def _sending(self, client_id: str, max_in_flight_bytes: int) -> SendingLibrary:
         if self._clients.confluent_writes:

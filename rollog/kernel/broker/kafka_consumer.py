@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import kafka.errors as kafka_errors
@@ -38,7 +39,7 @@ class KafkaConsumer(Component):
         group_id: str | None,
         *,
         offsets_timeout_seconds: float,
-        refusals: RefusalWatch | None = None,
+        refusals: RefusalWatch,
     ) -> None:
         read_batches_bounded()
         self._raw = raw
@@ -71,8 +72,8 @@ class KafkaConsumer(Component):
         self._require_open()
         with translating("reading"):
             batches = self._raw.poll(timeout_ms=timeout_seconds * 1000, max_records=max_records)
-        if not batches and self._refusals is not None:
-            self._watch(self._refusals)
+        if not batches:
+            self._watch()
         return [_record(raw) for batch in batches.values() for raw in batch]
 
     def position(self, partition: TopicPartition) -> int:
@@ -120,8 +121,9 @@ class KafkaConsumer(Component):
         names = ", ".join(sorted({partition.topic for partition in wanted}))
         deadline = time.monotonic() + self._offsets_timeout_seconds
         while True:
+            seconds = max(0.0, deadline - time.monotonic())
             with translating(f"asking for offsets of {names}"):
-                found = _complete(ask, list(wanted), max(0.0, deadline - time.monotonic()))
+                found = self._refusals.during(partial(_complete, ask, list(wanted), seconds))
             if found is not None:
                 return {ours: found[foreign] for foreign, ours in wanted.items()}
             if time.monotonic() > deadline:
@@ -151,12 +153,12 @@ class KafkaConsumer(Component):
         # The library's own position() goes to its network thread and back for what is known here.
         return int(self._raw._subscription.position(partition).offset)  # noqa: SLF001
 
-    def _watch(self, refusals: RefusalWatch) -> None:
+    def _watch(self) -> None:
         connections = list(self._raw._client._manager._conns.values())  # noqa: SLF001 - not offered otherwise
         if any(each.connected for each in connections):
-            refusals.heard()
+            self._refusals.heard()
         else:
-            refusals.silent()
+            self._refusals.silent()
 
     def _require_open(self) -> None:
         if self._is_closed:

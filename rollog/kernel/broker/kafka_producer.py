@@ -60,7 +60,7 @@ class KafkaSending:
 
     def flush(self, timeout_seconds: float) -> None:
         """Send what is waiting, and wait for acknowledgements as long as that."""
-        with contextlib.suppress(kafka_errors.KafkaTimeoutError), translating("sending records"):
+        with translating("sending records"), contextlib.suppress(kafka_errors.KafkaTimeoutError):
             self._raw.flush(timeout_seconds)
 
     def end(self, *, gently: bool) -> None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from rollog.kernel.broker.ports import TopicPartition
+    from rollog.kernel.broker.refusal_watch import RefusalWatch
     from rollog.kernel.broker.rights import Right
 
 _visible_timeout_seconds = 20.0
@@ -41,8 +42,9 @@ _not_allowed = (
 class KafkaAdmin(Component):
     """Topics of a Kafka cluster. Raises ConfigError for one that cannot carry a run (`broker/requirements.py`)."""
 
-    def __init__(self, client: Any) -> None:
+    def __init__(self, client: Any, refusals: RefusalWatch) -> None:
         self._client = client
+        self._refusals = refusals
         self._is_closed = False
         unmet = unmet_needs({int(key): versions for key, versions in client.api_versions().items()})
         if unmet:
@@ -57,7 +59,9 @@ class KafkaAdmin(Component):
         created = [spec.name for spec in specs if spec.name not in existing and self._create(spec)]
         if created:
             with translating(f"waiting for leaders of {', '.join(created)}"):
-                self._client.wait_for_topics(created, timeout_ms=round(_visible_timeout_seconds * 1000))
+                self._ask(
+                    self._client.wait_for_topics, created, timeout_ms=round(_visible_timeout_seconds * 1000)
+                )
         return created
 
     def _create(self, spec: TopicSpec) -> bool:
@@ -68,7 +72,7 @@ class KafkaAdmin(Component):
             topic_configs=dict(spec.config),
         )
         try:
-            self._client.create_topics([topic])
+            self._ask(self._client.create_topics, [topic])
         except kafka_errors.TopicAlreadyExistsError:
             return False
         except _not_allowed as error:
@@ -83,7 +87,7 @@ class KafkaAdmin(Component):
         if not names:
             return {}
         with translating(f"describing topics {', '.join(names)}"):
-            described = self._client.describe_topics(list(names))
+            described = self._ask(self._client.describe_topics, list(names))
             found = [topic for topic in described if topic["error_code"] == 0]
             if denied := {topic["name"] for topic in described if topic["error_code"] == _denied_code}:
                 # Without the right to see a topic nobody is told whether it exists.
@@ -104,22 +108,25 @@ class KafkaAdmin(Component):
         if not names:
             return {}
         resources = [ConfigResource(ConfigResourceType.TOPIC, name, list(broker_defaults)) for name in names]
-        answer = self._client.describe_configs(resources, config_filter="all").get("topic", {})
+        answer = self._ask(self._client.describe_configs, resources, config_filter="all").get("topic", {})
         return {name: {key: entry["value"] for key, entry in answer.get(name, {}).items()} for name in names}
 
     def list_topics(self) -> list[str]:
         """Names of all topics but Kafka's own."""
         self._require_open()
         with translating("listing topics"):
-            return sorted(name for name in self._client.list_topics() if not name.startswith("__"))
+            return sorted(
+                name for name in self._ask(self._client.list_topics) if not name.startswith("__")
+            )
 
     def delete_topics(self, names: Sequence[str]) -> None:
         """Delete those of `names` that exist, with all their records."""
         self._require_open()
         with translating(f"deleting topics {', '.join(names)}"):
-            existing = [name for name in names if name in set(self._client.list_topics())]
+            listed = set(self._ask(self._client.list_topics))
+            existing = [name for name in names if name in listed]
             if existing:
-                self._client.delete_topics(existing)
+                self._ask(self._client.delete_topics, existing)
 
     def delete_records(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Delete the records below these offsets, partition by partition."""
@@ -129,7 +136,8 @@ class KafkaAdmin(Component):
             if self._num_partitions(place.topic) <= place.partition:
                 raise TopicMismatch(f"{doing}: there is no such partition")
             with translating(doing):
-                self._client.delete_records({KafkaTopicPartition(place.topic, place.partition): offset})
+                below = {KafkaTopicPartition(place.topic, place.partition): offset}
+                self._ask(self._client.delete_records, below)
 
     def _num_partitions(self, topic: str) -> int:
         found = self.describe_topics([topic])
@@ -138,7 +146,7 @@ class KafkaAdmin(Component):
     def missing_rights(self, rights: Sequence[Right]) -> list[Right]:
         """Those of `rights`, none of a prefix, that this client does not have as far as the cluster tells."""
         self._require_open()
-        return missing_rights(self._client, rights)
+        return self._refusals.during(lambda: missing_rights(self._client, rights))
 
     def broker_version(self) -> str:
         """Release line of the broker as its protocol versions show it, for example `4.3`."""
@@ -151,6 +159,10 @@ class KafkaAdmin(Component):
         if not self._is_closed:
             self._is_closed = True
             self._client.close()
+
+    def _ask(self, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        """A call of the library; BrokerRefused while it waits for a broker that refuses this client."""
+        return self._refusals.during(lambda: call(*arguments, **options))
 
     def _require_open(self) -> None:
         if self._is_closed:

@@ -1,13 +1,15 @@
 """Notices that a broker which was connected to refuses this client now, as after its password was changed.
 
-A client library takes that for a broker that is away, and tries again for ever. So whoever gets nothing asks here.
+A client library takes that for a broker that is away, and tries again until the time of a call is over, or for ever.
+So whoever waits for an answer asks here meanwhile.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING
+from concurrent.futures import Future, wait
+from typing import TYPE_CHECKING, TypeVar
 
 from rollog.kernel.broker.preflight import refusal
 from rollog.kernel.errors import ConfigError
@@ -18,12 +20,16 @@ if TYPE_CHECKING:
     from rollog.kernel.broker.security import SecuritySettings
     from rollog.kernel.errors import RollogError
 
+_Result = TypeVar("_Result")
+
+look_seconds = 0.5
+"""How often whoever waits asks here."""
 _silence_seconds = 1.0
 _pause_seconds = 5.0
 
 
 class RefusalWatch:
-    """Asks the broker, beside the caller, once a client has had no connection for a second; then every 5 s.
+    """Asks the broker, beside the caller, once a client has heard nothing for a second; then every 5 s.
 
     In plain text without users nothing can be refused, and nothing is asked.
     """
@@ -44,7 +50,7 @@ class RefusalWatch:
         self._found: RollogError | None = None
 
     def heard(self) -> None:
-        """The client has a connection."""
+        """The client has a connection, or an answer."""
         self._ask_at = None
 
     def silent(self) -> None:
@@ -62,8 +68,36 @@ class RefusalWatch:
         self._thread = threading.Thread(target=self._ask, name="refusal-watch", daemon=True)
         self._thread.start()
 
+    def during(self, call: Callable[[], _Result]) -> _Result:
+        """What `call` returns or raises, unless it waits and the broker is found to refuse this client meanwhile.
+
+        Then BrokerRefused is raised, and the call goes on beside the caller until its own time is over.
+        """
+        if not self._is_needed:
+            return call()
+        answer = _aside(call)
+        while not wait([answer], look_seconds).done:
+            self.silent()
+        found = answer.result()
+        self.heard()
+        return found
+
     def _ask(self) -> None:
         try:
             self._found = refusal(self._bootstrap_servers, self._security)
         except ConfigError as error:  # a file of these settings is gone
             self._found = error
+
+
+def _aside(call: Callable[[], _Result]) -> Future[_Result]:
+    """What becomes of a call in a thread that keeps no process from its end."""
+    answer: Future[_Result] = Future()
+
+    def run() -> None:
+        try:
+            answer.set_result(call())
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it is the caller's
+            answer.set_exception(error)
+
+    threading.Thread(target=run, name="watched-call", daemon=True).start()
+    return answer

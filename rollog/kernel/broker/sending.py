@@ -11,12 +11,14 @@ from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
 from rollog.kernel.broker.limits import record_bytes
+from rollog.kernel.broker.refusal_watch import look_seconds
 from rollog.kernel.errors import BrokerError, BrokerTimeout, RecordTooLarge
 from rollog.kernel.lifecycle import Component
 
 if TYPE_CHECKING:
     from rollog.kernel.broker.kafka_topics import TopicDirectory
     from rollog.kernel.broker.ports import Delivery, Headers
+    from rollog.kernel.broker.refusal_watch import RefusalWatch
 
 _close_timeout_seconds = 5.0
 
@@ -58,18 +60,23 @@ class RejectedDelivery:
 
 
 class RecordSender:
-    """Hands records to the library within limits, and keeps account of those in flight."""
+    """Hands records to the library within limits, and keeps account of those in flight.
+
+    Whoever waits for them hears of a broker that refuses this client as soon as `refusals` does.
+    """
 
     def __init__(
         self,
         library: SendingLibrary,
         directory: TopicDirectory,
+        refusals: RefusalWatch,
         *,
         max_in_flight_bytes: int,
         block_seconds: float,
     ) -> None:
         self._library = library
         self._directory = directory
+        self._refusals = refusals
         self._max_in_flight_bytes = max_in_flight_bytes
         self._block_seconds = block_seconds
         self._in_flight: deque[tuple[Delivery, int]] = deque()
@@ -103,14 +110,9 @@ class RecordSender:
         """Wait until every record sent so far is acknowledged; raises the first failure."""
         self.require_usable()
         deadline = time.monotonic() + timeout_seconds
-        self._library.flush(timeout_seconds)
+        self._library.flush(min(timeout_seconds, look_seconds))
         while self._in_flight:
-            oldest = self._in_flight[0][0]
-            try:
-                oldest.offset(max(0.0, deadline - time.monotonic()))
-            except BrokerError as error:
-                if oldest.done():
-                    raise self._fail(error) from error
+            if (error := self._await_oldest(deadline)) is not None:
                 raise BrokerTimeout(
                     f"{len(self._in_flight)} records ({self._in_flight_bytes} bytes) in flight were not acknowledged"
                     f" within {timeout_seconds:g} s; the outcome is unknown: end and recover from the log"
@@ -171,17 +173,37 @@ class RecordSender:
         deadline = None
         while self._in_flight and self._in_flight_bytes + size > self._max_in_flight_bytes:
             deadline = deadline or time.monotonic() + self._block_seconds
-            oldest = self._in_flight[0][0]
-            try:
-                oldest.offset(max(0.0, deadline - time.monotonic()))
-            except BrokerError as error:
-                if oldest.done():
-                    raise self._fail(error) from error
+            if (error := self._await_oldest(deadline)) is not None:
                 raise BrokerTimeout(
                     f"{self._in_flight_bytes} bytes in flight were not acknowledged within"
                     f" {self._block_seconds:g} s, their outcome is unknown: is the broker running?"
                 ) from error
             self._forget_acknowledged()
+
+    def _await_oldest(self, deadline: float) -> BrokerError | None:
+        """Wait for the oldest record in flight; returns what the library says where its fate is not known in time.
+
+        Raises its failure, and BrokerRefused once the broker is found to refuse this client.
+        """
+        oldest = self._in_flight[0][0]
+        while True:
+            now = time.monotonic()
+            seconds = max(0.0, min(look_seconds, deadline - now))
+            try:
+                oldest.offset(seconds)
+            except BrokerError as error:
+                if oldest.done():
+                    raise self._fail(error) from error
+                # Less than half of the time: the library has given up.
+                if time.monotonic() >= deadline or time.monotonic() - now < seconds / 2:
+                    return error
+            else:
+                self._refusals.heard()
+                return None
+            try:
+                self._refusals.silent()
+            except BrokerError as error:
+                raise self._fail(error) from error
 
     def _forget_acknowledged(self) -> None:
         in_flight = self._in_flight
@@ -201,12 +223,13 @@ class BoundedProducer(Component):
         self,
         library: SendingLibrary,
         directory: TopicDirectory,
+        refusals: RefusalWatch,
         *,
         max_in_flight_bytes: int,
         block_seconds: float,
     ) -> None:
         self._sender = RecordSender(
-            library, directory, max_in_flight_bytes=max_in_flight_bytes, block_seconds=block_seconds
+            library, directory, refusals, max_in_flight_bytes=max_in_flight_bytes, block_seconds=block_seconds
         )
 
     def send(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from rollog.kernel.errors import BrokerError, BrokerTimeout, ProducerFenced
+from rollog.kernel.errors import BrokerError, BrokerRefused, BrokerTimeout, ProducerFenced
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,7 +18,7 @@ class TransactionGuard:
     | --- | --- | --- | --- |
     | idle | open | ValueError | does nothing |
     | open | ValueError | allowed; a commit leads to idle | leads to idle |
-    | ended: fenced, or an outcome is unknown | raises what ended it | raises what ended it | sends nothing |
+    | ended: fenced, refused, or an outcome is unknown | raises what ended it | raises what ended it | sends nothing |
     | closed | ValueError | ValueError | does nothing |
     """
 
@@ -30,7 +30,7 @@ class TransactionGuard:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the producer was fenced, or does not know an outcome."""
+        """Whether the producer was fenced or refused, or does not know an outcome."""
         return self._ended_by is not None
 
     @property
@@ -70,10 +70,10 @@ class TransactionGuard:
     def record_failed(self, error: BrokerError, abort: Callable[[], None]) -> None:
         """A record of the open transaction failed before its commit, so nothing of it may become visible.
 
-        Who was fenced, or waited in vain, cannot know what the broker has: that producer ends, and its successor's
-        first call aborts. Any other failure is known, and a transaction can be begun again after `abort`.
+        Who was fenced, refused, or waited in vain cannot know what the broker has: that producer ends, and its
+        successor's first call aborts. Any other failure is known, and a transaction can be begun again after `abort`.
         """
-        if isinstance(error, ProducerFenced | BrokerTimeout):
+        if isinstance(error, ProducerFenced | BrokerRefused | BrokerTimeout):
             self.end(error)
             return
         with contextlib.suppress(BrokerError):  # the caller raises the first failure

@@ -1,7 +1,8 @@
 """Transactions through a client library: what the transactional producers of both Kafka clients share.
 
 A library's own commit may return normally although records of the transaction had failed, and may wait for ever on
-some faults. So every record is awaited before the commit, and every call has a deadline.
+some faults. So every record is awaited before the commit, and every call has a deadline. A broker that refuses this
+client is not waited for.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from rollog.kernel.broker.sending import RecordSender, SendingLibrary
 from rollog.kernel.broker.transaction_guard import TransactionGuard
-from rollog.kernel.errors import BrokerError, BrokerTimeout, ProducerFenced
+from rollog.kernel.errors import BrokerError, BrokerRefused, BrokerTimeout, ProducerFenced
 from rollog.kernel.lifecycle import Component
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from rollog.kernel.broker.kafka_topics import TopicDirectory
     from rollog.kernel.broker.ports import Delivery, Headers, TopicPartition
+    from rollog.kernel.broker.refusal_watch import RefusalWatch
 
 _max_in_flight_bytes = 64 << 20
 _abort_timeout_seconds = 30.0
@@ -63,6 +65,7 @@ class GuardedProducer(Component):
         self,
         library: TransactionLibrary,
         directory: TopicDirectory,
+        refusals: RefusalWatch,
         transactional_id: str,
         *,
         block_seconds: float,
@@ -70,15 +73,21 @@ class GuardedProducer(Component):
         self._library = library
         self._transactional_id = transactional_id
         self._directory = directory
+        self._refusals = refusals
         self._block_seconds = block_seconds
         self._sender = RecordSender(
-            library, directory, max_in_flight_bytes=_max_in_flight_bytes, block_seconds=block_seconds
+            library,
+            directory,
+            refusals,
+            max_in_flight_bytes=_max_in_flight_bytes,
+            block_seconds=block_seconds,
         )
         self._guard = TransactionGuard(transactional_id)
 
     def take_over(self, places: Sequence[TopicPartition]) -> None:
         """Fence earlier producers, and decide what they left open in `places`. Comes before everything else."""
-        self._library.take_over(places, time.monotonic() + self._block_seconds)
+        deadline = time.monotonic() + self._block_seconds
+        self._refusals.during(lambda: self._library.take_over(places, deadline))
 
     def begin(self) -> None:
         """Start a transaction."""
@@ -112,8 +121,9 @@ class GuardedProducer(Component):
         self._sender.require_usable()
         if not offsets:
             return
+        deadline = time.monotonic() + self._block_seconds
         try:
-            self._library.send_offsets(offsets, group_id, time.monotonic() + self._block_seconds)
+            self._refusals.during(lambda: self._library.send_offsets(offsets, group_id, deadline))
         except BrokerError as error:
             # A library may add these offsets to the next transaction too: there must be none.
             raise self._guard.end(error) from error
@@ -130,8 +140,9 @@ class GuardedProducer(Component):
         except BrokerError as error:
             self._guard.record_failed(error, self.abort)
             raise
+        deadline = max(deadline, time.monotonic() + _least_commit_seconds)
         try:
-            self._library.commit(max(deadline, time.monotonic() + _least_commit_seconds))
+            self._refusals.during(lambda: self._library.commit(deadline))
         except Exception as error:  # whatever it is, the transaction may be committed
             raise self._commit_failed(error) from error
         self._finish()
@@ -141,8 +152,9 @@ class GuardedProducer(Component):
         if not self._guard.can_abort:
             return
         if not self._guard.has_ended:
+            deadline = time.monotonic() + _abort_timeout_seconds
             try:
-                self._library.abort(time.monotonic() + _abort_timeout_seconds)
+                self._refusals.during(lambda: self._library.abort(deadline))
             except BrokerError as error:
                 raise self._guard.end(error) from error
         self._finish()
@@ -163,8 +175,9 @@ class GuardedProducer(Component):
     def _commit_failed(self, error: Exception) -> BrokerError:
         if isinstance(error, ProducerFenced | BrokerTimeout):
             return self._guard.end(error)
+        kind = BrokerRefused if isinstance(error, BrokerRefused) else BrokerTimeout
         return self._guard.end(
-            BrokerTimeout(
+            kind(
                 f"committing a transaction of {self._transactional_id}: {error}; whether it was committed is unknown:"
                 " end and recover from the log"
             )

@@ -1,0 +1,102 @@
+"""What an administrator of runs does with the rights of that role alone: prune a run, and delete it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from support.acls import Acls
+from support.roles_as_processes import Processes
+from support.roles_with_rights import RolesWithRights, settings_of_roles, working_roles
+from support.secured_kafka import SecuredKafka, SecuredListeners
+
+from rollog.kernel.broker.ports import TopicPartition
+from rollog.kernel.broker.rights import Role, rights_of_role, rights_under_prefix
+from rollog.kernel.errors import exit_status_configuration
+from rollog.kernel.runs import read_runs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from rollog.kernel.broker.kafka import KafkaBroker
+
+pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(900)]
+
+prefix = "administered"
+
+
+@pytest.fixture(scope="module")
+def secured_kafka(tmp_path_factory: pytest.TempPathFactory, cache_directory: Path) -> Iterator[SecuredKafka]:
+    users = {"admin": "admin-password"} | {role.value: f"{role}-password" for role in Role}
+    listeners = SecuredListeners(users=users)
+    with SecuredKafka(tmp_path_factory.mktemp("secured"), cache_directory, secured=listeners) as kafka:
+        yield kafka
+
+
+@pytest.fixture(scope="module")
+def acls(secured_kafka: SecuredKafka) -> Iterator[Acls]:
+    made = Acls(secured_kafka)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def brokers(secured_kafka: SecuredKafka) -> dict[Role, KafkaBroker]:
+    """Each role under its own name, but for the super user in the place of `up`."""
+    return {role: secured_kafka.broker(role.value) for role in Role} | {Role.UP: secured_kafka.broker()}
+
+
+def test_a_run_that_was_done_is_pruned_and_deleted_with_the_rights_of_an_administrator_of_it(
+    secured_kafka: SecuredKafka, acls: Acls, brokers: dict[Role, KafkaBroker], tmp_path: Path
+) -> None:
+    run = RolesWithRights(settings_of_roles(tmp_path, "done", prefix), tmp_path, brokers)
+    for role in (Role.CREATOR, Role.ADMINISTRATOR, *working_roles):
+        acls.grant(role.value, rights_of_role(role, run.topics))
+    run.create()
+    try:
+        for role in working_roles:
+            run.start(role)
+        run.to_their_end()
+    finally:
+        run.end()
+    administrator = Processes(secured_kafka, tmp_path, prefix, "done")
+
+    status, said = administrator.call("administrator", "topics", "prune", "--keep-steps", "0")
+    assert status == 0, said
+    places = [TopicPartition(run.topics.samples, number) for number in range(2)]
+    with brokers[Role.UP].consumer(client_id="look") as consumer:
+        assert sum(consumer.beginning_offsets(places).values()) > 0, said
+
+    status, said = administrator.call("administrator", "runs", "delete", "--yes")
+    assert status == 0, said
+    assert "run done is deleted" in said
+    with brokers[Role.UP].admin() as admin:
+        assert not any(name.startswith(f"{prefix}.done.") for name in admin.list_topics())
+    assert "done" not in read_runs(brokers[Role.UP], prefix)
+
+
+def test_a_run_whose_store_is_anothers_too_is_deleted_by_who_may_read_that_ones_notices(
+    secured_kafka: SecuredKafka, acls: Acls, brokers: dict[Role, KafkaBroker], tmp_path: Path
+) -> None:
+    runs = [
+        RolesWithRights(settings_of_roles(tmp_path, name, prefix), tmp_path, brokers)
+        for name in ("first", "second")
+    ]
+    for run in runs:
+        acls.grant("creator", rights_of_role(Role.CREATOR, run.topics))
+        run.create()
+    acls.clear("administrator")
+    acls.grant("administrator", rights_of_role(Role.ADMINISTRATOR, runs[0].topics))
+    administrator = Processes(secured_kafka, tmp_path, prefix, "first")
+
+    status, said = administrator.call("administrator", "runs", "delete", "--yes")
+    assert status == exit_status_configuration, said
+    assert f"run second names the store of run first, too, and {prefix}.second.weights may not be read" in said
+    assert f"`rollog topics acls --prefix {prefix} --principal administrator=User:administrator`" in said
+    assert "first" in read_runs(brokers[Role.UP], prefix)
+
+    acls.grant("administrator", rights_under_prefix(Role.ADMINISTRATOR, prefix))
+    status, said = administrator.call("administrator", "runs", "delete", "--yes")
+    assert status == 0, said
+    assert set(read_runs(brokers[Role.UP], prefix)) & {"first", "second"} == {"second"}

@@ -1,0 +1,163 @@
+"""A broker that refuses a client which was connected: whatever the client waits for, it hears of it soon."""
+
+from __future__ import annotations
+
+import gc
+import re
+import ssl
+import time
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import pytest
+from support.broker_topics import a_topic
+from support.certificates import Authority
+from support.secured_kafka import SecuredKafka, SecuredListeners
+
+from rollog.kernel.broker.ports import TopicPartition
+from rollog.kernel.errors import BrokerRefused
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from rollog.kernel.broker.ports import Broker
+
+pytestmark = [
+    pytest.mark.broker,
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+    # kafka-python leaves the socket of a failed handshake to the garbage collector.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+reauthentication_seconds = 3.0
+named_within_seconds = 15.0
+passes_within_seconds = 120.0
+"""What each call below is given; it must not take that long."""
+
+
+@pytest.fixture(scope="module")
+def secured_kafka(tmp_path_factory: pytest.TempPathFactory, cache_directory: Path) -> Iterator[SecuredKafka]:
+    listeners = SecuredListeners(
+        users={"admin": "admin-password", "ada": "ada-password"},
+        super_users=("admin", "ada"),
+        reauthentication_ms=round(reauthentication_seconds * 1000),
+    )
+    with SecuredKafka(tmp_path_factory.mktemp("secured"), cache_directory, secured=listeners) as kafka:
+        yield kafka
+    for left in gc.get_objects():
+        if isinstance(left, ssl.SSLSocket):
+            left.close()
+
+
+@pytest.fixture(params=["kafka-python", "confluent"])
+def either_client(secured_kafka: SecuredKafka, request: pytest.FixtureRequest) -> Iterator[SecuredKafka]:
+    """The same cluster, through each client library in turn."""
+    if request.param == "confluent":
+        pytest.importorskip("confluent_kafka")
+    secured_kafka.client = request.param
+    yield secured_kafka
+    secured_kafka.client = "auto"
+
+
+def producing(broker: Broker, topic: str, opened: ExitStack) -> Callable[[], object]:
+    producer = opened.enter_context(broker.producer(client_id="producer"))
+
+    def work() -> None:
+        producer.send(topic, 0, b"x")
+        producer.flush(passes_within_seconds)
+
+    return work
+
+
+def filling(broker: Broker, topic: str, opened: ExitStack) -> Callable[[], object]:
+    """A producer that only ever waits for room."""
+    producer = opened.enter_context(broker.producer(client_id="filling", max_in_flight_bytes=1000))
+    return lambda: producer.send(topic, 0, bytes(600))
+
+
+def committing(broker: Broker, topic: str, opened: ExitStack) -> Callable[[], object]:
+    producer = opened.enter_context(broker.transactional_producer(f"committing-{topic}"))
+
+    def work() -> None:
+        producer.begin()
+        producer.send(topic, 0, b"x")
+        producer.send_offsets({TopicPartition(topic, 0): 0}, "committing")
+        producer.commit(passes_within_seconds)
+
+    return work
+
+
+def administering(broker: Broker, topic: str, opened: ExitStack) -> Callable[[], object]:
+    admin = opened.enter_context(broker.admin())
+    return lambda: admin.describe_topics([topic])
+
+
+def asking_for_offsets(broker: Broker, topic: str, opened: ExitStack) -> Callable[[], object]:
+    consumer = opened.enter_context(broker.consumer(client_id="offsets"))
+    return lambda: consumer.end_offsets([TopicPartition(topic, 0)])
+
+
+def reading(broker: Broker, topic: str, opened: ExitStack) -> Callable[[], object]:
+    consumer = opened.enter_context(broker.consumer(client_id="reading"))
+    consumer.assign({TopicPartition(topic, 0): 0})
+    return lambda: consumer.poll(0.2)
+
+
+kinds = (producing, filling, committing, administering, asking_for_offsets, reading)
+
+
+def refused_within(work: Callable[[], object], seconds: float) -> tuple[str, float]:
+    """What ends the work, which is done again and again, and after how long."""
+    began = time.monotonic()
+    while True:
+        try:
+            work()
+        except BrokerRefused as refused:
+            return str(refused), time.monotonic() - began
+        assert time.monotonic() - began < seconds, "nobody was refused"
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize("kind", kinds)
+def test_a_password_that_was_changed_ends_whatever_works_with_it(
+    either_client: SecuredKafka, kind: Callable[..., Callable[[], object]], tmp_path: Path
+) -> None:
+    topic = a_topic(either_client.broker())
+    password = tmp_path / "password"
+    password.write_text("ada-password\n")
+    with ExitStack() as opened:
+        work = kind(either_client.broker("ada", password_file=str(password)), topic, opened)
+        work()
+        either_client.change_password("ada", "another")
+        try:
+            longest = reauthentication_seconds + named_within_seconds
+            told, seconds = refused_within(work, longest)
+        finally:
+            either_client.change_password("ada", "ada-password")
+    assert "does not take the password of user 'ada'" in told
+    assert str(password) in told
+    assert seconds < longest
+
+
+def test_an_authority_that_is_not_trusted_any_more_ends_whatever_works_with_it(
+    either_client: SecuredKafka, tmp_path: Path
+) -> None:
+    topic = a_topic(either_client.broker())
+    ca_file = tmp_path / "ca.pem"
+    ca_file.write_bytes(either_client.authority.path.read_bytes())
+    broker = either_client.broker(ca_file=str(ca_file))
+    with ExitStack() as opened:
+        works = [kind(broker, topic, opened) for kind in kinds]
+        for work in works:
+            work()
+        ca_file.write_bytes(Authority(tmp_path / "next", "next-authority").path.read_bytes())
+        either_client.restart()
+        for work in works:
+            told, seconds = refused_within(work, named_within_seconds)
+            assert re.search(rf"is signed by nobody in broker\.security\.ca_file = {ca_file}", told)
+            assert seconds < named_within_seconds
+        began = time.monotonic()
+    # Whoever is refused does not wait for what is under way either, when it ends.
+    assert time.monotonic() - began < len(works) * named_within_seconds
