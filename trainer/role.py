@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import closing, contextmanager
+from threading import Event
 from typing import TYPE_CHECKING
 
 import torch
 
 from rollog.kernel.broker.topics import RunTopics
-from rollog.kernel.errors import ConfigError
+from rollog.kernel.errors import ConfigError, WeightsStoreSilent
+from rollog.kernel.logs import get_logger
 from rollog.kernel.processes import ChildProcess
 from rollog.rules.role_voice import RoleHeartbeats, StartingRole
 from schemas import RunRole
@@ -23,13 +25,14 @@ from trainer.startup import start_trainer
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
-    from threading import Event
 
     from rollog.kernel.broker.ports import Broker
     from rollog.kernel.metrics import Metrics
     from trainer.engines.multi_rank.ranks import LaunchedRank, RankGroup
     from trainer.engines.ports import TrainingEngine
     from trainer.settings import TrainerSettings
+
+log = get_logger("trainer")
 
 
 def run_trainer(
@@ -44,12 +47,21 @@ def run_trainer(
 
     This is rank 0 where there are several: those of a launcher, or `trainer.num_ranks` that are started here.
 
+    A weights store that is silent is not waited for once `stop` is set: the step under way is left, uncommitted.
+
     Raises Superseded when another trainer takes over, Expired or BrokerTimeout when it has to be started again,
     DataError, WeightsError, LedgerError or EngineError when the run cannot go on.
     """
     place = launched_rank(os.environ)
     starting = StartingRole(RunRole.TRAINER)
+    lost = Event()
+
+    def on_lost() -> None:
+        lost.set()
+        stop.set()
+
     with (
+        _leaving_silent_store(stop, lost),
         RoleHeartbeats(
             broker, RunTopics(settings.prefix, settings.run).workers, lambda: starting.status
         ) as heartbeats,
@@ -58,16 +70,27 @@ def run_trainer(
             num_ranks=settings.trainer.num_ranks if place is None else place.world_size,
             place=place,
             logs=settings.home / "runs" / settings.run / "logs",
-            on_lost=stop.set,
+            on_lost=on_lost,
         ) as (engine, followers),
         start_trainer(
-            settings, broker, metrics, engine, amendment=amendment, enters=starting.enters
+            settings, broker, metrics, engine, stop=stop, amendment=amendment, enters=starting.enters
         ) as trainer,
     ):
         heartbeats.speak_for(lambda: trainer.voice.status)
         trainer.run(stop)
         if followers is not None:
             followers.check()
+
+
+@contextmanager
+def _leaving_silent_store(stop: Event, lost: Event) -> Iterator[None]:
+    """Within this block a silent store is no failure of a trainer that was told to stop, and has lost no rank."""
+    try:
+        yield
+    except WeightsStoreSilent as silent:
+        if lost.is_set() or not stop.is_set():
+            raise
+        log.warning("left while the weights store is silent; nothing of its step is committed", error=silent)
 
 
 @contextmanager

@@ -48,6 +48,7 @@ from trainer.step.schedule import rate_change
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from threading import Event
 
     from rollog.kernel.broker.ports import Broker
     from rollog.kernel.metrics import Metrics
@@ -71,6 +72,7 @@ def start_trainer(
     metrics: Metrics,
     engine: TrainingEngine,
     *,
+    stop: Event | None = None,
     amendment: Mapping[str, object] | None = None,
     clock: Callable[[], float] = time.monotonic,
     enters: Callable[[str], None] = log.info,
@@ -78,7 +80,8 @@ def start_trainer(
     """A trainer that has taken the run over; entering it closes everything at its end, the engine too.
 
     `settings` are those of the manifest; `amendment` changes some, by dotted key, before the next step. A closed run is
-    left as it is. `enters` is told each phase of the start. Where this raises, what was opened is closed again.
+    left as it is. Once `stop` is set, no silent store is waited for. `enters` is told each phase of the start. Where
+    this raises, what was opened is closed again.
 
     Raises LedgerError, EngineError, WeightsError, TopicMismatch or ConfigError, while an earlier trainer works on;
     BrokerTimeout, Superseded or Expired where an outcome is unknown or another one takes over meanwhile.
@@ -96,7 +99,9 @@ def start_trainer(
             broker=broker,
             topics=RunTopics(settings.prefix, settings.run),
             engine=engine,
-            store=WeightsStore(settings.weights_uri, wait_seconds=settings.weights_wait_seconds),
+            store=WeightsStore(
+                settings.weights_uri, wait_seconds=settings.weights_wait_seconds, no_longer=stop
+            ),
             checkpoints=EngineCheckpoints(CheckpointStore(settings.checkpoints), engine, reporter, clock),
             enters=enters,
         )

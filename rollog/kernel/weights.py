@@ -46,16 +46,21 @@ class WeightsStore:
     """Published weights of one run under `uri` (`file:///...`, a plain path, `s3://...`, `memory://...`).
 
     `filesystem`, an fsspec one with its root, stands in place of what the address leads to. While a store elsewhere
-    does not answer, `publish` and `fetch` try again for `wait_seconds`. Raises ConfigError when the address cannot be
+    does not answer, `publish` and `fetch` try again for `wait_seconds`, or until `no_longer` is set. Raises ConfigError when the address cannot be
     used at all, WeightsStoreSilent where it does not answer, and WeightsError for everything else about one file.
     """
 
     def __init__(
-        self, uri: str, *, filesystem: tuple[Any, str] | None = None, wait_seconds: float = 0.0
+        self,
+        uri: str,
+        *,
+        filesystem: tuple[Any, str] | None = None,
+        wait_seconds: float = 0.0,
+        no_longer: threading.Event | None = None,
     ) -> None:
         self.uri = uri
         self._wait_seconds = wait_seconds
-        self._no_longer = threading.Event()
+        self._no_longer = no_longer or threading.Event()
         self.public_uri = public_address(uri)
         self._fs, self._root = filesystem or open_filesystem(uri)
         self._folder = StoreFolder(self._fs, self._root)

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING
 
 from consumers.readable import read_readable
 from rollog.kernel.addresses import public_address
+from rollog.kernel.broker.rights import Role
 from rollog.kernel.broker.topics import RunTopics
-from rollog.kernel.errors import TopicMismatch
+from rollog.kernel.errors import NotAuthorized, TopicMismatch
 from rollog.kernel.payloads import PayloadStore
 from rollog.kernel.runs import read_runs
 from rollog.kernel.weights import WeightsStore
@@ -60,7 +61,7 @@ class OwnWeights:
         if folder in _local_places(store) and not sharers:
             names = (*complete, *store.partial_names())
             return cls(store=store, names=names, num_others=0, payloads=payloads)
-        own = _noticed(broker, topics).difference(*(_noticed(broker, other) for other in sharers))
+        own = _noticed(broker, topics).difference(*(_noticed_beside(broker, topics, of) for of in sharers))
         names = tuple(name for name in complete if name in own)
         return cls(store=store, names=names, num_others=len(complete) - len(names), payloads=payloads)
 
@@ -117,6 +118,20 @@ def _sharers(broker: Broker, topics: RunTopics, uri: str) -> list[RunTopics]:
 def _comparable(uri: str) -> str:
     path = path_of(uri)
     return public_address(uri).rstrip("/") if path is None else str(path.resolve())
+
+
+def _noticed_beside(broker: Broker, topics: RunTopics, sharer: RunTopics) -> set[str]:
+    """Names in the notices of another run with the same store. Raises NotAuthorized, naming the rights that help."""
+    try:
+        return _noticed(broker, sharer)
+    except NotAuthorized as error:
+        principal = broker.principal or "User:NAME"
+        raise NotAuthorized(
+            f"run {sharer.run} names the store of run {topics.run}, too, and {sharer.weights} may not be read by "
+            f"{principal} ({error}): nobody can tell whose a file is, and nothing was deleted; let an administrator of "
+            f"the cluster grant the rights of all runs, which `rollog topics acls --prefix {topics.prefix} --principal "
+            f"{Role.ADMINISTRATOR}={principal}` prints"
+        ) from error
 
 
 def _noticed(broker: Broker, topics: RunTopics) -> set[str]:

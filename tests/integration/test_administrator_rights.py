@@ -94,6 +94,7 @@ def test_a_run_whose_store_is_anothers_too_is_deleted_by_who_may_read_that_ones_
     assert status == exit_status_configuration, said
     assert f"run second names the store of run first, too, and {prefix}.second.weights may not be read" in said
     assert f"`rollog topics acls --prefix {prefix} --principal administrator=User:administrator`" in said
+    assert "nothing was deleted" in said
     assert "first" in read_runs(brokers[Role.UP], prefix)
 
     acls.grant("administrator", rights_under_prefix(Role.ADMINISTRATOR, prefix))
