@@ -46,8 +46,9 @@ class WeightsStore:
     """Published weights of one run under `uri` (`file:///...`, a plain path, `s3://...`, `memory://...`).
 
     `filesystem`, an fsspec one with its root, stands in place of what the address leads to. While a store elsewhere
-    does not answer, `publish` and `fetch` try again for `wait_seconds`, or until `no_longer` is set. Raises ConfigError when the address cannot be
-    used at all, WeightsStoreSilent where it does not answer, and WeightsError for everything else about one file.
+    does not answer, `publish` and `fetch` try again for `wait_seconds`, or until `no_longer` is set. Raises ConfigError
+    when the address cannot be used at all, WeightsStoreSilent where it does not answer, and WeightsError for everything
+    else about one file.
     """
 
     def __init__(

@@ -62,7 +62,7 @@ def test_a_run_that_was_done_is_pruned_and_deleted_with_the_rights_of_an_adminis
         run.end()
     administrator = Processes(secured_kafka, tmp_path, prefix, "done")
 
-    status, said = administrator.call("administrator", "topics", "prune", "--keep-steps", "0")
+    status, said = administrator.call("administrator", "topics", "prune", "--keep-steps", "1")
     assert status == 0, said
     places = [TopicPartition(run.topics.samples, number) for number in range(2)]
     with brokers[Role.UP].consumer(client_id="look") as consumer:
@@ -92,7 +92,9 @@ def test_a_run_whose_store_is_anothers_too_is_deleted_by_who_may_read_that_ones_
 
     status, said = administrator.call("administrator", "runs", "delete", "--yes")
     assert status == exit_status_configuration, said
-    assert f"run second names the store of run first, too, and {prefix}.second.weights may not be read" in said
+    assert (
+        f"run second names the store of run first, too, and {prefix}.second.weights may not be read" in said
+    )
     assert f"`rollog topics acls --prefix {prefix} --principal administrator=User:administrator`" in said
     assert "nothing was deleted" in said
     assert "first" in read_runs(brokers[Role.UP], prefix)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from typing import TYPE_CHECKING
 
 import pytest
 from click.testing import CliRunner
 from support.acls import Acls
+from support.broker_topics import read_to_end
+from support.chat_models import saved_chat_model
 from support.kafka_tools import KafkaTools
 from support.roles_as_processes import Processes, longest_seconds
-from support.roles_with_rights import RolesWithRights, settings_of_roles
+from support.roles_with_rights import RolesWithRights, settings_of_roles, working_roles
 from support.secured_kafka import Listener, SecuredKafka, SecuredListeners
+from support.threaded_run import settings_file
 
 from rollog.cli.main import cli
 from rollog.kernel.broker.ports import TopicSpec
@@ -25,6 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rollog.kernel.broker.kafka import KafkaBroker
+    from rollog.settings.settings import Settings
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -166,6 +171,56 @@ def test_where_topics_may_not_be_created_the_error_has_the_commands_and_then_the
         assert made[name].num_partitions == spec.num_partitions
         assert made[name].config.items() >= spec.config.items()
     assert create_run(brokers[Role.CREATOR], settings).run == "made-by-others"
+
+
+def test_a_run_of_agents_is_done_on_topics_that_were_made_as_printed(
+    secured_kafka: SecuredKafka, brokers: dict[Role, KafkaBroker], tmp_path: Path
+) -> None:
+    settings = settings_of_agents(tmp_path)
+    run = RolesWithRights(settings, tmp_path, brokers)
+    acls = Acls(secured_kafka)
+    for role in (Role.CREATOR, Role.READER, *working_roles):
+        rights = rights_of_role(role, run.topics, settings.optional_topics)
+        acls.grant(role.value, [right for right in rights if right.operation is not Operation.CREATE])
+    acls.close()
+    config = settings_file(tmp_path / "run.toml", settings)
+    printed = CliRunner().invoke(
+        cli, ["topics", "print", "--run", "agents", "--config", str(config), "--format", "json"]
+    )
+    assert printed.exit_code == 0, printed.output
+    specs = [
+        TopicSpec(each["name"], each["partitions"], each["replication_factor"], each["config"])
+        for each in json.loads(printed.output)
+    ]
+    assert run.topics.turns in {spec.name for spec in specs}
+    with secured_kafka.broker().admin() as admin:
+        admin.create_topics(specs)
+    run.create()
+    try:
+        for role in working_roles:
+            run.start(role)
+        run.to_their_end()
+    finally:
+        run.end()
+    report = run.audited()
+    assert report.is_clean, "\n".join(report.lines())
+    turns = read_to_end(brokers[Role.READER], run.topics.turns, (0, 1))
+    samples = read_to_end(brokers[Role.READER], run.topics.samples, (0, 1))
+    assert len(turns) >= len(samples) >= 4
+
+
+def settings_of_agents(home: Path) -> Settings:
+    """A small run whose sessions keep their turns on the log."""
+    model = saved_chat_model(home / "chat", hidden_size=32, num_heads=4, max_position_embeddings=512)
+    return settings_of_roles(
+        home,
+        "agents",
+        prefix,
+        model={"path": str(model), "max_context_tokens": 400},
+        agent={"function": "support.agents_for_tests:two_calls", "max_turns": 4, "max_tokens": 64},
+        dispatch={"durable_turns": True},
+        groups={"filter_zero_signal": False},
+    )
 
 
 def named(command: str) -> str:

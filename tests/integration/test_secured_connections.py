@@ -12,14 +12,23 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from click.testing import CliRunner
 from kafka.admin import ACLOperation, ResourceType
 from support.broker_topics import a_topic, read_to_end
 from support.certificates import Authority
 from support.secured_kafka import Listener, SecuredKafka, SecuredListeners
 from support.waiting import wait_until
 
+from rollog.cli.main import cli
 from rollog.kernel.broker.ports import TopicPartition
-from rollog.kernel.errors import BrokerRefused, ConfigError, RecordTooLarge, TopicMismatch
+from rollog.kernel.errors import (
+    BrokerRefused,
+    ConfigError,
+    RecordTooLarge,
+    TopicMismatch,
+    exit_status,
+    exit_status_configuration,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -71,12 +80,12 @@ def refused(broker: Broker, client: str) -> str:
     return str(caught.value)
 
 
-fitting: list[tuple[Listener, dict[str, str]]] = [
-    (Listener.SCRAM_TLS, {}),
-    (Listener.SCRAM_TLS, {"mechanism": "SCRAM-SHA-256"}),
-    (Listener.SCRAM_TLS, {"mechanism": "PLAIN"}),
-    (Listener.SCRAM_PLAIN_TEXT, {}),
-    (Listener.MUTUAL_TLS, {}),
+fitting = [
+    pytest.param(Listener.SCRAM_TLS, {}),
+    pytest.param(Listener.SCRAM_TLS, {"mechanism": "SCRAM-SHA-256"}, marks=pytest.mark.slow),
+    pytest.param(Listener.SCRAM_TLS, {"mechanism": "PLAIN"}),
+    pytest.param(Listener.SCRAM_PLAIN_TEXT, {}, marks=pytest.mark.slow),
+    pytest.param(Listener.MUTUAL_TLS, {}),
 ]
 
 
@@ -89,11 +98,17 @@ def test_records_go_through_every_listener_that_knows_its_users(
     with broker.producer(client_id="writer") as producer:
         producer.send(topic, 0, b"sent")
         producer.flush(20)
+    assert [record.value for record in read_to_end(broker, topic)] == [b"sent"]
+
+
+def test_transactions_go_through_a_listener_that_knows_its_users(either_client: SecuredKafka) -> None:
+    broker = either_client.broker()
+    topic = a_topic(broker)
     with broker.transactional_producer(f"tx-{uuid.uuid4().hex}") as transactional:
         transactional.begin()
         transactional.send(topic, 0, b"committed")
         transactional.commit(20)
-    assert [record.value for record in read_to_end(broker, topic)] == [b"sent", b"committed"]
+    assert [record.value for record in read_to_end(broker, topic)] == [b"committed"]
 
 
 def test_a_token_of_a_file_is_who_connects(either_client: SecuredKafka, tmp_path: Path) -> None:
@@ -155,7 +170,10 @@ unfitting: dict[str, tuple[Listener, dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("client", clients)
+# All clients ask before they connect; that each does is shown below, too.
+@pytest.mark.parametrize(
+    "client", [pytest.param(each, marks=() if each == "admin" else pytest.mark.slow) for each in clients]
+)
 @pytest.mark.parametrize("case", unfitting)
 def test_what_does_not_fit_is_named_at_once_by_every_client(
     secured_kafka: SecuredKafka, case: str, client: str
@@ -185,6 +203,51 @@ def test_an_authority_that_signed_neither_is_named(
         client,
     )
     assert f"did not take this client's certificate {stranger.certificate}" in message
+
+
+commands: dict[str, tuple[str, ...]] = {
+    "up": ("up", "--run", "refused", "--skip-preflight"),
+    "resume": ("resume", "refused"),
+    "topics create": ("topics", "create", "--run", "refused", "--skip-preflight"),
+    "topics check": ("topics", "check", "--run", "refused"),
+    "topics prune": ("topics", "prune", "refused"),
+    "dispatch": ("dispatch", "--run", "refused"),
+    "rollout": ("rollout", "--run", "refused"),
+    "train": ("train", "--run", "refused"),
+    "runs": ("runs",),
+    "runs delete": ("runs", "delete", "refused", "--yes"),
+    "watch": ("watch", "--run", "refused"),
+    "audit": ("audit", "refused"),
+    "replay": ("replay", "refused"),
+    "dead-letters": ("dead-letters", "refused"),
+}
+
+
+# What differs between them is where they connect first.
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(each, marks=() if each in {"up", "dispatch", "audit"} else pytest.mark.slow)
+        for each in commands
+    ],
+)
+def test_every_command_ends_at_once_with_what_is_wrong_with_its_password(
+    secured_kafka: SecuredKafka, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong = tmp_path / "wrong"
+    wrong.write_text("a-wrong-password\n")
+    for key, value in (secured_kafka.table("ada") | {"password_file": str(wrong)}).items():
+        monkeypatch.setenv(f"ROLLOG_BROKER__SECURITY__{key.upper()}", str(value))
+    place = ("--broker", secured_kafka.address_of(Listener.SCRAM_TLS), "--home", str(tmp_path))
+    begin = time.monotonic()
+    result = CliRunner().invoke(cli, [*commands[command], *place])
+    assert time.monotonic() - begin < longest_seconds
+    assert isinstance(result.exception, BrokerRefused), result.output
+    assert exit_status(result.exception) == exit_status_configuration
+    told = str(result.exception)
+    assert "does not take the password of user 'ada' (Authentication failed" in told
+    assert str(wrong) in told
+    assert "a-wrong-password" not in told + result.output
 
 
 def test_a_certificate_for_another_host_is_taken_where_names_are_not_checked(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from consumers.audit.auditor import audit_run
 from producers.dispatcher.role import run_dispatcher
 from producers.rollout.role import run_rollout
+from rollog.kernel.broker.ports import TopicPartition
 from rollog.kernel.broker.rights import Role
 from rollog.kernel.broker.topics import RunTopics
 from rollog.kernel.metrics import Metrics
@@ -110,6 +111,20 @@ class RolesWithRights:
         running = self.running[role]
         wait_until(lambda: running.errors, within_seconds, f"{role} to be refused")
         return running.errors[0]
+
+    def wait_for_steps(self) -> None:
+        """Until every role has done its part once more, as a reader sees it."""
+        place = TopicPartition(self.topics.steps, 0)
+        with self._brokers[Role.READER].consumer(client_id="steps") as consumer:
+            begin = consumer.end_offsets([place])[place]
+
+            def has_moved() -> bool:
+                for running in self.running.values():
+                    if running.errors:
+                        raise running.errors[0]
+                return consumer.end_offsets([place])[place] >= begin + 6
+
+            wait_until(has_moved, 60, "further steps")
 
     def to_their_end(self) -> None:
         """Wait until all have ended because the run did."""

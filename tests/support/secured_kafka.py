@@ -174,14 +174,19 @@ class SecuredKafka(EmbeddedKafka):
         if failed:
             raise AssertionError(f"ACLs not made: {failed}")
 
-    def change_password(self, user: str, password: str) -> None:
-        """Give a user another password for SCRAM-SHA-512; who is connected stays so."""
+    def change_password(self, user: str, password: str, *, is_written: bool = False) -> None:
+        """Give a user another password for SCRAM-SHA-512; who is connected stays so.
+
+        With `is_written` the file that `table` names has it, too.
+        """
         with self._super_user() as client:
             told = client.alter_user_scram_credentials(
                 [UserScramCredentialUpsertion(user, ScramMechanism.SCRAM_SHA_512, password)]
             )
         if told[user] is not None:
             raise AssertionError(f"the password was not changed: {told[user]}")
+        if is_written:
+            self._password_file(user).write_text(f"{password}\n")
 
     @contextmanager
     def _super_user(self) -> Iterator[Any]:

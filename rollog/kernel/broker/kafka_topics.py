@@ -37,6 +37,12 @@ _not_allowed = (
     kafka_errors.InvalidReplicationFactorError,
 )
 """What a cluster says of a topic that it will not have as it is asked for."""
+_cut_off = (
+    kafka_errors.KafkaConnectionError,
+    kafka_errors.NodeNotReadyError,
+    kafka_errors.SaslAuthenticationFailedError,
+)
+"""What the library says of a connection that is gone; it does not ask again."""
 
 
 class KafkaAdmin(Component):
@@ -115,9 +121,7 @@ class KafkaAdmin(Component):
         """Names of all topics but Kafka's own."""
         self._require_open()
         with translating("listing topics"):
-            return sorted(
-                name for name in self._ask(self._client.list_topics) if not name.startswith("__")
-            )
+            return sorted(name for name in self._ask(self._client.list_topics) if not name.startswith("__"))
 
     def delete_topics(self, names: Sequence[str]) -> None:
         """Delete those of `names` that exist, with all their records."""
@@ -146,7 +150,7 @@ class KafkaAdmin(Component):
     def missing_rights(self, rights: Sequence[Right]) -> list[Right]:
         """Those of `rights`, none of a prefix, that this client does not have as far as the cluster tells."""
         self._require_open()
-        return self._refusals.during(lambda: missing_rights(self._client, rights))
+        return list(self._ask(missing_rights, self._client, rights))
 
     def broker_version(self) -> str:
         """Release line of the broker as its protocol versions show it, for example `4.3`."""
@@ -161,8 +165,14 @@ class KafkaAdmin(Component):
             self._client.close()
 
     def _ask(self, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        """A call of the library; BrokerRefused while it waits for a broker that refuses this client."""
-        return self._refusals.during(lambda: call(*arguments, **options))
+        """A call of the library. Raises its errors, and BrokerRefused in the place of what only says `disconnected`."""
+        try:
+            return self._refusals.during(lambda: call(*arguments, **options))
+        except _cut_off as error:
+            refused = self._refusals.asked()
+            if refused is None:
+                raise
+            raise refused from error
 
     def _require_open(self) -> None:
         if self._is_closed:

@@ -12,13 +12,12 @@ from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING, TypeVar
 
 from rollog.kernel.broker.preflight import refusal
-from rollog.kernel.errors import ConfigError
+from rollog.kernel.errors import BrokerError, BrokerRefused, ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rollog.kernel.broker.security import SecuritySettings
-    from rollog.kernel.errors import RollogError
 
 _Result = TypeVar("_Result")
 
@@ -26,6 +25,8 @@ look_seconds = 0.5
 """How often whoever waits asks here."""
 _silence_seconds = 1.0
 _pause_seconds = 5.0
+_says_little = frozenset({BrokerError, BrokerRefused})
+"""Classes of errors that may be about the connection alone; each other one says what it is about."""
 
 
 class RefusalWatch:
@@ -47,7 +48,7 @@ class RefusalWatch:
         self._clock = clock
         self._ask_at: float | None = None
         self._thread: threading.Thread | None = None
-        self._found: RollogError | None = None
+        self._found: BrokerRefused | None = None
 
     def heard(self) -> None:
         """The client has a connection, or an answer."""
@@ -78,15 +79,34 @@ class RefusalWatch:
         answer = _aside(call)
         while not wait([answer], look_seconds).done:
             self.silent()
-        found = answer.result()
+        try:
+            found = answer.result()
+        except BrokerError as error:
+            named = self.named(error)
+            if named is error:
+                raise
+            raise named from error
         self.heard()
         return found
+
+    def named(self, error: BrokerError) -> BrokerError:
+        """The refusal in place of what a library says of a connection that it cannot make; else `error` itself.
+
+        A library tells neither cause nor remedy. May take a few seconds.
+        """
+        return (self.asked() if type(error) in _says_little else None) or error
+
+    def asked(self) -> BrokerRefused | None:
+        """Whether the broker refuses this client now; may take a few seconds."""
+        if self._is_needed and self._found is None:
+            self._ask()
+        return self._found
 
     def _ask(self) -> None:
         try:
             self._found = refusal(self._bootstrap_servers, self._security)
         except ConfigError as error:  # a file of these settings is gone
-            self._found = error
+            self._found = BrokerRefused(str(error))
 
 
 def _aside(call: Callable[[], _Result]) -> Future[_Result]:

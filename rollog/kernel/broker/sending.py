@@ -153,7 +153,7 @@ class RecordSender:
     def _fail(self, error: BrokerError) -> BrokerError:
         """Remember what ended this producer; returns the first such failure."""
         if self.failure is None:
-            self.failure = error
+            self.failure = self._refusals.named(error)
         return self.failure
 
     def _limit(self, topic: str, partition: int) -> int:
