@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from producers.engines.vllm import installed_vllm
 from rollog.kernel.disk_room import free_bytes
-from rollog.kernel.errors import RollogError
+from rollog.kernel.errors import BrokerRefused, RollogError
 from rollog.kernel.machine import free_memory_bytes, memory_bytes, num_processors
 from rollog.kernel.sizes import readable_bytes
 from rollog.run.finding import Finding
@@ -162,4 +162,5 @@ def _broker(config: BrokerConfig, home: Path) -> Finding:
         with broker.admin() as admin:
             return Finding(what="broker", found=f"{broker.address} answers, version {admin.broker_version()}")
     except RollogError as error:
-        return Finding(what="broker", found="does not answer", remedy=str(error))
+        found = "refuses this client" if isinstance(error, BrokerRefused) else "does not answer"
+        return Finding(what="broker", found=found, remedy=str(error))

@@ -250,6 +250,20 @@ def test_every_command_ends_at_once_with_what_is_wrong_with_its_password(
     assert "a-wrong-password" not in told + result.output
 
 
+@pytest.mark.slow  # it imports torch
+def test_doctor_tells_a_refusal_from_a_broker_that_is_away(
+    secured_kafka: SecuredKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong = tmp_path / "wrong"
+    wrong.write_text("a-wrong-password\n")
+    for key, value in (secured_kafka.table("ada") | {"password_file": str(wrong)}).items():
+        monkeypatch.setenv(f"ROLLOG_BROKER__SECURITY__{key.upper()}", str(value))
+    address = secured_kafka.address_of(Listener.SCRAM_TLS)
+    told = CliRunner().invoke(cli, ["doctor", "--broker", address, "--home", str(tmp_path)]).output
+    assert "refuses this client" in told
+    assert "does not take the password of user 'ada'" in " ".join(told.split())
+
+
 def test_a_certificate_for_another_host_is_taken_where_names_are_not_checked(
     secured_kafka: SecuredKafka,
 ) -> None:
