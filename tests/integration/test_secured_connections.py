@@ -7,6 +7,7 @@ import gc
 import json
 import re
 import ssl
+import threading
 import time
 import uuid
 from typing import TYPE_CHECKING, Any
@@ -21,14 +22,18 @@ from support.waiting import wait_until
 
 from rollog.cli.main import cli
 from rollog.kernel.broker.ports import TopicPartition
+from rollog.kernel.broker.refusal_watch import RefusalWatch
 from rollog.kernel.errors import (
+    BrokerError,
     BrokerRefused,
+    BrokerTimeout,
     ConfigError,
     RecordTooLarge,
     TopicMismatch,
     exit_status,
     exit_status_configuration,
 )
+from rollog.settings.security import SecurityConfig, security_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -339,6 +344,32 @@ def test_a_consumer_that_is_not_let_in_again_says_so(either_client: SecuredKafka
     for left in gc.get_objects():
         if isinstance(left, ssl.SSLSocket):
             left.close()
+
+
+def test_whoever_waits_is_told_that_the_broker_refuses_it(
+    secured_kafka: SecuredKafka, tmp_path: Path
+) -> None:
+    wrong = tmp_path / "wrong"
+    wrong.write_text("a-wrong-password\n")
+    address, table = secured_kafka.address_of(Listener.SCRAM_TLS), secured_kafka.table("ada")
+    watches = [
+        RefusalWatch(address, security_settings(SecurityConfig.model_validate(each)))
+        for each in (table, table | {"password_file": str(wrong)})
+    ]
+    assert watches[0].during(lambda: 7) == 7
+    with pytest.raises(BrokerTimeout):
+        watches[0].during(lambda: raised(BrokerTimeout("too late")))
+    never = threading.Event()
+    with pytest.raises(BrokerRefused, match=str(wrong)):
+        watches[1].during(lambda: never.wait(10 * longest_seconds))
+    # A library says little of it.
+    with pytest.raises(BrokerRefused, match=str(wrong)):
+        watches[1].during(lambda: raised(BrokerError("socket disconnected")))
+    never.set()
+
+
+def raised(error: Exception) -> None:
+    raise error
 
 
 def test_nobody_may_do_what_no_acl_gives(secured_kafka: SecuredKafka) -> None:

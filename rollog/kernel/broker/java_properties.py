@@ -45,22 +45,25 @@ _not_usable = {
 def security_of_properties(path: Path) -> SecuritySettings:
     """What the file says. Raises ConfigError, naming the file, the key and the remedy."""
     found = parse_properties(read_text(path, _key))
-    for key, reason in _not_usable.items():
-        if key in found:
-            raise _refused(path, key, reason)
     protocol = _one_of(
         Protocol, found.get("security.protocol", "PLAINTEXT").upper(), path, "security.protocol"
     )
+    # First the stores: one of another type has a password as well, and that is not what is wrong with it.
+    truststore, keystore = (
+        _store(path, found, name) if protocol.has_tls else None for name in ("ssl.truststore", "ssl.keystore")
+    )
+    for key, reason in _not_usable.items():
+        if key in found:
+            raise _refused(path, key, reason)
     mechanism = None
     if protocol.has_sasl:
         name = found.get("sasl.mechanism", "")
         mechanism = _one_of(Mechanism, name, path, "sasl.mechanism")
     options = _login_options(path, found) if mechanism not in {None, Mechanism.AWS_MSK_IAM} else {}
-    keystore = _store(path, found, "ssl.keystore") if protocol.has_tls else None
     return SecuritySettings(
         protocol=protocol,
         mechanism=mechanism,
-        ca_file=_store(path, found, "ssl.truststore") if protocol.has_tls else None,
+        ca_file=truststore,
         certificate_file=keystore,
         key_passphrase=_secret(path, "ssl.key.password")
         if keystore and "ssl.key.password" in found

@@ -180,12 +180,38 @@ def test_pem_stores_and_oauth_are_understood(tmp_path: Path) -> None:
     assert not found.check_hostname
 
 
+def test_a_file_for_amazon_msk_is_understood_without_what_its_java_library_needs(tmp_path: Path) -> None:
+    found = security_of_properties(
+        properties(
+            tmp_path,
+            "security.protocol=SASL_SSL",
+            "sasl.mechanism=AWS_MSK_IAM",
+            "sasl.jaas.config=software.amazon.msk.auth.iam.IAMLoginModule required;",
+            "sasl.client.callback.handler.class=software.amazon.msk.auth.iam.IAMClientCallbackHandler",
+        )
+    )
+    assert (found.mechanism, found.username, found.password) == (Mechanism.AWS_MSK_IAM, None, None)
+
+
 @pytest.mark.parametrize(
     ("lines", "told"),
     [
         (
             ["security.protocol=SSL", "ssl.truststore.location=/t.jks"],
             "a store of type JKS, which only Java reads",
+        ),
+        (
+            ["security.protocol=SSL", "ssl.truststore.location=/t.jks", "ssl.truststore.password=hush"],
+            "a store of type JKS, which only Java reads",
+        ),
+        (
+            [
+                "security.protocol=SSL",
+                "ssl.truststore.location=/t.pem",
+                "ssl.truststore.type=PEM",
+                "ssl.truststore.password=hush",
+            ],
+            "a PEM trust store has no password",
         ),
         (["security.protocol=TLS"], "'TLS' is none of PLAINTEXT, SSL"),
         (["security.protocol=SASL_SSL", "sasl.mechanism=GSSAPI"], "'GSSAPI' is none of PLAIN"),

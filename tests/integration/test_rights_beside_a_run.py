@@ -1,19 +1,25 @@
-"""What an administrator of runs does with the rights of that role alone: prune a run, and delete it."""
+"""Who works beside a run, with the rights of that role alone: a scorer of late rewards; an administrator who prunes it,
+and deletes it.
+"""
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
 from support.acls import Acls
 from support.roles_as_processes import Processes
 from support.roles_with_rights import RolesWithRights, settings_of_roles, working_roles
-from support.secured_kafka import SecuredKafka, SecuredListeners
+from support.secured_kafka import Listener, SecuredKafka, SecuredListeners
 
+from producers.rewards.late import late_rewards
 from rollog.kernel.broker.ports import TopicPartition
 from rollog.kernel.broker.rights import Role, rights_of_role, rights_under_prefix
 from rollog.kernel.errors import exit_status_configuration
 from rollog.kernel.runs import read_runs
+from schemas import Sample, sample_id
+from schemas.codec import decode_as
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -103,3 +109,47 @@ def test_a_run_whose_store_is_anothers_too_is_deleted_by_who_may_read_that_ones_
     status, said = administrator.call("administrator", "runs", "delete", "--yes")
     assert status == 0, said
     assert set(read_runs(brokers[Role.UP], prefix)) & {"first", "second"} == {"second"}
+
+
+def test_samples_are_scored_late_with_the_rights_of_a_scorer(
+    secured_kafka: SecuredKafka, acls: Acls, brokers: dict[Role, KafkaBroker], tmp_path: Path
+) -> None:
+    late = {"late": True, "deadline_seconds": 600}
+    run = RolesWithRights(settings_of_roles(tmp_path, "scored", prefix, reward=late), tmp_path, brokers)
+    for role in (Role.CREATOR, Role.READER, Role.SCORER, *working_roles):
+        acls.grant(role.value, rights_of_role(role, run.topics, run.settings.optional_topics))
+    run.create()
+    stop, errors = threading.Event(), list[BaseException]()
+    rewards = late_rewards(
+        secured_kafka.address_of(Listener.SCRAM_TLS),
+        run="scored",
+        prefix=prefix,
+        security=secured_kafka.table("scorer"),
+    )
+
+    def score() -> None:
+        try:
+            with rewards, brokers[Role.SCORER].consumer(client_id="scorer") as samples:
+                samples.assign({TopicPartition(run.topics.samples, number): 0 for number in range(2)})
+                while not stop.is_set():
+                    for record in samples.poll(0.2):
+                        sample = decode_as(Sample, record.value or b"")
+                        name = sample_id(sample.group_id, sample.replica, sample.attempt)
+                        rewards.send(name, float(sample.replica))
+                    rewards.flush()
+        except BaseException as error:  # noqa: BLE001 - handed to the test
+            errors.append(error)
+
+    scorer = threading.Thread(target=score)
+    scorer.start()
+    try:
+        for role in working_roles:
+            run.start(role)
+        run.to_their_end()
+    finally:
+        run.end()
+        stop.set()
+        scorer.join()
+    assert errors == []
+    report = run.audited()
+    assert report.is_clean, "\n".join(report.lines())
