@@ -189,7 +189,12 @@ def test_a_run_of_agents_is_done_on_topics_that_were_made_as_printed(
     )
     assert printed.exit_code == 0, printed.output
     specs = [
-        TopicSpec(each["name"], each["partitions"], each["replication_factor"], each["config"])
+        TopicSpec(
+            name=each["name"],
+            num_partitions=each["partitions"],
+            replication_factor=each["replication_factor"],
+            config=each["config"],
+        )
         for each in json.loads(printed.output)
     ]
     assert run.topics.turns in {spec.name for spec in specs}

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
     from rollog.kernel.broker.security import SecuritySettings
 
-pytest.importorskip("botocore")
+auth: Any = pytest.importorskip("botocore.auth")
+requests: Any = pytest.importorskip("botocore.awsrequest")
+credentials: Any = pytest.importorskip("botocore.credentials")
 
 secret_key = "planted-secret-key"
 handshake, authenticate, metadata = 17, 36, 3
@@ -83,14 +85,10 @@ class SigningBroker:
 
 def is_signed(said: dict[str, str]) -> bool:
     """Whether botocore makes the same signature of what is said."""
-    from botocore.auth import SigV4QueryAuth  # noqa: PLC0415
-    from botocore.awsrequest import AWSRequest  # noqa: PLC0415
-    from botocore.credentials import Credentials  # noqa: PLC0415
-
     access_key, _, region, service, _ = said["x-amz-credential"].split("/")
-    credentials = Credentials(access_key, secret_key, said.get("x-amz-security-token"))
-    signer = SigV4QueryAuth(credentials, service, region, expires=int(said["x-amz-expires"]))
-    request = AWSRequest("GET", f"https://{said['host']}/?Action=kafka-cluster%3AConnect")
+    held = credentials.Credentials(access_key, secret_key, said.get("x-amz-security-token"))
+    signer = auth.SigV4QueryAuth(held, service, region, expires=int(said["x-amz-expires"]))
+    request = requests.AWSRequest("GET", f"https://{said['host']}/?Action=kafka-cluster%3AConnect")
     request.context["timestamp"] = said["x-amz-date"]
     signer._modify_request_before_signing(request)
     text = signer.string_to_sign(request, signer.canonical_request(request))
