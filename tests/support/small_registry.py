@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 Answer = tuple[int, dict[str, Any]]
 
+_not_allowed = 403, {"error_code": 40301, "message": "Operation not permitted"}
 _no_subject = 404, {"error_code": 40401, "message": "Subject not found"}
 _no_schema = 404, {"error_code": 40403, "message": "Schema not found"}
 
@@ -49,7 +50,10 @@ class SmallRegistry:
     url: str = ""
     credentials: str | None = None
     trouble: Trouble | None = None
+    refused_methods: set[str] = field(default_factory=set)
+    refused_paths: str = "-"
     subjects: dict[str, list[int]] = field(default_factory=dict)
+    deleted: dict[str, list[int]] = field(default_factory=dict)
     levels: dict[str, str] = field(default_factory=dict)
     texts: list[str] = field(default_factory=list)
     other_types: set[int] = field(default_factory=set)
@@ -62,7 +66,13 @@ class SmallRegistry:
             self.texts.append(text)
         return self.texts.index(text) + 1
 
-    def answer(self, method: str, path: str, body: dict[str, Any]) -> Answer:
+    def answer(self, method: str, path: str, body: dict[str, Any]) -> tuple[int, Any]:
+        if method in self.refused_methods and re.search(self.refused_paths, path):
+            return _not_allowed
+        if path == "/subjects":
+            return 200, sorted(self.subjects)
+        if method == "DELETE":
+            return self._delete(unquote(path.removeprefix("/subjects/")), is_permanent=bool(body))
         if found := re.fullmatch(r"/schemas/ids/(\d+)", path):
             return self._schema(int(found[1]))
         if found := re.fullmatch(r"/config/([^/]+)", path):
@@ -136,6 +146,17 @@ class SmallRegistry:
         self.subjects.setdefault(subject, []).append(schema_id)
         return 200, {"id": schema_id}
 
+    def _delete(self, subject: str, *, is_permanent: bool) -> tuple[int, Any]:
+        """As Confluent's: what is to go for good must have been deleted before, and keeps its level until then."""
+        if is_permanent:
+            known = self.deleted.pop(subject, None)
+            self.levels.pop(subject, None)
+        else:
+            known = self.subjects.pop(subject, None)
+            if known is not None:
+                self.deleted[subject] = known
+        return _no_subject if known is None else (200, list(range(1, len(known) + 1)))
+
     def _breaks(self, subject: str, text: str) -> list[str]:
         if self.levels.get(subject, "NONE") == "NONE":
             return []
@@ -184,9 +205,15 @@ class _Handler(BaseHTTPRequestHandler):
     def do_PUT(self) -> None:
         self._serve()
 
+    def do_DELETE(self) -> None:
+        self._serve()
+
     def _serve(self) -> None:
-        path = urlsplit(self.path).path
+        parts = urlsplit(self.path)
+        path = parts.path
         body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))) or b"{}")
+        if self.command == "DELETE":
+            body = {"permanent": True} if parts.query == "permanent=true" else {}
         self.served.asked.append(f"{self.command} {path}")
         if self.served.trouble is not None:
             self._fail(self.served.trouble)
