@@ -100,8 +100,8 @@ def late_rewards(
 
     `security` has the keys of `broker.security`, `registry` those of `registry` for a run that has one; variables
     ROLLOG_BROKER__SECURITY__KEY and ROLLOG_REGISTRY__KEY win over them. Raises RunNotFound, NotAuthorized,
-    BrokerUnreachable, BrokerRefused and ConfigError; RegistryUnreachable and RegistryRefused where the registry does not
-    give the id.
+    BrokerUnreachable, BrokerRefused and ConfigError; RegistryUnreachable and RegistryRefused where the registry does
+    not give the id.
     """
     settings = security_settings(security_config(security, os.environ))
     broker = KafkaBroker(bootstrap_servers, security=settings)

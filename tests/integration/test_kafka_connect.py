@@ -1,4 +1,4 @@
-"""A Kafka Connect worker reads the samples of a run, configured as examples/connect has it: into a file, into Iceberg."""
+"""A Kafka Connect worker reads the samples of a run, as examples/connect has it: into a file, and into Iceberg."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def a_free_port() -> int:
 
 
 @pytest.fixture
-def samples(run_topics: RunTopics) -> list[Sample]:
+def samples() -> list[Sample]:
     """What stands on the topic."""
     return [a_sample(0, replica) for replica in range(num_samples)]
 

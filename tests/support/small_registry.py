@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 Answer = tuple[int, dict[str, Any]]
 
-_not_allowed = 403, {"error_code": 40301, "message": "Operation not permitted"}
 _no_subject = 404, {"error_code": 40401, "message": "Subject not found"}
 _no_schema = 404, {"error_code": 40403, "message": "Schema not found"}
 
@@ -67,24 +66,21 @@ class SmallRegistry:
         return self.texts.index(text) + 1
 
     def answer(self, method: str, path: str, body: dict[str, Any]) -> tuple[int, Any]:
-        if method in self.refused_methods and re.search(self.refused_paths, path):
-            return _not_allowed
-        if path == "/subjects":
-            return 200, sorted(self.subjects)
-        if method == "DELETE":
-            return self._delete(unquote(path.removeprefix("/subjects/")), is_permanent=bool(body))
+        if path == "/subjects" or method == "DELETE":
+            return self._listed_or_deleted(path.removeprefix("/subjects").removeprefix("/"), body)
         if found := re.fullmatch(r"/schemas/ids/(\d+)", path):
             return self._schema(int(found[1]))
         if found := re.fullmatch(r"/config/([^/]+)", path):
             return self._config(method, unquote(found[1]), body)
         if found := re.fullmatch(r"/compatibility/subjects/([^/]+)/versions", path):
             return self._compatibility(unquote(found[1]), body)
-        if found := re.fullmatch(r"/subjects/([^/]+)/versions/latest", path):
-            return self._latest(unquote(found[1]))
-        if found := re.fullmatch(r"/subjects/([^/]+)(/versions)?", path):
-            register = self._register if found[2] else self._look_up
-            return register(unquote(found[1]), body)
+        if found := re.fullmatch(r"/subjects/([^/]+)(|/versions|/versions/latest)", path):
+            asked = {"": self._look_up, "/versions": self._register, "/versions/latest": self._latest}
+            return asked[found[2]](unquote(found[1]), body)
         return 404, {"error_code": 404, "message": "HTTP 404 Not Found"}
+
+    def _listed_or_deleted(self, path: str, body: dict[str, Any]) -> tuple[int, Any]:
+        return self._delete(unquote(path), is_permanent=bool(body)) if path else (200, sorted(self.subjects))
 
     def _schema(self, schema_id: int) -> Answer:
         if not 0 < schema_id <= len(self.texts):
@@ -106,7 +102,7 @@ class SmallRegistry:
         messages = self._breaks(subject, body["schema"])
         return 200, {"is_compatible": not messages, "messages": messages}
 
-    def _latest(self, subject: str) -> Answer:
+    def _latest(self, subject: str, _: dict[str, Any]) -> Answer:
         if subject not in self.subjects:
             return _no_subject
         known = self.subjects[subject]
@@ -219,6 +215,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._fail(self.served.trouble)
         elif self.served.credentials not in {None, self.headers.get("Authorization")}:
             self._send(401, b'{"error_code": 40101, "message": "Unauthorized"}')
+        elif self.command in self.served.refused_methods and re.search(self.served.refused_paths, path):
+            self._send(403, b'{"error_code": 40301, "message": "Operation not permitted"}')
         else:
             status, answer = self.served.answer(self.command, path, body)
             self._send(status, json.dumps(answer).encode())

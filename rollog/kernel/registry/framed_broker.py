@@ -6,7 +6,7 @@ Whoever uses it writes and reads single-object encoding, as without it; `wire_fo
 | --- | --- |
 | wire format with the header `rollog-schema` | single-object encoding, without a question to the registry |
 | wire format without it (another program's) | the same, once the registry has said which schema the id names |
-| wire format, and the registry does not answer within a second | held back: the partition stands still, the others go on |
+| wire format, and the registry does not answer (soon) | held back: the partition stands still, the others go on |
 | wire format with an id that no Avro schema has | itself: nobody can decode it, so its owner sets it aside |
 | anything else | itself |
 
