@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from rollog.kernel.broker.kafka import KafkaBroker
     from rollog.kernel.broker.topics import RunTopics
 
-pytestmark = [pytest.mark.broker, pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.broker, pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(2400)]
 
+patience_seconds = 600.0
 root = Path(__file__).parents[2]
 source = root / "examples" / "foreign_writer" / "SampleWriter.java"
 
@@ -79,10 +80,12 @@ def test_samples_of_a_program_in_java_are_trained(  # noqa: PLR0917 - fixtures
             writer = run_java(command, tmp_path / "writer.log")
             try:
                 run.dispatcher(), run.trainer(), run.worker()
-                run.wait_for_version(1)
+                run.wait_for_version(1, patience_seconds)
                 (tmp_path / "slowly").unlink()
-                ledger = run.wait_until_closed()
-                ended = wait_until(lambda: writer.poll() is not None, 60, "the writer to end at Stop")
+                ledger = run.wait_until_closed(patience_seconds)
+                ended = wait_until(
+                    lambda: writer.poll() is not None, patience_seconds, "the writer to end at Stop"
+                )
             finally:
                 writer.kill()
                 writer.wait()

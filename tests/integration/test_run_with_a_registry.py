@@ -32,7 +32,9 @@ patience_seconds = 600.0
 
 def framed_settings(home: Path, topics: RunTopics, url: str, **sections: dict[str, object]) -> Settings:
     broker = {"framing": "registry", "samples_partitions": 2, "max_workers": 3}
-    return small_settings(home, topics.run, broker=broker, registry={"url": url}, **sections)
+    return small_settings(
+        home, topics.run, broker=broker, registry={"url": url, "timeout_seconds": 60.0}, **sections
+    )
 
 
 def all_are_framed(broker: KafkaBroker, topics: RunTopics) -> int:
