@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
@@ -257,7 +257,7 @@ def registry() -> Iterator[SmallRegistry]:
         yield served
 
 
-def with_registry(home: Path, run: str = "first", **section: object) -> Settings:
+def with_registry(home: Path, run: str = "first", **section: Any) -> Settings:
     return settings_of(home, run).changed(broker={"framing": "registry"}, registry=section)
 
 
@@ -310,7 +310,7 @@ def test_a_run_is_deleted_although_its_registry_keeps_the_schemas(
     ],
 )
 def test_it_is_said_before_the_deletion_which_schemas_will_stay(
-    registry: SmallRegistry, home: Path, section: dict[str, object], trouble: Trouble | None, told: str
+    registry: SmallRegistry, home: Path, section: dict[str, Any], trouble: Trouble | None, told: str
 ) -> None:
     given = {"url": registry.url, **section}
     run = registered(MemoryBroker(), with_registry(home, **{**given, "url": registry.url}))
