@@ -4,14 +4,17 @@
 // samples where its settings name this writer: [groups] other_writers = ["teacher"]. docs/writers.md says what a
 // sample must hold; replace `answer` by whatever generates for you.
 //
-//     javac -cp "$JARS" -d build examples/foreign_writer/SampleWriter.java
-//     java -cp "$JARS:build" SampleWriter --broker localhost:9092 --run rollog.first --writer teacher \
-//         --tokenizer model/tokenizer.json --schemas schemas          (or --registry http://localhost:8080/...)
+//     javac -cp 'examples/foreign_writer/lib/*' -d build examples/foreign_writer/SampleWriter.java
+//     java -cp 'examples/foreign_writer/lib/*:build' SampleWriter --broker localhost:9092 --run rollog.first \
+//         --writer teacher --tokenizer model/tokenizer.json --schemas schemas
+//
+// For a run with a registry give --registry URL in place of --schemas; for a secured cluster --properties FILE.
 
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
 import java.io.ByteArrayOutputStream;
 import java.io.IOException;
+import java.io.Reader;
 import java.net.URI;
 import java.net.http.HttpClient;
 import java.net.http.HttpRequest;
@@ -178,8 +181,14 @@ public final class SampleWriter {
         ids.entrySet().stream().sorted(Map.Entry.comparingByValue()).forEach(entry -> words.add(entry.getKey()));
     }
 
-    private Properties clientSettings() {
+    private Properties clientSettings() throws IOException {
         Properties settings = new Properties();
+        if (options.containsKey("properties")) {
+            // How a secured cluster is connected to, as Kafka's own tools read it.
+            try (Reader file = Files.newBufferedReader(Path.of(options.get("properties")))) {
+                settings.load(file);
+            }
+        }
         settings.put("bootstrap.servers", options.get("broker"));
         return settings;
     }
@@ -213,6 +222,8 @@ public final class SampleWriter {
                     switch (name) {
                         case "WeightVersion" -> serve(decoded);
                         case "RolloutTask" -> waiting.add(decoded);
+                        case "TaskBatch" ->
+                            ((List<?>) decoded.get("tasks")).forEach(task -> waiting.add((GenericRecord) task));
                         case "Stop" -> over = true;
                         default -> { }
                     }

@@ -1,7 +1,8 @@
 """Rewards from outside of a run: what a program uses that scores samples when they are there already.
 
 Produces `rewards`. A reward is written when `flush` returns; one that is written twice counts once. On a crash the
-program sends again whatever it is not sure of.
+program sends again whatever it is not sure of. What stands before a record is what the manifest of the run says: with
+`broker.framing = "registry"` the id of its schema, and the registry is asked for that once.
 
     with late_rewards("localhost:9092", run="first", scorer="tests of a pull request") as rewards:
         rewards.send("g12.r3.a0", 1.0, components={"passed": 7.0})
@@ -17,11 +18,20 @@ from rollog.kernel.broker.denials import naming_rights
 from rollog.kernel.broker.kafka import KafkaBroker
 from rollog.kernel.broker.rights import Role
 from rollog.kernel.broker.topics import RunTopics
+from rollog.kernel.errors import ConfigError
 from rollog.kernel.lifecycle import Component
+from rollog.kernel.registry.client import RegistryClient
+from rollog.kernel.registry.framed_broker import FramedBroker
+from rollog.kernel.registry.registration import registered_schemas
+from rollog.kernel.registry.schema_ids import SchemaIds
+from rollog.kernel.registry.subjects import subjects_of
+from rollog.kernel.runs import find_run
 from rollog.rules.late_rewards import require_size
 from rollog.settings.security import security_settings
-from rollog.settings.sources import security_config
+from rollog.settings.settings import Settings
+from rollog.settings.sources import registry_config, security_config
 from schemas import Reward
+from schemas.catalogue import load_catalogue
 from schemas.codec import encode
 from schemas.headers import headers_of
 
@@ -29,6 +39,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from rollog.kernel.broker.ports import Broker
+    from rollog.settings.registry import RegistryConfig
+    from schemas import RunManifest
 
 
 class LateRewards(Component):
@@ -82,13 +94,43 @@ def late_rewards(
     prefix: str = "rollog",
     scorer: str = "",
     security: Mapping[str, object] | None = None,
+    registry: Mapping[str, object] | None = None,
 ) -> LateRewards:
     """A writer of rewards for a run at that broker.
 
-    `security` has the keys of `broker.security`; variables ROLLOG_BROKER__SECURITY__KEY win over them. Raises
-    BrokerUnreachable, BrokerRefused and ConfigError.
+    `security` has the keys of `broker.security`, `registry` those of `registry` for a run that has one; variables
+    ROLLOG_BROKER__SECURITY__KEY and ROLLOG_REGISTRY__KEY win over them. Raises RunNotFound, NotAuthorized,
+    BrokerUnreachable, BrokerRefused and ConfigError; RegistryUnreachable and RegistryRefused where the registry does
+    not give the id.
     """
     settings = security_settings(security_config(security, os.environ))
-    return LateRewards(
-        KafkaBroker(bootstrap_servers, security=settings), RunTopics(prefix, run), scorer=scorer
-    )
+    broker = KafkaBroker(bootstrap_servers, security=settings)
+    topics = RunTopics(prefix, run)
+    with naming_rights(broker, Role.SCORER, topics):
+        manifest = find_run(broker, prefix, run)
+    framed = framed_for_rewards(broker, topics, manifest, registry_config(registry, os.environ))
+    return LateRewards(framed, topics, scorer=scorer)
+
+
+def framed_for_rewards(
+    broker: Broker, topics: RunTopics, manifest: RunManifest, registry: RegistryConfig
+) -> Broker:
+    """The broker as a writer of rewards uses it; where the run has a registry, it knows the id of their schema.
+
+    Raises ConfigError where none is named, RegistryUnreachable, RegistryRefused.
+    """
+    settings = Settings.from_manifest(manifest.config_json)
+    if settings.broker.framing != "registry" or not settings.reward.late:
+        return broker
+    address = registry.address()
+    if address is None:
+        raise ConfigError(
+            f'run {topics.run!r} has broker.framing = "registry": say where its schema registry is with '
+            'late_rewards(..., registry={"url": ...}) or ROLLOG_REGISTRY__URL'
+        )
+    client = RegistryClient(address)
+    subjects = subjects_of([topics.rewards], settings.registry.subjects, load_catalogue())
+    ids = SchemaIds(client, subjects)
+    # Now rather than at the first reward: whoever names a wrong registry is told at once.
+    ids.learn(registered_schemas(client, subjects))
+    return FramedBroker(broker, ids)

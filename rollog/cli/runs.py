@@ -47,8 +47,11 @@ def runs(context: click.Context, options: RunRequest) -> None:
 def delete(source: RecordedRunRequest, yes: bool) -> None:
     """Delete RUN for good: its topics, weights, checkpoints and logs on this machine, and its entry in the register.
 
-    Says what belongs to it and asks first. Refused while a role works for it. An archive (`rollog export RUN FILE`)
-    keeps all that is needed to audit and replay it.
+    With a schema registry, which --set registry.url=URL or the environment names, its subjects go, too. Where the
+    registry does not let them go, the rest is deleted and the last lines say what stays and how to delete it.
+
+    Says what belongs to the run and asks first. Refused while a role works for it. An archive (`rollog export RUN
+    FILE`) keeps all that is needed to audit and replay it.
 
     What it keeps on other machines (checkpoints of a trainer there, logs) is theirs.
     """

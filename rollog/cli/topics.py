@@ -206,7 +206,7 @@ def acls(
 
 @topics.group()
 def schemas() -> None:
-    """Register, check or print the schemas of a run in its schema registry (broker.framing = "registry")."""
+    """Register, check, print or delete a run's schemas in its schema registry (broker.framing = "registry")."""
 
 
 @schemas.command()
@@ -252,6 +252,33 @@ def print_schemas(options: RunRequest, as_json: bool) -> None:
             }
             shown = f"{subject.name} record={schema.name} fingerprint={schema.fingerprint.hex()}"
             click.echo(json.dumps(row) if as_json else shown)
+
+
+@schemas.command(name="delete")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@common_options
+def delete_registered(options: RunRequest, yes: bool) -> None:
+    """Delete the subjects of a run from the registry for good, with their schemas.
+
+    `rollog runs delete` does so by itself. By hand it is for a run that was deleted while its registry did not answer,
+    was not named, or did not let them go. Records of rollog can be read without them; a role of a run that goes on ends
+    at its next start until they are registered again.
+    """
+    from rollog.run.framing import registry_of  # noqa: PLC0415  # help needs no Kafka
+    from rollog.run.own_subjects import existing_subjects  # noqa: PLC0415
+
+    settings = _with_registry(options.settings())
+    client = registry_of(settings)
+    names = existing_subjects(client, settings)
+    if not names:
+        click.echo(f"no subject of run {settings.run_name} is in the schema registry at {client.url}")
+        return
+    click.echo("\n".join([f"in the schema registry at {client.url}:", *(f"  {name}" for name in names)]))
+    if not yes:
+        click.confirm("Delete all this for good?", abort=True)
+    for name in names:
+        client.delete(name)
+    click.echo(f"deleted {len(names)} subjects")
 
 
 @topics.command()

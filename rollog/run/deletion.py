@@ -1,4 +1,4 @@
-"""Deleting a run: its weights, its topics, its directory on this machine, and last its entry in the register.
+"""Deleting a run: its weights, topics, schemas, its directory on this machine, and last its entry in the register.
 
 The entry goes last, so that a deletion that is interrupted can be asked for again, and weights go before the topics
 that tell which of a store's files are the run's (`own_weights`).
@@ -18,6 +18,7 @@ from rollog.kernel.broker.ports import TopicPartition
 from rollog.kernel.errors import ConfigError
 from rollog.kernel.runs import unregister_run
 from rollog.run.local_run import run_directory
+from rollog.run.own_subjects import OwnSubjects
 from rollog.run.own_weights import OwnWeights
 from rollog.run.supervisor_lock import sole_supervisor
 
@@ -45,6 +46,7 @@ class Deletion:
     topics: RunTopics
     topic_names: tuple[str, ...]
     weights: OwnWeights
+    subjects: OwnSubjects
     directory: Path
     quiet_seconds: float
 
@@ -59,6 +61,7 @@ class Deletion:
             topics=topics,
             topic_names=names,
             weights=OwnWeights.of(broker, topics, settings, home),
+            subjects=OwnSubjects.of(settings),
             directory=run_directory(settings, home),
             quiet_seconds=max(_least_quiet_seconds, _num_heartbeats * settings.rollout.heartbeat_seconds),
         )
@@ -68,6 +71,7 @@ class Deletion:
         return [
             f"{len(self.topic_names)} topics {self.topics.prefix}.{self.topics.run}.* at {self.broker.address}",
             self.weights.line(),
+            *self.subjects.lines(),
             f"checkpoints, logs and summary in {self.directory}"
             if self.directory.exists()
             else f"nothing in {self.directory}",
@@ -86,6 +90,7 @@ class Deletion:
             with self.broker.admin() as admin:
                 admin.delete_topics(self.topic_names)
             yield f"deleted {len(self.topic_names)} topics"
+            yield from self.subjects.delete()
             shutil.rmtree(self.directory)
             yield f"deleted {self.directory}"
             unregister_run(self.broker, self.topics.prefix, self.topics.run)

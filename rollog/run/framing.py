@@ -62,12 +62,16 @@ def register_schemas(settings: Settings) -> list[RegisteredSchema]:
 
     Raises ConfigError where none is named, RegistryRefused, RegistryUnreachable.
     """
-    return register_subjects(_client(settings), subjects_of_run(settings)) if has_registry(settings) else []
+    if not has_registry(settings):
+        return []
+    return register_subjects(registry_of(settings), subjects_of_run(settings))
 
 
 def check_schemas(settings: Settings) -> list[RegisteredSchema]:
     """Every schema of the run with its id in the registry; nothing, where it has none. Raises as `register_schemas`."""
-    return registered_schemas(_client(settings), subjects_of_run(settings)) if has_registry(settings) else []
+    if not has_registry(settings):
+        return []
+    return registered_schemas(registry_of(settings), subjects_of_run(settings))
 
 
 def checked_at_start(
@@ -116,7 +120,8 @@ def registry_variables(settings: Settings) -> dict[str, str]:
     return {f"ROLLOG_REGISTRY__{key}": value for key, value in said.items() if value is not None}
 
 
-def _client(settings: Settings) -> RegistryClient:
+def registry_of(settings: Settings) -> RegistryClient:
+    """The registry of the run. Raises ConfigError where none is named, and for an address that cannot be used."""
     address = settings.registry.address()
     if address is None:
         raise ConfigError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -22,7 +23,8 @@ class RegistryConfig(Section):
     credentials_variable: Annotated[str | None, SECRET] = None
     """Name of the environment variable that holds `user:password` or `Bearer TOKEN`."""
     credentials_file: Annotated[str | None, SECRET] = None
-    """File whose one line is `user:password` or `Bearer TOKEN`, in place of `credentials_variable`."""
+    """File whose one line is `user:password` or `Bearer TOKEN`, in place of `credentials_variable`; read again for each
+    question to the registry, so that a token can be replaced."""
     certificates: Annotated[str | None, PER_MACHINE] = None
     """File of certificates (PEM) that an `https` registry's is checked against; left out, those of the system."""
     timeout_seconds: Annotated[float, Field(gt=0, le=60), PER_MACHINE] = 5.0
@@ -41,21 +43,23 @@ class RegistryConfig(Section):
         return self
 
     def address(self) -> RegistryAddress | None:
-        """Where to ask and as whom; None where no registry is named. Raises ConfigError for missing credentials."""
+        """Where to ask and as whom; None where no registry is named."""
         if self.url is None:
             return None
+        has_credentials = self.credentials_variable is not None or self.credentials_file is not None
         return RegistryAddress(
             url=self.url,
-            credentials=_credentials(self),
+            credentials=partial(_credentials, self) if has_credentials else None,
             certificates=self.certificates,
             timeout_seconds=self.timeout_seconds,
         )
 
 
-def _credentials(config: RegistryConfig) -> str | None:
-    if config.credentials_variable is not None:
-        place, line = "registry.credentials_variable", os.environ.get(config.credentials_variable, "").strip()
-    elif config.credentials_file is not None:
+def _credentials(config: RegistryConfig) -> str:
+    if config.credentials_file is None:
+        place = "registry.credentials_variable"
+        line = os.environ.get(config.credentials_variable or "", "").strip()
+    else:
         place = "registry.credentials_file"
         try:
             line = Path(config.credentials_file).expanduser().read_text(encoding="utf-8").strip()
@@ -63,8 +67,6 @@ def _credentials(config: RegistryConfig) -> str | None:
             raise ConfigError(
                 f"{place} cannot be read: {getattr(error, 'strerror', None) or 'no text'}"
             ) from None
-    else:
-        return None
     if line.startswith("Bearer ") and line.isascii() and line.isprintable():
         return line
     if ":" not in line or not line.isprintable():

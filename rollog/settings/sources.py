@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
     from pydantic_core import ErrorDetails
 
+    from rollog.settings.registry import RegistryConfig
     from rollog.settings.security import SecurityConfig
 
 KeyPath = tuple[str, ...]
@@ -175,12 +176,25 @@ def security_config(
 
     Raises ConfigError.
     """
+    sections = {} if given is None else {"broker": {"security": dict(given)}}
+    return _only(sections, "BROKER__SECURITY", environment).broker.security
+
+
+def registry_config(given: Mapping[str, object] | None, environment: Mapping[str, str]) -> RegistryConfig:
+    """The section `registry` for a program that has no other settings: its own, then the environment's.
+
+    Raises ConfigError.
+    """
+    return _only({"registry": given or {}}, "REGISTRY__", environment).registry
+
+
+def _only(sections: Mapping[str, object], start: str, environment: Mapping[str, str]) -> Settings:
+    """Settings given, and those of variables that begin so."""
     layers = Layers()
-    if given is not None:
-        layers.put(("broker", "security"), dict(given), "the settings given")
-    start = f"{_environment_prefix}BROKER__SECURITY"
+    layers.add_mapping(sections, "the settings given")
+    start = f"{_environment_prefix}{start}"
     layers.add_environment({name: value for name, value in environment.items() if name.startswith(start)})
-    return layers.settings().broker.security
+    return layers.settings()
 
 
 def key_paths(sections: Mapping[str, object], name: str) -> dict[KeyPath, object]:

@@ -146,3 +146,24 @@ def test_what_is_not_registered_is_named_with_the_remedy(client: RegistryClient,
     subject = Subject(name=f"{prefix}-value", topic=prefix, schemas=[schema])
     with pytest.raises(RegistryRefused, match=r"Ours .*; register it with `rollog topics schemas register`"):
         registered_schemas(client, [subject])
+
+
+def test_a_deleted_subject_is_gone_and_can_be_registered_again(client: RegistryClient, prefix: str) -> None:
+    first, other = a_definition("First", number), a_definition("First", {"name": "number", "type": "string"})
+    name, kept = f"{prefix}.first-value", f"{prefix}.second-value"
+    shared = client.register(name, first)
+    client.set_compatibility(name, compatibility)
+    assert client.register(kept, first) == shared
+    assert client.subjects(f"{prefix}.") == [name, kept]
+    assert client.delete(name)
+    assert client.subjects(f"{prefix}.") == [kept]
+    assert client.registered_id(name, first) is None
+    assert client.registered_id(kept, first) == shared
+    assert json.loads(client.schema_of(shared) or "") == first
+    assert not client.delete(name)
+    assert client.compatibility(name) is None
+    # What stood there before binds nobody: the name of a run can be used again.
+    again = client.register(name, other)
+    assert client.registered_id(name, other) == again
+    assert json.loads(client.schema_of(again) or "") == other
+    assert client.register(name, first) == shared

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from support.broker_topics import read_to_end
 from support.java import compiled, run_java
 from support.small_registry import small_registry
 from support.threaded_run import small_settings, whole_run
@@ -15,7 +16,8 @@ from support.waiting import wait_until
 
 from rollog.rules.reasons import other_writer
 from rollog.run.framing import framed_broker
-from schemas import Disposition
+from schemas import Disposition, TaskBatch
+from schemas.codec import decode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,9 +26,11 @@ if TYPE_CHECKING:
 
     from rollog.kernel.broker.kafka import KafkaBroker
     from rollog.kernel.broker.topics import RunTopics
+    from schemas import RolloutTask
 
-pytestmark = [pytest.mark.broker, pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.broker, pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(2400)]
 
+patience_seconds = 600.0
 root = Path(__file__).parents[2]
 source = root / "examples" / "foreign_writer" / "SampleWriter.java"
 
@@ -79,10 +83,12 @@ def test_samples_of_a_program_in_java_are_trained(  # noqa: PLR0917 - fixtures
             writer = run_java(command, tmp_path / "writer.log")
             try:
                 run.dispatcher(), run.trainer(), run.worker()
-                run.wait_for_version(1)
+                run.wait_for_version(1, patience_seconds)
                 (tmp_path / "slowly").unlink()
-                ledger = run.wait_until_closed()
-                ended = wait_until(lambda: writer.poll() is not None, 60, "the writer to end at Stop")
+                ledger = run.wait_until_closed(patience_seconds)
+                ended = wait_until(
+                    lambda: writer.poll() is not None, patience_seconds, "the writer to end at Stop"
+                )
             finally:
                 writer.kill()
                 writer.wait()
@@ -95,8 +101,12 @@ def test_samples_of_a_program_in_java_are_trained(  # noqa: PLR0917 - fixtures
 
 def check(run: WholeRun, told: str) -> None:
     """What it wrote is in the log, trained and named as another writer's; the audit finds nothing."""
-    written = Counter(sample.worker_id for sample in run.read_samples())
+    samples = run.read_samples()
+    written = Counter(sample.worker_id for sample in samples)
     assert f"teacher wrote {written['teacher']} samples" in told
+    batched = {(task.group_id, task.replica) for task in tasks_in_batches(run)}
+    answered = {(sample.group_id, sample.replica) for sample in samples if sample.worker_id == "teacher"}
+    assert batched & answered, (batched, answered)
     trained = Counter(
         verdict.reason
         for record in run.ledger()
@@ -108,3 +118,11 @@ def check(run: WholeRun, told: str) -> None:
     assert dead == []
     report = run.audited(head=run.view().ledger_head)
     assert any("teacher" in line for line in report.lines()), report.lines()
+
+
+def tasks_in_batches(run: WholeRun) -> list[RolloutTask]:
+    """Those that were ordered together with others in one record."""
+    found = [
+        decode(record.value) for record in read_to_end(run.broker, run.topics.tasks, range(3)) if record.value
+    ]
+    return [task for batch in found if isinstance(batch, TaskBatch) for task in batch.tasks]

@@ -13,6 +13,7 @@ from support.small_registry import small_registry
 from support.threaded_run import settings_file, small_settings
 
 from rollog.kernel.broker.topics import run_topic_names
+from rollog.kernel.registry.client import RegistryAddress, RegistryClient
 from rollog.kernel.registry.wire_format import schema_header, schema_id_of
 
 if TYPE_CHECKING:
@@ -32,7 +33,9 @@ patience_seconds = 600.0
 
 def framed_settings(home: Path, topics: RunTopics, url: str, **sections: dict[str, object]) -> Settings:
     broker = {"framing": "registry", "samples_partitions": 2, "max_workers": 3}
-    return small_settings(home, topics.run, broker=broker, registry={"url": url}, **sections)
+    return small_settings(
+        home, topics.run, broker=broker, registry={"url": url, "timeout_seconds": 60.0}, **sections
+    )
 
 
 def all_are_framed(broker: KafkaBroker, topics: RunTopics) -> int:
@@ -64,6 +67,7 @@ def test_a_run_is_made_with_a_registry_and_read_without(
 ) -> None:
     made_with(url, terminal, tmp_path, kafka_broker, run_topics)
     read_without_a_registry(terminal, tmp_path, kafka_broker, run_topics)
+    deleted_with_its_schemas(url, terminal, kafka_broker, run_topics)
 
 
 def made_with(url: str, terminal: Terminal, directory: Path, broker: KafkaBroker, topics: RunTopics) -> None:
@@ -91,3 +95,16 @@ def read_without_a_registry(
     terminal.start("runs", "--set", f"run.prefix={topics.prefix}", "--broker", broker.address)
     assert terminal.status(patience_seconds) == 0, terminal.told()
     assert topics.run in terminal.told()
+
+
+def deleted_with_its_schemas(url: str, terminal: Terminal, broker: KafkaBroker, topics: RunTopics) -> None:
+    client = RegistryClient(RegistryAddress(url=url, timeout_seconds=60.0))
+    start = f"{topics.prefix}.{topics.run}."
+    subjects = client.subjects(start)
+    assert f"{topics.samples}-value" in subjects
+    place = ("--set", f"run.prefix={topics.prefix}", "--broker", broker.address)
+    registry = ("--set", f"registry.url={url}", "--set", "registry.timeout_seconds=60")
+    terminal.start("runs", "delete", topics.run, "--yes", *place, *registry)
+    assert terminal.status(patience_seconds) == 0, terminal.told()
+    assert f"deleted {len(subjects)} subjects" in terminal.told()
+    assert client.subjects(start) == []

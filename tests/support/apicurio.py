@@ -52,7 +52,7 @@ def apicurio(cache: Path, directory: Path) -> Iterator[str]:
             [*command, "-jar", str(jar)], cwd=directory, stdout=output, stderr=subprocess.STDOUT
         )
         try:
-            wait_until(lambda: _answers(process, url, log), 120, "Apicurio Registry answers")
+            wait_until(lambda: _answers(process, url, log), 600, "Apicurio Registry answers")
             yield url
         finally:
             process.terminate()

@@ -27,17 +27,18 @@ def registered_run(
     topics: RunTopics,
     *,
     timeout_seconds: float = 5.0,
+    wait_seconds: float = 60.0,
     **options: Callable[..., Any],
 ) -> FramedBroker:
     """The broker as the roles of a run with a registry use it; its topics exist and its schemas are registered.
 
-    `options` are the clock of the ids and the sleep of the consumers.
+    Readers wait `wait_seconds` for the registry. `options` are the clock of the ids and the sleep of the consumers.
     """
     names = [f"{topics.prefix}.{topics.run}.{name}" for name in records_by_topic if name != "runs"]
     subjects = subjects_of(names, "topic", load_catalogue())
     client = RegistryClient(RegistryAddress(url=registry.url, timeout_seconds=timeout_seconds))
     clock = {"clock": options["clock"]} if "clock" in options else {}
-    ids = SchemaIds(client, subjects, **clock)
+    ids = SchemaIds(client, subjects, wait_seconds=wait_seconds, **clock)
     ids.learn(register_subjects(client, subjects))
     with broker.admin() as admin:
         admin.create_topics(topic_specs(topics, BrokerConfig(framing="registry")))

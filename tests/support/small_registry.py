@@ -49,7 +49,10 @@ class SmallRegistry:
     url: str = ""
     credentials: str | None = None
     trouble: Trouble | None = None
+    refused_methods: set[str] = field(default_factory=set)
+    refused_paths: str = "-"
     subjects: dict[str, list[int]] = field(default_factory=dict)
+    deleted: dict[str, list[int]] = field(default_factory=dict)
     levels: dict[str, str] = field(default_factory=dict)
     texts: list[str] = field(default_factory=list)
     other_types: set[int] = field(default_factory=set)
@@ -62,19 +65,22 @@ class SmallRegistry:
             self.texts.append(text)
         return self.texts.index(text) + 1
 
-    def answer(self, method: str, path: str, body: dict[str, Any]) -> Answer:
+    def answer(self, method: str, path: str, body: dict[str, Any]) -> tuple[int, Any]:
+        if path == "/subjects" or method == "DELETE":
+            return self._listed_or_deleted(path.removeprefix("/subjects").removeprefix("/"), body)
         if found := re.fullmatch(r"/schemas/ids/(\d+)", path):
             return self._schema(int(found[1]))
         if found := re.fullmatch(r"/config/([^/]+)", path):
             return self._config(method, unquote(found[1]), body)
         if found := re.fullmatch(r"/compatibility/subjects/([^/]+)/versions", path):
             return self._compatibility(unquote(found[1]), body)
-        if found := re.fullmatch(r"/subjects/([^/]+)/versions/latest", path):
-            return self._latest(unquote(found[1]))
-        if found := re.fullmatch(r"/subjects/([^/]+)(/versions)?", path):
-            register = self._register if found[2] else self._look_up
-            return register(unquote(found[1]), body)
+        if found := re.fullmatch(r"/subjects/([^/]+)(|/versions|/versions/latest)", path):
+            asked = {"": self._look_up, "/versions": self._register, "/versions/latest": self._latest}
+            return asked[found[2]](unquote(found[1]), body)
         return 404, {"error_code": 404, "message": "HTTP 404 Not Found"}
+
+    def _listed_or_deleted(self, path: str, body: dict[str, Any]) -> tuple[int, Any]:
+        return self._delete(unquote(path), is_permanent=bool(body)) if path else (200, sorted(self.subjects))
 
     def _schema(self, schema_id: int) -> Answer:
         if not 0 < schema_id <= len(self.texts):
@@ -96,7 +102,7 @@ class SmallRegistry:
         messages = self._breaks(subject, body["schema"])
         return 200, {"is_compatible": not messages, "messages": messages}
 
-    def _latest(self, subject: str) -> Answer:
+    def _latest(self, subject: str, _: dict[str, Any]) -> Answer:
         if subject not in self.subjects:
             return _no_subject
         known = self.subjects[subject]
@@ -135,6 +141,17 @@ class SmallRegistry:
         schema_id = self.add(body["schema"])
         self.subjects.setdefault(subject, []).append(schema_id)
         return 200, {"id": schema_id}
+
+    def _delete(self, subject: str, *, is_permanent: bool) -> tuple[int, Any]:
+        """As Confluent's: what is to go for good must have been deleted before, and keeps its level until then."""
+        if is_permanent:
+            known = self.deleted.pop(subject, None)
+            self.levels.pop(subject, None)
+        else:
+            known = self.subjects.pop(subject, None)
+            if known is not None:
+                self.deleted[subject] = known
+        return _no_subject if known is None else (200, list(range(1, len(known) + 1)))
 
     def _breaks(self, subject: str, text: str) -> list[str]:
         if self.levels.get(subject, "NONE") == "NONE":
@@ -184,14 +201,22 @@ class _Handler(BaseHTTPRequestHandler):
     def do_PUT(self) -> None:
         self._serve()
 
+    def do_DELETE(self) -> None:
+        self._serve()
+
     def _serve(self) -> None:
-        path = urlsplit(self.path).path
+        parts = urlsplit(self.path)
+        path = parts.path
         body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))) or b"{}")
+        if self.command == "DELETE":
+            body = {"permanent": True} if parts.query == "permanent=true" else {}
         self.served.asked.append(f"{self.command} {path}")
         if self.served.trouble is not None:
             self._fail(self.served.trouble)
         elif self.served.credentials not in {None, self.headers.get("Authorization")}:
             self._send(401, b'{"error_code": 40101, "message": "Unauthorized"}')
+        elif self.command in self.served.refused_methods and re.search(self.served.refused_paths, path):
+            self._send(403, b'{"error_code": 40301, "message": "Operation not permitted"}')
         else:
             status, answer = self.served.answer(self.command, path, body)
             self._send(status, json.dumps(answer).encode())

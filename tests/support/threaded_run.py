@@ -160,7 +160,7 @@ class WholeRun:
     def ledger(self) -> list[LedgerRecord]:
         return [entry.record for entry in read_ledger(self.broker, self.topics)]
 
-    def wait_for_version(self, version: int) -> None:
+    def wait_for_version(self, version: int, within_seconds: float = closing_seconds) -> None:
         """Wait until the ledger holds this version."""
 
         def reached() -> bool:
@@ -168,7 +168,7 @@ class WholeRun:
             return progress.poll(0.1).version >= version
 
         with RunProgress(self.broker, self.topics) as progress:
-            wait_until(reached, closing_seconds, f"version {version}")
+            wait_until(reached, within_seconds, f"version {version}")
 
     def view(self) -> ProgressView:
         """What anybody who follows the run sees at its end."""
@@ -184,9 +184,9 @@ class WholeRun:
         self.worker()
         return self.wait_until_closed()
 
-    def wait_until_closed(self) -> list[LedgerRecord]:
+    def wait_until_closed(self, within_seconds: float = closing_seconds) -> list[LedgerRecord]:
         """Wait until every role has ended by itself; returns the ledger."""
-        wait_until(self._all_ended, closing_seconds, "every role to end")
+        wait_until(self._all_ended, within_seconds, "every role to end")
         self.raise_errors()
         return self.ledger()
 

@@ -1,16 +1,17 @@
 """Reading what is stored: partitions from given offsets up to given ends.
 
 Everything that looks at a topic once, and then is done with it, reads it with these loops. They raise BrokerTimeout
-when reading stalls, that is when neither a record nor a position moves for `stall_seconds`.
+when reading stalls, that is when neither a record nor a position moves for `stall_seconds`; RegistryUnreachable and
+RegistryRefused where it is the schema registry that they wait for.
 """
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from rollog.kernel.broker.ports import TopicPartition
-from rollog.kernel.errors import BrokerTimeout, TopicMismatch
+from rollog.kernel.errors import BrokerTimeout, RegistryRefused, RegistryUnreachable, TopicMismatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -19,6 +20,15 @@ if TYPE_CHECKING:
 
 stall_seconds = 60.0
 poll_seconds = 0.1
+
+
+@runtime_checkable
+class HoldingConsumer(Protocol):
+    """A consumer that needs more than the broker to read a record."""
+
+    def held_back(self) -> RegistryUnreachable | RegistryRefused | None:
+        """What else does not answer, where a partition stands still for it."""
+        ...
 
 
 def read_topic(broker: Broker, topic: str, *, client_id: str) -> Iterator[Record]:
@@ -75,10 +85,11 @@ def drain(
                 f"{place.topic}[{place.partition}] at offset {positions[place]} of {ends[place]}"
                 for place in missing
             )
-            raise BrokerTimeout(
-                f"nothing could be read for {stalls_after_seconds:g} s: {named}; check the broker and start again "
-                "what was reading"
-            )
+            told = f"nothing could be read for {stalls_after_seconds:g} s: {named}"
+            cause = consumer.held_back() if isinstance(consumer, HoldingConsumer) else None
+            if cause is not None:
+                raise type(cause)(f"{told}; {cause}") from cause
+            raise BrokerTimeout(f"{told}; check the broker and start again what was reading")
 
 
 def place_of(record: Record) -> TopicPartition:

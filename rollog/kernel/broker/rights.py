@@ -157,6 +157,8 @@ def _rights(role: Role, topics: RunTopics, optional: Collection[OptionalTopic]) 
         case Role.READER:
             yield from _reads_all(topics)
         case Role.SCORER:
+            # The manifest says how records of the run are framed.
+            yield from _on(runs_topic(topics.prefix), _read)
             yield Right(Resource.TOPIC, topics.rewards, Operation.WRITE)
             yield Right(Resource.TOPIC, topics.samples, Operation.READ)
         case Role.ADMINISTRATOR:

@@ -26,7 +26,7 @@ from rollog.kernel.errors import ConfigError, RegistryRefused, RegistryUnreachab
 from rollog.kernel.printable import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from schemas.catalogue import Definition
 
@@ -42,15 +42,19 @@ _no_credentials = (401, 403)
 _try_again = (408, 425, 429)
 _failed = range(500, 600)
 
-Method = Literal["GET", "POST", "PUT"]
+Method = Literal["GET", "POST", "PUT", "DELETE"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegistryAddress:
-    """Where a registry is and who asks. `credentials` are the value of the header `Authorization`."""
+    """Where a registry is and who asks.
+
+    `credentials` gives the value of the header `Authorization`; it is called for each question, because a token may be
+    replaced while the process lives. It raises ConfigError where there are none.
+    """
 
     url: str
-    credentials: str | None = field(default=None, repr=False)
+    credentials: Callable[[], str] | None = field(default=None, repr=False)
     certificates: str | None = None
     timeout_seconds: float = 5.0
 
@@ -83,8 +87,8 @@ def checked_url(given: str) -> str:
 class RegistryClient:
     """Asks one registry. Nothing is connected before the first question, and nothing stays connected after one.
 
-    Raises ConfigError for a malformed address, for certificates that are none, and for credentials that would travel
-    in clear.
+    Raises ConfigError for a malformed address, for certificates that are none, and for credentials that are missing or
+    would travel in clear.
     """
 
     def __init__(self, address: RegistryAddress) -> None:
@@ -96,6 +100,8 @@ class RegistryClient:
             raise ConfigError(
                 f"registry.url = {self._url!r} would send credentials in clear: name an https address"
             )
+        if address.credentials is not None:
+            address.credentials()
         self._trusted = _trusted(address.certificates) if self._parts.scheme == "https" else None
 
     @property
@@ -152,6 +158,25 @@ class RegistryClient:
         """Give a subject a compatibility level of its own."""
         self._ask("PUT", f"/config/{quote(subject, safe='')}", {"compatibility": level})
 
+    def subjects(self, start: str) -> list[str]:
+        """The subjects whose names begin like this; those that are deleted are not among them."""
+        path = f"/subjects?subjectPrefix={quote(start, safe='')}"
+        found = self._content("GET", path)
+        if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
+            raise self._unusable(path, "no list of subjects")
+        # A registry may not know the parameter, and name them all.
+        return [each for each in found if each.startswith(start)]
+
+    def delete(self, subject: str) -> bool:
+        """Delete a subject with its versions, for good; returns whether it was there.
+
+        The schemas keep their ids where another subject has them.
+        """
+        path = f"/subjects/{quote(subject, safe='')}"
+        # A registry deletes for good only what was deleted before.
+        was_there = self._content("DELETE", path) is not None
+        return self._content("DELETE", f"{path}?permanent=true") is not None or was_there
+
     def _id(self, answer: dict[str, Any], subject: str) -> int:
         found = answer.get("id")
         if not isinstance(found, int) or isinstance(found, bool) or not 0 <= found <= _largest_id:
@@ -160,19 +185,27 @@ class RegistryClient:
 
     def _ask(self, method: Method, path: str, body: object = None) -> dict[str, Any] | None:
         """The JSON object of an answer; None for 404. Raises RegistryUnreachable, RegistryRefused."""
+        found = self._content(method, path, body)
+        if found is not None and not isinstance(found, dict):
+            raise self._unusable(path, "no object")
+        return found
+
+    def _content(self, method: Method, path: str, body: object = None) -> Any:
+        """The JSON of an answer; None for 404. Raises RegistryUnreachable, RegistryRefused."""
         status, content = self._answered(method, path, body)
         if status in _ok:
             return self._json(content, path)
         if status == _not_found:
             # Anything else that listens there, a web server say, answers 404 as well, but not in these words.
-            if "error_code" in self._json(content, path):
+            said = self._json(content, path)
+            if isinstance(said, dict) and "error_code" in said:
                 return None
             raise self._unusable(path, f"404 without an error code: {_start(content)}")
-        said = _reason(content)
+        reason = _reason(content)
         place = f"the schema registry at {self._url} ({path.partition('?')[0]})"
         if status in _no_credentials:
             raise RegistryRefused(
-                f"{place} refuses the credentials ({status}): {said}; name the right ones with "
+                f"{place} refuses the credentials ({status}): {reason}; name the right ones with "
                 "registry.credentials_variable or registry.credentials_file"
             )
         if status in _redirections:
@@ -180,8 +213,8 @@ class RegistryClient:
                 f"{place} sends on to another address ({status}): name that one in registry.url"
             )
         if status in _failed or status in _try_again:
-            raise RegistryUnreachable(f"{place} fails ({status}): {said}")
-        raise RegistryRefused(f"{place} refuses ({status}): {said}")
+            raise RegistryUnreachable(f"{place} fails ({status}): {reason}")
+        raise RegistryRefused(f"{place} refuses ({status}): {reason}")
 
     def _answered(self, method: Method, path: str, body: object) -> tuple[int, bytes]:
         seconds = self._address.timeout_seconds
@@ -234,17 +267,18 @@ class RegistryClient:
     def _headers(self) -> dict[str, str]:
         headers = {"Accept": f"{_media_type}, application/json", "Content-Type": _media_type}
         if self._address.credentials is not None:
-            headers["Authorization"] = self._address.credentials
+            try:
+                headers["Authorization"] = self._address.credentials()
+            except ConfigError as error:
+                # They were there at the start: whoever keeps the file fresh may be at it.
+                raise RegistryRefused(str(error)) from error
         return headers
 
-    def _json(self, content: bytes, path: str) -> dict[str, Any]:
+    def _json(self, content: bytes, path: str) -> Any:
         try:
-            answer = json.loads(content)
+            return json.loads(content)
         except (ValueError, RecursionError):
             raise self._unusable(path, f"no JSON: {_start(content)}") from None
-        if not isinstance(answer, dict):
-            raise self._unusable(path, f"no object: {_start(content)}")
-        return answer
 
     def _unusable(self, about: str, what: str) -> RegistryUnreachable:
         return RegistryUnreachable(

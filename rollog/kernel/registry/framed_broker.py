@@ -6,7 +6,7 @@ Whoever uses it writes and reads single-object encoding, as without it; `wire_fo
 | --- | --- |
 | wire format with the header `rollog-schema` | single-object encoding, without a question to the registry |
 | wire format without it (another program's) | the same, once the registry has said which schema the id names |
-| wire format, and the registry does not answer | held back: the partition stands still, the others go on |
+| wire format, and the registry does not answer (soon) | held back: the partition stands still, the others go on |
 | wire format with an id that no Avro schema has | itself: nobody can decode it, so its owner sets it aside |
 | anything else | itself |
 
@@ -194,6 +194,7 @@ class FramedConsumer(Component):
         self._sleep = sleep
         self._assigned: set[TopicPartition] = set()
         self._held: dict[TopicPartition, int] = {}
+        self._cause: RegistryUnreachable | RegistryRefused | None = None
 
     def assign(self, positions: Mapping[TopicPartition, int]) -> None:
         """Read exactly these partitions from these offsets on."""
@@ -219,6 +220,10 @@ class FramedConsumer(Component):
             free = self._assigned - self._held.keys()
             self._inner.assign({place: self._inner.position(place) for place in free})
         return found
+
+    def held_back(self) -> RegistryUnreachable | RegistryRefused | None:
+        """Why a partition stands still; None where none does."""
+        return self._cause if self._held else None
 
     def position(self, partition: TopicPartition) -> int:
         """Next offset this consumer would return."""
@@ -268,6 +273,7 @@ class FramedConsumer(Component):
                 error=error,
             )
             self._held[TopicPartition(record.topic, record.partition)] = record.offset
+            self._cause = error
             return None
         return record if fingerprint is None else with_fingerprint(record, fingerprint)
 

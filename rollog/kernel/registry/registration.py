@@ -28,7 +28,7 @@ class RegisteredSchema:
 
 
 def register_subjects(client: RegistryClient, subjects: Sequence[Subject]) -> list[RegisteredSchema]:
-    """Register every schema, oldest first. What is registered already stays as it is.
+    """Register every schema, oldest first. What is registered already stays as it is, and needs no right to write.
 
     Raises RegistryRefused, with the registry's reason, where one is not compatible, RegistryUnreachable.
     """
@@ -59,18 +59,26 @@ def registered_schemas(client: RegistryClient, subjects: Sequence[Subject]) -> l
 
 def _register(client: RegistryClient, subject: Subject) -> list[RegisteredSchema]:
     found: list[RegisteredSchema] = []
+    has_level = False
     for schema in subject.schemas:
-        try:
-            schema_id = client.register(subject.name, schema.definition)
-        except RegistryRefused as error:
-            raise RegistryRefused(
-                f"schema {_described(schema)} cannot stand under subject {subject.name}: {error}"
-            ) from error
-        # Only now: of a subject without a schema no registry has to know a level.
-        if not found and client.compatibility(subject.name) in {None, "NONE"}:
-            client.set_compatibility(subject.name, compatibility)
+        schema_id = client.registered_id(subject.name, schema.definition)
+        if schema_id is None:
+            schema_id = _register_one(client, subject, schema)
+            # Only now: of a subject without a schema no registry has to know a level.
+            if not has_level and client.compatibility(subject.name) in {None, "NONE"}:
+                client.set_compatibility(subject.name, compatibility)
+            has_level = True
         found.append(RegisteredSchema(subject=subject, schema=schema, schema_id=schema_id))
     return found
+
+
+def _register_one(client: RegistryClient, subject: Subject, schema: Schema) -> int:
+    try:
+        return client.register(subject.name, schema.definition)
+    except RegistryRefused as error:
+        raise RegistryRefused(
+            f"schema {_described(schema)} cannot stand under subject {subject.name}: {error}"
+        ) from error
 
 
 def _missing(client: RegistryClient, subject: Subject, schema: Schema) -> str:

@@ -10,9 +10,11 @@ from support.broker_topics import read_to_end
 from support.builders import a_sample
 from support.registered_schemas import registered_run
 from support.small_registry import SmallRegistry, Trouble, small_registry
+from support.waiting import wait_until
 
 from rollog.kernel.broker.ports import Record, TopicPartition
-from rollog.kernel.errors import ConfigError, RegistryRefused
+from rollog.kernel.broker.reading import read_until
+from rollog.kernel.errors import ConfigError, RegistryRefused, RegistryUnreachable
 from rollog.kernel.registry.framed_broker import FramedBroker
 from rollog.kernel.registry.wire_format import fingerprint_of, schema_header, schema_id_of
 from schemas import Fence, Sample
@@ -297,6 +299,48 @@ def test_where_every_partition_stands_still_a_poll_takes_its_time_and_pauses_gro
         assert len(consumer.poll(0.5)) == 1
         consumer.assign({})
         assert consumer.poll(0.01) == []
+
+
+def test_a_registry_that_is_slow_holds_up_no_reader(
+    memory_broker: MemoryBroker, registry: SmallRegistry, run_topics: RunTopics
+) -> None:
+    """Its answer takes a minute, and other partitions are read meanwhile."""
+    framed = registered_run(
+        memory_broker, registry, run_topics, timeout_seconds=60.0, wait_seconds=0.0, sleep=lambda _: None
+    )
+    value = in_wire_format(id_of(registry, "Sample"), encode(a_sample()))
+    held, free = (TopicPartition(run_topics.samples, number) for number in range(2))
+    write(memory_broker, run_topics.samples, value)
+    registry.trouble = Trouble.SILENT
+    with framed.consumer(client_id="reader") as consumer:
+        consumer.assign({held: 0, free: 0})
+        assert polled(consumer, 2) == []
+        assert "has not said yet what schema id" in str(consumer.held_back())
+        for number in range(3):
+            write(memory_broker, run_topics.samples, b"a", partition=1)
+            assert values(polled(consumer, 2)) == [b"a"], number
+        question = f"GET /schemas/ids/{id_of(registry, 'Sample')}"
+        wait_until(lambda: question in registry.asked, 30, "the question")
+        assert polled(consumer, 2) == []
+        assert registry.asked.count(question) == 1
+        assert (consumer.position(held), consumer.position(free)) == (0, 3)
+        registry.over.set()  # it answers, with nothing
+        registry.trouble = None
+        read = wait_until(lambda: polled(consumer, 2), 30, "the record that was held back")
+    assert fingerprint_of(read[0].value) == load_catalogue().current["Sample"].fingerprint
+
+
+def test_whoever_reads_to_the_end_is_told_that_it_is_the_registry_that_does_not_answer(
+    framed: FramedBroker, memory_broker: MemoryBroker, registry: SmallRegistry, run_topics: RunTopics
+) -> None:
+    write(memory_broker, run_topics.samples, in_wire_format(id_of(registry, "Sample"), encode(a_sample())))
+    registry.trouble = Trouble.FAILING
+    place = TopicPartition(run_topics.samples, 0)
+    with (
+        framed.consumer(client_id="reader") as consumer,
+        pytest.raises(RegistryUnreachable, match=r"samples\[0\] at offset 0 of 1; .*no leader"),
+    ):
+        list(read_until(consumer, {place: 0}, {place: 1}, stalls_after_seconds=0.3))
 
 
 def test_an_id_that_is_unknown_is_asked_for_again_after_a_minute(

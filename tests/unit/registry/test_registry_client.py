@@ -11,6 +11,7 @@ from support.small_registry import SmallRegistry, Trouble, small_registry
 
 from rollog.kernel.errors import ConfigError, RegistryRefused, RegistryUnreachable
 from rollog.kernel.registry.client import RegistryAddress, RegistryClient, basic_credentials
+from rollog.settings.registry import RegistryConfig
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,7 +68,7 @@ def test_a_web_server_without_the_api_is_no_registry_that_lacks_a_schema(registr
 def test_redirections_are_not_followed(registry: SmallRegistry) -> None:
     registry.trouble = Trouble.REDIRECTING
     with pytest.raises(RegistryRefused, match=r"sends on to another address \(302\)"):
-        a_client(registry, credentials="Bearer secret-token").schema_of(1)
+        a_client(registry, credentials=lambda: "Bearer secret-token").schema_of(1)
     assert len(registry.asked) == 1
 
 
@@ -75,12 +76,13 @@ def test_wrong_credentials_are_refused_and_not_shown() -> None:
     right = basic_credentials("me:sesame")
     with small_registry(credentials=right) as registry:
         registry.add('"int"')
-        assert a_client(registry, credentials=right).schema_of(1) == '"int"'
-        address = RegistryAddress(url=registry.url, credentials=basic_credentials("me:planted-word"))
+        assert a_client(registry, credentials=lambda: right).schema_of(1) == '"int"'
+        wrong = basic_credentials("me:planted-word")
+        address = RegistryAddress(url=registry.url, credentials=lambda: wrong)
         with pytest.raises(RegistryRefused, match=r"refuses the credentials \(401\): Unauthorized") as caught:
             RegistryClient(address).schema_of(1)
         assert "planted" not in f"{caught.value} {address!r}"
-        assert address.credentials not in {str(caught.value), repr(address)}
+        assert wrong not in f"{caught.value} {address!r}"
 
 
 def test_a_certificate_must_be_trusted(tmp_path: Path) -> None:
@@ -116,7 +118,7 @@ def test_malformed_addresses_are_refused(url: str, said: str) -> None:
 
 def test_credentials_do_not_travel_in_clear() -> None:
     with pytest.raises(ConfigError, match="in clear: name an https address"):
-        RegistryClient(RegistryAddress(url="http://registry:8081", credentials="Bearer x"))
+        RegistryClient(RegistryAddress(url="http://registry:8081", credentials=lambda: "Bearer x"))
 
 
 def test_a_file_that_holds_no_certificates_is_named(tmp_path: Path) -> None:
@@ -139,3 +141,29 @@ def test_an_id_that_does_not_fit_the_frame_is_refused(
     monkeypatch.setattr(registry, "answer", lambda *_: (200, {"id": found}))
     with pytest.raises(RegistryUnreachable, match="does not fit four bytes"):
         a_client(registry, timeout_seconds=5.0).register("a", {"type": "record"})
+
+
+def test_a_token_that_was_replaced_is_sent(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("Bearer old")
+    with small_registry(credentials="Bearer new") as registry:
+        registry.add('"int"')
+        address = RegistryConfig(url=registry.url, credentials_file=str(token)).address()
+        assert address is not None
+        client = RegistryClient(address)
+        with pytest.raises(RegistryRefused, match="refuses the credentials"):
+            client.schema_of(1)
+        token.write_text("")
+        with pytest.raises(RegistryRefused, match=r"registry\.credentials_file holds no credentials"):
+            client.schema_of(1)
+        token.write_text("Bearer new\n")
+        assert client.schema_of(1) == '"int"'
+
+
+@pytest.mark.parametrize("given", [{"a": 1}, ["a", 7], None])
+def test_what_is_no_list_of_subjects_is_refused(
+    registry: SmallRegistry, monkeypatch: pytest.MonkeyPatch, given: object
+) -> None:
+    monkeypatch.setattr(registry, "answer", lambda *_: (200, given))
+    with pytest.raises(RegistryUnreachable, match="answers no list of subjects"):
+        a_client(registry).subjects("a")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
 from support.registered_run import a_home, published, registered, settings_of
+from support.small_registry import SmallRegistry, Trouble, small_registry
 
 from rollog.kernel.broker.memory import MemoryBroker
 from rollog.kernel.errors import ConfigError
@@ -23,6 +24,7 @@ from rollog.run.supervisor_lock import sole_supervisor
 from schemas import RoleStatus, RunRole
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from support.written_run import WrittenRun
@@ -247,3 +249,75 @@ def test_objects_of_the_original_stay_where_a_copy_is_deleted(home: Path, tmp_pa
     PayloadStore(WeightsStore(uri), run.topics).put(b"data")
     delete(run, settings_of(home, uri=uri), home)
     assert len(PayloadStore(WeightsStore(uri), run.topics).names()) == 1
+
+
+@pytest.fixture
+def registry() -> Iterator[SmallRegistry]:
+    with small_registry() as served:
+        yield served
+
+
+def with_registry(home: Path, run: str = "first", **section: Any) -> Settings:
+    return settings_of(home, run).changed(broker={"framing": "registry"}, registry=section)
+
+
+def test_schemas_of_a_run_go_with_it_and_those_of_others_stay(registry: SmallRegistry, home: Path) -> None:
+    broker = MemoryBroker()
+    settings = with_registry(home, url=registry.url)
+    run = registered(broker, settings)
+    create_run(broker, with_registry(home, "first-2", url=registry.url))
+    num_own = sum(subject.startswith("rollog.first.") for subject in registry.subjects)
+
+    line = f"{num_own} subjects in the schema registry at {registry.url}"
+    assert line in deletion_of(run, settings, home).lines()
+    said = delete(run, settings, home)
+
+    assert f"deleted {num_own} subjects" in said
+    assert said[-1] == "run first is deleted"
+    assert {subject.split(".")[1] for subject in registry.subjects} == {"first-2"}
+    assert registry.deleted == {}
+    (home / "runs" / "first").mkdir(parents=True)
+    registered(broker, settings)
+
+
+@pytest.mark.parametrize("trouble", [None, Trouble.FAILING])
+def test_a_run_is_deleted_although_its_registry_keeps_the_schemas(
+    registry: SmallRegistry, home: Path, trouble: Trouble | None
+) -> None:
+    settings = with_registry(home, url=registry.url)
+    run = registered(MemoryBroker(), settings)
+    registry.refused_methods, registry.refused_paths = {"DELETE"}, "/subjects/"
+    deletion = deletion_of(run, settings, home)
+    registry.trouble = trouble
+
+    said = list(deletion.run(sleep=lambda _: None))
+
+    assert said[-1] == "run first is deleted"
+    (left,) = [line for line in said if "stay" in line]
+    assert "rollog.first.samples-value" in left
+    assert ("no leader" if trouble else "not permitted") in left
+    assert "`rollog topics schemas delete --run first`" in left
+    assert "rollog.first.samples-value" in registry.subjects
+    assert read_runs(run.broker, "rollog") == {}
+
+
+@pytest.mark.parametrize(
+    ("section", "trouble", "told"),
+    [
+        ({"url": None}, None, "no registry is named with registry.url"),
+        ({}, Trouble.FAILING, "no leader"),
+        ({"subjects": "record"}, None, "all runs share their subjects"),
+    ],
+)
+def test_it_is_said_before_the_deletion_which_schemas_will_stay(
+    registry: SmallRegistry, home: Path, section: dict[str, Any], trouble: Trouble | None, told: str
+) -> None:
+    given = {"url": registry.url, **section}
+    run = registered(MemoryBroker(), with_registry(home, **{**given, "url": registry.url}))
+    registry.trouble = trouble
+    settings = with_registry(home, **given)
+
+    assert any(told in line for line in deletion_of(run, settings, home).lines())
+    assert any(told in line for line in delete(run, settings, home))
+    assert registry.subjects
+    assert read_runs(run.broker, "rollog") == {}

@@ -6,17 +6,24 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner
+from support.broker_topics import read_to_end
 from support.registered_run import settings_of
 from support.small_registry import SmallRegistry, Trouble, small_registry
 
+from producers.rewards.late import LateRewards, framed_for_rewards
 from rollog.cli.main import cli
 from rollog.kernel.broker.memory import MemoryBroker
+from rollog.kernel.broker.topics import RunTopics
 from rollog.kernel.errors import ConfigError, RegistryRefused, RegistryUnreachable
 from rollog.kernel.registry.framed_broker import FramedBroker
+from rollog.kernel.registry.wire_format import schema_id_of
 from rollog.kernel.runs import read_runs
 from rollog.run.creation import create_run, create_run_if_missing, specs_of_run
-from rollog.run.framing import checked_at_start, framed_broker, registry_variables
+from rollog.run.framing import checked_at_start, framed_broker, register_schemas, registry_variables
 from rollog.run.local_run import role_specs
+from rollog.settings.registry import RegistryConfig
+from schemas import Reward
+from schemas.codec import decode_as
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,6 +52,18 @@ def test_schemas_are_registered_before_the_run(registry: SmallRegistry, tmp_path
     _, is_new = create_run_if_missing(broker, a_run(tmp_path, registry.url))
     assert not is_new
     assert not any(each.endswith("/versions") for each in registry.asked[num_asked:])
+
+
+def test_a_role_that_may_only_read_the_registry_makes_a_run_of_what_others_registered(
+    registry: SmallRegistry, tmp_path: Path
+) -> None:
+    settings = a_run(tmp_path, registry.url)
+    register_schemas(settings)
+    registry.refused_methods, registry.refused_paths = {"POST", "PUT"}, "/versions$|^/config/"
+    create_run(MemoryBroker(), settings)
+    del registry.subjects["rollog.first.weights-value"]
+    with pytest.raises(RegistryRefused, match=r"rollog\.first\.weights-value.*refuses.*not permitted"):
+        create_run(MemoryBroker(), settings)
 
 
 def test_with_the_strategy_record_runs_share_their_subjects(registry: SmallRegistry, tmp_path: Path) -> None:
@@ -148,6 +167,46 @@ def test_credentials_of_a_file_are_sent(tmp_path: Path) -> None:
         assert registry.subjects
 
 
+def late_settings(home: Path, url: str) -> Settings:
+    return a_run(home, url).changed(reward={"late": True, "function": None})
+
+
+def test_rewards_from_outside_are_framed_as_the_rest_of_the_run(
+    registry: SmallRegistry, tmp_path: Path
+) -> None:
+    broker, topics = MemoryBroker(), RunTopics("rollog", "first")
+    manifest = create_run(broker, late_settings(tmp_path, registry.url))
+    framed = framed_for_rewards(broker, topics, manifest, RegistryConfig(url=registry.url))
+    registry.trouble = Trouble.FAILING
+    with LateRewards(framed, topics, scorer="test") as rewards:
+        rewards.send("g0.r0.a0", 0.5)
+        rewards.flush()
+    (stored,) = read_to_end(broker, topics.rewards)
+    assert schema_id_of(stored.value) in registry.subjects["rollog.first.rewards-value"]
+    (read,) = read_to_end(framed, topics.rewards)
+    assert decode_as(Reward, read.value or b"") == Reward(sample_id="g0.r0.a0", reward=0.5, scorer="test")
+
+
+def test_a_scorer_is_told_at_once_what_its_registry_lacks(registry: SmallRegistry, tmp_path: Path) -> None:
+    broker, topics = MemoryBroker(), RunTopics("rollog", "first")
+    manifest = create_run(broker, late_settings(tmp_path, registry.url))
+    with pytest.raises(ConfigError, match=r'registry=\{"url": ...\}\) or ROLLOG_REGISTRY__URL'):
+        framed_for_rewards(broker, topics, manifest, RegistryConfig())
+    del registry.subjects["rollog.first.rewards-value"]
+    with pytest.raises(RegistryRefused, match=r"rollog\.first\.rewards-value: Reward .*schemas register"):
+        framed_for_rewards(broker, topics, manifest, RegistryConfig(url=registry.url))
+    registry.trouble = Trouble.FAILING
+    with pytest.raises(RegistryUnreachable, match="no leader"):
+        framed_for_rewards(broker, topics, manifest, RegistryConfig(url=registry.url))
+
+
+def test_a_scorer_of_a_run_without_a_registry_asks_nobody(tmp_path: Path) -> None:
+    broker = MemoryBroker()
+    manifest = create_run(broker, settings_of(tmp_path).changed(reward={"late": True, "function": None}))
+    config = RegistryConfig(url="http://127.0.0.1:9")
+    assert framed_for_rewards(broker, RunTopics("rollog", "first"), manifest, config) is broker
+
+
 @pytest.fixture
 def config(registry: SmallRegistry, tmp_path: Path) -> list[str]:
     (tmp_path / "run.toml").write_text(
@@ -175,6 +234,10 @@ def test_schemas_are_printed_checked_and_registered_by_the_command_line(
     assert (status, "schemas of run first are registered" in printed) == (0, True)
     status, printed = said("print", "--json")
     assert '"subject": "rollog.first.steps-value"' in printed
+    status, printed = said("delete", "--yes")
+    assert (status, "deleted " in printed, registry.subjects) == (0, True, {})
+    assert "no subject of run first is in the schema registry" in said("delete", "--yes")[1]
+    assert "shared by all runs" in said("delete", "--yes", "--set", "registry.subjects=record")[1]
 
 
 def test_a_run_without_a_registry_has_nothing_to_register() -> None:
