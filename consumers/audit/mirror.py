@@ -41,8 +41,9 @@ def with_mirror(report: AuditReport, mirror: MirroredBroker, *, has_map: bool) -
     source = (
         "original offsets are those of the offset map"
         if has_map
-        else "original offsets are those that the ledger names; of topics but samples, rewards and steps the mirror's "
-        "own stand, and only an offset map shows whether they are whole"
+        else "original offsets are those that the ledger names; those of steps are counted, and may be too small by "
+        "aborted transactions; of topics but samples, rewards and steps the mirror's own stand, and only an offset map "
+        "shows whether they are whole"
     )
     note = f"read from a mirror at {mirror.address}: {source}"
     return replace(report, checks=[*report.checks, check], notes=[*report.notes, note])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ from support.mirror_copies import altered, at, doubled, lost, mirror_of, unharme
 
 from consumers.audit.auditor import audit_run
 from consumers.audit.mirror import with_mirror
-from consumers.ledger import read_ledger
+from consumers.ledger import ledger_entry, read_ledger
 from consumers.mirrored import (
     OffsetMap,
     known_from_ledger,
@@ -27,6 +27,8 @@ from rollog.kernel.broker.ports import TopicPartition
 from rollog.kernel.broker.reading import read_to_end
 from rollog.kernel.broker.topics import RunTopics
 from rollog.kernel.errors import BrokerError, ConfigError
+from schemas import RolloutTask
+from schemas.codec import SchemaError, decode, encode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
 
 recorded = Path(__file__).parents[1] / "data" / "recorded" / "run.zip"
 alias = "source"
+num_aborted = 50
+"""Offsets of aborted transactions: records and markers."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +121,54 @@ def test_without_a_map_harm_to_what_was_trained_from_is_found(
     harmed = records(original.broker, name)[1]
     found = original.findings(at(TopicPartition(name, 0), harmed.offset, copies), by_map=False)
     assert any(line.startswith(f"{name}, partition 0") for line in found), found
+
+
+def with_aborted_steps(record: Record) -> list[Record]:
+    """A task as its dispatcher would have written it, had transactions of the trainer been aborted before version 1.
+
+    A mirror has nothing of these but the positions that tasks name.
+    """
+    try:
+        decoded = decode(record.value or b"")
+    except SchemaError:
+        return [record]
+    if not isinstance(decoded, RolloutTask) or decoded.issued_version < 1:
+        return [record]
+    later = replace(decoded, ledger_position=decoded.ledger_position + num_aborted)
+    return [replace(record, value=encode(later))]
+
+
+def without_end_of_ledger(topics: RunTopics, version: int) -> Harm:
+    """A mirror whose ledger ends before a version."""
+
+    def harm(record: Record) -> list[Record]:
+        is_later = record.topic == topics.steps and ledger_entry(record).record.version >= version
+        return [] if is_later else with_aborted_steps(record)
+
+    return harm
+
+
+def test_without_a_map_a_faithful_mirror_is_clean_though_transactions_of_the_trainer_were_aborted(
+    original: Original,
+) -> None:
+    mirror = original.mirrored(with_aborted_steps, by_map=False)
+    report = original.audit(mirror, by_map=False)
+    assert report.is_clean, "\n".join(report.lines())
+    ends = (broker_end(original.broker, original.topics), broker_end(mirror, original.topics))
+    assert 0 < ends[1] - ends[0] <= num_aborted
+
+
+def test_without_a_map_an_end_that_the_ledger_lost_is_found_though_transactions_were_aborted(
+    original: Original,
+) -> None:
+    found = original.findings(without_end_of_ledger(original.topics, 2), by_map=False)
+    assert any("issued when more of the ledger had been read" in line for line in found), found
+
+
+def broker_end(broker: Broker, topics: RunTopics) -> int:
+    place = TopicPartition(topics.steps, 0)
+    with broker.consumer(client_id="reader") as consumer:
+        return consumer.end_offsets([place])[place]
 
 
 @pytest.mark.parametrize("topic", ["steps", "samples"])
