@@ -2,8 +2,8 @@
 
 A map is made while the original is there (`rollog export --offsets`) and knows every record of every topic that is not
 compacted. Without one the ledger tells: it names each judged sample, and each late reward that counted, by offset and
-digest; and one transaction holds one ledger record, so that offsets of `steps` can be counted (`counted_steps`). Offsets
-of the other topics are then the mirror's own; nothing in the log names them.
+digest; and one transaction holds one ledger record, so that offsets of `steps` can be counted (`counted_steps`). Of the
+other topics the mirror's own offsets stand; nothing in the log names the original ones.
 
     map      every record: lost, doubled, altered, added ones are named
     ledger   samples and rewards the same, as far as they were judged; of steps the chain shows what is lost or altered

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.docker, pytest.mark.slow, pytest.mark.timeout(900)]
 
 start_seconds = 120.0
-is_required = os.environ.get("ROLLOG_REQUIRE_DOCKER") == "1"
+is_required = bool(os.environ.get("ROLLOG_REQUIRE_DOCKER"))
 
 
 def is_expected(line: Line) -> bool:

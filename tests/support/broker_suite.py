@@ -19,19 +19,18 @@ if TYPE_CHECKING:
     from rollog.kernel.broker.ports import Broker
 
 root = Path(__file__).resolve().parents[2]
+told_seconds = 300.0
 fewest_tests = 25
 """Less than the suite has for one client; a run that collected nothing must not pass."""
 
 
 def told(*words: str, home: Path) -> tuple[int, str]:
     """Exit status and everything said by one command of rollog."""
-    ended = subprocess.run(
-        [sys.executable, "-m", "rollog.cli.main", *words, "--home", str(home)],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    command = [sys.executable, "-m", "rollog.cli.main", *words, "--home", str(home)]
+    try:
+        ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=told_seconds)
+    except subprocess.TimeoutExpired as error:
+        raise AssertionError(f"`rollog {words[0]}` goes on: {error.stdout!r} {error.stderr!r}") from error
     return ended.returncode, ended.stdout + ended.stderr
 
 
