@@ -225,8 +225,9 @@ class _LedgerPlaces:
             return
         tasks = decoded.tasks if isinstance(decoded, TaskBatch) else [decoded]
         for task in tasks:
-            is_training = isinstance(task, RolloutTask) and task.kind is Kind.TRAINING
-            if is_training and has_seed_of_run(task, self._seed):
+            if not isinstance(task, RolloutTask) or task.kind is not Kind.TRAINING:
+                continue
+            if has_seed_of_run(task, self._seed):
                 self._counted.read_at(task.issued_version, task.ledger_position)
 
     def known(self, place: TopicPartition) -> Originals | None:
