@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 import pytest
 from support.mirror_copies import altered, at, doubled, lost, mirror_of, unharmed
 
+from consumers.archive import WeightsChoice, export_archive
 from consumers.audit.auditor import audit_run
 from consumers.audit.mirror import with_mirror
 from consumers.ledger import ledger_entry, read_ledger
+from consumers.lineage import Lineage
 from consumers.mirrored import (
     OffsetMap,
     known_from_ledger,
@@ -182,6 +184,29 @@ def test_without_a_map_doubled_records_are_named_and_read_once(original: Origina
     assert [record.offset for record in records(mirror, name)] == [
         record.offset for record in records(original.broker, name)
     ]
+
+
+@pytest.mark.parametrize("by_map", [True, False], ids=["map", "ledger"])
+def test_lineage_and_an_archive_of_a_mirror_are_those_of_the_original(
+    original: Original, by_map: bool, tmp_path: Path
+) -> None:
+    mirror = original.mirrored(by_map=by_map)
+    for ask in (lambda traces: traces.step(2), lambda traces: traces.version(2)):
+        assert ask(Lineage(mirror, original.topics)) == ask(Lineage(original.broker, original.topics))
+    path = tmp_path / "mirror.zip"
+    store = archived_weights(original.broker.file)
+    export_archive(mirror, original.topics, store, path, weights=WeightsChoice.FIRST)
+    archive = ArchiveBroker(path)
+    report = audit_run(
+        archive,
+        original.topics,
+        archived_weights(archive.file),
+        ends_with=archive.manifest.ledger_head,
+        has_all_files=False,
+        settles_within_seconds=0.0,
+    )
+    assert report.is_clean, "\n".join(report.lines())
+    assert archive.manifest.ledger_head == original.broker.manifest.ledger_head
 
 
 def test_a_mirror_is_only_read(original: Original) -> None:
