@@ -11,7 +11,7 @@ from support.mirror_copies import altered, at, doubled, lost, mirror_of, unharme
 
 from consumers.archive import WeightsChoice, export_archive
 from consumers.audit.auditor import audit_run
-from consumers.audit.mirror import with_mirror
+from consumers.audit.mirror import with_hint, with_mirror
 from consumers.ledger import ledger_entry, read_ledger
 from consumers.lineage import Lineage
 from consumers.mirrored import (
@@ -62,6 +62,11 @@ class Original:
         if by_map:
             return MirroredBroker(mirror, alias, self.offset_map.known())
         return MirroredBroker(mirror, alias, known_from_ledger(MirroredBroker(mirror, alias), self.topics))
+
+    def taken_for_it(self) -> MirroredBroker:
+        """A mirror by the original's names, and no more; a record that was never there has shifted its samples."""
+        place = TopicPartition(self.topics.samples, 0)
+        return MirroredBroker(mirror_of(self.broker, alias, at(place, 0, lost)), alias)
 
     def audit(self, broker: MirroredBroker, *, by_map: bool) -> AuditReport:
         store = archived_weights(self.broker.file)
@@ -191,8 +196,9 @@ def test_lineage_and_an_archive_of_a_mirror_are_those_of_the_original(
     original: Original, by_map: bool, tmp_path: Path
 ) -> None:
     mirror = original.mirrored(by_map=by_map)
-    for ask in (lambda traces: traces.step(2), lambda traces: traces.version(2)):
-        assert ask(Lineage(mirror, original.topics)) == ask(Lineage(original.broker, original.topics))
+    here, there = Lineage(mirror, original.topics), Lineage(original.broker, original.topics)
+    assert here.step(2) == there.step(2)
+    assert here.version(2) == there.version(2)
     path = tmp_path / "mirror.zip"
     store = archived_weights(original.broker.file)
     export_archive(mirror, original.topics, store, path, weights=WeightsChoice.FIRST)
@@ -207,6 +213,20 @@ def test_lineage_and_an_archive_of_a_mirror_are_those_of_the_original(
     )
     assert report.is_clean, "\n".join(report.lines())
     assert archive.manifest.ledger_head == original.broker.manifest.ledger_head
+
+
+def test_a_mirror_that_is_taken_for_the_original_is_named(original: Original) -> None:
+    taken = original.taken_for_it()
+    report = with_hint(original.audit(taken, by_map=False), taken, original.topics)
+    assert not report.is_clean
+    assert any("--mirror same-names" in note for note in report.notes), report.notes
+    clean = original.audit(original.mirrored(by_map=True), by_map=True)
+    assert with_hint(clean, taken, original.topics) is clean
+
+
+def test_a_damaged_run_that_is_no_mirror_is_not_called_one(original: Original) -> None:
+    found = original.audit(original.taken_for_it(), by_map=False)
+    assert with_hint(found, original.broker, original.topics) is found
 
 
 def test_a_mirror_is_only_read(original: Original) -> None:
