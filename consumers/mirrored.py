@@ -2,13 +2,13 @@
 
 A map is made while the original is there (`rollog export --offsets`) and knows every record of every topic that is not
 compacted. Without one the ledger tells: it names each judged sample, and each late reward that counted, by offset and
-digest; and one transaction holds one ledger record, so that a marker stands behind each. Offsets of the other topics
-are then the mirror's own; nothing in the log names them.
+digest; and one transaction holds one ledger record, so that offsets of `steps` can be counted (`counted_steps`). Of the
+other topics the mirror's own offsets stand; nothing in the log names the original ones.
 
     map      every record: lost, doubled, altered, added ones are named
     ledger   samples and rewards the same, as far as they were judged; of steps the chain shows what is lost or altered
 
-Consumes steps; for a map every topic of the run. Produces nothing on the log.
+Consumes steps and tasks; for a map every topic of the run. Produces nothing on the log.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ from typing import TYPE_CHECKING
 
 from pydantic import Base64Bytes, BaseModel, ConfigDict, ValidationError
 
+from consumers.audit.config import config_of
+from consumers.audit.issues import has_seed_of_run
+from consumers.counted_steps import CountedSteps
 from rollog import __version__
 from rollog.kernel.atomic_write import atomic_write
 from rollog.kernel.broker.offset_map import Originals, num_digest_bytes, whole_digest
@@ -28,8 +31,8 @@ from rollog.kernel.broker.reading import read_to_end
 from rollog.kernel.broker.topics import OptionalTopic, run_topic_names
 from rollog.kernel.errors import ConfigError
 from rollog.rules.headers import record_digest
-from schemas import Close, LedgerRecord
-from schemas.codec import SchemaError, decode_as
+from schemas import Close, Genesis, Kind, LedgerRecord, RolloutTask, TaskBatch
+from schemas.codec import SchemaError, decode, decode_as
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -167,51 +170,75 @@ def known_from_map(path: Path, topics: RunTopics) -> KnownOriginals:
 def known_from_ledger(mirror: MirroredBroker, topics: RunTopics) -> KnownOriginals:
     """What the mirrored ledger itself says of the original. A broken chain is left to whoever reads it then."""
     ledger = _LedgerPlaces(topics)
+    with mirror.admin() as admin:
+        specs = admin.describe_topics([topics.tasks])
     with mirror.consumer(client_id="mirror-ledger") as consumer:
         for record in read_to_end(consumer, topics.steps, 0):
             ledger.add(record)
+        for spec in specs.values():
+            for record in read_to_end(consumer, spec.name, *range(spec.num_partitions)):
+                ledger.add_tasks(record)
     return ledger.known
 
 
 class _LedgerPlaces:
-    """Takes in the mirrored records of `steps` in order; knows which original offsets they name."""
+    """Takes in the mirrored records of `steps` in order, then those of `tasks`; knows which original offsets they name.
+
+    A task counts if its seed follows from that of the run: anybody else's could name any position.
+    """
 
     def __init__(self, topics: RunTopics) -> None:
         self._topics = topics
         self._samples: dict[int, dict[int, bytes]] = {}
         self._rewards: dict[int, bytes] = {}
-        self._steps: dict[bytes, int] = {}
-        self._end_of_steps = 0
+        self._steps: dict[bytes, None] = {}
+        self._counted = CountedSteps()
+        self._seed: int | None = None
         self._close: Close | None = None
 
     def add(self, record: Record) -> None:
-        """One record; what is no ledger record has one offset, and so has each marker behind a whole one."""
+        """One record of `steps`; what is no ledger record has one offset, and so has each marker behind a whole one."""
         digest = whole_digest(record)
         if digest in self._steps:
             return  # doubled: no two ledger records are equal, since each names the one before it
-        self._steps[digest] = self._end_of_steps
-        self._end_of_steps += 1
+        self._steps[digest] = None
         try:
             decoded = decode_as(LedgerRecord, record.value or b"")
         except SchemaError:
+            self._counted.add(None, ends_transaction=False)
             return
-        self._end_of_steps += decoded.part == decoded.num_parts - 1
+        self._counted.add(decoded.version, ends_transaction=decoded.part == decoded.num_parts - 1)
         for verdict in decoded.verdicts:
             self._samples.setdefault(verdict.partition, {}).setdefault(verdict.offset, verdict.digest)
             if verdict.late_reward is not None:
                 self._rewards.setdefault(verdict.late_reward.offset, verdict.late_reward.digest)
+        if isinstance(decoded.body, Genesis):
+            self._seed = config_of(decoded.body.manifest_json).seed
         if isinstance(decoded.body, Close):
             self._close = decoded.body
+
+    def add_tasks(self, record: Record) -> None:
+        """One record of `tasks`: how far its dispatcher had read `steps`."""
+        try:
+            decoded = decode(record.value or b"")
+        except SchemaError:
+            return
+        tasks = decoded.tasks if isinstance(decoded, TaskBatch) else [decoded]
+        for task in tasks:
+            if not isinstance(task, RolloutTask) or task.kind is not Kind.TRAINING:
+                continue
+            if has_seed_of_run(task, self._seed):
+                self._counted.read_at(task.issued_version, task.ledger_position)
 
     def known(self, place: TopicPartition) -> Originals | None:
         """As far as the ledger tells."""
         topics = self._topics
         if place == TopicPartition(topics.steps, 0):
             return Originals(
-                offsets=list(self._steps.values()),
+                offsets=self._counted.offsets,
                 digests=list(self._steps),
                 digest=whole_digest,
-                end=self._end_of_steps,
+                end=self._counted.end,
             )
         if place.topic == topics.samples:
             return _named(self._samples.get(place.partition, {}), self._end_of_samples(place.partition))

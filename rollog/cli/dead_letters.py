@@ -36,12 +36,11 @@ def dead_letters(source: RecordedRunRequest, reinject: bool, chosen: tuple[int, 
     """
     from consumers import dead_letters as letters  # noqa: PLC0415  # help needs no Kafka
     from rollog.kernel.broker.rights import Role  # noqa: PLC0415
-    from rollog.kernel.errors import ConfigError  # noqa: PLC0415
     from rollog.rules.headers import SampleLimits  # noqa: PLC0415
     from rollog.run.recorded_run import open_run  # noqa: PLC0415
 
-    if reinject and source.archive is not None:
-        raise ConfigError("--reinject writes to a run on a broker, not to an archive: leave out --archive")
+    if reinject:
+        source.refuse_copies()
     with open_run(source, role=Role.ADMINISTRATOR if reinject else Role.READER) as run:
         if not reinject:
             found = letters.chosen_dead_letters(

@@ -8,7 +8,6 @@ import click
 from click.core import ParameterSource
 
 from rollog.cli.options import common_options, recorded_run_options
-from rollog.kernel.errors import ConfigError
 
 if TYPE_CHECKING:
     from rollog.run.request import RecordedRunRequest, RunRequest
@@ -59,8 +58,7 @@ def delete(source: RecordedRunRequest, yes: bool) -> None:
     from rollog.run.deletion import Deletion  # noqa: PLC0415
     from rollog.run.recorded_run import open_run  # noqa: PLC0415
 
-    if source.archive is not None:
-        raise ConfigError(f"--archive {source.archive} is never changed: name a run on a broker")
+    source.refuse_copies()
     with open_run(source, role=Role.ADMINISTRATOR) as run:
         deletion = Deletion.of(run.broker, run.topics, run.settings, source.common.home)
         click.echo("\n".join([f"run {run.topics.run}:", *(f"  {line}" for line in deletion.lines())]))

@@ -304,8 +304,7 @@ def prune(source: RecordedRunRequest, keep_steps: int, dry_run: bool) -> None:
     from rollog.run.pruning import prune_samples  # noqa: PLC0415
     from rollog.run.recorded_run import open_run  # noqa: PLC0415
 
-    if source.archive is not None:
-        raise ConfigError(f"--archive {source.archive} is never changed: name a run on a broker")
+    source.refuse_copies()
     with open_run(source, role=Role.ADMINISTRATOR) as run:
         for line in prune_samples(run, source.common.home, keep_steps=keep_steps, is_dry_run=dry_run):
             click.echo(line)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from consumers.audit.auditor import audit_run
-from consumers.audit.mirror import with_mirror
+from consumers.audit.mirror import with_hint, with_mirror
 
 if TYPE_CHECKING:
     from consumers.audit.report import AuditReport
@@ -22,4 +22,6 @@ def audit_opened(run: RecordedRun, *, head: str | None = None, has_weights_files
         ends_with=run.ledger_head,
         has_all_files=run.has_all_weights,
     )
-    return report if run.mirror is None else with_mirror(report, run.mirror, has_map=run.has_offset_map)
+    if run.mirror is None:
+        return with_hint(report, run.broker, run.topics)
+    return with_mirror(report, run.mirror, has_map=run.has_offset_map)

@@ -6,6 +6,8 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rollog.kernel.errors import ConfigError
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -64,3 +66,16 @@ class RecordedRunRequest:
     common: RunRequest
     mirror: str | None = None
     offset_map: Path | None = None
+
+    def refuse_copies(self) -> None:
+        """For what deletes or writes. Raises ConfigError for an archive or a mirror, which are only read.
+
+        A mirror may be behind the run, and names the same weights store: what it lacks may not be deleted there.
+        """
+        if self.archive is not None:
+            raise ConfigError(f"--archive {self.archive} is never changed: name a run on a broker")
+        if self.mirror is not None:
+            raise ConfigError(
+                f"--mirror {self.mirror} is never changed, and its weights store is that of the run: leave out "
+                "--mirror, and name the original with --broker"
+            )

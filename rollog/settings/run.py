@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from rollog.kernel.broker.clients import ClientName  # noqa: TC001  # pydantic resolves the annotations at run time
+from rollog.kernel.broker.limits import smallest_record_limit_bytes
 from rollog.settings.section import AMENDABLE, FIXED, PER_MACHINE, SECRET, WHICH_RUN, SecretPart, Section
 from rollog.settings.security import SecurityConfig  # noqa: TC001 - pydantic reads it
 
@@ -64,7 +65,7 @@ class BrokerConfig(Section):
     max_dead_letters_in_a_row: Annotated[int, Field(ge=1), PER_MACHINE] = 100
     """Unusable records of one topic, one after the other, that a role sets aside; one more ends it, because then the
     writer is at fault and not a record."""
-    max_record_bytes: Annotated[int, Field(ge=1 << 16), FIXED] = 16 << 20
+    max_record_bytes: Annotated[int, Field(ge=smallest_record_limit_bytes), FIXED] = 16 << 20
     """Largest record of `samples`, in bytes; a larger sample ends as failed: too_large."""
     inline_sample_bytes: Annotated[int, Field(ge=0), FIXED] = 512 << 10
     """Bytes of arrays and text up to which a sample stands in its record; those of a larger one become an object of the

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from rollog.kernel.broker.topics import RunTopics
 
-pytestmark = [pytest.mark.slow, pytest.mark.broker, pytest.mark.engine, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.broker, pytest.mark.engine, pytest.mark.timeout(900)]
 
 run_name = "tiered"
 moved_seconds = 120.0
@@ -80,6 +80,11 @@ def first_on_disk(directory: Path, place: TopicPartition) -> int:
     return min((int(path.stem) for path in logs), default=0)
 
 
+def tier_segments(node: KafkaNode, topic: str) -> set[Path]:
+    """Segments of a topic in the remote tier."""
+    return {path for path in (node.directory / "remote").rglob("*.log") if f"{topic}-" in path.parent.name}
+
+
 def test_a_tiered_run_is_audited_and_trained_again(node: KafkaNode, tmp_path: Path) -> None:
     broker = KafkaBroker(node.address)
     settings = small_settings(tmp_path, run_name, trainer={"engine": "torch"})
@@ -103,11 +108,30 @@ def test_a_tiered_run_is_audited_and_trained_again(node: KafkaNode, tmp_path: Pa
     status, said = told("replay", run_name, *where, home=tmp_path)
     assert status == 0, said
     assert "EQUAL: 3 step(s)" in said
+    check_pruning_reaches_the_tier(node, topics, where, tmp_path)
+
+
+def check_pruning_reaches_the_tier(node: KafkaNode, topics: RunTopics, where: list[str], home: Path) -> None:
+    """What `rollog topics prune` deletes leaves the tier, too; what is left is audited."""
+    first = {path for path in tier_segments(node, topics.samples) if int(path.name.split("-")[0]) == 0}
+    assert first, "the first samples are not in the tier"
+    status, said = told("topics", "prune", run_name, "--keep-steps", "1", *where, home=home)
+    assert status == 0, said
+    wait_until(
+        lambda: not first & tier_segments(node, topics.samples),
+        moved_seconds,
+        "the first samples to leave the tier",
+    )
+    status, said = told("audit", run_name, *where, home=home)
+    assert status == 0, said
 
 
 def test_kafka_refuses_to_tier_what_is_compacted(node: KafkaNode, tmp_path: Path) -> None:
     broker = KafkaBroker(node.address)
     with whole_run(broker, tmp_path, small_settings(tmp_path, "compacted")) as run:
         compacted = [run.topics.workers, runs_topic(run.topics.prefix)]
-        for said in make_tiered(node.address, compacted).values():
-            assert "compacted" in said
+        said_to = make_tiered(node.address, compacted)
+    assert set(said_to) == set(compacted)
+    for said in said_to.values():
+        assert "InvalidConfigurationError: Remote log storage" in said
+        assert "cleanup.policy=delete" in said

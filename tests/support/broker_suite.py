@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,19 +20,18 @@ if TYPE_CHECKING:
     from rollog.kernel.broker.ports import Broker
 
 root = Path(__file__).resolve().parents[2]
+told_seconds = 300.0
 fewest_tests = 25
-"""Less than the suite has for one client; a run that collected nothing must not pass."""
+"""Of each client that is installed, less than the suite has; a run that collected nothing must not pass."""
 
 
 def told(*words: str, home: Path) -> tuple[int, str]:
     """Exit status and everything said by one command of rollog."""
-    ended = subprocess.run(
-        [sys.executable, "-m", "rollog.cli.main", *words, "--home", str(home)],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    command = [sys.executable, "-m", "rollog.cli.main", *words, "--home", str(home)]
+    try:
+        ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=told_seconds)
+    except subprocess.TimeoutExpired as error:
+        raise AssertionError(f"`rollog {words[0]}` goes on: {error.stdout!r} {error.stderr!r}") from error
     return ended.returncode, ended.stdout + ended.stderr
 
 
@@ -50,8 +50,10 @@ def passes_contract_suite(address: str) -> None:
     assert ended.returncode == 0, told[-6000:]
     passed = re.search(r"(\d+) passed", told)
     assert passed is not None, told[-2000:]
-    assert int(passed.group(1)) >= fewest_tests, told[-2000:]
-    assert "skipped" not in told, told[-2000:]
+    has_confluent = find_spec("confluent_kafka") is not None
+    assert int(passed.group(1)) >= fewest_tests * (1 + has_confluent), told[-2000:]
+    if has_confluent:
+        assert "skipped" not in told, told[-2000:]
 
 
 def short_run_replays(

@@ -43,7 +43,8 @@ if TYPE_CHECKING:
     from rollog.rules.headers import SampleHeader
     from schemas import Disposition, LedgerRecord
 
-closing_seconds = 90.0
+closing_seconds = 240.0
+"""A start of every role on a machine with other work included."""
 
 
 def make_model(directory: Path) -> Path:

@@ -9,6 +9,8 @@ if TYPE_CHECKING:
 
 default_record_limit_bytes = 1_048_588
 """`max.message.bytes` of a topic that does not set it."""
+smallest_record_limit_bytes = 64 << 10
+"""The least that `broker.max_record_bytes` may be."""
 largest_record_limit_bytes = 64 << 20
 """Above this, a produce request would come close to what brokers accept on a socket by default (100 MiB)."""
 most_inflated_bytes = 2 * largest_record_limit_bytes

@@ -15,6 +15,7 @@ from rollog.kernel.broker.limits import (
     default_record_limit_bytes,
     largest_record_limit_bytes,
     registry_margin_bytes,
+    smallest_record_limit_bytes,
 )
 from rollog.kernel.broker.ports import TopicSpec
 from rollog.kernel.errors import ConfigError, NotAuthorized, TopicMismatch
@@ -333,6 +334,8 @@ def not_created(wanted: TopicSpec, reason: str) -> str:
 
 def _or_smaller_records(name: str, found: int) -> str:
     largest = found - dead_letter_margin_bytes
+    if largest < smallest_record_limit_bytes:
+        return f"; no run goes with less than {smallest_record_limit_bytes + dead_letter_margin_bytes}"
     return (
         f"; where the cluster forbids that, start the run with broker.max_record_bytes = {largest} and "
         f"broker.inline_sample_bytes well below it: long samples become objects of the weights store ({name} of "

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from rollog.kernel.broker.limits import dead_letter_margin_bytes, largest_record_limit_bytes
+from rollog.kernel.broker.limits import (
+    dead_letter_margin_bytes,
+    largest_record_limit_bytes,
+    smallest_record_limit_bytes,
+)
 from rollog.kernel.broker.memory import MemoryBroker
 from rollog.kernel.broker.ports import TopicSpec
 from rollog.kernel.broker.topics import (
@@ -122,6 +126,16 @@ def test_a_smaller_record_limit_is_named_with_what_the_run_may_set_instead() -> 
     (line,) = topic_differences(wanted, existing)
     assert "broker.max_record_bytes = 983052" in line
     assert "broker.inline_sample_bytes" in line
+
+
+def test_a_record_limit_below_what_any_run_may_set_is_named_without_a_setting_that_is_refused() -> None:
+    least = smallest_record_limit_bytes + dead_letter_margin_bytes
+    wanted = TopicSpec(name="t", num_partitions=1, config={"max.message.bytes": str(16 << 20)})
+    for found, remedy in ((least, "broker.max_record_bytes = 65536"), (least - 1, f"less than {least}")):
+        existing = TopicSpec(name="t", num_partitions=1, config={"max.message.bytes": str(found)})
+        (line,) = topic_differences(wanted, existing)
+        assert remedy in line
+    assert BrokerConfig(max_record_bytes=smallest_record_limit_bytes)
 
 
 def test_a_topic_that_a_cluster_refuses_is_named_with_what_was_asked_for_and_the_ways_out() -> None:
