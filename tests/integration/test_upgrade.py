@@ -27,13 +27,14 @@ if TYPE_CHECKING:
 
     from rollog.kernel.broker.kafka import KafkaBroker
 
-pytestmark = [pytest.mark.broker, pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.broker, pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 root = Path(__file__).parents[2]
 earlier = "88f331580fdee7510ec7b63a18cc0257b6accb6a"
 """The last commit whose roles know no record of several tasks, no secured broker and no second Kafka client."""
-patience_seconds = 300.0
-num_steps = 30
+patience_seconds = 600.0
+final_steps = 6
+"""How many the upgraded trainer makes."""
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +64,7 @@ class Versions:
         settings = small_settings(
             directory,
             run,
-            run={"prefix": "rollog", "num_steps": num_steps},
+            run={"prefix": "rollog", "num_steps": 1_000_000},
             groups={"groups_per_batch": 4, "group_size": 4},
             reward={
                 "function": "support.loop_rewards:even_words_at_a_pace",
@@ -178,12 +179,13 @@ def test_a_running_run_is_upgraded_role_by_role(versions: Versions) -> None:
     done = versions.num_steps()
     wait_until(lambda: versions.num_steps() >= done + 2, patience_seconds, "steps with the new dispatcher")
     assert not any(isinstance(order, TaskBatch) for order in versions.orders())
-    trainer = versions.replace(trainer, "train")
+    last = versions.num_steps() + final_steps
+    trainer = versions.replace(trainer, "train", "--amend", f"run.num_steps={last}")
     versions.hurry()
     statuses = [process.wait(patience_seconds) for process in (trainer, dispatcher, *workers.values())]
     assert statuses == [0, 0, 0, 0]
 
-    assert versions.num_steps() == num_steps
+    assert versions.num_steps() == last
     assert any(isinstance(order, TaskBatch) for order in versions.orders())
     assert "audit: nothing is off" in versions.told("this", "audit", run, "--head", found[1])
-    assert f"EQUAL: {num_steps} step(s) replayed" in versions.told("this", "replay", run)
+    assert f"EQUAL: {last} step(s) replayed" in versions.told("this", "replay", run)

@@ -26,6 +26,7 @@ from benchmarks.machines.phases import (
     undisturbed_seconds,
 )
 from benchmarks.machines.probe import ask, serve
+from benchmarks.machines.table import begin, end, page, with_text, written
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -159,3 +160,40 @@ def test_the_probe_measures_a_link() -> None:
     assert measured.loss < 0.5
     assert 0 < measured.round_trip_seconds < 1
     assert measured.megabits_per_second > 0
+
+
+def test_results_are_written_between_the_marks_of_their_page() -> None:
+    found = {
+        "date": "2026-11-25",
+        "machine": "x86_64",
+        "load_average": [1.5],
+        "restarts": {"head-train": 0},
+        "figures": [{"name": "machines.step_seconds.undisturbed", "value": 1.4, "interval": [1.3, 1.5]}],
+        "links": {"delay_50ms": {"loss": 0.0, "round_trip_seconds": 0.1005, "megabits_per_second": 80.0}},
+        "phases": [
+            {
+                "name": "head_cut",
+                "num_steps": 2,
+                "step_seconds": 20.0,
+                "undisturbed_seconds": 1.4,
+                "ratio": 14.286,
+                "interval": None,
+                "lost_seconds": 37.2,
+                "longest_step_seconds": 38.6,
+            }
+        ],
+        "recount": {
+            "num_steps": 9,
+            "num_samples": 30,
+            "num_trained_twice": 0,
+            "dispositions": {"trained": 30},
+        },
+    }
+    changed = with_text(f"before\n{begin}\nold\n{end}\nafter", written(found))
+    assert "| `head_cut` | 2 | 20.0 | 1.4 | 14.29 | - | 37 | 38.6 |" in changed
+    assert "| `delay_50ms` | 0.0 % | 100.5 ms | 80 Mbit/s |" in changed
+    assert "Undisturbed, a step took 1.40 [1.30, 1.50] s." in changed
+    assert "old" not in changed
+    assert page.read_text(encoding="utf-8").count(begin) == 1
+    with pytest.raises(ValueError, match="put both lines"):
+        with_text("nothing", "")
