@@ -99,11 +99,13 @@ class Versions:
         assert status == 0, said
         return said
 
-    def replace(self, process: subprocess.Popen[bytes], *words: str) -> subprocess.Popen[bytes]:
-        """End a role gracefully, and start it in this version."""
+    def replace(
+        self, process: subprocess.Popen[bytes], *words: str, version: str = "this"
+    ) -> subprocess.Popen[bytes]:
+        """End a role gracefully, and start it in another version."""
         process.send_signal(signal.SIGTERM)
         assert process.wait(patience_seconds) == 128 + signal.SIGTERM
-        return self.start_role("this", *words)
+        return self.start_role(version, *words)
 
     def hurry(self) -> None:
         """From now on rewards cost no time."""
@@ -131,6 +133,11 @@ class Versions:
             for record in read_topic(self._broker, self.topics.samples, client_id="test")
         ]
         return {record.worker_id for record in records if isinstance(record, Sample)}
+
+    def wait_for_steps(self, number: int) -> None:
+        """Wait for so many more."""
+        done = self.num_steps()
+        wait_until(lambda: self.num_steps() >= done + number, patience_seconds, f"{number} more steps")
 
     def wait_for_samples_of(self, name: str, before: set[str]) -> None:
         """Wait until a worker of that name, none of those before, has made one."""
@@ -167,7 +174,7 @@ def test_a_running_run_is_upgraded_role_by_role(versions: Versions) -> None:
     dispatcher = versions.start_role("earlier", "dispatch")
     trainer = versions.start_role("earlier", "train")
     workers = {name: versions.start_role("earlier", "rollout", "--name", name) for name in ("a", "b")}
-    wait_until(lambda: versions.num_steps() >= 2, patience_seconds, "two steps of the earlier version")
+    versions.wait_for_steps(2)
     found = re.search(r"^head ([0-9a-f]{64})", versions.told("earlier", "audit", run), re.MULTILINE)
     assert found is not None
 
@@ -176,8 +183,7 @@ def test_a_running_run_is_upgraded_role_by_role(versions: Versions) -> None:
         workers[name] = versions.replace(process, "rollout", "--name", name)
         versions.wait_for_samples_of(name, before)
     dispatcher = versions.replace(dispatcher, "dispatch")
-    done = versions.num_steps()
-    wait_until(lambda: versions.num_steps() >= done + 2, patience_seconds, "steps with the new dispatcher")
+    versions.wait_for_steps(2)
     assert not any(isinstance(order, TaskBatch) for order in versions.orders())
     last = versions.num_steps() + final_steps
     trainer = versions.replace(trainer, "train", "--amend", f"run.num_steps={last}")
@@ -189,3 +195,27 @@ def test_a_running_run_is_upgraded_role_by_role(versions: Versions) -> None:
     assert any(isinstance(order, TaskBatch) for order in versions.orders())
     assert "audit: nothing is off" in versions.told("this", "audit", run, "--head", found[1])
     assert f"EQUAL: {last} step(s) replayed" in versions.told("this", "replay", run)
+
+
+def test_the_earlier_version_can_be_put_back(versions: Versions) -> None:
+    run = versions.topics.run
+    versions.told("earlier", "topics", "create", "--run", run, "--config", "run.toml")
+    roles = {
+        words: versions.start_role("this", *words) for words in (("train",), ("dispatch",), ("rollout",))
+    }
+    versions.wait_for_steps(3)
+    wait_until(
+        lambda: any(isinstance(order, TaskBatch) for order in versions.orders()),
+        patience_seconds,
+        "several tasks in one record",
+    )
+    for words, process in roles.items():
+        roles[words] = versions.replace(process, *words, version="earlier")
+    versions.wait_for_steps(3)
+    last = versions.num_steps() + final_steps
+    amended = ("train", "--amend", f"run.num_steps={last}")
+    roles[("train",)] = versions.replace(roles[("train",)], *amended, version="earlier")
+    versions.hurry()
+    assert [process.wait(patience_seconds) for process in roles.values()] == [0, 0, 0]
+    assert versions.num_steps() == last
+    assert "audit: nothing is off" in versions.told("this", "audit", run)
