@@ -95,7 +95,8 @@ def _connected(place: tuple[str, int]) -> socket.socket:
 
 def _round_trips(datagrams: socket.socket, num_datagrams: int) -> list[float]:
     """Seconds of each datagram that came back."""
-    sent, trips = [], []
+    sent: list[float] = []
+    trips: list[float] = []
     begin = time.monotonic()
     while len(trips) < num_datagrams:
         now = time.monotonic()
