@@ -321,7 +321,7 @@ def store_environment(host: Host) -> dict[str, str]:
     return {
         "AWS_ACCESS_KEY_ID": "machines",
         "AWS_SECRET_ACCESS_KEY": "machines",
-        "AWS_REGION": "us-east-1",
+        "AWS_DEFAULT_REGION": "us-east-1",
         "AWS_ENDPOINT_URL": f"http://{host.address}:{_store_port}",
     }
 

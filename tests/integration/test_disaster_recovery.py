@@ -78,7 +78,9 @@ def check_capacity(
         for broker in client.describe_log_dirs(list(names)):
             for directory in broker["log_dirs"]:
                 for topic in directory["topics"]:
-                    stored[names[topic["name"]]] += sum(part["partition_size"] for part in topic["partitions"])
+                    stored[names[topic["name"]]] += sum(
+                        part["partition_size"] for part in topic["partitions"]
+                    )
     finally:
         client.close()
     for part, num_bytes in stored.items():
