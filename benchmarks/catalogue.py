@@ -47,7 +47,7 @@ experiments: Mapping[str, Experiment] = {
     "chaos": Experiment(question="whether anything is lost or done twice when parts are killed", minutes=20),
     "machines": Experiment(
         question="what a failing network costs a run over several hosts, and whether it loses anything",
-        minutes=12,
+        minutes=18,
     ),
     "recovery": Experiment(question="what a killed trainer needs to come back", minutes=7),
     "training": Experiment(question="how fast the trainer's engine is against a bare loop", minutes=1),

@@ -7,11 +7,11 @@ from pathlib import Path
 import click
 
 from benchmarks.harness.options import BenchOptions, bench_options, names, progress, report, run
-from benchmarks.machines.phases import phases, undisturbed
+from benchmarks.machines.phases import phases
 
 
 def _names() -> tuple[str, ...]:
-    return tuple(phase.name for phase in phases("", "", ("", "")) if phase.name != undisturbed)
+    return tuple(phase.name for phase in phases("", "", ("", "")))
 
 
 @click.command("machines")

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections import Counter
@@ -29,7 +30,16 @@ from benchmarks.harness.demo_run import appended, prefix, set_options
 from benchmarks.harness.random_model import ModelShape, write_prompts, write_random_model
 from benchmarks.machines.hosts import Hosts
 from benchmarks.machines.link import Conditions
-from benchmarks.machines.phases import Happened, phases, settling_seconds
+from benchmarks.machines.phases import (
+    Happened,
+    Phase,
+    phases,
+    probed,
+    settling_seconds,
+    undisturbed,
+    undisturbed_phase_seconds,
+)
+from benchmarks.machines.probe import Measured
 from rollog.kernel.broker.embedded import EmbeddedKafka
 from rollog.kernel.broker.embedded_jars import resolve_jars
 from rollog.kernel.broker.kafka import KafkaBroker
@@ -43,7 +53,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from benchmarks.machines.hosts import Host
-    from benchmarks.machines.phases import Phase
     from rollog.kernel.processes import ChildProcess
 
 run_name = "machines"
@@ -51,7 +60,7 @@ head, store, workers = "head", "store", ("one", "two")
 bucket = "rollog-weights"
 _root = Path(__file__).resolve().parents[2]
 _keep_running = _root / "infra" / "keep-running.sh"
-_store_port = 9000
+_store_port, _probe_port = 9000, 9001
 _start_seconds = 240.0
 _step_seconds = 120.0
 _check_seconds = 900.0
@@ -89,6 +98,8 @@ class MachineRun:
     directory: Path
     server: ChildProcess
     options: Sequence[str]
+    links: Mapping[str, Measured]
+    """What the link of a worker did before the run, by the name of its conditions."""
     roles: dict[str, ChildProcess] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
 
@@ -158,8 +169,8 @@ class MachineRun:
         self._wait(lambda: len(self.steps()) >= number, seconds, f"step {number}", every_seconds=1.0)
 
     def carry_out(self, phase: Phase) -> Happened:
-        """Have a phase, and the time in which the run settles; then it must make another step."""
-        began = time.time()
+        """Have a phase, and the time in which the run settles; then it must make another step, which ends the phase."""
+        began = self.steps()[-1]
         for name, conditions in phase.links.items():
             self.hosts.set_conditions(name, conditions)
         for name in phase.down:
@@ -175,10 +186,10 @@ class MachineRun:
                 self.hosts[name].set_link(is_up=True)
             for name in phase.links:
                 self.hosts.set_conditions(name, Conditions())
-        self._sleep(settling_seconds)
-        ended = time.time()
+        if phase.name != undisturbed:
+            self._sleep(settling_seconds)
         self.wait_for_steps(len(self.steps()) + 1, _step_seconds)
-        return Happened(phase=phase, began=began, ended=ended)
+        return Happened(phase=phase, began=began, ended=self.steps()[-1])
 
     def finish(self) -> None:
         """Let the run end a few steps later: a trainer that is told to takes the place of the one at work."""
@@ -242,6 +253,7 @@ def machine_run(
         hosts = open_parts.enter_context(Hosts((head, store, *workers), directory / "logs", seed))
         environment = store_environment(hosts[store])
         os.environ.update(environment)
+        links = _measured_links(hosts, directory / "logs" / "probe.log")
         server = hosts[store].start(
             [sys.executable, "-m", "moto.server", "-H", hosts[store].address, "-p", str(_store_port)],
             directory / "logs" / "store.log",
@@ -255,6 +267,7 @@ def machine_run(
             broker=KafkaBroker(kafka.address),
             directory=directory,
             server=server,
+            links=links,
             options=set_options(
                 {**settings, **_made(directory, seed), "rollout.engine": engine, "run.seed": seed}
             ),
@@ -268,6 +281,30 @@ def machine_run(
             run.start(name, "rollout", "--name", name)
         run.wait_for_steps(_steps_first, _start_seconds)
         yield run
+
+
+def _measured_links(hosts: Hosts, log: Path) -> dict[str, Measured]:
+    """What the link of a worker does under each of the conditions, before anything else uses it."""
+    place = [hosts[head].address, str(_probe_port)]
+    command = [sys.executable, "-m", "benchmarks.machines.probe"]
+    found = {}
+    for name, conditions in probed.items():
+        hosts.set_conditions(workers[0], conditions)
+        server = hosts[head].start([*command, "serve", *place], log)
+        try:
+            asked = subprocess.run(  # our own
+                hosts[workers[0]].inside([*command, "ask", *place]),
+                check=False,
+                capture_output=True,
+                text=True,
+            )
+        finally:
+            server.kill()
+        if asked.returncode:
+            raise ChildFailed(f"the link {name} cannot be measured:\n{asked.stderr[-2000:]}")
+        found[name] = Measured(**json.loads(asked.stdout))
+    hosts.set_conditions(workers[0], Conditions())
+    return found
 
 
 def _made(directory: Path, seed: int) -> dict[str, object]:
@@ -284,7 +321,7 @@ def store_environment(host: Host) -> dict[str, str]:
     return {
         "AWS_ACCESS_KEY_ID": "machines",
         "AWS_SECRET_ACCESS_KEY": "machines",
-        "AWS_REGION": "us-east-1",
+        "AWS_DEFAULT_REGION": "us-east-1",
         "AWS_ENDPOINT_URL": f"http://{host.address}:{_store_port}",
     }
 
@@ -303,11 +340,12 @@ def _make_bucket(server: ChildProcess) -> None:
 
 
 def all_phases(run: MachineRun, only: Sequence[str] | None, tell: Callable[[str], None]) -> list[Happened]:
-    """Have the phases, or those named, between those without a fault."""
-    happened = []
-    for phase in phases(head, store, workers):
-        if only and phase.name not in (*only, "undisturbed"):
+    """Have the faults, or those named, and a phase without one before each and after the last."""
+    calm = Phase(name=undisturbed, seconds=undisturbed_phase_seconds)
+    happened = [run.carry_out(calm)]
+    for fault in phases(head, store, workers):
+        if only and fault.name not in only:
             continue
-        happened.append(run.carry_out(phase))
-        tell(f"{phase.name}: {json.dumps(run.num_restarts())}")
+        happened += [run.carry_out(fault), run.carry_out(calm)]
+        tell(f"{fault.name}: {json.dumps(run.num_restarts())}")
     return happened

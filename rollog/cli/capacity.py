@@ -34,8 +34,8 @@ def capacity(
 ) -> None:
     """Say what RUN has stored, part by part, and what more samples of its kind would take.
 
-    Counts records before Kafka's compression, so disks hold less. Weights are counted as they are: a version for each
-    step. Checkpoints are not counted. docs/capacity.md says what each part grows with.
+    Counts records as they are: rollog compresses none, and Kafka adds a few percent. Weights are counted as they are: a
+    version for each step. Checkpoints are not counted. docs/capacity.md says what each part grows with.
 
     Consumes every topic of the run, and sizes in the weights store; produces nothing.
     """

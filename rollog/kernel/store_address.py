@@ -3,8 +3,8 @@
     s3://bucket/folder   ->   s3fs, with listings that are never cached and short time-outs
 
 Credentials and the endpoint are no settings: they come from the environment of each role (`AWS_ACCESS_KEY_ID`,
-`AWS_SECRET_ACCESS_KEY`, `AWS_ENDPOINT_URL`, `AWS_REGION` and so on), from the files or machine roles that Amazon's
-library knows, or from fsspec's own configuration (`FSSPEC_S3='{"endpoint_url": ...}'`). So no manifest holds them.
+`AWS_SECRET_ACCESS_KEY`, `AWS_ENDPOINT_URL`, `AWS_DEFAULT_REGION` and so on), from the files or machine roles that
+Amazon's library knows, or from fsspec's configuration (`FSSPEC_S3='{"endpoint_url": ...}'`). No manifest holds them.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def remedy(error: BaseException) -> str:
     if isinstance(error, FileNotFoundError):
         return "make the bucket, or correct weights.uri; rollog makes none"
     if is_silence(error):
-        return "check the endpoint (AWS_ENDPOINT_URL, AWS_REGION), and that this machine reaches it"
+        return "check the endpoint (AWS_ENDPOINT_URL, AWS_DEFAULT_REGION), and that this machine reaches it"
     return "check that the store exists, is writable and has room"
 
 

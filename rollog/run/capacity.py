@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 _bytes_of_a_place = 12
 """About what Kafka adds to a record within a batch: lengths, offset and time."""
-_by_version = "weights"
+_files, _objects = "weights files", "objects"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity:
-    """Bytes by part: topics by their names within the run, `weights` the files of all versions, `objects`."""
+    """Bytes by part: topics by their names within the run, `weights files` of all versions, `objects`."""
 
     num_bytes: Mapping[str, int]
     num_trained: int
@@ -56,7 +56,7 @@ class Capacity:
         """For a person. `price` is that of a GB (1e9 bytes) and month, in any currency."""
         future = self.of_samples(num_samples)
         copies = f", {self.replicas} copies of each topic" if self.replicas > 1 else ""
-        yield f"{self.num_trained} samples trained in {self.num_steps} steps; bytes of records before compression"
+        yield f"{self.num_trained} samples trained in {self.num_steps} steps; bytes of records, uncompressed"
         yield f"{'part':<14}{'stored':>12}{'per sample':>14}{f'{num_samples:,} samples':>22}"
         for part, num_bytes in self.num_bytes.items():
             yield (
@@ -80,7 +80,7 @@ class Capacity:
         }
 
     def _copies(self, part: str) -> int:
-        return 1 if part in {_by_version, "objects"} else self.replicas
+        return 1 if part in {_files, _objects} else self.replicas
 
 
 def capacity_of(run: RecordedRun) -> Capacity:
@@ -91,8 +91,8 @@ def capacity_of(run: RecordedRun) -> Capacity:
     for topic in there:
         records = read_topic(run.broker, topic, client_id="capacity")
         sizes[topic.rsplit(".", 1)[-1]] = sum(map(_stored_bytes, records))
-    sizes[_by_version] = run.store.num_bytes
-    sizes["objects"] = PayloadStore(run.store, run.topics).num_bytes
+    sizes[_files] = run.store.num_bytes
+    sizes[_objects] = PayloadStore(run.store, run.topics).num_bytes
     trained = steps = 0
     for entry in StoredLedger(run.broker, run.topics):
         steps += entry.record.kind is LedgerKind.STEP

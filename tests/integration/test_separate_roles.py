@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from rollog.kernel.broker.kafka import KafkaBroker
     from schemas import LedgerRecord, Verdict
 
-pytestmark = [pytest.mark.broker, pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.broker, pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(1800)]
 
-patience_seconds = 240.0
+patience_seconds = 600.0
 num_steps, groups_per_batch, group_size = 40, 4, 4
 
 

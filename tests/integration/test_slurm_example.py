@@ -26,18 +26,26 @@ root = Path(__file__).parents[2]
 script = root / "examples" / "slurm" / "rollog.sbatch"
 
 srun = """#!/bin/bash
-# As the real one as far as the script knows it: --ntasks copies of the command, which get its signals.
+# As the real one as far as the script knows it: --ntasks copies of the command, spread over nodes that each have
+# a TMPDIR of their own. SIGTERM kills them at once.
 ntasks=1
+nodes=(node1 node2 node3)
 echo "$(printf '%q ' "$@")" >> "$STEPS"
 while [ "${1#--}" != "$1" ]; do
-    case $1 in --ntasks=*) ntasks=${1#*=} ;; esac
+    case $1 in
+        --ntasks=*) ntasks=${1#*=} ;;
+        --nodelist=*) nodes=("${1#*=}") ;;
+        --exclude=node1) nodes=(node2 node3) ;;
+    esac
     shift
 done
 for number in $(seq 0 $((ntasks - 1))); do
-    SLURM_PROCID=$number SLURM_STEP_ID=$$ "$@" &
+    own=$TMPDIR/${nodes[number % ${#nodes[@]}]}
+    mkdir -p "$own"
+    TMPDIR=$own SLURM_PROCID=$number SLURM_STEP_ID=$$ "$@" &
     tasks="${tasks:-} $!"
 done
-trap 'kill -TERM $tasks 2>/dev/null' TERM
+trap 'kill -KILL $tasks 2>/dev/null' TERM
 status=0
 for task in $tasks; do
     while :; do
@@ -133,6 +141,8 @@ def test_a_job_that_is_cut_off_goes_on_with_the_next_one(kafka_broker: KafkaBrok
         end(first)
     done = num_steps()
     assert 2 <= done < 40
+    said = (tmp_path / "first.log").read_text()
+    assert said.count("INFO role: role ends") == 4, said
 
     second = job(environment, tmp_path / "second.log")
     try:
@@ -142,8 +152,8 @@ def test_a_job_that_is_cut_off_goes_on_with_the_next_one(kafka_broker: KafkaBrok
     ledger = [entry.record for entry in read_ledger(kafka_broker, topics)]
     assert (ledger[-1].kind, ledger[-1].version) == (LedgerKind.CLOSE, 40)
     steps = (tmp_path / "steps").read_text().splitlines()
-    assert len(steps) == 6
-    assert sum("--nodes=2 --ntasks=2 --exclude=node1" in step and "rollout" in step for step in steps) == 2
+    assert len(steps) == 7
+    assert sum("--nodes=2 --ntasks=2" in step and "--exclude=node1" in step for step in steps) == 2
 
 
 def job(environment: dict[str, str], log: Path) -> subprocess.Popen[bytes]:

@@ -18,7 +18,11 @@ if TYPE_CHECKING:
 
     import pytest
 
-credentials = {"AWS_ACCESS_KEY_ID": "access", "AWS_SECRET_ACCESS_KEY": "hush", "AWS_REGION": "us-east-1"}
+credentials = {
+    "AWS_ACCESS_KEY_ID": "access",
+    "AWS_SECRET_ACCESS_KEY": "hush",
+    "AWS_DEFAULT_REGION": "us-east-1",
+}
 
 
 class S3Server:
@@ -49,7 +53,7 @@ class S3Server:
             endpoint_url=self.address,
             aws_access_key_id=credentials["AWS_ACCESS_KEY_ID"],
             aws_secret_access_key=credentials["AWS_SECRET_ACCESS_KEY"],
-            region_name=credentials["AWS_REGION"],
+            region_name=credentials["AWS_DEFAULT_REGION"],
         )
 
     @property

@@ -8,6 +8,7 @@ from rollog.kernel.errors import (
     BrokerError,
     BrokerRefused,
     BrokerTimeout,
+    BrokerUnreachable,
     NotAuthorized,
     ProducerFenced,
     RecordTooLarge,
@@ -30,6 +31,7 @@ class Meaning(Enum):
     NO_RECORDS = (BrokerError, "the records there were deleted, or never existed")
     REFUSED = (BrokerRefused, "correct the user and its password in broker.security")
     DENIED = (NotAuthorized, "grant the right: `rollog topics acls`")
+    AWAY = (BrokerUnreachable, "see that the broker runs, and that the network to it is well")
     UNKNOWN_OUTCOME = (BrokerTimeout, "the outcome is unknown: end and recover from the log")
 
     def error(self, detail: str) -> BrokerError:

@@ -33,6 +33,7 @@ _meanings: tuple[tuple[tuple[type[BaseException], ...], Meaning], ...] = (
         Meaning.REFUSED,
     ),
     ((kafka_errors.AuthorizationError, kafka_errors.PolicyViolationError), Meaning.DENIED),
+    ((kafka_errors.KafkaConnectionError, kafka_errors.NodeNotReadyError), Meaning.AWAY),
     ((kafka_errors.KafkaTimeoutError, kafka_errors.RequestTimedOutError), Meaning.UNKNOWN_OUTCOME),
 )
 """What each kind of error is to rollog; the first match wins."""

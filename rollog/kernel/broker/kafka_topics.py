@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from rollog.kernel.broker.limits import dead_letter_margin_bytes
 from rollog.kernel.broker.ports import TopicSpec
 from rollog.kernel.broker.requirements import refusal, unmet_needs
 from rollog.kernel.broker.topics import broker_defaults, not_created
-from rollog.kernel.errors import BrokerError, ConfigError, TopicMismatch
+from rollog.kernel.errors import BrokerError, BrokerUnreachable, ConfigError, TopicMismatch
 from rollog.kernel.lifecycle import Component
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from rollog.kernel.broker.rights import Right
 
 _visible_timeout_seconds = 20.0
+_ask_again_seconds = 60.0
 _denied_code = kafka_errors.TopicAuthorizationFailedError.errno
 
 
@@ -218,8 +220,7 @@ class TopicDirectory:
         return facts
 
     def _ask(self, topic: str) -> TopicFacts:
-        with self._new_admin() as admin:
-            spec = admin.describe_topics([topic]).get(topic)
+        spec = self._described(topic)
         if spec is None:
             raise TopicMismatch(f"topic {topic} does not exist: create it with `rollog topics create`")
         limit = int(spec.config.get("max.message.bytes", self._max_record_bytes))
@@ -227,3 +228,14 @@ class TopicDirectory:
             num_partitions=spec.num_partitions,
             record_limit_bytes=min(limit, self._max_record_bytes + dead_letter_margin_bytes),
         )
+
+    def _described(self, topic: str) -> TopicSpec | None:
+        """A connection that breaks between two requests is made again: whoever asks is in the middle of a run."""
+        deadline = time.monotonic() + _ask_again_seconds
+        while True:
+            with self._new_admin() as admin:
+                try:
+                    return admin.describe_topics([topic]).get(topic)
+                except BrokerUnreachable:
+                    if time.monotonic() > deadline:
+                        raise

@@ -7,6 +7,7 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
@@ -14,7 +15,18 @@ from typing import TYPE_CHECKING
 import pytest
 
 from benchmarks.machines.link import Conditions, Direction
-from benchmarks.machines.phases import Happened, Phase, cost_of, phases, ratios, undisturbed
+from benchmarks.machines.phases import (
+    Cost,
+    Happened,
+    Phase,
+    costs,
+    phases,
+    probed,
+    undisturbed,
+    undisturbed_seconds,
+)
+from benchmarks.machines.probe import ask, serve
+from benchmarks.machines.table import begin, end, page, with_text, written
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -103,24 +115,85 @@ def test_the_wire_carries_packets_to_the_host_they_are_sent_to(
     assert second.recv(1 << 16) == there
 
 
-def test_a_phase_counts_its_steps_and_its_longest_gap() -> None:
-    happened = Happened(phase=Phase(name="store_cut", seconds=15), began=100.0, ended=130.0)
-    cost = cost_of(happened, [90.0, 101.0, 102.0, 125.0, 131.0])
-    assert (cost.num_steps, cost.step_seconds, cost.longest_gap_seconds) == (3, 10.0, 23.0)
-    calm = [
-        cost_of(Happened(phase=Phase(name=undisturbed, seconds=4), began=at, ended=at + 4), [at + 1, at + 3])
-        for at in (0.0, 200.0)
-    ]
-    assert ratios([calm[0], cost, calm[1]]) == {"store_cut": 5.0}
+def happened(name: str, began: float, ended: float) -> Happened:
+    return Happened(phase=Phase(name=name, seconds=1), began=began, ended=ended)
 
 
-def test_a_phase_without_a_step_costs_all_its_time() -> None:
-    happened = Happened(phase=Phase(name="head_cut", seconds=20), began=0.0, ended=35.0)
-    assert cost_of(happened, []).step_seconds == 35.0
+def test_a_phase_is_compared_with_those_beside_it() -> None:
+    steps = [0.0, 1.0, 2.0, 3.0, 4.0, 24.0, 26.0, 29.0, 32.0, 35.0]
+    calm = (happened(undisturbed, 0, 4), happened(undisturbed, 26, 35))
+    all_phases = [calm[0], happened("store_cut", 4, 26), calm[1]]
+    (cost,) = costs(all_phases, steps)
+    assert (cost.name, cost.steps, cost.base) == ("store_cut", (20.0, 2.0), (1.0,) * 4 + (3.0,) * 3)
+    assert cost.ratio == pytest.approx(11 / (13 / 7))
+    assert cost.lost_seconds == pytest.approx(22 - 2 * 13 / 7)
+    assert cost.interval is None
+    assert undisturbed_seconds(all_phases, steps) == [*cost.base]
 
 
-def test_every_phase_has_a_name_of_its_own_between_two_that_are_undisturbed() -> None:
+def test_the_interval_of_a_ratio_holds_the_spread_of_both_sides() -> None:
+    steady = Cost(name="delay", steps=(2.0,) * 8, base=(1.0,) * 8)
+    assert steady.interval == (2.0, 2.0)
+    spread = Cost(name="delay", steps=(2.0,) * 8, base=(0.5, 1.5) * 4)
+    low, high = spread.interval or (0, 0)
+    assert 1.3 < low < 1.7
+    assert 2.4 < high < 4.1
+
+
+def test_every_fault_has_a_name_of_its_own() -> None:
     names = [phase.name for phase in phases("head", "store", ("one", "two"))]
-    assert names[0] == names[-1] == undisturbed
-    assert len(set(names)) == len(names) - 1
-    assert undisturbed not in names[1:-1]
+    assert len(set(names)) == len(names)
+    assert undisturbed not in names
+    assert set(probed) - {undisturbed} <= set(names)
+
+
+def test_the_probe_measures_a_link() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        place = ("127.0.0.1", listener.getsockname()[1])
+    server = threading.Thread(target=serve, args=(place,))
+    server.start()
+    try:
+        measured = ask(place, num_datagrams=100, stream_seconds=0.1)
+    finally:
+        server.join(60)
+    assert not server.is_alive()
+    assert measured.loss < 0.5
+    assert 0 < measured.round_trip_seconds < 1
+    assert measured.megabits_per_second > 0
+
+
+def test_results_are_written_between_the_marks_of_their_page() -> None:
+    found = {
+        "date": "2026-11-25",
+        "machine": "x86_64",
+        "load_average": [1.5],
+        "restarts": {"head-train": 0},
+        "figures": [{"name": "machines.step_seconds.undisturbed", "value": 1.4, "interval": [1.3, 1.5]}],
+        "links": {"delay_50ms": {"loss": 0.0, "round_trip_seconds": 0.1005, "megabits_per_second": 80.0}},
+        "phases": [
+            {
+                "name": "head_cut",
+                "num_steps": 2,
+                "step_seconds": 20.0,
+                "undisturbed_seconds": 1.4,
+                "ratio": 14.286,
+                "interval": None,
+                "lost_seconds": 37.2,
+                "longest_step_seconds": 38.6,
+            }
+        ],
+        "recount": {
+            "num_steps": 9,
+            "num_samples": 30,
+            "num_trained_twice": 0,
+            "dispositions": {"trained": 30},
+        },
+    }
+    changed = with_text(f"before\n{begin}\nold\n{end}\nafter", written(found))
+    assert "| `head_cut` | 2 | 20.0 | 1.4 | 14.29 | - | 37 | 38.6 |" in changed
+    assert "| `delay_50ms` | 0.0 % | 100.5 ms | 80 Mbit/s |" in changed
+    assert "Undisturbed, a step took 1.40 [1.30, 1.50] s." in changed
+    assert "old" not in changed
+    assert page.read_text(encoding="utf-8").count(begin) == 1
+    with pytest.raises(ValueError, match="put both lines"):
+        with_text("nothing", "")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import aiohttp
@@ -25,13 +27,11 @@ from support.s3_store import answers, environment_of, free_address
 from rollog.kernel.broker.topics import RunTopics
 from rollog.kernel.errors import PayloadAltered, PayloadStoreSilent, WeightsError, WeightsStoreSilent
 from rollog.kernel.payloads import PayloadStore
-from rollog.kernel.store_address import is_silence, remedy
+from rollog.kernel.store_address import is_silence, open_filesystem, remedy
 from rollog.kernel.weights import WeightsStore
 from schemas import Payload
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from support.s3_store import S3Server
 
 content = b"weights" * 1000
@@ -40,6 +40,17 @@ busy = b"HTTP/1.1 503 Slow Down\r\nContent-Length: 0\r\nConnection: close\r\n\r\
 
 def keys(server: S3Server, bucket: str) -> list[str]:
     return [entry["Key"] for entry in server.client.list_objects_v2(Bucket=bucket).get("Contents", ())]
+
+
+def test_the_region_is_that_of_the_variable_which_the_pages_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "deploy.md").read_text(encoding="utf-8")
+    (variable,) = re.findall(r"^\| `(\w+)` \| region of the bucket \|$", page, flags=re.MULTILINE)
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(variable, "eu-south-2")
+    filesystem, _ = open_filesystem("s3://bucket/run")
+    filesystem.connect()
+    assert filesystem.s3.meta.region_name == "eu-south-2"
 
 
 def test_a_version_of_another_process_is_seen_after_the_store_was_listed(

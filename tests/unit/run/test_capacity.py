@@ -17,11 +17,11 @@ recorded = Path(__file__).parents[2] / "data" / "recorded" / "run.zip"
 
 def a_capacity(**changes: int) -> Capacity:
     values = {"num_trained": 10, "num_steps": 2, "replicas": 3} | changes
-    return Capacity(num_bytes={"samples": 1000, "weights": 50_000, "objects": 0}, **values)
+    return Capacity(num_bytes={"samples": 1000, "weights files": 50_000, "objects": 0}, **values)
 
 
 def test_more_samples_take_as_much_each_and_topics_are_kept_in_copies() -> None:
-    assert a_capacity().of_samples(100) == {"samples": 30_000, "weights": 500_000, "objects": 0}
+    assert a_capacity().of_samples(100) == {"samples": 30_000, "weights files": 500_000, "objects": 0}
 
 
 def test_the_price_is_that_of_all_bytes() -> None:
@@ -46,5 +46,7 @@ def test_an_archive_can_be_asked(tmp_path: Path) -> None:
     found = json.loads(path.read_text())
     assert found["num_trained"] == 32
     assert found["num_bytes"]["samples"] > 32 * 100
+    assert 0 < found["num_bytes"]["weights"] < 5000
+    assert found["num_bytes"]["weights files"] == 5 * 13352
     assert found["num_bytes_of_samples"]["samples"] == 100 * found["num_bytes"]["samples"]
     assert "3,200 samples" in ended.stdout
