@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rollog.kernel.broker.kafka import KafkaBroker
-    from rollog.kernel.broker.ports import Broker
+    from rollog.kernel.broker.ports import Broker, Producer
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -209,6 +209,28 @@ def test_who_has_no_right_to_write_is_refused_at_once_by_name(
         assert time.monotonic() - began < named_within_seconds
 
 
+def test_who_may_write_nowhere_is_told_so_by_every_call(
+    created: RolesWithRights, working_brokers: dict[Role, KafkaBroker]
+) -> None:
+    """Such a producer has no part in idempotence: it is refused before it sends anything."""
+    samples = created.topics.samples
+    broker = working_brokers[Role.READER]
+
+    def send_once(producer: Producer) -> None:
+        producer.send(samples, 0, b"forged")
+        producer.flush(named_within_seconds)
+
+    def send_until_refused(producer: Producer) -> None:
+        wait_until(lambda: producer.send(samples, 0, b"forged").done() and False, named_within_seconds)
+
+    for use in (send_once, send_until_refused):
+        with (
+            broker.producer(client_id="intruder") as producer,
+            pytest.raises(NotAuthorized, match=f"{samples}: .*grant the right"),
+        ):
+            use(producer)
+
+
 def test_who_has_no_right_to_read_delete_or_fence_is_refused_at_once(
     created: RolesWithRights, working_brokers: dict[Role, KafkaBroker]
 ) -> None:
@@ -245,7 +267,10 @@ def test_a_role_at_work_ends_by_name_when_a_right_is_taken_away(
             wait_for_steps(run, working_brokers[Role.READER])
             with acls.without(role.value, right):
                 refused = run.wait_for_error(role, named_within_seconds)
-                with pytest.raises(NotAuthorized) as named, naming_rights(working_brokers[role], role, run.topics):
+                with (
+                    pytest.raises(NotAuthorized) as named,
+                    naming_rights(working_brokers[role], role, run.topics),
+                ):
                     raise refused
             assert f"{right.operation} on {right.resource} {right.name}" in str(named.value), str(refused)
             run.start(role)

@@ -130,4 +130,6 @@ class ConfluentSending:
 
     def translated(self, exception: KafkaException, place: str) -> BrokerError:
         """What an exception of the library means to rollog."""
+        if not self._errors.knows_why(exception):
+            self.poll(0.0)  # what has ended the client is told only to who asks
         return self._errors.translated(exception, place)

@@ -13,7 +13,7 @@ from rollog.kernel.broker.limits import (
 )
 
 if TYPE_CHECKING:
-    from rollog.kernel.broker.confluent_errors import LastErrors
+    from rollog.kernel.broker.confluent_errors import CommitReports, LastErrors
     from rollog.kernel.broker.kafka_settings import ConnectionSettings
 
 logger = logging.getLogger(__name__)
@@ -102,12 +102,17 @@ def transactional_settings(
 
 
 def consumer_settings(
-    connection: ConnectionSettings, client_id: str, group_id: str | None, errors: LastErrors
+    connection: ConnectionSettings,
+    client_id: str,
+    group_id: str | None,
+    errors: LastErrors,
+    commits: CommitReports,
 ) -> dict[str, Any]:
     """A consumer of committed records under manual assignment."""
     return client_settings(connection, client_id, errors) | {
         # The library wants one; without a group of its own a consumer commits nothing.
         "group.id": group_id or f"{client_id}.no-group",
+        "on_commit": commits,
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
         "auto.offset.reset": "error",

@@ -15,6 +15,7 @@ from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import TopicPartition as ConfluentTopicPartition
 from kafka.structs import TopicPartition as KafkaTopicPartition
 
+from rollog.kernel.broker.confluent_errors import error_in
 from rollog.kernel.broker.confluent_producer import ConfluentDelivery, ConfluentSending
 from rollog.kernel.broker.kafka_errors import translated
 from rollog.kernel.broker.kafka_transactions import within
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from rollog.kernel.broker.kafka_decisions import Decisions, KnownOffsets
     from rollog.kernel.broker.kafka_transactions import KafkaTransactions
     from rollog.kernel.broker.ports import Headers, TopicPartition
+
+
+_retry_seconds = 0.01
 
 
 class ConfluentTransactions(ConfluentSending):
@@ -146,7 +150,8 @@ class ConfluentTransactions(ConfluentSending):
             try:
                 call(max(0.0, deadline - time.monotonic()))
             except KafkaException as exception:
-                if exception.args[0].retriable() and time.monotonic() < deadline:
+                if error_in(exception).retriable() and time.monotonic() < deadline:
+                    time.sleep(_retry_seconds)
                     continue
                 raise self.translated(exception, place) from exception
             return
