@@ -51,6 +51,7 @@ _passing = frozenset(
 )
 """A broker that is away or not ready yet: the library asks again by itself."""
 _unreadable = frozenset({KafkaError._BAD_COMPRESSION, KafkaError._BAD_MSG})  # noqa: SLF001
+_gone = frozenset({KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET})  # noqa: SLF001
 
 
 class ConfluentConsumer(Component):
@@ -77,6 +78,8 @@ class ConfluentConsumer(Component):
         self._positions: dict[tuple[str, int], int] = {}
         self._committed: dict[TopicPartition, int] = {}
         self._failure: BrokerError | None = None
+        self._gone: dict[tuple[str, int], BrokerError] = {}
+        """Places that stand still because their offset is not there: the library says so once only."""
         self._is_closed = False
 
     def assign(self, positions: Mapping[TopicPartition, int]) -> None:
@@ -97,6 +100,8 @@ class ConfluentConsumer(Component):
         except KafkaException as exception:
             raise self._errors.translated(exception, "assigning partitions") from exception
         self._positions = wanted
+        for place in left:
+            self._gone.pop(place, None)
 
     def poll(self, timeout_seconds: float, max_records: int | None = None) -> list[Record]:
         """Records in offset order per partition; an empty list when none came in time."""
@@ -105,6 +110,8 @@ class ConfluentConsumer(Component):
         records = self._records(self._messages(timeout_seconds, max_records or _max_poll_records))
         if not records:
             self._raise_failure()
+            if self._gone:
+                raise next(iter(self._gone.values()))
             if self._errors.is_disconnected:
                 self._refusals.silent()
         return records
@@ -184,7 +191,7 @@ class ConfluentConsumer(Component):
             place = (message.topic(), message.partition())
             if error is not None:
                 self._hear(error, place, message.offset())
-            elif place in positions and self._failure is None:
+            elif place in positions:  # the library has moved on: what is not returned now is never seen
                 offset = message.offset()
                 positions[place] = offset + 1
                 records.append(_record(message, place, offset))
@@ -199,13 +206,11 @@ class ConfluentConsumer(Component):
             logger.debug("passing error while reading group=%s error=%s", self._group_id, error)
         elif code == KafkaError.GROUP_AUTHORIZATION_FAILED:
             self._commits.failed(error)  # nothing is read in the name of a group
+        elif code in _gone:
+            if place in self._positions:
+                self._gone[place] = translated(error, _reading(place))
         elif self._failure is None:
-            doing = f"reading {place[0]} partition {place[1]}"
-            self._failure = translated(error, doing)
-            if code in _unreadable:
-                self._failure = BrokerError(
-                    f'{doing}: {error.str()}; set broker.client to "auto", which sets such a batch aside and reads on'
-                )
+            self._failure = _unreadable_batch(error, place) or translated(error, _reading(place))
 
     def _raise_failure(self) -> None:
         failure, self._failure = self._failure, None
@@ -255,6 +260,17 @@ class ConfluentConsumer(Component):
     def _require_open(self) -> None:
         if self._is_closed:
             raise ValueError("this consumer is closed")
+
+
+def _reading(place: tuple[str | None, int | None]) -> str:
+    return f"reading {place[0]} partition {place[1]}"
+
+
+def _unreadable_batch(error: KafkaError, place: tuple[str | None, int | None]) -> BrokerError | None:
+    if error.code() not in _unreadable:
+        return None
+    remedy = 'set broker.client to "auto", which sets such a batch aside and reads on'
+    return BrokerError(f"{_reading(place)}: {error.str()}; {remedy}")
 
 
 def _record(message: Any, place: tuple[str, int], offset: int) -> Record:
