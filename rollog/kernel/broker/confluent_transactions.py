@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import kafka.errors as kafka_errors
-from confluent_kafka import Consumer, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ConfluentTopicPartition
 from kafka.structs import TopicPartition as KafkaTopicPartition
 
@@ -105,8 +105,17 @@ class ConfluentTransactions(ConfluentSending):
         doing = self._doing(f"adding offsets of group {group_id} to a transaction")
         raw = self._raw
 
+        def offer(left: float) -> None:
+            try:
+                raw.send_offsets_to_transaction(positions, group, left)
+            except KafkaException as exception:
+                if error_in(exception).code() != KafkaError._STATE:  # noqa: SLF001 - the library names it so
+                    raise
+                # A record of the transaction was refused during the call: only the next one says why.
+                raw.send_offsets_to_transaction(positions, group, left)
+
         def send(deadline: float) -> None:
-            self._call(deadline, doing, lambda left: raw.send_offsets_to_transaction(positions, group, left))
+            self._call(deadline, doing, offer)
 
         try:
             within(deadline, send)  # the library does not keep to its own time-out
