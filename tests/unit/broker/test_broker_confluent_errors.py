@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -13,6 +14,8 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition  # noqa: 
 
 from rollog.kernel.broker.confluent_errors import CommitReports, LastErrors, translated  # noqa: E402
 from rollog.kernel.broker.confluent_producer import ConfluentDelivery, ConfluentSending  # noqa: E402
+from rollog.kernel.broker.confluent_transactions import ConfluentTransactions  # noqa: E402
+from rollog.kernel.broker.ports import TopicPartition as Place  # noqa: E402
 from rollog.kernel.errors import (  # noqa: E402
     BrokerError,
     BrokerRefused,
@@ -72,6 +75,31 @@ def test_a_record_that_was_given_up_with_its_producer_says_why() -> None:
     delivery.told(KafkaError(KafkaError._PURGE_QUEUE, "purged"), None)
     with pytest.raises(NotAuthorized, match="no right to write"):
         delivery.offset(1.0)
+
+
+class RefusedMeanwhile:
+    """librdkafka's, which learns during a call that a record was refused: only the next call says so."""
+
+    def __init__(self) -> None:
+        self.codes = iter((KafkaError._STATE, KafkaError.TOPIC_AUTHORIZATION_FAILED))
+
+    def send_offsets_to_transaction(self, *_: Any) -> NoReturn:
+        raise KafkaException(KafkaError(next(self.codes), "Failed to commit offsets to transaction"))
+
+
+def test_a_record_that_is_refused_while_offsets_are_added_is_named() -> None:
+    nobody: Any = None
+    transactions = ConfluentTransactions(
+        RefusedMeanwhile(),
+        LastErrors("trainer"),
+        "trainer",
+        decisions=nobody,
+        first_offsets={},
+        predecessor=nobody,
+    )
+    offsets = {Place("samples", 0): 7}
+    with pytest.raises(NotAuthorized, match="adding offsets of group trainers to a transaction"):
+        transactions.send_offsets(offsets, "trainers", time.monotonic() + 30)
 
 
 @dataclass
