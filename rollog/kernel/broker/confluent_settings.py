@@ -68,9 +68,9 @@ def producer_settings(
         "enable.idempotence": True,
         "compression.type": "none",
         "linger.ms": 5,
-        # Each batch walks the queue of what waits, so small ones cost more the longer it is. No topic of a run takes
-        # less than this in one batch.
-        "batch.size": 1_000_000,
+        # Each batch walks the queue of what waits, so small ones cost more the longer it is. A topic's limit holds for
+        # a whole batch: by itself it is a little above this, and that of a run is its largest record.
+        "batch.size": min(1_000_000, connection.max_record_bytes),
         "message.max.bytes": largest,
         "delivery.timeout.ms": delivery_ms,
         "request.timeout.ms": min(30_000, max(1, delivery_ms // 2)),
