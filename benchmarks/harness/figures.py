@@ -25,6 +25,7 @@ Item = TypeVar("Item")
 num_resamples = 2000
 least_draws = 4
 """Fewer say too little about their spread for an interval."""
+_kafka_clients = ("kafka-python", "confluent-kafka")
 _confidence = 0.95
 _t_quantiles = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 """97.5 % quantiles of Student's t with 1, 2, 3 ... degrees of freedom."""
@@ -85,7 +86,7 @@ def write_results(
             "rollog": __version__,
             "python": platform.python_version(),
             "kafka": kafka_version,
-            "kafka-python": metadata.version("kafka-python"),
+            **{client: version for client in _kafka_clients if (version := _installed_version(client))},
             **_versions_of(tuple(libraries)),
         },
         "figures": [asdict(figure) for figure in figures],
@@ -94,6 +95,13 @@ def write_results(
     partial = path.with_name(f"{path.name}.partial")
     partial.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     partial.replace(path)
+
+
+def _installed_version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 @cache

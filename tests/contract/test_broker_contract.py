@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from typing import TYPE_CHECKING
 
 import pytest
 from support.broker_topics import a_topic, drain, read_to_end
@@ -12,6 +13,9 @@ from support.waiting import wait_until
 from rollog.kernel.broker.limits import record_bytes
 from rollog.kernel.broker.ports import Broker, TopicPartition, TopicSpec
 from rollog.kernel.errors import RecordTooLarge, TopicMismatch
+
+if TYPE_CHECKING:
+    from rollog.kernel.broker.kafka import KafkaBroker
 
 
 def test_time_stamps_are_the_brokers(broker: Broker) -> None:
@@ -38,6 +42,22 @@ def test_a_record_over_the_topics_limit_is_refused_and_the_others_go_on(broker: 
         producer.send(topic, 0, b"still usable")
         producer.flush(20)
     assert len(read_to_end(broker, topic)) == 3
+
+
+@pytest.mark.broker
+@pytest.mark.parametrize("client", ["python", "confluent"])
+def test_batches_are_as_small_as_the_records_that_the_cluster_takes(
+    client: str, request: pytest.FixtureRequest
+) -> None:
+    smallest = 1 << 16
+    broker: KafkaBroker = request.getfixturevalue(f"{client}_broker").with_limits(max_record_bytes=smallest)
+    topic = a_topic(broker, max_message_bytes=str(smallest))
+    sent = [b"%d" % number * 3000 for number in range(100)]
+    with broker.producer(client_id="writer") as producer:
+        for value in sent:
+            producer.send(topic, 0, value)
+        producer.flush(60)
+    assert [record.value for record in read_to_end(broker, topic)] == sent
 
 
 def test_sending_to_what_does_not_exist_is_an_error_at_once(broker: Broker) -> None:

@@ -199,6 +199,23 @@ def test_polls_of_a_broker_that_does_not_answer_are_empty(
         assert values(wait_until(lambda: consumer.poll(0.5), message="a record")) == [b"x"]
 
 
+def test_a_consumer_ends_within_seconds_although_its_newest_commit_has_no_answer(
+    new_broker: NewBroker, frozen_kafka: EmbeddedKafka
+) -> None:
+    broker = new_broker(frozen_kafka.address)
+    topic = a_topic(broker)
+    partition = TopicPartition(topic, 0)
+    consumer = broker.consumer(client_id="reader", group_id=topic)
+    consumer.assign({partition: 0})
+    consumer.commit({partition: 0})
+    assert consumer.poll(0.5) == []
+    os.kill(frozen_kafka.pid, signal.SIGSTOP)
+    consumer.commit({partition: 0})
+    began = time.monotonic()
+    consumer.close()
+    assert time.monotonic() - began < 30
+
+
 def test_offsets_of_a_broker_that_does_not_answer_cannot_be_had(
     new_broker: NewBroker, frozen_kafka: EmbeddedKafka
 ) -> None:

@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.broker
 
 longest_seconds = 15.0
+refused_within_seconds = 5.0
+most_attempts = 4
 clients: dict[str, Callable[[Broker], Any]] = {
     "producer": lambda broker: broker.producer(client_id="test"),
     "consumer": lambda broker: broker.consumer(client_id="test", group_id="test"),
@@ -77,12 +79,14 @@ def either_client(secured_kafka: SecuredKafka, request: pytest.FixtureRequest) -
 
 
 def refused(broker: Broker, client: str) -> str:
-    """What is said where this client is asked for."""
-    begin = time.monotonic()
-    with pytest.raises(BrokerRefused) as caught:
-        clients[client](broker)
-    assert time.monotonic() - begin < longest_seconds
-    return str(caught.value)
+    """What is said where this client is asked for, and in time: on a busy machine the quickest attempt counts."""
+    for _ in range(most_attempts):
+        begin = time.monotonic()
+        with pytest.raises(BrokerRefused) as caught:
+            clients[client](broker)
+        if time.monotonic() - begin < refused_within_seconds:
+            return str(caught.value)
+    raise AssertionError(f"{client} is refused after more than {refused_within_seconds:g} s: {caught.value}")
 
 
 fitting = [
@@ -181,10 +185,10 @@ unfitting: dict[str, tuple[Listener, dict[str, Any], str]] = {
 )
 @pytest.mark.parametrize("case", unfitting)
 def test_what_does_not_fit_is_named_at_once_by_every_client(
-    secured_kafka: SecuredKafka, case: str, client: str
+    either_client: SecuredKafka, case: str, client: str
 ) -> None:
     listener, changes, told = unfitting[case]
-    broker = secured_kafka.broker("admin", listener, **changes)
+    broker = either_client.broker("admin", listener, **changes)
     message = refused(broker, client)
     assert told in message
     assert broker.address in message

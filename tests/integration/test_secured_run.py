@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from support.broker_topics import read_to_end
-from support.listening import Process, processes_below
+from support.listening import processes_below
 from support.secured_kafka import Listener, SecuredKafka, SecuredListeners
 
 from rollog.kernel.broker.topics import RunTopics
@@ -23,6 +23,10 @@ from rollog.kernel.broker.topics import RunTopics
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
+
+    from support.listening import Process
+
+    from rollog.kernel.broker.clients import ClientName
 
 pytestmark = [
     pytest.mark.broker,
@@ -39,8 +43,8 @@ small = (
     "evaluation.every_steps=0",
     "metrics.port=0",
 )
-clients = {"kafka-python": ()}
-"""What chooses each client of Kafka, as assignments."""
+clients: tuple[ClientName, ...] = ("kafka-python", "confluent")
+"""Every value of broker.client that leaves no choice."""
 
 
 @dataclass(kw_only=True)
@@ -51,7 +55,7 @@ class SecuredRun:
     name: str
     directory: Path
     table: dict[str, str]
-    assignments: tuple[str, ...]
+    client: ClientName
     secrets: Mapping[str, str]
     status: int = -1
     told: str = ""
@@ -72,6 +76,7 @@ class SecuredRun:
         return {
             **kept,
             "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+            "ROLLOG_BROKER__CLIENT": self.client,
             **variables,
             **{f"ROLLOG_BROKER__SECURITY__{key.upper()}": value for key, value in changes.items()},
         }
@@ -89,7 +94,7 @@ class SecuredRun:
 
     def up(self) -> None:
         """Do the run, looking at its processes all the while."""
-        flags = [word for each in (*small, *self.assignments) for word in ("--set", each)]
+        flags = [word for each in small for word in ("--set", each)]
         output = self.directory / "up.output"
         with output.open("wb") as told:
             started = subprocess.Popen(
@@ -101,14 +106,19 @@ class SecuredRun:
             )
         while started.poll() is None:
             for process in processes_below(started.pid):
-                seen = self.processes.get(process.pid)
-                listens = process.listens | (seen.listens if seen else frozenset())
-                self.processes[process.pid] = Process(
-                    process.pid, process.command, process.environment, listens
-                )
+                self.processes[process.pid] = process.as_also_seen(self.processes.get(process.pid))
             self._read_metrics()
             time.sleep(0.5)
         self.status, self.told = started.returncode, output.read_text()
+
+    def processes_by_role(self) -> dict[str, list[Process]]:
+        """The processes of each role, of each at least one."""
+        roles = {
+            role: [process for process in self.processes.values() if f"main {role} " in process.command]
+            for role in ("up", "dispatch", "rollout", "train")
+        }
+        assert all(roles.values()), [process.command for process in self.processes.values()]
+        return roles
 
     def _read_metrics(self) -> None:
         for log in (self.home / "runs" / self.name / "logs").glob("*.log"):
@@ -121,10 +131,12 @@ class SecuredRun:
                     continue
 
 
-@pytest.fixture(scope="module", params=[pytest.param(value, id=name) for name, value in clients.items()])
+@pytest.fixture(scope="module", params=clients)
 def secured_run(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, cache_directory: Path
 ) -> Iterator[SecuredRun]:
+    if request.param == "confluent":
+        pytest.importorskip("confluent_kafka")
     directory = tmp_path_factory.mktemp("run")
     secrets = {"password": f"planted-{uuid.uuid4().hex}", "phrase": f"planted-{uuid.uuid4().hex}"}
     listeners = SecuredListeners(users={"runner": secrets["password"]}, super_users=("runner",))
@@ -142,7 +154,7 @@ def secured_run(
             name="secured",
             directory=directory,
             table=table,
-            assignments=request.param,
+            client=request.param,
             secrets=secrets,
         )
         run.home.mkdir()
@@ -229,12 +241,15 @@ def test_a_properties_file_is_enough_to_read_a_run(secured_run: SecuredRun) -> N
     assert secured_run.name in listed.stdout
 
 
+def test_every_role_goes_through_the_client_that_was_chosen(secured_run: SecuredRun) -> None:
+    for role, processes in secured_run.processes_by_role().items():
+        for process in processes:
+            has_librdkafka = any(name.startswith("librdkafka") for name in process.libraries)
+            assert has_librdkafka == (secured_run.client == "confluent"), role
+
+
 def test_every_role_listens_on_loopback_alone(secured_run: SecuredRun) -> None:
-    roles = {
-        role: [process for process in secured_run.processes.values() if f"main {role} " in process.command]
-        for role in ("up", "dispatch", "rollout", "train")
-    }
-    assert all(roles.values()), [process.command for process in secured_run.processes.values()]
+    roles = secured_run.processes_by_role()
     places = {place for process in secured_run.processes.values() for place in process.listens}
     open_to_others = [
         (process.command[:200], host, port)

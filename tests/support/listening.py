@@ -1,11 +1,11 @@
-"""What the processes of a command look like from outside: arguments, environment, sockets that listen (Linux)."""
+"""What the processes of a command look like from outside: words, environment, listening sockets, libraries (Linux)."""
 
 from __future__ import annotations
 
 import ipaddress
 import re
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 _listening = "0A"
@@ -20,6 +20,16 @@ class Process:
     command: str
     environment: str
     listens: frozenset[tuple[str, int]]
+    libraries: frozenset[str]
+    """Names of the shared libraries it has loaded."""
+
+    def as_also_seen(self, earlier: Process | None) -> Process:
+        """The same process with what it listened on and had loaded at an earlier moment, too."""
+        if earlier is None:
+            return self
+        return replace(
+            self, listens=self.listens | earlier.listens, libraries=self.libraries | earlier.libraries
+        )
 
 
 def processes_below(root: int) -> list[Process]:
@@ -45,6 +55,7 @@ def _process(pid: int) -> Process | None:
     try:
         command = (place / "cmdline").read_text(errors="replace").replace("\0", " ")
         environment = (place / "environ").read_text(errors="replace")
+        maps = (place / "maps").read_text()
         inodes = {found[1] for link in (place / "fd").iterdir() if (found := _socket(link))}
         sockets = [
             *(place / "net" / "tcp").read_text().splitlines()[1:],
@@ -54,7 +65,8 @@ def _process(pid: int) -> Process | None:
         return None
     fields = [line.split() for line in sockets]
     listens = frozenset(_place(line[1]) for line in fields if line[3] == _listening and line[9] in inodes)
-    return Process(pid, command, environment, listens)
+    libraries = frozenset(re.findall(r"/([^/\n]+\.so[^/\n]*)$", maps, re.MULTILINE))
+    return Process(pid, command, environment, listens, libraries)
 
 
 def _socket(link: Path) -> re.Match[str] | None:

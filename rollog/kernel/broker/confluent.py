@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import confluent_kafka
 
 from rollog.kernel.broker.confluent_consumer import ConfluentConsumer
-from rollog.kernel.broker.confluent_errors import LastErrors
+from rollog.kernel.broker.confluent_errors import CommitReports, LastErrors
 from rollog.kernel.broker.confluent_producer import ConfluentSending
 from rollog.kernel.broker.confluent_settings import (
     consumer_settings,
@@ -83,10 +83,12 @@ def consumer(
 ) -> ConfluentConsumer:
     """A consumer of committed records."""
     errors = LastErrors(client_id)
-    raw = confluent_kafka.Consumer(consumer_settings(connection, client_id, group_id, errors))
+    commits = CommitReports(group_id)
+    raw = confluent_kafka.Consumer(consumer_settings(connection, client_id, group_id, errors, commits))
     return ConfluentConsumer(
         raw,
         errors,
+        commits,
         directory,
         group_id,
         offsets_timeout_seconds=connection.offsets_timeout_seconds,

@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ConfluentTopicPartition
 
-from rollog.kernel.broker.confluent_errors import translated
-from rollog.kernel.broker.ports import Record, TopicPartition
+from rollog.kernel.broker.confluent_errors import error_in, translated
+from rollog.kernel.broker.ports import Record, TopicPartition, Unread
 from rollog.kernel.errors import BrokerError, BrokerTimeout
 from rollog.kernel.lifecycle import Component
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from rollog.kernel.broker.confluent_errors import LastErrors
+    from rollog.kernel.broker.confluent_errors import CommitReports, LastErrors
     from rollog.kernel.broker.kafka_topics import TopicDirectory
     from rollog.kernel.broker.refusal_watch import RefusalWatch
 
 logger = logging.getLogger(__name__)
 
-_close_timeout_seconds = 1.0
+_close_timeout_seconds = 5.0
 _retry_seconds = 0.02
 _max_poll_records = 200
 """Whose values are copied before the first is looked at: with more of them, they are in no cache any longer then."""
@@ -50,6 +52,7 @@ _passing = frozenset(
 )
 """A broker that is away or not ready yet: the library asks again by itself."""
 _unreadable = frozenset({KafkaError._BAD_COMPRESSION, KafkaError._BAD_MSG})  # noqa: SLF001
+_gone = frozenset({KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET})  # noqa: SLF001
 
 
 class ConfluentConsumer(Component):
@@ -59,6 +62,7 @@ class ConfluentConsumer(Component):
         self,
         raw: Any,
         errors: LastErrors,
+        commits: CommitReports,
         directory: TopicDirectory,
         group_id: str | None,
         *,
@@ -68,12 +72,15 @@ class ConfluentConsumer(Component):
         self._raw = raw
         self._refusals = refusals
         self._errors = errors
+        self._commits = commits
         self._directory = directory
         self._group_id = group_id
         self._offsets_timeout_seconds = offsets_timeout_seconds
         self._positions: dict[tuple[str, int], int] = {}
         self._committed: dict[TopicPartition, int] = {}
         self._failure: BrokerError | None = None
+        self._gone: dict[tuple[str, int], BrokerError] = {}
+        """Places that stand still because their offset is not there: the library says so once only."""
         self._is_closed = False
 
     def assign(self, positions: Mapping[TopicPartition, int]) -> None:
@@ -94,23 +101,20 @@ class ConfluentConsumer(Component):
         except KafkaException as exception:
             raise self._errors.translated(exception, "assigning partitions") from exception
         self._positions = wanted
+        for place in left:
+            self._gone.pop(place, None)
 
     def poll(self, timeout_seconds: float, max_records: int | None = None) -> list[Record]:
         """Records in offset order per partition; an empty list when none came in time."""
         self._require_open()
         self._raise_failure()
-        first = self._raw.poll(timeout_seconds)
-        if first is None:
-            if self._errors.is_disconnected:
-                self._refusals.silent()
-            return []
-        self._errors.is_disconnected = False
-        self._refusals.heard()
-        most = (max_records or _max_poll_records) - 1
-        messages = [first, *self._raw.consume(most, 0)] if most else [first]
-        records = self._records(messages)
+        records = self._records(self._messages(timeout_seconds, max_records or _max_poll_records))
         if not records:
             self._raise_failure()
+            if self._gone:
+                raise next(iter(self._gone.values()))
+            if self._errors.is_disconnected:
+                self._refusals.silent()
         return records
 
     def position(self, partition: TopicPartition) -> int:
@@ -138,19 +142,46 @@ class ConfluentConsumer(Component):
         self._commit(offsets, is_awaited=False)
 
     def close(self) -> None:
-        """End the connection. The newest positions are committed once more, because closing drops what is under way."""
-        if not self._is_closed:
-            self._is_closed = True
-            if self._committed:
-                self._commit(self._committed, is_awaited=True)
+        """End the connection. The newest positions are committed once more, because closing drops what is under way.
+
+        While a commit waits for a broker that is away, the library neither returns nor lets itself be closed. So a
+        thread does it, which ends when the broker is back, or with the process.
+        """
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if not self._committed:
             self._raw.close()
+            return
+        ending = threading.Thread(target=self._end, name="kafka-consumer-close", daemon=True)
+        ending.start()
+        ending.join(_close_timeout_seconds)
+
+    def _end(self) -> None:
+        self._commit(self._committed, is_awaited=True)
+        self._raw.close()
 
     def _commit(self, offsets: Mapping[TopicPartition, int], *, is_awaited: bool) -> None:
         places = [ConfluentTopicPartition(at.topic, at.partition, offset) for at, offset in offsets.items()]
         try:
             self._raw.commit(offsets=places, asynchronous=not is_awaited)
         except KafkaException as exception:
-            logger.debug("offsets not committed group=%s error=%r", self._group_id, exception)
+            self._commits.failed(error_in(exception))
+
+    def _messages(self, timeout_seconds: float, most: int) -> list[Any]:
+        """What the library has: records, ends of partitions, errors. Empty when nothing came in time."""
+        try:
+            first = self._raw.poll(timeout_seconds)
+            if first is None:
+                return []
+            messages = [first, *self._raw.consume(most - 1, 0)] if most > 1 else [first]
+        except KafkaException as exception:
+            raise self._errors.translated(exception, "reading") from exception
+        error = first.error()
+        if error is None or error.code() not in _passing:
+            self._errors.is_disconnected = False
+            self._refusals.heard()
+        return messages
 
     def _records(self, messages: list[Any]) -> list[Record]:
         """The records among what came; ends of partitions move positions, an error is kept for the next poll."""
@@ -161,7 +192,7 @@ class ConfluentConsumer(Component):
             place = (message.topic(), message.partition())
             if error is not None:
                 self._hear(error, place, message.offset())
-            elif place in positions and self._failure is None:
+            elif place in positions:  # the library has moved on: what is not returned now is never seen
                 offset = message.offset()
                 positions[place] = offset + 1
                 records.append(_record(message, place, offset))
@@ -174,15 +205,13 @@ class ConfluentConsumer(Component):
                 self._positions[place] = offset
         elif code in _passing:
             logger.debug("passing error while reading group=%s error=%s", self._group_id, error)
-        elif code == KafkaError.GROUP_AUTHORIZATION_FAILED and self._group_id is None:
-            pass  # of the group that only the library needs
+        elif code == KafkaError.GROUP_AUTHORIZATION_FAILED:
+            self._commits.failed(error)  # nothing is read in the name of a group
+        elif code in _gone:
+            if place in self._positions:
+                self._gone[place] = translated(error, _reading(place))
         elif self._failure is None:
-            doing = f"reading {place[0]} partition {place[1]}"
-            self._failure = translated(error, doing)
-            if code in _unreadable:
-                self._failure = BrokerError(
-                    f'{doing}: {error.str()}; set broker.client to "auto", which sets such a batch aside and reads on'
-                )
+            self._failure = _unreadable_batch(error, place) or translated(error, _reading(place))
 
     def _raise_failure(self) -> None:
         failure, self._failure = self._failure, None
@@ -235,8 +264,22 @@ class ConfluentConsumer(Component):
             raise ValueError("this consumer is closed")
 
 
+def _reading(place: tuple[str | None, int | None]) -> str:
+    return f"reading {place[0]} partition {place[1]}"
+
+
+def _unreadable_batch(error: KafkaError, place: tuple[str | None, int | None]) -> BrokerError | None:
+    if error.code() not in _unreadable:
+        return None
+    remedy = 'set broker.client to "auto", which sets such a batch aside and reads on'
+    return BrokerError(f"{_reading(place)}: {error.str()}; {remedy}")
+
+
 def _record(message: Any, place: tuple[str, int], offset: int) -> Record:
-    headers = message.headers()
+    try:
+        headers = message.headers()
+    except (SystemError, UnicodeDecodeError) as error:  # SystemError is what the library makes of the other
+        return _unread(message, place, offset, error.__cause__ or error)
     return Record(
         topic=place[0],
         partition=place[1],
@@ -246,4 +289,21 @@ def _record(message: Any, place: tuple[str, int], offset: int) -> Record:
         # A header without a value says no more than an empty one.
         headers=[(name, value or b"") for name, value in headers] if headers else [],
         timestamp_ms=message.timestamp()[1],
+    )
+
+
+def _unread(message: Any, place: tuple[str, int], offset: int, error: BaseException) -> Record:
+    """In the place of a record that cannot be read whole, as whoever writes to the topic may make one."""
+    stored = (message.key() or b"") + (message.value() or b"")
+    digest = sha256(stored).hexdigest()
+    reason = f"a record with {len(stored)} bytes of key and value, sha256 {digest}, is not read: {error!r}"
+    return Record(
+        topic=place[0],
+        partition=place[1],
+        offset=offset,
+        value=None,
+        key=None,
+        headers=[],
+        timestamp_ms=message.timestamp()[1],
+        unread=Unread(num_bytes=len(stored), reason=reason),
     )

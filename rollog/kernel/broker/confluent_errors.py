@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import logging
+from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaError, KafkaException
 
 from rollog.kernel.broker.client_errors import Meaning
-from rollog.kernel.errors import BrokerError
+from rollog.kernel.errors import BrokerError, NotAuthorized
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 logger = logging.getLogger(__name__)
 
@@ -62,6 +66,7 @@ _meanings: tuple[tuple[frozenset[int], Meaning], ...] = (
                 KafkaError.GROUP_AUTHORIZATION_FAILED,
                 KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
                 KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+                KafkaError.POLICY_VIOLATION,
             }
         ),
         Meaning.DENIED,
@@ -124,12 +129,40 @@ class LastErrors:
         if self.fatal is None:
             self.fatal = error_in(exception)
 
+    def knows_why(self, exception: KafkaException) -> bool:
+        """Whether the exception says what is wrong itself, or repeats what was heard before."""
+        return self.fatal is not None or error_in(exception).code() not in _repeats
+
     def translated(self, exception: KafkaException, place: str) -> BrokerError:
         """What an exception means; once a client has ended for good, why it did."""
         error = error_in(exception)
         if self.fatal is not None and error.code() in _repeats:
             error = self.fatal
         return translated(error, place)
+
+
+class CommitReports:
+    """Listens to what becomes of the offsets a consumer commits: a refusal is told once, all else is for debugging."""
+
+    def __init__(self, group_id: str | None) -> None:
+        self._group_id = group_id
+        self._has_told_refusal = False
+
+    def __call__(self, error: KafkaError | None, places: Sequence[Any]) -> None:
+        """The library's `on_commit`."""
+        for each in (error, *(place.error for place in places)):
+            if each is not None:
+                self.failed(each)
+
+    def failed(self, error: KafkaError) -> None:
+        """Offsets were not committed, or the broker that keeps them could not be asked for."""
+        logger.debug("offsets not committed group=%s error=%s", self._group_id, error)
+        if self._group_id is None or self._has_told_refusal:
+            return  # without a group of its own a consumer commits nothing: only the library wants one
+        told = translated(error, f"committing offsets under group {self._group_id}")
+        if isinstance(told, NotAuthorized):
+            self._has_told_refusal = True
+            logger.warning("%s", told)
 
 
 _disconnected = frozenset(

@@ -114,11 +114,14 @@ class ConfluentSending:
             raise translated(self._errors.fatal, place)
 
     def flush(self, timeout_seconds: float) -> None:
-        """Send what is waiting, and wait for acknowledgements as long as that."""
-        try:
-            self._raw.flush(timeout_seconds)
-        except KafkaException as exception:
-            self._errors.hear(exception)
+        """Send what is waiting, and wait for acknowledgements as long as that.
+
+        The library's own call goes on telling deliveries after it has met what ends the client, which Python takes for
+        an error of its own.
+        """
+        deadline = time.monotonic() + timeout_seconds
+        while len(self._raw) and (left := deadline - time.monotonic()) > 0:
+            self.poll(left)
 
     def end(self, *, gently: bool) -> None:
         """End the library's threads; what is still under way is given up."""
@@ -130,4 +133,6 @@ class ConfluentSending:
 
     def translated(self, exception: KafkaException, place: str) -> BrokerError:
         """What an exception of the library means to rollog."""
+        if not self._errors.knows_why(exception):
+            self.poll(0.0)  # what has ended the client is told only to who asks
         return self._errors.translated(exception, place)

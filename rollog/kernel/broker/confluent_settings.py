@@ -13,7 +13,7 @@ from rollog.kernel.broker.limits import (
 )
 
 if TYPE_CHECKING:
-    from rollog.kernel.broker.confluent_errors import LastErrors
+    from rollog.kernel.broker.confluent_errors import CommitReports, LastErrors
     from rollog.kernel.broker.kafka_settings import ConnectionSettings
 
 logger = logging.getLogger(__name__)
@@ -68,9 +68,9 @@ def producer_settings(
         "enable.idempotence": True,
         "compression.type": "none",
         "linger.ms": 5,
-        # Each batch walks the queue of what waits, so small ones cost more the longer it is. No topic of a run takes
-        # less than this in one batch.
-        "batch.size": 1_000_000,
+        # Each batch walks the queue of what waits, so small ones cost more the longer it is. A topic's limit holds for
+        # a whole batch: by itself it is a little above this, and that of a run is its largest record.
+        "batch.size": min(1_000_000, connection.max_record_bytes),
         "message.max.bytes": largest,
         "delivery.timeout.ms": delivery_ms,
         "request.timeout.ms": min(30_000, max(1, delivery_ms // 2)),
@@ -104,12 +104,17 @@ def transactional_settings(
 
 
 def consumer_settings(
-    connection: ConnectionSettings, client_id: str, group_id: str | None, errors: LastErrors
+    connection: ConnectionSettings,
+    client_id: str,
+    group_id: str | None,
+    errors: LastErrors,
+    commits: CommitReports,
 ) -> dict[str, Any]:
     """A consumer of committed records under manual assignment."""
     return client_settings(connection, client_id, errors) | {
         # The library wants one; without a group of its own a consumer commits nothing.
         "group.id": group_id or f"{client_id}.no-group",
+        "on_commit": commits,
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
         "auto.offset.reset": "error",

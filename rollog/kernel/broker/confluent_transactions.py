@@ -11,10 +11,11 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import kafka.errors as kafka_errors
-from confluent_kafka import Consumer, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ConfluentTopicPartition
 from kafka.structs import TopicPartition as KafkaTopicPartition
 
+from rollog.kernel.broker.confluent_errors import error_in
 from rollog.kernel.broker.confluent_producer import ConfluentDelivery, ConfluentSending
 from rollog.kernel.broker.kafka_errors import translated
 from rollog.kernel.broker.kafka_transactions import within
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from rollog.kernel.broker.kafka_decisions import Decisions, KnownOffsets
     from rollog.kernel.broker.kafka_transactions import KafkaTransactions
     from rollog.kernel.broker.ports import Headers, TopicPartition
+
+
+_retry_seconds = 0.01
 
 
 class ConfluentTransactions(ConfluentSending):
@@ -101,8 +105,17 @@ class ConfluentTransactions(ConfluentSending):
         doing = self._doing(f"adding offsets of group {group_id} to a transaction")
         raw = self._raw
 
+        def offer(left: float) -> None:
+            try:
+                raw.send_offsets_to_transaction(positions, group, left)
+            except KafkaException as exception:
+                if error_in(exception).code() != KafkaError._STATE:  # noqa: SLF001 - the library names it so
+                    raise
+                # A record of the transaction was refused during the call: only the next one says why.
+                raw.send_offsets_to_transaction(positions, group, left)
+
         def send(deadline: float) -> None:
-            self._call(deadline, doing, lambda left: raw.send_offsets_to_transaction(positions, group, left))
+            self._call(deadline, doing, offer)
 
         try:
             within(deadline, send)  # the library does not keep to its own time-out
@@ -146,7 +159,8 @@ class ConfluentTransactions(ConfluentSending):
             try:
                 call(max(0.0, deadline - time.monotonic()))
             except KafkaException as exception:
-                if exception.args[0].retriable() and time.monotonic() < deadline:
+                if error_in(exception).retriable() and time.monotonic() < deadline:
+                    time.sleep(_retry_seconds)
                     continue
                 raise self.translated(exception, place) from exception
             return

@@ -52,7 +52,8 @@ def producer_settings(connection: ConnectionSettings, client_id: str) -> dict[st
         "acks": "all",
         "enable_idempotence": True,
         "linger_ms": 5,
-        "batch_size": 256 << 10,
+        # A topic's limit holds for a whole batch, and that of a run is its largest record.
+        "batch_size": min(256 << 10, connection.max_record_bytes),
         "max_request_size": max(largest, 1 << 20),
         "delivery_timeout_ms": delivery_ms,
         "request_timeout_ms": min(30_000, delivery_ms // 2),

@@ -28,7 +28,7 @@ class TopicPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unread:
-    """A stored batch that is not read, because it inflates beyond all bounds or is not what it says it is.
+    """A stored batch, or record, that is not read: it inflates beyond all bounds or is not what it says it is.
 
     `num_bytes` as stored; `reason` names size and digest, too.
     """
@@ -41,7 +41,8 @@ class Unread:
 class Record:
     """One record as read. `value` None is a tombstone; `timestamp_ms` is the broker's append time.
 
-    With `unread` it stands for a batch that could not be read, at the batch's last offset, and has nothing else.
+    With `unread` it stands for a batch that could not be read, at the batch's last offset, or for a record that could
+    not, and has nothing else.
     """
 
     topic: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from statistics import fmean
 from typing import TYPE_CHECKING
@@ -53,6 +54,8 @@ def test_results_say_when_where_with_what_and_how_they_were_measured(tmp_path: P
     assert found["command"] == "python -m benchmarks.scheduling"
     assert found["seconds"] == 12.3
     assert found["versions"]["kafka"]
+    has_confluent = importlib.util.find_spec("confluent_kafka") is not None
+    assert ("confluent-kafka" in found["versions"]) == has_confluent
     assert {"date", "machine", "load_average"} <= found.keys()
     assert [each["name"] for each in found["figures"]] == ["a"]
 
