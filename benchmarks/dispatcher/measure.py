@@ -22,6 +22,7 @@ from benchmarks.harness.variant import Job
 from benchmarks.scaling.answering_workers import Answer, AnsweringWorkers, at_once
 from benchmarks.scaling.role_process import Role
 from benchmarks.scaling.role_processes import RoleProcesses
+from producers.dispatcher.dispatcher import pause_seconds
 from rollog.kernel.broker.memory import MemoryBroker
 from rollog.kernel.errors import BrokerTimeout
 
@@ -30,9 +31,6 @@ if TYPE_CHECKING:
 
     from benchmarks.harness.figures import Figure
     from benchmarks.harness.own_kafka import OwnKafka
-
-_turn_seconds = 0.03
-"""The dispatcher's own pause between two turns."""
 
 _settling_seconds = 3.0
 _fleet_settling_seconds = 6.0
@@ -122,7 +120,8 @@ def measure_in_memory(load: Load, seed: int, seconds: float, *, settling: float 
             broker.producer(client_id="answers") as producer,
         ):
             workers.begin(consumer)
-            per_turn = None if load.tasks_per_second is None else round(load.tasks_per_second * _turn_seconds)
+            pause = pause_seconds(load.num_workers)
+            per_turn = None if load.tasks_per_second is None else round(load.tasks_per_second * pause)
             num_tasks, cpu_seconds = 0, 0.0
             while clock() < settling + seconds:
                 answered = workers.turn(consumer, producer, poll_seconds=0.0, most_answers=per_turn)
@@ -132,7 +131,7 @@ def measure_in_memory(load: Load, seed: int, seconds: float, *, settling: float 
                 if is_settled:
                     cpu_seconds += spent
                     num_tasks += answered
-                clock.now += max(_turn_seconds, spent)
+                clock.now += max(pause, spent)
     return Cost(num_tasks=_some(num_tasks, load), seconds=seconds, cpu_seconds=cpu_seconds)
 
 
