@@ -15,7 +15,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.dispatcher.loads import Cost, Load, cost_figures, fleet, fleet_figures, loads, task_seconds
+from benchmarks.dispatcher.loads import (
+    Cost,
+    Load,
+    busy_slots_figures,
+    cost_figures,
+    fleet,
+    fleet_figures,
+    loads,
+    task_seconds,
+)
 from benchmarks.harness.own_kafka import own_kafka
 from benchmarks.harness.simulated_run import SimulatedRun, worker_name
 from benchmarks.harness.variant import Job
@@ -34,7 +43,9 @@ if TYPE_CHECKING:
 
 _settling_seconds = 3.0
 _fleet_settling_seconds = 6.0
-_answer_tokens = 1000
+
+fleet_answer = Answer(num_tokens=1000, seconds=task_seconds, in_slots=True)
+"""What a worker of the fleet does with a task."""
 
 
 def measure_dispatcher_costs(
@@ -62,12 +73,13 @@ def measure_dispatcher_costs(
 
 
 def _in_memory(seeds: range, seconds: float, on_progress: Callable[[str], None]) -> list[Figure]:
-    costs: dict[str, list[Cost]] = {load.name: [] for load in loads}
+    costs: dict[str, list[Cost]] = {load.name: [] for load in (*loads, fleet)}
     for seed in seeds:
-        for load in loads:
-            costs[load.name].append(measure_in_memory(load, seed, seconds))
+        for load in (*loads, fleet):
+            answer = fleet_answer if load is fleet else at_once
+            costs[load.name].append(measure_in_memory(load, seed, seconds, answer=answer))
             on_progress(f"memory {load.name} seed {seed}: {costs[load.name][-1].cpu_ms:.3f} ms")
-    return cost_figures("memory", costs)
+    return [*cost_figures("memory", costs), *busy_slots_figures(costs[fleet.name])]
 
 
 def _on_kafka(
@@ -88,11 +100,10 @@ def _on_kafka(
 def _of_fleet(
     seeds: range, kafka: OwnKafka, client: str, seconds: float, on_progress: Callable[[str], None]
 ) -> list[Figure]:
-    answer = Answer(num_tokens=_answer_tokens, seconds=task_seconds, in_slots=True)
     num_cores = len(os.sched_getaffinity(0))
     costs = []
     for seed in seeds:
-        cost = measure_on_kafka(fleet, seed, kafka, client=client, answer=answer, seconds=seconds)
+        cost = measure_on_kafka(fleet, seed, kafka, client=client, answer=fleet_answer, seconds=seconds)
         costs.append(cost)
         on_progress(
             f"fleet seed {seed}: {cost.throughput:.0f} of {cost.ideal(num_cores):.0f} tasks/s, {cost.cpu_ms:.3f} ms"
@@ -100,7 +111,9 @@ def _of_fleet(
     return fleet_figures(costs, num_cores)
 
 
-def measure_in_memory(load: Load, seed: int, seconds: float, *, settling: float = _settling_seconds) -> Cost:
+def measure_in_memory(
+    load: Load, seed: int, seconds: float, *, answer: Answer = at_once, settling: float = _settling_seconds
+) -> Cost:
     """Let a dispatcher make turns at its own pace while tasks are answered at that of the load.
 
     Time is counted, not waited for: a turn takes its pause, or its processor time where that is more. So what else the
@@ -113,7 +126,7 @@ def measure_in_memory(load: Load, seed: int, seconds: float, *, settling: float 
         run = SimulatedRun(job, broker, Path(directory))
         run.create()
         run.begin()
-        workers = _workers(run, load, broker, clock)
+        workers = _workers(run, load, broker, answer, clock)
         with (
             replace(run.take_over("dispatcher"), clock=clock).start() as dispatcher,
             broker.consumer(client_id="answers") as consumer,
@@ -146,7 +159,7 @@ class _CountedTime:
 
 
 def _workers(
-    run: SimulatedRun, load: Load, broker: MemoryBroker, clock: Callable[[], float]
+    run: SimulatedRun, load: Load, broker: MemoryBroker, answer: Answer, clock: Callable[[], float]
 ) -> AnsweringWorkers:
     return AnsweringWorkers(
         broker,
@@ -154,7 +167,7 @@ def _workers(
         [worker_name(number) for number in range(load.num_workers)],
         capacity=load.slots_per_worker,
         max_record_bytes=run.sections.broker.max_record_bytes,
-        answer=at_once,
+        answer=answer,
         clock=clock,
     )
 
