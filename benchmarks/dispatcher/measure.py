@@ -25,6 +25,7 @@ from benchmarks.dispatcher.loads import (
     loads,
     task_seconds,
 )
+from benchmarks.harness.figures import mean_figure
 from benchmarks.harness.own_kafka import own_kafka
 from benchmarks.harness.simulated_run import SimulatedRun, worker_name
 from benchmarks.harness.variant import Job
@@ -34,6 +35,8 @@ from benchmarks.scaling.role_processes import RoleProcesses
 from producers.dispatcher.dispatcher import pause_seconds
 from rollog.kernel.broker.memory import MemoryBroker
 from rollog.kernel.errors import BrokerTimeout
+from schemas import FinishReason, Kind, Sample, Segment, Status, float32_array, int32_array, uint8_array
+from schemas.codec import decode_as, encode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,6 +46,7 @@ if TYPE_CHECKING:
 
 _settling_seconds = 3.0
 _fleet_settling_seconds = 6.0
+_evaluation_tokens = 1000
 
 fleet_answer = Answer(num_tokens=1000, seconds=task_seconds, in_slots=True)
 """What a worker of the fleet does with a task."""
@@ -79,7 +83,45 @@ def _in_memory(seeds: range, seconds: float, on_progress: Callable[[str], None])
             answer = fleet_answer if load is fleet else at_once
             costs[load.name].append(measure_in_memory(load, seed, seconds, answer=answer))
             on_progress(f"memory {load.name} seed {seed}: {costs[load.name][-1].cpu_ms:.3f} ms")
-    return [*cost_figures("memory", costs), *busy_slots_figures(costs[fleet.name])]
+    reading = mean_figure(
+        "dispatcher.memory.evaluation.read_ms",
+        f"ms of processor for reading one evaluation of {_evaluation_tokens} tokens, as a dispatcher does",
+        [evaluation_reading_ms(_evaluation_tokens) for _ in seeds],
+        higher_is_better=False,
+    )
+    return [*cost_figures("memory", costs), *busy_slots_figures(costs[fleet.name]), reading]
+
+
+def evaluation_reading_ms(num_tokens: int, *, num_reads: int = 2000) -> float:
+    """Processor milliseconds of decoding and checking a finished evaluation."""
+    value = encode(
+        Sample(
+            sample_id="greedy.v0.p0",
+            task_id="1.1",
+            kind=Kind.EVALUATION,
+            status=Status.FINISHED,
+            epoch=1,
+            grant_id="1.1",
+            worker_id="worker-1",
+            group_id=0,
+            replica=0,
+            attempt=0,
+            prompt_id="p",
+            token_ids=int32_array([7] * num_tokens),
+            behaviour_logprobs=float32_array([-0.5] * num_tokens),
+            loss_mask=uint8_array([1] * num_tokens),
+            segments=(Segment(version=0, weights_digest="0" * 16, start=0, end=num_tokens),),
+            response_text="text " * num_tokens,
+            reward=1.0,
+            finish_reason=FinishReason.STOP,
+            pinned_version=0,
+            evaluation="greedy",
+        )
+    )
+    began = time.thread_time()
+    for _ in range(num_reads):
+        decode_as(Sample, value)
+    return 1000 * (time.thread_time() - began) / num_reads
 
 
 def _on_kafka(

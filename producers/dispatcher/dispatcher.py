@@ -46,8 +46,8 @@ backlog_seconds = 1.0
 def pause_seconds(num_workers: int) -> float:
     """How long records gather between two looks, with so many workers under a lease.
 
-    Taking in many small batches costs more than their records: with 256 workers that end a task a second each, 30 looks
-    in a second cost more than the tasks. The longer pause is hidden by prefetched tasks, of which every worker has some.
+    Taking in many small batches costs more than their records: with 256 workers that end a task a second each, 30
+    looks in a second cost more than the tasks. Prefetched tasks hide the longer pause.
 
     Example: 32 workers are looked at every 0.03 s, 64 every 0.05 s, 125 and more every 0.1 s.
     """

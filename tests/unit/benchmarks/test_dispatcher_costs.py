@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.dispatcher.loads import Cost, busy_slots_figures, cost_figures, fleet, fleet_figures
-from benchmarks.dispatcher.measure import fleet_answer, measure_in_memory
+from benchmarks.dispatcher.measure import evaluation_reading_ms, fleet_answer, measure_in_memory
 
 
 def test_the_cost_of_a_task_is_processor_time_over_tasks() -> None:
@@ -34,3 +34,7 @@ def test_pauses_and_prefetch_leave_no_slot_of_256_workers_empty() -> None:
     cost = measure_in_memory(fleet, 0, 2.0, answer=replace(fleet_answer, num_tokens=1), settling=1.5)
     (share,) = busy_slots_figures([cost])
     assert share.value > 0.95
+
+
+def test_an_evaluation_that_can_be_read_takes_time() -> None:
+    assert evaluation_reading_ms(10, num_reads=50) > 0
