@@ -50,9 +50,11 @@ loads = (
     Load(name="workers_256_at_once", num_workers=256, slots_per_worker=16, prefetch_tasks=8),
 )
 
-fleet = Load(name="fleet", num_workers=256, slots_per_worker=1, prefetch_tasks=1)
+fleet = Load(name="fleet_256", num_workers=256, slots_per_worker=1, prefetch_tasks=1)
 task_seconds = 1.0
 """What a task of the fleet takes in its slot."""
+slots_per_second = fleet.num_workers * fleet.slots_per_worker / task_seconds
+"""Tasks a second of slots that are never empty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,9 +78,8 @@ class Cost:
 
     def ideal(self, num_cores: int) -> float:
         """Tasks a second that slots and cores allow: each task takes a slot its time, and all roles their cores."""
-        by_slots = fleet.num_workers * fleet.slots_per_worker / task_seconds
         by_cores = num_cores * self.num_tasks / self.total_cpu_seconds
-        return min(by_slots, by_cores)
+        return min(slots_per_second, by_cores)
 
 
 def cost_figures(where: str, by_name: Mapping[str, Sequence[Cost]]) -> list[Figure]:
@@ -102,6 +103,19 @@ def cost_figures(where: str, by_name: Mapping[str, Sequence[Cost]]) -> list[Figu
             )
         )
     return figures
+
+
+def busy_slots_figures(costs: Sequence[Cost]) -> list[Figure]:
+    """What share of its slots the fleet keeps busy in counted time: no role lacks a core there."""
+    return [
+        mean_figure(
+            "dispatcher.memory.fleet_256.share",
+            "throughput / that of slots that are never empty",
+            [cost.throughput / slots_per_second for cost in costs],
+            target=least_share,
+            ideal=1.0,
+        )
+    ]
 
 
 def fleet_figures(costs: Sequence[Cost], num_cores: int) -> list[Figure]:

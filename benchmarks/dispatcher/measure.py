@@ -15,15 +15,28 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.dispatcher.loads import Cost, Load, cost_figures, fleet, fleet_figures, loads, task_seconds
+from benchmarks.dispatcher.loads import (
+    Cost,
+    Load,
+    busy_slots_figures,
+    cost_figures,
+    fleet,
+    fleet_figures,
+    loads,
+    task_seconds,
+)
+from benchmarks.harness.figures import mean_figure
 from benchmarks.harness.own_kafka import own_kafka
 from benchmarks.harness.simulated_run import SimulatedRun, worker_name
 from benchmarks.harness.variant import Job
 from benchmarks.scaling.answering_workers import Answer, AnsweringWorkers, at_once
 from benchmarks.scaling.role_process import Role
 from benchmarks.scaling.role_processes import RoleProcesses
+from producers.dispatcher.dispatcher import pause_seconds
 from rollog.kernel.broker.memory import MemoryBroker
 from rollog.kernel.errors import BrokerTimeout
+from schemas import FinishReason, Kind, Sample, Segment, Status, float32_array, int32_array, uint8_array
+from schemas.codec import decode_as, encode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,12 +44,12 @@ if TYPE_CHECKING:
     from benchmarks.harness.figures import Figure
     from benchmarks.harness.own_kafka import OwnKafka
 
-_turn_seconds = 0.03
-"""The dispatcher's own pause between two turns."""
-
 _settling_seconds = 3.0
 _fleet_settling_seconds = 6.0
-_answer_tokens = 1000
+_evaluation_tokens = 1000
+
+fleet_answer = Answer(num_tokens=1000, seconds=task_seconds, in_slots=True)
+"""What a worker of the fleet does with a task."""
 
 
 def measure_dispatcher_costs(
@@ -64,12 +77,51 @@ def measure_dispatcher_costs(
 
 
 def _in_memory(seeds: range, seconds: float, on_progress: Callable[[str], None]) -> list[Figure]:
-    costs: dict[str, list[Cost]] = {load.name: [] for load in loads}
+    costs: dict[str, list[Cost]] = {load.name: [] for load in (*loads, fleet)}
     for seed in seeds:
-        for load in loads:
-            costs[load.name].append(measure_in_memory(load, seed, seconds))
+        for load in (*loads, fleet):
+            answer = fleet_answer if load is fleet else at_once
+            costs[load.name].append(measure_in_memory(load, seed, seconds, answer=answer))
             on_progress(f"memory {load.name} seed {seed}: {costs[load.name][-1].cpu_ms:.3f} ms")
-    return cost_figures("memory", costs)
+    reading = mean_figure(
+        "dispatcher.memory.evaluation.read_ms",
+        f"ms of processor for reading one evaluation of {_evaluation_tokens} tokens, as a dispatcher does",
+        [evaluation_reading_ms(_evaluation_tokens) for _ in seeds],
+        higher_is_better=False,
+    )
+    return [*cost_figures("memory", costs), *busy_slots_figures(costs[fleet.name]), reading]
+
+
+def evaluation_reading_ms(num_tokens: int, *, num_reads: int = 2000) -> float:
+    """Processor milliseconds of decoding and checking a finished evaluation."""
+    value = encode(
+        Sample(
+            sample_id="greedy.v0.p0",
+            task_id="1.1",
+            kind=Kind.EVALUATION,
+            status=Status.FINISHED,
+            epoch=1,
+            grant_id="1.1",
+            worker_id="worker-1",
+            group_id=0,
+            replica=0,
+            attempt=0,
+            prompt_id="p",
+            token_ids=int32_array([7] * num_tokens),
+            behaviour_logprobs=float32_array([-0.5] * num_tokens),
+            loss_mask=uint8_array([1] * num_tokens),
+            segments=(Segment(version=0, weights_digest="0" * 16, start=0, end=num_tokens),),
+            response_text="text " * num_tokens,
+            reward=1.0,
+            finish_reason=FinishReason.STOP,
+            pinned_version=0,
+            evaluation="greedy",
+        )
+    )
+    began = time.thread_time()
+    for _ in range(num_reads):
+        decode_as(Sample, value)
+    return 1000 * (time.thread_time() - began) / num_reads
 
 
 def _on_kafka(
@@ -90,11 +142,10 @@ def _on_kafka(
 def _of_fleet(
     seeds: range, kafka: OwnKafka, client: str, seconds: float, on_progress: Callable[[str], None]
 ) -> list[Figure]:
-    answer = Answer(num_tokens=_answer_tokens, seconds=task_seconds, in_slots=True)
     num_cores = len(os.sched_getaffinity(0))
     costs = []
     for seed in seeds:
-        cost = measure_on_kafka(fleet, seed, kafka, client=client, answer=answer, seconds=seconds)
+        cost = measure_on_kafka(fleet, seed, kafka, client=client, answer=fleet_answer, seconds=seconds)
         costs.append(cost)
         on_progress(
             f"fleet seed {seed}: {cost.throughput:.0f} of {cost.ideal(num_cores):.0f} tasks/s, {cost.cpu_ms:.3f} ms"
@@ -102,7 +153,9 @@ def _of_fleet(
     return fleet_figures(costs, num_cores)
 
 
-def measure_in_memory(load: Load, seed: int, seconds: float, *, settling: float = _settling_seconds) -> Cost:
+def measure_in_memory(
+    load: Load, seed: int, seconds: float, *, answer: Answer = at_once, settling: float = _settling_seconds
+) -> Cost:
     """Let a dispatcher make turns at its own pace while tasks are answered at that of the load.
 
     Time is counted, not waited for: a turn takes its pause, or its processor time where that is more. So what else the
@@ -115,14 +168,15 @@ def measure_in_memory(load: Load, seed: int, seconds: float, *, settling: float 
         run = SimulatedRun(job, broker, Path(directory))
         run.create()
         run.begin()
-        workers = _workers(run, load, broker, clock)
+        workers = _workers(run, load, broker, answer, clock)
         with (
             replace(run.take_over("dispatcher"), clock=clock).start() as dispatcher,
             broker.consumer(client_id="answers") as consumer,
             broker.producer(client_id="answers") as producer,
         ):
             workers.begin(consumer)
-            per_turn = None if load.tasks_per_second is None else round(load.tasks_per_second * _turn_seconds)
+            pause = pause_seconds(load.num_workers)
+            per_turn = None if load.tasks_per_second is None else round(load.tasks_per_second * pause)
             num_tasks, cpu_seconds = 0, 0.0
             while clock() < settling + seconds:
                 answered = workers.turn(consumer, producer, poll_seconds=0.0, most_answers=per_turn)
@@ -132,7 +186,7 @@ def measure_in_memory(load: Load, seed: int, seconds: float, *, settling: float 
                 if is_settled:
                     cpu_seconds += spent
                     num_tasks += answered
-                clock.now += max(_turn_seconds, spent)
+                clock.now += max(pause, spent)
     return Cost(num_tasks=_some(num_tasks, load), seconds=seconds, cpu_seconds=cpu_seconds)
 
 
@@ -147,7 +201,7 @@ class _CountedTime:
 
 
 def _workers(
-    run: SimulatedRun, load: Load, broker: MemoryBroker, clock: Callable[[], float]
+    run: SimulatedRun, load: Load, broker: MemoryBroker, answer: Answer, clock: Callable[[], float]
 ) -> AnsweringWorkers:
     return AnsweringWorkers(
         broker,
@@ -155,7 +209,7 @@ def _workers(
         [worker_name(number) for number in range(load.num_workers)],
         capacity=load.slots_per_worker,
         max_record_bytes=run.sections.broker.max_record_bytes,
-        answer=at_once,
+        answer=answer,
         clock=clock,
     )
 

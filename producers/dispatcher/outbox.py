@@ -19,8 +19,8 @@ _most_prompt_characters = 1 << 17
 class TaskOutbox:
     """Tasks of one turn by the partition of their worker's grant; empty between two turns.
 
-    A record holds up to `max_tasks` of them where `accepts_batches` says so of the worker. All tasks of a record stand
-    in the log or none does, at one offset.
+    A record holds up to `max_tasks` of them where `accepts_batches` says so of the worker, and no more than
+    `broker.max_record_bytes` hold. All tasks of a record stand in the log or none does, at one offset.
 
     Example: a turn issues 1.1 to w, 1.2 to v and 1.3 to w. The partition of w gets one record with 1.1 and 1.3, that of
     v the task 1.2 by itself.
@@ -42,9 +42,18 @@ class TaskOutbox:
         for partition, open_tasks in issued.items():
             may_share = len(open_tasks) > 1 and self._accepts_batches(open_tasks[0].worker_id)
             for together in _records(open_tasks, self._max_tasks if may_share else 1):
-                delivery = self._sender.tasks([each.task for each in together], partition)
-                for each in together:
-                    each.delivery = delivery
+                self._send(together, partition)
+
+    def _send(self, open_tasks: Sequence[OpenTask], partition: int) -> None:
+        delivery = self._sender.tasks([each.task for each in open_tasks], partition)
+        if delivery is None:
+            # Characters say little of bytes, and a run may have small records: what is too large goes in halves.
+            half = len(open_tasks) // 2
+            self._send(open_tasks[:half], partition)
+            self._send(open_tasks[half:], partition)
+            return
+        for each in open_tasks:
+            each.delivery = delivery
 
 
 def _records(open_tasks: Sequence[OpenTask], max_tasks: int) -> Iterator[list[OpenTask]]:

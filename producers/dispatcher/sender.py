@@ -6,6 +6,7 @@ from collections import defaultdict, deque
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from rollog.kernel.broker.limits import record_bytes
 from rollog.kernel.broker.ports import TopicPartition
 from rollog.kernel.crash_points import CrashPoint, reach
 from rollog.kernel.errors import RecordTooLarge
@@ -63,10 +64,13 @@ class TaskSender:
         """Void the tasks of earlier epochs from here on."""
         return self._send(self._topics.tasks, partition, Fence(epoch=self._epoch))
 
-    def tasks(self, tasks: Sequence[RolloutTask], partition: int) -> Delivery:
-        """Hand tasks to the holder of their grant, in one record."""
+    def tasks(self, tasks: Sequence[RolloutTask], partition: int) -> Delivery | None:
+        """Hand tasks to the holder of their grant, in one record; None where several are too large for one."""
         record = tasks[0] if len(tasks) == 1 else TaskBatch(tasks=tuple(tasks))
-        return self._send(self._topics.tasks, partition, record)
+        value, headers = encode(record), headers_of(record)
+        if len(tasks) > 1 and record_bytes(value, None, headers) > self._max_record_bytes:
+            return None
+        return self._send_encoded(self._topics.tasks, partition, value, headers)
 
     def cancel(self, open_task: OpenTask, partition: int, reason: CancelReason) -> None:
         """Take a task back."""
@@ -115,7 +119,12 @@ class TaskSender:
         return None if any(self._on_their_way.values()) else dict(self._acknowledged)
 
     def _send(self, topic: str, partition: int, record: Record) -> Delivery:
-        delivery = self._producer.send(topic, partition, encode(record), headers=headers_of(record))
+        return self._send_encoded(topic, partition, encode(record), headers_of(record))
+
+    def _send_encoded(
+        self, topic: str, partition: int, value: bytes, headers: list[tuple[str, bytes]]
+    ) -> Delivery:
+        delivery = self._producer.send(topic, partition, value, headers=headers)
         place = TopicPartition(topic, partition)
         self._on_their_way[place].append(delivery)
         self._note_acknowledged(place)

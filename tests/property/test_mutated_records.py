@@ -16,6 +16,7 @@ from support.simulated_plan import Plan, max_workers, num_partitions
 from support.simulated_run import SimulatedRun
 
 from consumers.audit.auditor import audit_run
+from consumers.audit.findings import Place
 from consumers.ledger import read_ledger
 from rollog.kernel.broker.ports import TopicPartition
 from rollog.kernel.weights import WeightsStore
@@ -61,6 +62,7 @@ class GoodRecords:
             run.topics.workers: 1,
             run.topics.control: 1,
         }
+        self._run = run
         self.mutants: set[bytes] = set()
         self.newest: dict[str, deque[Record]] = {topic: deque(maxlen=30) for topic in topics}
         self.num_places = topics
@@ -72,6 +74,18 @@ class GoodRecords:
         for record in self._consumer.poll(0.0):
             if record.value and record.value not in self.mutants and _is_record(record.value):
                 self.newest[record.topic].append(record)
+
+    def places_of_mutants(self) -> set[Place]:
+        """Where in `samples` mutants stand, and nothing that a worker or dispatcher wrote."""
+        topic = self._run.topics.samples
+        places = [TopicPartition(topic, number) for number in range(self.num_places[topic])]
+        with self._run.broker.consumer(client_id="places") as consumer:
+            consumer.assign(dict.fromkeys(places, 0))
+            return {
+                Place(record.topic, record.partition, record.offset)
+                for record in consumer.poll(0.0)
+                if record.value in self.mutants
+            }
 
 
 def _is_record(value: bytes) -> bool:
@@ -181,6 +195,8 @@ def test_thousands_of_mutants_stop_nobody_and_are_all_accounted_for(
     lines = "\n".join(report.lines())
     # Mutants that are well-formed stand under headers of the record they were made of: that is named, and nothing else.
     assert {check.name for check, _ in report.findings} <= {"headers"}, lines
+    at_mutants = good.places_of_mutants()
+    assert all(finding.place in at_mutants for _, finding in report.findings), lines
     assert report.is_closed
     assert report.samples.num_records == (
         report.samples.num_by_disposition.total() + report.samples.num_after_close

@@ -6,6 +6,7 @@ import pytest
 from support.builders import a_header, a_task, groups_config
 from support.dispatcher_driver import DispatcherDriver, num_partitions, started_driver
 
+from producers.dispatcher.dispatcher import pause_seconds
 from rollog.kernel.errors import Superseded
 from rollog.rules.seeds import derived_seed
 from rollog.settings.generation import DataConfig, DispatchConfig, EvaluationConfig
@@ -53,6 +54,13 @@ def test_a_worker_that_is_heard_gets_a_grant_and_tasks_up_to_its_credits() -> No
     assert [(task.group_id, task.replica) for task in tasks] == [(0, 0), (0, 1), (1, 0), (1, 1)]
     assert {task.sample_partition for task in tasks} == {0, 1}
     assert len({task.seed for task in tasks}) == 4
+
+
+@pytest.mark.parametrize(
+    ("num_workers", "seconds"), [(0, 0.03), (32, 0.03), (64, 0.0512), (125, 0.1), (4096, 0.1)]
+)
+def test_records_gather_for_longer_the_more_workers_there_are(num_workers: int, seconds: float) -> None:
+    assert pause_seconds(num_workers) == pytest.approx(seconds)
 
 
 def test_nothing_is_issued_before_genesis() -> None:

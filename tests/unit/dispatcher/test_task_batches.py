@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -16,6 +16,7 @@ from producers.rollout.actions import Start
 from producers.rollout.tasks import TaskLimits
 from rollog.kernel.broker.ports import Record
 from rollog.settings.generation import DispatchConfig
+from rollog.settings.run import BrokerConfig
 from schemas import (
     Fence,
     Prompt,
@@ -126,8 +127,9 @@ class Sent:
 
     records: list[tuple[int, list[str]]] = field(default_factory=list)
 
-    def tasks(self, tasks: list[RolloutTask], partition: int) -> None:
+    def tasks(self, tasks: list[RolloutTask], partition: int) -> str:
         self.records.append((partition, [task.task_id for task in tasks]))
+        return "delivered"
 
 
 def records_of(*tasks: RolloutTask, max_tasks: int = most_tasks_in_record) -> list[list[str]]:
@@ -149,6 +151,18 @@ def test_a_long_prompt_goes_alone() -> None:
     long = Prompt(prompt_id="long", text="x" * (1 << 17))
     tasks = [a_task(0), a_task(1, prompt=long), a_task(2), a_task(3)]
     assert records_of(*tasks) == [["1.0"], ["1.100"], ["1.200", "1.300"]]
+
+
+def test_tasks_that_are_too_large_for_one_record_of_the_run_go_in_several() -> None:
+    """Where a cluster allows small records only: 4 tasks with prompts of 20 KB do not fit into 64 KiB."""
+    broker = BrokerConfig(samples_partitions=2, max_workers=max_workers, max_record_bytes=1 << 16)
+    driver = started_driver(broker=broker)
+    driver.prompts = [replace(prompt, text="é" * 10_000) for prompt in driver.prompts]
+    dispatcher = driver.dispatcher()
+    heard(driver)
+    driver.turn(dispatcher)
+    assert [len(tasks_in(each)) for each in orders(driver)] == [2, 2]
+    assert {each.known_offset() for each in dispatcher.state.credits.all()} == {1, 2}
 
 
 def test_the_largest_setting_is_what_a_record_may_hold() -> None:

@@ -50,6 +50,7 @@ def test_a_record_that_is_gone_is_named(capsys: pytest.CaptureFixture[str]) -> N
     assert capsys.readouterr().err == (
         "release 1: Fence: the record is gone, but logs hold it; restore its schema\n"
         "release 2: Fence: the record is gone, but logs hold it; restore its schema\n"
+        "release 3: Fence: the record is gone, but logs hold it; restore its schema\n"
     )
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def release_of(record: Record) -> int | None:
-    """The release whose schema the record is written with; None for the schema in force alone."""
+    """The oldest release whose schema the record is written with; None for the schema in force alone."""
     fingerprint, name = encode(record)[2:10], type(record).__name__
     for number, release in sorted(load_catalogue().releases.items()):
         if name in release and release[name].fingerprint == fingerprint:
@@ -67,11 +67,17 @@ def test_a_sample_with_turn_rewards_needs_the_release_that_had_them_first() -> N
     assert release_of(replace(a_sample(), turn_rewards=(1.0,))) == 2
 
 
-def test_a_sample_of_a_session_is_written_with_the_schema_in_force() -> None:
+def test_a_sample_of_a_session_needs_the_third_release() -> None:
     turn = TurnSpan(number=0, sequence=0, start=0, end=2, finish_reason=FinishReason.STOP)
     for sample in (replace(a_sample(), turns=(turn,)), replace(a_sample(), awaits_reward=True)):
-        assert release_of(sample) is None
+        assert release_of(sample) == 3
         assert decode(encode(sample)) == sample
+
+
+def test_every_record_is_in_the_newest_release() -> None:
+    """What is in none may be changed by anybody, and logs that hold it could not be read any more."""
+    catalogue = load_catalogue()
+    assert set(catalogue.releases[max(catalogue.releases)]) == set(catalogue.current)
 
 
 def test_a_record_that_never_changed_and_one_that_a_release_lacks_have_one_schema() -> None:
