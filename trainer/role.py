@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
 
 from rollog.kernel.broker.topics import RunTopics
-from rollog.kernel.errors import ConfigError
+from rollog.kernel.errors import ConfigError, exit_status_expired
 from rollog.kernel.processes import ChildProcess
 from rollog.rules.role_voice import RoleHeartbeats, StartingRole
 from schemas import RunRole
@@ -68,6 +68,8 @@ def run_trainer(
         trainer.run(stop)
         if followers is not None:
             followers.check()
+            if not trainer.ledger.is_closed:
+                followers.parting_status = exit_status_expired
 
 
 @contextmanager
@@ -82,7 +84,7 @@ def engine_of_ranks(
     """The configured engine on so many ranks, not yet started, and the other ranks where there are some.
 
     The engine is the caller's, who closes it; a trainer does so for the engine that it is given. At the end the other
-    ranks are let go.
+    ranks are let go, after an error with the status that it means.
 
     Without `place` under a launcher the other ranks are started here, and end with this process; they log to `logs`.
     Raises ConfigError where the engine cannot have so many ranks.
@@ -102,7 +104,7 @@ def engine_of_ranks(
         timeout_seconds=settings.trainer.rank_timeout_seconds,
         on_lost=on_lost,
     )
-    with closing(followers):
+    with followers:
         yield _multi_rank_engine(settings, group, followers), followers
 
 
