@@ -42,6 +42,8 @@ finish() {
         echo "keep-running: status $1 is final, waiting to be stopped" >&2
         sleep infinity &
         child=$!
+        # The signal may have come before there was a child to pass it on to.
+        [ -z "$stopped" ] || kill -TERM "$child" 2>/dev/null
         wait "$child"
     fi
     exit "$1"

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rollog.kernel.broker.topics import RunTopics
 from rollog.run.creation import create_run
@@ -30,13 +30,16 @@ patience_seconds = 240.0
 class Launches:
     """A run whose samples are there already, and the processes started to train it."""
 
-    def __init__(self, broker: KafkaBroker, directory: Path, run_name: str) -> None:
+    def __init__(
+        self, broker: KafkaBroker, directory: Path, run_name: str, **sections: dict[str, Any]
+    ) -> None:
+        """`sections` are settings of the run, by section."""
         self.run = FakeRun(broker, RunTopics("rollog", run_name))
         self.run_name = run_name
         self.directory = directory
         self._broker = broker
         self._processes: list[subprocess.Popen[bytes]] = []
-        create_run(broker, small_settings(directory, run_name, run={"prefix": "rollog"}))
+        create_run(broker, small_settings(directory, run_name, **{"run": {"prefix": "rollog"}, **sections}))
 
     def start(self, name: str, *launcher: str, **environment: str) -> subprocess.Popen[bytes]:
         """`rollog train`, by a launcher or alone."""
