@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from support.helm_chart import environment, pods, render, root
 from support.launched_ranks import Launches, free_port, patience_seconds
-from support.listening import processes_below
+from support.listening import open_to_others, places_of, processes_below
 from support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class Pods:
 
     def __init__(self, broker: KafkaBroker, directory: Path) -> None:
         self._pod = pods(render(*values))["trainer"]
-        self._port = free_port()
+        self.port = free_port()
         self.launches = Launches(broker, directory, "ranks-in-pods")
         self.started: dict[int, subprocess.Popen[bytes]] = {}
         for number in range(2):
@@ -53,7 +53,7 @@ class Pods:
             },
             "NODE_RANK": str(number),
             "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(self._port),
+            "MASTER_PORT": str(self.port),
         }
         variables = {name: value.replace("/tmp", str(folder)) for name, value in variables.items()}
         variables["KEEP_RUNNING_FINAL"] = str(folder / "final")
@@ -101,6 +101,9 @@ def test_pods_train_begin_again_together_and_all_know_when_it_is_over(two_pods: 
     launches = two_pods.launches
     launches.send_batch(0, "pod-0")
     launches.sha256_of(1, "pod-0")
+
+    found = {place for pod in two_pods.started.values() for place in places_of(pod.pid)}
+    assert open_to_others(found) == {("::", two_pods.port)}, "torchrun's, which the network policy guards"
 
     two_pods.kill_rank(last_rank)
     launches.send_batch(1, "pod-0")

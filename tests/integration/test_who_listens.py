@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import os
 from typing import TYPE_CHECKING
 
 import pytest
 from support.certificates import a_certificate
 from support.launched_ranks import Launches, free_port
-from support.listening import processes_below
+from support.listening import open_to_others, places_of, processes_below
 
 from producers.sessions.listening import Listening
 from producers.sessions.process import EndpointProcess, PolicySource
@@ -24,15 +23,6 @@ if TYPE_CHECKING:
     from rollog.kernel.broker.kafka import KafkaBroker
 
 Place = tuple[str, int]
-
-
-def places_of(pid: int) -> set[Place]:
-    """Where a process and all that it started listen."""
-    return {place for process in processes_below(pid) for place in process.listens}
-
-
-def open_to_others(places: set[Place]) -> set[Place]:
-    return {(host, port) for host, port in places if not ipaddress.ip_address(host).is_loopback}
 
 
 def places_of_an_endpoint(listening: Listening) -> set[Place]:
