@@ -30,6 +30,8 @@ if [ -f "$final" ]; then
         exit "$status"
     fi
 fi
+# What an earlier container of the same pod has left there is not true of this one.
+[ -z "${KEEP_RUNNING_STAY:-}" ] || rm -f "$KEEP_RUNNING_STAY"
 child=
 stopped=
 restarts=0

@@ -131,9 +131,10 @@ def test_where_it_is_to_stay_a_final_status_is_written_and_sigterm_is_waited_for
     status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended = tmp_path / "ended"
+    ended.write_text("from before")
     monkeypatch.setenv("KEEP_RUNNING_STAY", str(ended))
-    process = kept(f"exit {status}")
-    wait_until(lambda: ended.exists() and ended.read_text(), 30, "the final status")
+    process = kept(f"[ ! -e {ended} ] && exit {status}")
+    wait_until(lambda: ended.exists() and ended.read_text() != "from before", 30, "the final status")
     assert ended.read_text() == f"{status}\n"
     assert process.poll() is None
 
