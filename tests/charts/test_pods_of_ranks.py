@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from rollog.kernel.broker.kafka import KafkaBroker
 
-pytestmark = [pytest.mark.broker, pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.broker, pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 ranks_per_pod = 2
 last_rank = 2 * ranks_per_pod - 1
@@ -82,7 +82,7 @@ class Pods:
 def words_of(pod: Manifest, variables: dict[str, str]) -> list[str]:
     """The container's command as Kubernetes starts it, with this machine's programs."""
     (container,) = pod["containers"]
-    words = []
+    words: list[str] = []
     for word in container["command"] + container["args"]:
         for name, value in variables.items():
             word = word.replace(f"$({name})", value)  # noqa: PLW2901 - each variable in turn

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from rollog.kernel.broker.kafka import KafkaBroker
 
-pytestmark = [pytest.mark.broker, pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.broker, pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
 @pytest.fixture

@@ -85,7 +85,7 @@ def launches(kafka_broker: KafkaBroker, tmp_path: Path) -> Iterator[Launches]:
 @pytest.mark.broker
 @pytest.mark.engine
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_a_trainer_of_several_ranks_listens_on_loopback_alone(launches: Launches) -> None:
     trainer = launches.start("trainer")
     launches.send_batch(0, "trainer")

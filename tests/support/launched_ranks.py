@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from rollog.kernel.broker.kafka import KafkaBroker
 
-patience_seconds = 240.0
+patience_seconds = 420.0
 
 
 class Launches:

@@ -178,7 +178,7 @@ def _launched_store(launched: LaunchedRank) -> Store:
     if launched.rank == 0 and launched.address in _loopback_names and not is_made:
         return _loopback_store(launched.address, launched.port)[0]
     place = ("env://", launched.rank, launched.world_size)
-    store, _, _ = next(rendezvous(*place, timeout=timedelta(seconds=join_seconds)))
+    store: Store = next(rendezvous(*place, timeout=timedelta(seconds=join_seconds)))[0]
     return store
 
 
