@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -72,6 +73,7 @@ class Launches:
 
     def sha256_of(self, version: int, name: str) -> str:
         def found() -> str | None:
+            time.sleep(0.5)  # each look makes a consumer, and the ranks need the processors
             bodies = [record.body for record in self.run.ledger() if record.version == version]
             return next((body.weights_sha256 for body in bodies if isinstance(body, Genesis | Step)), None)
 
