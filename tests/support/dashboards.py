@@ -19,9 +19,10 @@ idle_panels = frozenset(
         ("generation", "Sessions of agents"),
         ("generation", "Calls of agents by kind"),
         ("operation", "Dead letters"),
+        ("staleness", "Filters"),
     }
 )
-"""Panels without a series in a run of the demo, which has no agents and writes no dead letter."""
+"""Panels that have no series until something happens: an agent, a dead letter, a group that is filtered."""
 
 
 def queries(dashboard: Path) -> Iterator[tuple[str, str]]:
