@@ -15,6 +15,14 @@ if TYPE_CHECKING:
     from schemas.records import Record
 
 
+# Tuples, which a call does not make anew.
+_of_a_task = (RolloutTask, Cancel, Sample, Turn)
+_of_a_kind = (RolloutTask, Sample)
+_of_an_attempt = (RolloutTask, Sample, Turn)
+_of_a_sample = (Sample, Reward)
+_heartbeats = (WorkerStatus, RoleStatus)
+
+
 def accepts_batches(value: bytes | None) -> bool:
     """Whether who wrote a heartbeat reads `TaskBatch`, by its header `accepts`."""
     return value == TaskBatch.__name__.encode()
@@ -27,20 +35,17 @@ def headers_of(record: Record) -> list[tuple[str, bytes]]:
     writer reads `TaskBatch`: earlier releases do not.
     """
     headers = {"type": type(record).__name__}
-    if isinstance(record, RolloutTask | Cancel | Sample | Turn):
+    if isinstance(record, _of_a_task):
         headers["task_id"] = record.task_id
-    if isinstance(record, RolloutTask | Sample):
+    if isinstance(record, _of_a_kind):
         headers["kind"] = record.kind.value
+    if isinstance(record, _of_an_attempt):
         headers["group_id"] = str(record.group_id)
         headers["replica"] = str(record.replica)
         headers["attempt"] = str(record.attempt)
-    if isinstance(record, Turn):
-        headers["group_id"] = str(record.group_id)
-        headers["replica"] = str(record.replica)
-        headers["attempt"] = str(record.attempt)
-    if isinstance(record, Sample | Reward):
+    if isinstance(record, _of_a_sample):
         headers["sample_id"] = record.sample_id
-    if isinstance(record, WorkerStatus | RoleStatus):
+    if isinstance(record, _heartbeats):
         headers["accepts"] = TaskBatch.__name__
     if isinstance(record, Sample):
         headers["status"] = record.status.value

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 _most_bytes = 1 << 16
 _most_versions = 1 << 10
 _largest = (1 << 63) - 1
+_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+"""As `json.dumps`, which makes an encoder for each call where anything is not the default."""
 _statuses = {status.value.encode(): status for status in Status}
 
 
@@ -73,7 +75,7 @@ def summary_header(sample: Sample) -> bytes:
         facts["waits"] = True
     if sample.cancel_reason is not None:
         facts["cancel"] = sample.cancel_reason
-    return json.dumps(facts, ensure_ascii=False, separators=(",", ":")).encode()
+    return _json(facts).encode()
 
 
 def summary_in(headers: Iterable[tuple[str, bytes]]) -> SampleSummary | None:

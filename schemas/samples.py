@@ -181,8 +181,10 @@ class Sample(ArrayEquality):
             return sum(turn.end - turn.start for turn in self.turns)
         if self.payload is not None:
             return self.payload.num_trained_tokens
-        masks = (self.loss_mask, *(fork.loss_mask for fork in self.forks))
-        return sum(int(np.count_nonzero(mask)) for mask in masks)
+        num_tokens = int(np.count_nonzero(self.loss_mask))
+        for fork in self.forks:
+            num_tokens += int(np.count_nonzero(fork.loss_mask))
+        return num_tokens
 
     @property
     def is_truncated(self) -> bool:
@@ -197,6 +199,8 @@ class Sample(ArrayEquality):
     @property
     def all_segments(self) -> tuple[Segment, ...]:
         """The segments of every sequence, one after another; each counts in the tokens of its own."""
+        if not self.forks:
+            return self.segments
         return (*self.segments, *(segment for fork in self.forks for segment in fork.segments))
 
     @property

@@ -25,7 +25,8 @@ logger = logging.getLogger(__name__)
 
 _close_timeout_seconds = 1.0
 _retry_seconds = 0.02
-_max_poll_records = 2000
+_max_poll_records = 200
+"""Whose values are copied before the first is looked at: with more of them, they are in no cache any longer then."""
 _beginning, _end = -2, -1
 """What the protocol asks for in the place of a time."""
 _passing = frozenset(

@@ -68,7 +68,9 @@ def producer_settings(
         "enable.idempotence": True,
         "compression.type": "none",
         "linger.ms": 5,
-        "batch.size": 256 << 10,
+        # Each batch walks the queue of what waits, so small ones cost more the longer it is. No topic of a run takes
+        # less than this in one batch.
+        "batch.size": 1_000_000,
         "message.max.bytes": largest,
         "delivery.timeout.ms": delivery_ms,
         "request.timeout.ms": min(30_000, max(1, delivery_ms // 2)),
