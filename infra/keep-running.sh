@@ -14,11 +14,15 @@
 # for 20 s in the file that KEEP_RUNNING_FINAL names; whoever is started in that time ends with it at once, and Docker
 # gives up. A later `docker compose up` tries again.
 #
+# torchrun ends with 1 whatever its ranks ended with. So where KEEP_RUNNING_STATUS names a file, `rollog` notes its status
+# there, and that one counts.
+#
 # Kubernetes starts again whatever ends. So where KEEP_RUNNING_STAY names a file, a final status is written there and the
 # script waits for SIGTERM; role-answers says by that file whether the container is well.
 
 set -u
 final=${KEEP_RUNNING_FINAL:-/tmp/keep-running.final}
+note=${KEEP_RUNNING_STATUS:-}
 if [ -f "$final" ]; then
     read -r status ended < "$final"
     if [ $(($(date +%s) - ended)) -lt 20 ]; then
@@ -26,6 +30,8 @@ if [ -f "$final" ]; then
         exit "$status"
     fi
 fi
+# What an earlier container of the same pod has left there is not true of this one.
+[ -z "${KEEP_RUNNING_STAY:-}" ] || rm -f "$KEEP_RUNNING_STAY"
 child=
 stopped=
 restarts=0
@@ -38,6 +44,8 @@ finish() {
         echo "keep-running: status $1 is final, waiting to be stopped" >&2
         sleep infinity &
         child=$!
+        # The signal may have come before there was a child to pass it on to.
+        [ -z "$stopped" ] || kill -TERM "$child" 2>/dev/null
         wait "$child"
     fi
     exit "$1"
@@ -58,12 +66,21 @@ wait_for_child() {
     done
 }
 
+take_note() {
+    if [ "$status" -ne 0 ] && [ -n "$note" ] && [ -s "$note" ]; then
+        read -r noted < "$note"
+        [ "$noted" -eq 0 ] || status=$noted
+    fi
+}
+
 while :; do
+    [ -z "$note" ] || rm -f "$note"
     began=$(date +%s)
     "$@" &
     child=$!
     [ -z "$stopped" ] || kill -TERM "$child" 2>/dev/null
     wait_for_child
+    take_note
     child=
     case $before-$status in
         *-0) finish 0 ;;

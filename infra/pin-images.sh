@@ -17,7 +17,7 @@ while IFS= read -r line; do
             image=${line#*=}
             tagged=${image%%@*}
             digest=$(docker buildx imagetools inspect --format '{{.Manifest.Digest}}' "$tagged") || {
-                echo "pin-images: the registry says nothing of $tagged; is it reached, and does the tag exist?" >&2
+                echo "pin-images: no registry says anything of $tagged; has docker its buildx, and does the tag exist?" >&2
                 exit 1
             }
             case $digest in

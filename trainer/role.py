@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from threading import Event
 from typing import TYPE_CHECKING
 
 import torch
 
 from rollog.kernel.broker.topics import RunTopics
-from rollog.kernel.errors import ConfigError, WeightsStoreSilent
+from rollog.kernel.errors import ConfigError, WeightsStoreSilent, exit_status_expired
 from rollog.kernel.logs import get_logger
 from rollog.kernel.processes import ChildProcess
 from rollog.rules.role_voice import RoleHeartbeats, StartingRole
@@ -80,6 +80,8 @@ def run_trainer(
         trainer.run(stop)
         if followers is not None:
             followers.check()
+            if not trainer.ledger.is_closed:
+                followers.parting_status = exit_status_expired
 
 
 @contextmanager
@@ -105,7 +107,7 @@ def engine_of_ranks(
     """The configured engine on so many ranks, not yet started, and the other ranks where there are some.
 
     The engine is the caller's, who closes it; a trainer does so for the engine that it is given. At the end the other
-    ranks are let go.
+    ranks are let go, after an error with the status that it means.
 
     Without `place` under a launcher the other ranks are started here, and end with this process; they log to `logs`.
     Raises ConfigError where the engine cannot have so many ranks.
@@ -125,7 +127,7 @@ def engine_of_ranks(
         timeout_seconds=settings.trainer.rank_timeout_seconds,
         on_lost=on_lost,
     )
-    with closing(followers):
+    with followers:
         yield _multi_rank_engine(settings, group, followers), followers
 
 

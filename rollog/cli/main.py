@@ -96,7 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.stdout.flush()
     except click.ClickException as error:
         error.show()
-        sys.exit(error.exit_code)
+        _leave(error.exit_code)
     except click.Abort:
         sys.exit(130)
     except RollogError as error:
@@ -130,11 +130,19 @@ def _leave_with_a_cut_pipe() -> NoReturn:
 
 def _leave(status: int) -> NoReturn:
     """End this process. What a command opened is closed by now; the libraries it loaded may take seconds to go."""
+    _note(status)
     if "torch" in sys.modules:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
     sys.exit(status)
+
+
+def _note(status: int) -> None:
+    """For infra/keep-running.sh where torchrun stands between, which ends with 1 whatever its ranks ended with."""
+    place = os.environ.get("KEEP_RUNNING_STATUS")
+    if place and os.environ.get("LOCAL_RANK", "0") == "0":
+        Path(place).write_text(f"{status}\n")
 
 
 def _find_modules_here() -> None:

@@ -99,8 +99,9 @@ def train(
     With trainer.num_ranks it starts the other ranks on this machine. Under a launcher such as torchrun every rank is a
     `rollog train`, of which the first one does all this and the others follow it.
     """
-    if _follows_another_rank():
-        return 0
+    followed = _followed_another_rank()
+    if followed is not None:
+        return followed
     from rollog.kernel.broker.rights import Role  # noqa: PLC0415  # help needs no Kafka
     from rollog.run.role_process import run_role, trainer  # noqa: PLC0415
     from rollog.settings.sources import assigned  # noqa: PLC0415
@@ -116,16 +117,15 @@ def train(
     )
 
 
-def _follows_another_rank() -> bool:
-    """Where a launcher made this a rank other than the first: follow that one to the end."""
+def _followed_another_rank() -> int | None:
+    """Where a launcher made this a rank other than the first: follow that one to the end. Returns the status then."""
     if os.environ.get("WORLD_SIZE", "1") == "1":
-        return False
+        return None
     from trainer.engines.multi_rank.follower import run_follower  # noqa: PLC0415  # help needs no torch
     from trainer.engines.multi_rank.ranks import launched_rank  # noqa: PLC0415
 
     configure_logging()
     place = launched_rank(os.environ)
     if place is None or place.rank == 0:
-        return False
-    run_follower(place)
-    return True
+        return None
+    return run_follower(place)

@@ -193,6 +193,9 @@ def test_several_ranks_in_each_pod_are_started_by_torchrun() -> None:
         "train",
     ]
     assert "RANK" not in environment(pod)
+    assert "--shutdown-timeout=570" in words
+    assert pod["terminationGracePeriodSeconds"] == 600
+    assert environment(pod)["KEEP_RUNNING_STATUS"] == "/tmp/status"
     assert container["resources"]["limits"]["nvidia.com/gpu"] == 8
 
 

@@ -62,6 +62,25 @@ def test_a_final_status_is_forgotten_after_a_while(tmp_path: Path, final: Path) 
     assert tries.read_text() == "try\n"
 
 
+@pytest.mark.parametrize(("noted", "said"), [(78, None), (2, None), (0, 1), (75, 75)])
+def test_the_status_that_a_rank_has_noted_counts_for_that_of_its_launcher(
+    noted: int, said: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second try notes nothing and works: what the first has noted is gone by then."""
+    note, tries = tmp_path / "note", tmp_path / "tries"
+    monkeypatch.setenv("KEEP_RUNNING_STATUS", str(note))
+    first = f"echo {noted} > {note}; exit 1"
+    process = kept(f"echo try >> {tries}; if [ $(wc -l < {tries}) -eq 1 ]; then {first}; fi; [ ! -e {note} ]")
+
+    _, told = process.communicate(timeout=30)
+
+    if said is None:
+        assert (process.returncode, tries.read_text()) == (noted, "try\n")
+    else:
+        assert (process.returncode, tries.read_text()) == (0, "try\n" * 2)
+        assert f"status {said}, restart".encode() in told
+
+
 def test_what_failed_starts_again(tmp_path: Path) -> None:
     tries = tmp_path / "tries"
     process = kept(f"echo try >> {tries}; [ $(wc -l < {tries}) -ge 2 ] || exit 1")
@@ -112,9 +131,10 @@ def test_where_it_is_to_stay_a_final_status_is_written_and_sigterm_is_waited_for
     status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended = tmp_path / "ended"
+    ended.write_text("from before")
     monkeypatch.setenv("KEEP_RUNNING_STAY", str(ended))
-    process = kept(f"exit {status}")
-    wait_until(lambda: ended.exists() and ended.read_text(), 30, "the final status")
+    process = kept(f"[ ! -e {ended} ] && exit {status}")
+    wait_until(lambda: ended.exists() and ended.read_text() != "from before", 30, "the final status")
     assert ended.read_text() == f"{status}\n"
     assert process.poll() is None
 

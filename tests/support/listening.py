@@ -50,6 +50,16 @@ def processes_below(root: int) -> list[Process]:
     return [process for process in seen if process is not None]
 
 
+def places_of(root: int) -> set[tuple[str, int]]:
+    """Where `root` and everything it has started listen."""
+    return {place for process in processes_below(root) for place in process.listens}
+
+
+def open_to_others(places: set[tuple[str, int]]) -> set[tuple[str, int]]:
+    """Those that other machines may reach."""
+    return {(host, port) for host, port in places if not ipaddress.ip_address(host).is_loopback}
+
+
 def _process(pid: int) -> Process | None:
     place = Path("/proc") / str(pid)
     try:

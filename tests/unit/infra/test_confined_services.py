@@ -104,6 +104,15 @@ def test_no_service_of_the_secured_profile_has_a_secret_in_its_environment() -> 
             assert "PASSWORD" not in key or key.endswith("_FILE"), f"{name}: {key}={value}"
 
 
+def test_whatever_files_are_combined_every_role_starts_the_image_that_is_built() -> None:
+    gpu = yaml.safe_load((infra / "docker-compose.gpu.yml").read_text())["services"]
+    for services in (base, base | secured, base | gpu, base | secured | gpu):
+        images = {name: (gpu | secured | base).get(name, {}).get("image") for name in services}
+        images |= {name: service["image"] for name, service in gpu.items() if "image" in service}
+        ours = {name: image for name, image in images.items() if image and not image.startswith("${")}
+        assert set(ours.values()) == {images["topics"]}, ours
+
+
 def test_images_that_others_make_come_from_one_file() -> None:
     lines = [line for line in (infra / ".env").read_text().splitlines() if line and not line.startswith("#")]
     named = {line.partition("=")[0] for line in lines}

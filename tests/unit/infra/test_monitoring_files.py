@@ -5,19 +5,14 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
+from support.dashboards import dashboards, queries, rules
 
 from rollog.kernel.metrics import Metrics, catalogue_table
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 infra = Path(__file__).parents[3] / "infra"
-files = infra / "helm" / "rollog" / "files"
-dashboards = sorted((files / "dashboards").glob("*.json"))
 parts_of_kind = {"histogram": ("_bucket", "_sum", "_count"), "summary": ("_sum", "_count")}
 
 
@@ -30,20 +25,6 @@ def exported() -> set[str]:
 
 def metrics_of(expression: str) -> set[str]:
     return set(re.findall(r"\brollog_\w+", expression)) - {"rollog_run"}  # a label
-
-
-def queries(dashboard: Path) -> Iterator[tuple[str, str]]:
-    for panel in json.loads(dashboard.read_text())["panels"]:
-        for target in panel["targets"]:
-            yield panel["title"], target["expr"]
-
-
-def rules() -> list[dict[str, Any]]:
-    return [
-        rule
-        for group in yaml.safe_load((files / "rules.yml").read_text())["groups"]
-        for rule in group["rules"]
-    ]
 
 
 def test_what_is_exported_is_what_the_catalogue_documents() -> None:

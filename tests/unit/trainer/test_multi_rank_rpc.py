@@ -13,7 +13,7 @@ import torch
 from support.small_training import a_batch
 from support.waiting import wait_until
 
-from rollog.kernel.errors import ConfigError, DataError, EngineError
+from rollog.kernel.errors import ConfigError, DataError, EngineError, Superseded
 from rollog.settings.training import AlgorithmConfig, OptimizerConfig, TrainerConfig
 from trainer.engines.multi_rank.connections import Connection
 from trainer.engines.multi_rank.follower import serve_calls
@@ -117,8 +117,7 @@ class Job:
             return self.others[rank]
 
         try:
-            serve_calls(connection, make)
-            self.ended.append(0)
+            self.ended.append(serve_calls(connection, make))
         except Exception as error:  # noqa: BLE001 - what ended a rank is what is asked for
             self.ended.append(error)
         connection.close()
@@ -161,6 +160,21 @@ def test_every_rank_makes_every_call_in_order(job: Job) -> None:
         assert TrainerConfig.model_validate(other.made_with["trainer"]) == TrainerConfig()
     assert job.ended == [0, 0]
     assert not job.lost.is_set()
+
+
+def test_the_others_end_with_the_status_that_rank_0_says(job: Job) -> None:
+    job.begin()
+    job.followers.parting_status = 75
+    job.end()
+    assert job.ended == [75, 75]
+
+
+def test_the_others_end_with_the_status_that_an_error_of_rank_0_means(job: Job) -> None:
+    job.begin()
+    with pytest.raises(Superseded), job.followers:
+        raise Superseded("another trainer")
+    job.end()
+    assert job.ended == [78, 78]
 
 
 def test_an_engine_that_is_started_again_is_the_same_one(job: Job) -> None:

@@ -37,21 +37,23 @@ if TYPE_CHECKING:
 log = get_logger("follower")
 
 
-def run_follower(launched: LaunchedRank) -> None:
+def run_follower(launched: LaunchedRank) -> int:
     """Serve the calls of rank 0 until it sends the last. The first signal to stop is left to rank 0, the second acts.
 
-    Raises EngineError where rank 0 cannot be reached, and what a call raised here; ends the process when it is gone.
+    Returns the status to end with, as rank 0 says it: after 0 nobody starts this one again. Raises EngineError where
+    rank 0 cannot be reached, and what a call raised here; ends the process when it is gone.
     """
     _leave_stopping_to_rank_0()
     group = launched_group(launched)
     connection = Connection(group.connect(), "rank 0", _exit_without_rank_0)
     log.info("following", rank=launched.rank, world_size=launched.world_size, pid=os.getpid())
-    serve_calls(connection, lambda made_with: _make_engine(made_with, group))
+    status = serve_calls(connection, lambda made_with: _make_engine(made_with, group))
     connection.close()
+    return status
 
 
-def serve_calls(connection: Connection, make_engine: MakeEngine) -> None:
-    """Receive calls, make each on the engine, and answer it, until the call `end`.
+def serve_calls(connection: Connection, make_engine: MakeEngine) -> int:
+    """Receive calls, make each on the engine, and answer it, until the call `end`, whose status is returned.
 
     Raises what a call raised, after it was answered, and EngineError for what is no call.
     """
@@ -61,7 +63,7 @@ def serve_calls(connection: Connection, make_engine: MakeEngine) -> None:
         if call.name == "end":
             connection.expect_end()
             connection.send(encode_message(RankMessage(name="done")))
-            return
+            return int(call.arguments["status"])
         try:
             if call.name == "create":
                 engine = make_engine(call.arguments)
@@ -137,9 +139,8 @@ def main() -> None:
     launched = launched_rank(os.environ)
     if launched is None or launched.rank == 0:
         sys.exit("this is started by rank 0 of a trainer, which says so in RANK and WORLD_SIZE")
-    status = 0
     try:
-        run_follower(launched)
+        status = run_follower(launched)
     except RollogError as error:
         log.error("rank failed", rank=launched.rank, error=error)  # noqa: TRY400 - for a traceback there is --debug
         status = exit_status(error)

@@ -13,9 +13,9 @@ from __future__ import annotations
 import os
 import threading
 import time
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
-from rollog.kernel.errors import EngineError, RollogError
+from rollog.kernel.errors import EngineError, RollogError, exit_status
 from rollog.kernel.logs import get_logger
 from trainer.engines.multi_rank.connections import Connection
 from trainer.engines.multi_rank.messages import (
@@ -31,6 +31,7 @@ from trainer.engines.multi_rank.ranks import join_seconds
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
+    from types import TracebackType
 
     from rollog.kernel.processes import ChildProcess
     from rollog.settings.training import TrainerConfig
@@ -46,7 +47,10 @@ _T = TypeVar("_T")
 
 
 class Followers:
-    """The other ranks as rank 0 sees them: RPC clients, one a rank. They are waited for when the first call is made."""
+    """The other ranks as rank 0 sees them: RPC clients, one a rank. They are waited for when the first call is made.
+
+    As a context they are let go at its end, after an error with the status that it means.
+    """
 
     def __init__(
         self,
@@ -62,6 +66,8 @@ class Followers:
 
         `abandon` ends it where it still hangs in a call `seconds_to_notice` after a rank was lost.
         """
+        self.parting_status = 0
+        """With which status the others end when they are let go: what a launcher restarts them by."""
         self._group = group
         self._children = children
         self._timeout_seconds = timeout_seconds
@@ -73,6 +79,16 @@ class Followers:
         self._num_calls = 0
         self._is_calling = False
         self._failure: str | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self.parting_status = exit_status(error)
+        self.close()
 
     @property
     def has_failed(self) -> bool:
@@ -113,13 +129,14 @@ class Followers:
         return result
 
     def close(self) -> None:
-        """Let the other ranks go; where one of them failed, they see the end of the connection."""
+        """Let the other ranks go with `parting_status`; where one of them failed, they see the connection end."""
         try:
             if not self.has_failed:
                 self._connect()
                 for connection in self._connections.values():
                     connection.expect_end()
-                self._send(lambda _: RankMessage(name="end"))
+                parting = {"status": self.parting_status}
+                self._send(lambda _: RankMessage(name="end", arguments=parting))
                 self._take_answers("end", _last_words_seconds)
         except EngineError as error:
             log.warning("other ranks did not end in order", error=error)

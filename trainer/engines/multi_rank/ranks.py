@@ -6,6 +6,7 @@ MASTER_PORT. Without one, rank 0 opens a store on the loopback address and start
 
 from __future__ import annotations
 
+import os
 import secrets
 import socket
 from collections import OrderedDict
@@ -157,9 +158,7 @@ class MeetingPoint:
 def launched_group(launched: LaunchedRank) -> RankGroup:
     """The ranks that a launcher started. Raises EngineError where they do not meet."""
     try:
-        store, _, _ = next(
-            rendezvous("env://", launched.rank, launched.world_size, timeout=timedelta(seconds=join_seconds))
-        )
+        store = _launched_store(launched)
     except (OSError, RuntimeError, ValueError) as error:
         raise EngineError(
             f"rank {launched.rank} of {launched.world_size} does not meet the others at "
@@ -170,18 +169,38 @@ def launched_group(launched: LaunchedRank) -> RankGroup:
     )
 
 
-def own_group(num_ranks: int) -> tuple[RankGroup, list[LaunchedRank]]:
-    """The ranks that this process, as rank 0, is about to start on this machine, and what to tell each."""
-    listener = socket.create_server((_loopback, 0))
+def _launched_store(launched: LaunchedRank) -> Store:
+    """Where the ranks of a launcher meet. torchrun has made it; otherwise rank 0 does.
+
+    PyTorch's own listens on every address of the machine, also where all ranks are on it.
+    """
+    is_made = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    if launched.rank == 0 and launched.address in _loopback_names and not is_made:
+        return _loopback_store(launched.address, launched.port)[0]
+    place = ("env://", launched.rank, launched.world_size)
+    store: Store = next(rendezvous(*place, timeout=timedelta(seconds=join_seconds)))[0]
+    return store
+
+
+def _loopback_store(address: str, port: int) -> tuple[Store, int]:
+    """A store of this process at a loopback address, and its port; 0 takes a free one."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    listener = socket.create_server((address, port), family=family)
     port = listener.getsockname()[1]
     store = TCPStore(
-        _loopback,
+        address,
         port,
         is_master=True,
         wait_for_workers=False,
         timeout=timedelta(seconds=join_seconds),
         master_listen_fd=listener.detach(),
     )
+    return store, port
+
+
+def own_group(num_ranks: int) -> tuple[RankGroup, list[LaunchedRank]]:
+    """The ranks that this process, as rank 0, is about to start on this machine, and what to tell each."""
+    store, port = _loopback_store(_loopback, 0)
     others = [
         LaunchedRank(rank=rank, world_size=num_ranks, local_rank=rank, address=_loopback, port=port)
         for rank in range(1, num_ranks)
