@@ -61,7 +61,6 @@ def run_trainer(
         stop.set()
 
     with (
-        _leaving_silent_store(stop, lost),
         RoleHeartbeats(
             broker, RunTopics(settings.prefix, settings.run).workers, lambda: starting.status
         ) as heartbeats,
@@ -72,16 +71,19 @@ def run_trainer(
             logs=settings.home / "runs" / settings.run / "logs",
             on_lost=on_lost,
         ) as (engine, followers),
+        _leaving_silent_store(stop, lost),
         start_trainer(
             settings, broker, metrics, engine, stop=stop, amendment=amendment, enters=starting.enters
         ) as trainer,
     ):
         heartbeats.speak_for(lambda: trainer.voice.status)
+        if followers is not None:
+            followers.parting_status = exit_status_expired
         trainer.run(stop)
         if followers is not None:
             followers.check()
-            if not trainer.ledger.is_closed:
-                followers.parting_status = exit_status_expired
+            if trainer.ledger.is_closed:
+                followers.parting_status = 0
 
 
 @contextmanager

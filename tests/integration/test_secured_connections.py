@@ -179,9 +179,16 @@ unfitting: dict[str, tuple[Listener, dict[str, Any], str]] = {
 }
 
 
-# All clients ask before they connect; that each does is shown below, too.
+# Admin clients, and whoever takes over a transactional id, are kafka-python's in any case. All of them ask before they
+# connect; that each does is shown below for one case, and here for all in the slow tests.
 @pytest.mark.parametrize(
-    "client", [pytest.param(each, marks=() if each == "admin" else pytest.mark.slow) for each in clients]
+    ("either_client", "client"),
+    [
+        pytest.param("kafka-python", "admin"),
+        *(pytest.param("kafka-python", each, marks=pytest.mark.slow) for each in clients if each != "admin"),
+        *(pytest.param("confluent", each, marks=pytest.mark.slow) for each in ("producer", "consumer")),
+    ],
+    indirect=["either_client"],
 )
 @pytest.mark.parametrize("case", unfitting)
 def test_what_does_not_fit_is_named_at_once_by_every_client(

@@ -9,6 +9,8 @@ import pytest
 
 from rollog.kernel.broker.kafka_errors import translated, translating
 from rollog.kernel.broker.kafka_topics import KafkaAdmin, TopicDirectory
+from rollog.kernel.broker.refusal_watch import RefusalWatch
+from rollog.kernel.broker.security import plain_text
 from rollog.kernel.errors import (
     BrokerError,
     BrokerTimeout,
@@ -80,7 +82,8 @@ class BrokenConnections:
 
     def admin(self) -> KafkaAdmin:
         self.num_made += 1
-        return KafkaAdmin(Library(is_broken=self.num_made < 3))
+        refusals = RefusalWatch("localhost:1", plain_text)
+        return KafkaAdmin(Library(is_broken=self.num_made < 3), refusals)
 
 
 class Library:
