@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from rollog.rules.headers import SampleHeader
     from schemas import Disposition, LedgerRecord
 
-closing_seconds = 90.0
+closing_seconds = 300.0
 
 
 def make_model(directory: Path) -> Path:
