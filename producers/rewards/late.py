@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
     from rollog.kernel.broker.ports import Broker
     from rollog.settings.registry import RegistryConfig
-    from schemas import RunManifest
 
 
 class LateRewards(Component):
@@ -106,19 +105,17 @@ def late_rewards(
     settings = security_settings(security_config(security, os.environ))
     broker = KafkaBroker(bootstrap_servers, security=settings)
     topics = RunTopics(prefix, run)
-    with naming_rights(broker, Role.SCORER, topics):
-        manifest = find_run(broker, prefix, run)
-    framed = framed_for_rewards(broker, topics, manifest, registry_config(registry, os.environ))
+    framed = framed_for_rewards(broker, topics, registry_config(registry, os.environ))
     return LateRewards(framed, topics, scorer=scorer)
 
 
-def framed_for_rewards(
-    broker: Broker, topics: RunTopics, manifest: RunManifest, registry: RegistryConfig
-) -> Broker:
+def framed_for_rewards(broker: Broker, topics: RunTopics, registry: RegistryConfig) -> Broker:
     """The broker as a writer of rewards uses it; where the run has a registry, it knows the id of their schema.
 
-    Raises ConfigError where none is named, RegistryUnreachable, RegistryRefused.
+    Raises RunNotFound, NotAuthorized, ConfigError where no registry is named, RegistryUnreachable, RegistryRefused.
     """
+    with naming_rights(broker, Role.SCORER, topics):
+        manifest = find_run(broker, topics.prefix, topics.run)
     settings = Settings.from_manifest(manifest.config_json)
     if settings.broker.framing != "registry" or not settings.reward.late:
         return broker

@@ -12,11 +12,13 @@ from support.roles_with_rights import RolesWithRights, settings_of_roles, workin
 from support.secured_kafka import Listener, SecuredKafka, SecuredListeners
 from support.waiting import wait_until
 
+from producers.rewards.late import LateRewards, framed_for_rewards
 from rollog.kernel.broker.denials import naming_rights, require_rights
 from rollog.kernel.broker.ports import TopicPartition
 from rollog.kernel.broker.rights import Operation, Resource, Right, Role, rights_of_role
 from rollog.kernel.broker.topics import OptionalTopic, RunTopics, run_topic_names, runs_topic
 from rollog.kernel.errors import NotAuthorized
+from rollog.settings.registry import RegistryConfig
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -183,6 +185,19 @@ def test_the_cluster_refuses_a_role_whatever_its_declaration_does_not_have(
     with brokers[role].admin() as admin:
         missing = admin.missing_rights(everything)
     assert missing == [right for right in everything if not _is_granted(right, declared)]
+
+
+def test_a_scorer_does_its_part_with_its_rights_alone(
+    created: RolesWithRights, acls: Acls, brokers: dict[Role, KafkaBroker]
+) -> None:
+    broker, topics = brokers[Role.SCORER], created.topics
+    with LateRewards(framed_for_rewards(broker, topics, RegistryConfig()), topics, scorer="test") as rewards:
+        rewards.send("g0.r0.a0", 1.0)
+        rewards.flush(named_within_seconds)
+    right = Right(Resource.TOPIC, runs_topic(prefix), Operation.READ)
+    told = rf"may not do what role scorer does in run created[\s\S]*{right}"
+    with acls.without(Role.SCORER.value, right), pytest.raises(NotAuthorized, match=told):
+        framed_for_rewards(broker, topics, RegistryConfig())
 
 
 def test_who_has_no_right_to_write_is_refused_at_once_by_name(

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from rollog.rules.headers import SampleHeader
     from schemas import Disposition, LedgerRecord
 
-closing_seconds = 240.0
+closing_seconds = 300.0
 """A start of every role on a machine with other work included."""
 
 

@@ -175,8 +175,8 @@ def test_rewards_from_outside_are_framed_as_the_rest_of_the_run(
     registry: SmallRegistry, tmp_path: Path
 ) -> None:
     broker, topics = MemoryBroker(), RunTopics("rollog", "first")
-    manifest = create_run(broker, late_settings(tmp_path, registry.url))
-    framed = framed_for_rewards(broker, topics, manifest, RegistryConfig(url=registry.url))
+    create_run(broker, late_settings(tmp_path, registry.url))
+    framed = framed_for_rewards(broker, topics, RegistryConfig(url=registry.url))
     registry.trouble = Trouble.FAILING
     with LateRewards(framed, topics, scorer="test") as rewards:
         rewards.send("g0.r0.a0", 0.5)
@@ -189,22 +189,22 @@ def test_rewards_from_outside_are_framed_as_the_rest_of_the_run(
 
 def test_a_scorer_is_told_at_once_what_its_registry_lacks(registry: SmallRegistry, tmp_path: Path) -> None:
     broker, topics = MemoryBroker(), RunTopics("rollog", "first")
-    manifest = create_run(broker, late_settings(tmp_path, registry.url))
+    create_run(broker, late_settings(tmp_path, registry.url))
     with pytest.raises(ConfigError, match=r'registry=\{"url": ...\}\) or ROLLOG_REGISTRY__URL'):
-        framed_for_rewards(broker, topics, manifest, RegistryConfig())
+        framed_for_rewards(broker, topics, RegistryConfig())
     del registry.subjects["rollog.first.rewards-value"]
     with pytest.raises(RegistryRefused, match=r"rollog\.first\.rewards-value: Reward .*schemas register"):
-        framed_for_rewards(broker, topics, manifest, RegistryConfig(url=registry.url))
+        framed_for_rewards(broker, topics, RegistryConfig(url=registry.url))
     registry.trouble = Trouble.FAILING
     with pytest.raises(RegistryUnreachable, match="no leader"):
-        framed_for_rewards(broker, topics, manifest, RegistryConfig(url=registry.url))
+        framed_for_rewards(broker, topics, RegistryConfig(url=registry.url))
 
 
 def test_a_scorer_of_a_run_without_a_registry_asks_nobody(tmp_path: Path) -> None:
     broker = MemoryBroker()
-    manifest = create_run(broker, settings_of(tmp_path).changed(reward={"late": True, "function": None}))
+    create_run(broker, settings_of(tmp_path).changed(reward={"late": True, "function": None}))
     config = RegistryConfig(url="http://127.0.0.1:9")
-    assert framed_for_rewards(broker, RunTopics("rollog", "first"), manifest, config) is broker
+    assert framed_for_rewards(broker, RunTopics("rollog", "first"), config) is broker
 
 
 @pytest.fixture
