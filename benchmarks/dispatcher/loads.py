@@ -53,18 +53,23 @@ loads = (
 fleet = Load(name="fleet_256", num_workers=256, slots_per_worker=1, prefetch_tasks=1)
 task_seconds = 1.0
 """What a task of the fleet takes in its slot."""
-slots_per_second = fleet.num_workers * fleet.slots_per_worker / task_seconds
+num_slots = fleet.num_workers * fleet.slots_per_worker
+slots_per_second = num_slots / task_seconds
 """Tasks a second of slots that are never empty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """Processor seconds of the dispatcher over a number of tasks, in so many seconds; `total` is of all roles."""
+    """Processor seconds of the dispatcher over a number of tasks, in so many seconds; `total` is of all roles.
+
+    `empty_slot_seconds` is for how long slots held no task, all together, where that was looked at.
+    """
 
     num_tasks: int
     seconds: float
     cpu_seconds: float
     total_cpu_seconds: float = 0.0
+    empty_slot_seconds: float = 0.0
 
     @property
     def cpu_ms(self) -> float:
@@ -110,8 +115,8 @@ def busy_slots_figures(costs: Sequence[Cost]) -> list[Figure]:
     return [
         mean_figure(
             "dispatcher.memory.fleet_256.share",
-            "throughput / that of slots that are never empty",
-            [cost.throughput / slots_per_second for cost in costs],
+            "of the time of all slots, with a task in them",
+            [1 - cost.empty_slot_seconds / (cost.seconds * num_slots) for cost in costs],
             target=least_share,
             ideal=1.0,
         )

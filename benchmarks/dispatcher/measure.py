@@ -177,17 +177,25 @@ def measure_in_memory(
             workers.begin(consumer)
             pause = pause_seconds(load.num_workers)
             per_turn = None if load.tasks_per_second is None else round(load.tasks_per_second * pause)
-            num_tasks, cpu_seconds = 0, 0.0
+            num_tasks, cpu_seconds, began, empty_seconds = 0, 0.0, seconds + settling, 0.0
             while clock() < settling + seconds:
                 answered = workers.turn(consumer, producer, poll_seconds=0.0, most_answers=per_turn)
                 before, is_settled = time.thread_time(), clock() >= settling
+                if is_settled and clock() < began:
+                    began, empty_seconds = clock(), workers.empty_slot_seconds()
                 dispatcher.run_once()
                 spent = time.thread_time() - before
                 if is_settled:
                     cpu_seconds += spent
                     num_tasks += answered
                 clock.now += max(pause, spent)
-    return Cost(num_tasks=_some(num_tasks, load), seconds=seconds, cpu_seconds=cpu_seconds)
+            empty_seconds = workers.empty_slot_seconds() - empty_seconds
+    return Cost(
+        num_tasks=_some(num_tasks, load),
+        seconds=clock() - began,
+        cpu_seconds=cpu_seconds,
+        empty_slot_seconds=empty_seconds,
+    )
 
 
 @dataclass(slots=True)

@@ -91,6 +91,7 @@ class AnsweringWorkers:
         """A heap of the times at which tasks are answered; of equal ones in order of arrival."""
         self._slots: defaultdict[str, list[float]] = defaultdict(lambda: [0.0] * capacity)
         """By grant: when each slot is free."""
+        self._empty_seconds = 0.0
         self._num_arrived = 0
         self._answer = answer
         self._generation = _generation(answer.num_tokens)
@@ -157,9 +158,17 @@ class AnsweringWorkers:
         if not self._answer.in_slots:
             return now + self._answer.seconds
         slots = self._slots[task.grant_id]
-        begins = max(now, heappop(slots))
+        free_at = heappop(slots)
+        begins = max(now, free_at)
+        self._empty_seconds += begins - free_at
         heappush(slots, begins + self._answer.seconds)
         return begins + self._answer.seconds
+
+    def empty_slot_seconds(self) -> float:
+        """How long slots have been empty so far, all together; only what is added between two calls says anything."""
+        now = self._clock()
+        still = sum(max(0.0, now - free_at) for slots in self._slots.values() for free_at in slots)
+        return self._empty_seconds + still
 
     def _revoke(self, grant_id: str) -> None:
         self._grants = {name: grant for name, grant in self._grants.items() if grant.grant_id != grant_id}

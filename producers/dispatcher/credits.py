@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import Counter, defaultdict
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rollog.rules.task_names import sequence_of
@@ -207,7 +207,13 @@ class FreeSlots:
     def take(self, worker_id: str, num_slots: int) -> None:
         """Take slots of a worker for a task."""
         candidate = self._candidates[worker_id]
-        self.put(worker_id, replace(candidate, num_slots=candidate.num_slots - num_slots, is_idle=False))
+        left = Candidate(
+            worker_id=worker_id,
+            num_slots=candidate.num_slots - num_slots,
+            served_version=candidate.served_version,
+            is_serving=candidate.is_serving,
+        )
+        self.put(worker_id, left)
 
 
 def full_of_group(

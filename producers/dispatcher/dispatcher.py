@@ -37,7 +37,7 @@ log = get_logger("dispatcher")
 
 poll_seconds = 0.02
 shortest_pause_seconds = 0.03
-longest_pause_seconds = 0.1
+longest_pause_seconds = 0.15
 pause_seconds_per_worker = 0.0008
 backlog_seconds = 1.0
 """Pause between two counts of what waits for slots: it looks at every group that lacks something."""
@@ -49,7 +49,7 @@ def pause_seconds(num_workers: int) -> float:
     Taking in many small batches costs more than their records: with 256 workers that end a task a second each, 30
     looks in a second cost more than the tasks. Prefetched tasks hide the longer pause.
 
-    Example: 32 workers are looked at every 0.03 s, 64 every 0.05 s, 125 and more every 0.1 s.
+    Example: 32 workers are looked at every 0.03 s, 64 every 0.05 s, 188 and more every 0.15 s.
     """
     return min(longest_pause_seconds, max(shortest_pause_seconds, num_workers * pause_seconds_per_worker))
 

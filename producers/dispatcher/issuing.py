@@ -5,6 +5,7 @@ Everything stops as soon as nobody can take the next task; nothing is queued out
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING
 
 from producers.dispatcher.credits import full_of_group, next_in_turn
@@ -52,7 +53,7 @@ class Issuer:
         self._state = state
         self._reader = reader
         self._sender = sender
-        self._metrics = metrics
+        self._issued_for = cache(metrics.dispatcher_tasks_issued.labels)
         self._writer = TaskWriter(settings, epoch)
         self._prompts = prompts
         self._held_out = held_out
@@ -256,7 +257,7 @@ class Issuer:
         open_task = self._state.on_task(task, worker_id, None)
         self._outbox.add(open_task, grant.partition)
         reason = task.issue_reason.value if task.kind is Kind.TRAINING else "evaluation"
-        self._metrics.dispatcher_tasks_issued.labels(task.kind.value, reason).inc()
+        self._issued_for(task.kind.value, reason).inc()
 
     def _grant_of(self, worker_id: str | None) -> Grant | None:
         worker = None if worker_id is None else self._state.workers.workers.get(worker_id)

@@ -6,6 +6,7 @@ of `samples` belong to the trainer, those of `tasks` to the worker; a broken led
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Protocol
 
 from rollog.kernel.logs import get_logger
@@ -56,6 +57,8 @@ class LogReader:
         self._state = state
         self._sender = sender
         self._metrics = metrics
+        # Each sample is counted, and finding a label takes longer than counting.
+        self._samples_of = cache(metrics.dispatcher_samples.labels)
         self._limits = limits
         self._dead_lettered = dead_lettered
         self._samples_topic = topics.samples
@@ -119,7 +122,7 @@ class LogReader:
         self.samples_positions[record.partition] = record.offset + 1
         self._state.on_sample(header, sample)
         status = "dead" if sample is None else sample.status.value
-        self._metrics.dispatcher_samples.labels(Kind.TRAINING.value, status).inc()
+        self._samples_of(Kind.TRAINING.value, status).inc()
 
     def _take_in_evaluation(self, record: Record, _now: float) -> None:
         try:
@@ -141,7 +144,7 @@ class LogReader:
         self._state.on_evaluation(sample)
         if sample.status is Status.FAILED:
             log.warning("evaluation failed", prompt=sample.prompt_id, error=sample.error_message)
-        self._metrics.dispatcher_samples.labels(Kind.EVALUATION.value, sample.status.value).inc()
+        self._samples_of(Kind.EVALUATION.value, sample.status.value).inc()
 
     def set_aside_unreadable(self, control: Iterable[Record], workers: Iterable[Record]) -> None:
         """Set aside what was written to the dispatcher's topics while none was there to read it."""

@@ -29,11 +29,16 @@ def test_the_ideal_of_the_fleet_is_the_smaller_of_what_slots_and_cores_allow(
     assert figures["dispatcher.fleet_256.share"].value == share
 
 
-def test_pauses_and_prefetch_leave_no_slot_of_256_workers_empty() -> None:
+@pytest.mark.parametrize(("prefetch_tasks", "are_busy"), [(1, True), (0, False)])
+def test_one_prefetched_task_hides_the_pauses_from_256_workers(
+    prefetch_tasks: int, *, are_busy: bool
+) -> None:
     """In counted time: what the machine does besides changes nothing."""
-    cost = measure_in_memory(fleet, 0, 2.0, answer=replace(fleet_answer, num_tokens=1), settling=1.5)
+    load = replace(fleet, prefetch_tasks=prefetch_tasks)
+    cost = measure_in_memory(load, 0, 2.0, answer=replace(fleet_answer, num_tokens=1), settling=1.5)
     (share,) = busy_slots_figures([cost])
-    assert share.value > 0.95
+    assert cost.num_tasks >= fleet.num_workers
+    assert (share.value > 0.95) is are_busy, share
 
 
 def test_an_evaluation_that_can_be_read_takes_time() -> None:
