@@ -99,13 +99,11 @@ class Versions:
         assert status == 0, said
         return said
 
-    def replace(
-        self, process: subprocess.Popen[bytes], *words: str, version: str = "this"
-    ) -> subprocess.Popen[bytes]:
-        """End a role gracefully, and start it in another version."""
+    def replace(self, process: subprocess.Popen[bytes], *words: str) -> subprocess.Popen[bytes]:
+        """End a role gracefully, and start it in this version."""
         process.send_signal(signal.SIGTERM)
         assert process.wait(patience_seconds) == 128 + signal.SIGTERM
-        return self.start_role(version, *words)
+        return self.start_role("this", *words)
 
     def hurry(self) -> None:
         """From now on rewards cost no time."""
@@ -195,27 +193,3 @@ def test_a_running_run_is_upgraded_role_by_role(versions: Versions) -> None:
     assert any(isinstance(order, TaskBatch) for order in versions.orders())
     assert "audit: nothing is off" in versions.told("this", "audit", run, "--head", found[1])
     assert f"EQUAL: {last} step(s) replayed" in versions.told("this", "replay", run)
-
-
-def test_the_earlier_version_can_be_put_back(versions: Versions) -> None:
-    run = versions.topics.run
-    versions.told("earlier", "topics", "create", "--run", run, "--config", "run.toml")
-    roles = {
-        words: versions.start_role("this", *words) for words in (("train",), ("dispatch",), ("rollout",))
-    }
-    versions.wait_for_steps(3)
-    wait_until(
-        lambda: any(isinstance(order, TaskBatch) for order in versions.orders()),
-        patience_seconds,
-        "several tasks in one record",
-    )
-    for words, process in roles.items():
-        roles[words] = versions.replace(process, *words, version="earlier")
-    versions.wait_for_steps(3)
-    last = versions.num_steps() + final_steps
-    amended = ("train", "--amend", f"run.num_steps={last}")
-    roles[("train",)] = versions.replace(roles[("train",)], *amended, version="earlier")
-    versions.hurry()
-    assert [process.wait(patience_seconds) for process in roles.values()] == [0, 0, 0]
-    assert versions.num_steps() == last
-    assert "audit: nothing is off" in versions.told("this", "audit", run)
