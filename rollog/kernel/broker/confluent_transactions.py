@@ -101,7 +101,7 @@ class ConfluentTransactions(ConfluentSending):
         positions = [
             ConfluentTopicPartition(at.topic, at.partition, offset) for at, offset in offsets.items()
         ]
-        group = self._group(group_id)
+        group = self._group(group_id, deadline)
         doing = self._doing(f"adding offsets of group {group_id} to a transaction")
         raw = self._raw
 
@@ -165,9 +165,17 @@ class ConfluentTransactions(ConfluentSending):
                 raise self.translated(exception, place) from exception
             return
 
-    def _group(self, group_id: str) -> Any:
-        """The library takes a group only from a consumer of it; this one never connects."""
+    def _group(self, group_id: str, deadline: float) -> Any:
+        """The library takes a group only from a consumer of it; this one never connects.
+
+        Where no broker coordinates the group yet, the library may wait for ever (librdkafka's issues 5456 and 5511).
+        """
         if group_id not in self._groups:
+            try:
+                self._decisions.await_group(group_id, deadline)
+            except kafka_errors.KafkaError as error:
+                doing = self._doing(f"adding offsets of group {group_id} to a transaction")
+                raise translated(error, doing) from error
             consumer = Consumer({"group.id": group_id, "enable.metrics.push": False, "log_level": 0})
             self._groups[group_id] = consumer.consumer_group_metadata()
             consumer.close()

@@ -64,6 +64,10 @@ class Decisions:
         """Close the admin client."""
         self._admin.close()
 
+    def await_group(self, group_id: str, deadline: float) -> None:
+        """Wait until a broker coordinates a consumer group. A new cluster makes the topic for that when first asked."""
+        self._asked(lambda: self._admin.list_group_offsets({group_id: None}), deadline)
+
     def is_open(self, places: Places, producer_id: int, deadline: float) -> bool:
         """Whether a transaction of that producer is open in one of these places."""
         return any(each.producer_id == producer_id for each in self._open_at(places, deadline))
