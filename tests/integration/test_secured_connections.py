@@ -159,7 +159,15 @@ unfitting: dict[str, tuple[Listener, dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("client", clients)
+# Admin clients, and whoever takes over a transactional id, are kafka-python's in any case.
+@pytest.mark.parametrize(
+    ("either_client", "client"),
+    [
+        *(("kafka-python", client) for client in clients),
+        *(("confluent", client) for client in ("producer", "consumer")),
+    ],
+    indirect=["either_client"],
+)
 @pytest.mark.parametrize("case", unfitting)
 def test_what_does_not_fit_is_named_at_once_by_every_client(
     either_client: SecuredKafka, case: str, client: str
