@@ -177,7 +177,7 @@ def test_a_worker_writes_neither_weights_nor_checkpoints_nor_its_own_programs(se
     assert checkpoints in volumes["trainer"]
     assert checkpoints not in volumes["rollout"] | volumes["dispatcher"]
     saved = secured.call("exec", "-T", "trainer", "ls", f"/var/lib/rollog/runs/{topics.run}")
-    assert "checkpoints" in saved
+    assert "trainer-snapshot.json" in saved
 
 
 def test_each_role_sees_its_own_password_alone(secured: Secured) -> None:
