@@ -36,7 +36,15 @@ if TYPE_CHECKING:
     from rollog.kernel.broker.kafka import KafkaBroker
     from schemas import LedgerRecord
 
-pytestmark = [pytest.mark.broker, pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [
+    pytest.mark.broker,
+    pytest.mark.engine,
+    pytest.mark.slow,
+    pytest.mark.timeout(1800),
+    # Reads the log often, each time through a new client of kafka-python, which on a busy machine is closed while a
+    # connection of its own is still being made, and leaves that socket to the garbage collector.
+    pytest.mark.filterwarnings(r"ignore:unclosed <socket\.socket:ResourceWarning"),
+]
 
 patience_seconds = 900.0
 num_steps = 6
