@@ -42,11 +42,12 @@ finish() {
     if [ -n "${KEEP_RUNNING_STAY:-}" ] && [ -z "$stopped" ]; then
         echo "$1" > "$KEEP_RUNNING_STAY"
         echo "keep-running: status $1 is final, waiting to be stopped" >&2
-        sleep infinity &
-        child=$!
-        # The signal may have come before there was a child to pass it on to.
-        [ -z "$stopped" ] || kill -TERM "$child" 2>/dev/null
-        wait "$child"
+        # In short pieces: a signal that comes while a piece begins reaches no child, and the next look sees it.
+        while [ -z "$stopped" ]; do
+            sleep 2 &
+            child=$!
+            wait "$child"
+        done
     fi
     exit "$1"
 }
