@@ -77,6 +77,13 @@ def test_a_record_that_was_given_up_with_its_producer_says_why() -> None:
         delivery.offset(1.0)
 
 
+class CoordinatedGroups:
+    """What asks brokers for transactions; here groups alone, which are coordinated at once."""
+
+    def await_group(self, group_id: str, deadline: float) -> None:
+        """Nothing to wait for."""
+
+
 class RefusedMeanwhile:
     """librdkafka's, which learns during a call that a record was refused: only the next call says so."""
 
@@ -89,11 +96,12 @@ class RefusedMeanwhile:
 
 def test_a_record_that_is_refused_while_offsets_are_added_is_named() -> None:
     nobody: Any = None
+    groups: Any = CoordinatedGroups()
     transactions = ConfluentTransactions(
         RefusedMeanwhile(),
         LastErrors("trainer"),
         "trainer",
-        decisions=nobody,
+        decisions=groups,
         first_offsets={},
         predecessor=nobody,
     )
