@@ -14,7 +14,23 @@ if TYPE_CHECKING:
     from support.terminal import Terminal
 
     from rollog.kernel.broker.memory import MemoryBroker
+    from rollog.kernel.broker.ports import Broker
     from rollog.kernel.broker.topics import RunTopics
+
+
+@pytest.fixture(
+    params=[
+        pytest.param("memory"),
+        pytest.param("framed"),
+        pytest.param("kafka", marks=pytest.mark.broker),
+        pytest.param("python", marks=(pytest.mark.broker, pytest.mark.slow)),
+        pytest.param("confluent", marks=(pytest.mark.broker, pytest.mark.slow)),
+    ]
+)
+def broker(request: pytest.FixtureRequest) -> Broker:
+    """Every broker: whole runs take long, so in the fast tests Kafka has the default client, a part of both."""
+    chosen: Broker = request.getfixturevalue(f"{request.param}_broker")
+    return chosen
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import kafka
 import pytest
 from support.broker_topics import a_topic
 from support.waiting import wait_until
@@ -14,8 +13,6 @@ from rollog.kernel.broker.ports import TopicPartition
 from rollog.kernel.errors import BrokerError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from rollog.kernel.broker.kafka import KafkaBroker
     from rollog.kernel.broker.ports import Record
 
@@ -55,44 +52,6 @@ def test_batches_that_others_have_compressed_are_read(confluent_broker: KafkaBro
     write_compressed(confluent_broker, topic, codec, 2 << 20)
     (record,) = read_some(confluent_broker, topic)
     assert record.value == bytes(2 << 20)
-
-
-class UnreadableName(str):
-    """The name of a header that is no UTF-8."""
-
-    __slots__ = ()
-
-    def encode(self, *_: object) -> bytes:
-        return b"\xff\xfe"
-
-
-@pytest.fixture
-def foreign_producer(confluent_broker: KafkaBroker) -> Iterator[kafka.KafkaProducer]:
-    producer = kafka.KafkaProducer(bootstrap_servers=confluent_broker.address)
-    yield producer
-    producer.close()
-
-
-def test_a_header_name_that_is_no_text_is_one_unread_record_among_others(
-    confluent_broker: KafkaBroker, foreign_producer: kafka.KafkaProducer
-) -> None:
-    topic = a_topic(confluent_broker)
-    for value, headers in ((b"first", []), (b"odd", [(UnreadableName("h"), b"v")]), (b"last", [])):
-        foreign_producer.send(topic, value, partition=0, headers=headers).get(20)
-    with confluent_broker.consumer(client_id="reader") as consumer:
-        consumer.assign({TopicPartition(topic, 0): 0})
-        found: list[Record] = []
-
-        def has_read_all() -> bool:
-            found.extend(consumer.poll(0.5))
-            return len(found) == 3
-
-        wait_until(has_read_all, message="three records")
-    assert [(record.offset, record.value) for record in found] == [(0, b"first"), (1, None), (2, b"last")]
-    assert [record.unread is None for record in found] == [True, False, True]
-    assert found[1].unread is not None
-    assert found[1].unread.num_bytes == len(b"odd")
-    assert "is not read: UnicodeDecodeError" in found[1].unread.reason
 
 
 @pytest.mark.slow

@@ -96,6 +96,7 @@ def test_every_example_of_the_page_runs(
     assert (tmp_path / "samples.parquet").stat().st_size > 0
 
 
+@pytest.mark.slow
 def test_the_notebook_runs_from_its_first_cell_to_its_last(
     embedded_kafka: EmbeddedKafka, tmp_path: Path, cache_directory: Path
 ) -> None:

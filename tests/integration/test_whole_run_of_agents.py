@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.broker, pytest.mark.engine]
 
 
-@pytest.mark.parametrize("mode", ["keep", "drain", "abort"])
+# The default mode; the others, which single-role tests show too, are for the slow ones.
+@pytest.mark.parametrize(
+    "mode", ["keep", *(pytest.param(mode, marks=pytest.mark.slow) for mode in ("drain", "abort"))]
+)
 def test_sessions_are_recorded_trained_and_audited_whatever_a_reload_does(
     kafka_broker: KafkaBroker, run_topics: RunTopics, tmp_path: Path, mode: str
 ) -> None:

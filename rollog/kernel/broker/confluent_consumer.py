@@ -5,14 +5,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ConfluentTopicPartition
 
 from rollog.kernel.broker.confluent_errors import error_in, translated
-from rollog.kernel.broker.ports import Record, TopicPartition, Unread
+from rollog.kernel.broker.ports import Record, TopicPartition
 from rollog.kernel.errors import BrokerError, BrokerTimeout
 from rollog.kernel.lifecycle import Component
 
@@ -276,10 +275,7 @@ def _unreadable_batch(error: KafkaError, place: tuple[str | None, int | None]) -
 
 
 def _record(message: Any, place: tuple[str, int], offset: int) -> Record:
-    try:
-        headers = message.headers()
-    except (SystemError, UnicodeDecodeError) as error:  # SystemError is what the library makes of the other
-        return _unread(message, place, offset, error.__cause__ or error)
+    headers = message.headers()
     return Record(
         topic=place[0],
         partition=place[1],
@@ -289,21 +285,4 @@ def _record(message: Any, place: tuple[str, int], offset: int) -> Record:
         # A header without a value says no more than an empty one.
         headers=[(name, value or b"") for name, value in headers] if headers else [],
         timestamp_ms=message.timestamp()[1],
-    )
-
-
-def _unread(message: Any, place: tuple[str, int], offset: int, error: BaseException) -> Record:
-    """In the place of a record that cannot be read whole, as whoever writes to the topic may make one."""
-    stored = (message.key() or b"") + (message.value() or b"")
-    digest = sha256(stored).hexdigest()
-    reason = f"a record with {len(stored)} bytes of key and value, sha256 {digest}, is not read: {error!r}"
-    return Record(
-        topic=place[0],
-        partition=place[1],
-        offset=offset,
-        value=None,
-        key=None,
-        headers=[],
-        timestamp_ms=message.timestamp()[1],
-        unread=Unread(num_bytes=len(stored), reason=reason),
     )
