@@ -60,7 +60,7 @@ experiments: Mapping[str, Experiment] = {
         question="what samples cost on their way through the log, and by other ways", minutes=5
     ),
     "dispatcher": Experiment(
-        question="what a task costs the dispatcher, and how many workers one carries", minutes=10
+        question="what a task costs the dispatcher, and how many workers one carries", minutes=13
     ),
     "picture": Experiment(question="a run whose trainer, worker and broker are killed, drawn", minutes=2),
     "demo": Experiment(question="what the demo learns, and how long a step takes", minutes=5),
