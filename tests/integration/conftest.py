@@ -6,10 +6,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from rollog.kernel.broker.rights import Role
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from support.acls import Acls
+    from support.secured_kafka import SecuredKafka
     from support.small_training import FakeRun
     from support.terminal import Terminal
 
@@ -49,5 +53,26 @@ def terminal(tmp_path: Path, cache_directory: Path) -> Iterator[Terminal]:
     from support.terminal import Terminal  # noqa: PLC0415 - tests of single roles need none
 
     made = Terminal(tmp_path, cache_directory)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def kafka_of_roles(tmp_path_factory: pytest.TempPathFactory, cache_directory: Path) -> Iterator[SecuredKafka]:
+    """A broker that knows each role by its name, and lets nobody but `admin` do anything."""
+    from support.secured_kafka import SecuredKafka, SecuredListeners  # noqa: PLC0415 - few tests need it
+
+    users = {"admin": "admin-password"} | {role.value: f"{role}-password" for role in Role}
+    listeners = SecuredListeners(users=users)
+    with SecuredKafka(tmp_path_factory.mktemp("secured"), cache_directory, secured=listeners) as kafka:
+        yield kafka
+
+
+@pytest.fixture(scope="module")
+def acls(kafka_of_roles: SecuredKafka) -> Iterator[Acls]:
+    """The rights of its users."""
+    from support.acls import Acls  # noqa: PLC0415 - few tests need it
+
+    made = Acls(kafka_of_roles)
     yield made
     made.close()

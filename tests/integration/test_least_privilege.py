@@ -7,9 +7,8 @@ import uuid
 from typing import TYPE_CHECKING
 
 import pytest
-from support.acls import Acls
 from support.roles_with_rights import RolesWithRights, settings_of_roles, working_roles
-from support.secured_kafka import Listener, SecuredKafka, SecuredListeners
+from support.secured_kafka import Listener, SecuredKafka
 from support.waiting import wait_until
 
 from producers.rewards.late import LateRewards, framed_for_rewards
@@ -24,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
+    from support.acls import Acls
+
     from rollog.kernel.broker.kafka import KafkaBroker
     from rollog.kernel.broker.ports import Broker, Producer
 
@@ -35,34 +36,19 @@ own_roles = [role for role in Role if role is not Role.UP]
 
 
 @pytest.fixture(scope="module")
-def secured_kafka(tmp_path_factory: pytest.TempPathFactory, cache_directory: Path) -> Iterator[SecuredKafka]:
-    users = {"admin": "admin-password"} | {role.value: f"{role}-password" for role in Role}
-    listeners = SecuredListeners(users=users)
-    with SecuredKafka(tmp_path_factory.mktemp("secured"), cache_directory, secured=listeners) as kafka:
-        yield kafka
-
-
-@pytest.fixture(scope="module")
-def acls(secured_kafka: SecuredKafka) -> Iterator[Acls]:
-    made = Acls(secured_kafka)
-    yield made
-    made.close()
-
-
-@pytest.fixture(scope="module")
-def brokers(secured_kafka: SecuredKafka) -> dict[Role, KafkaBroker]:
+def brokers(kafka_of_roles: SecuredKafka) -> dict[Role, KafkaBroker]:
     """The cluster as each role sees it: enough to ask for rights, which every client leaves to the same one."""
-    return {role: secured_kafka.broker(role.value) for role in Role}
+    return {role: kafka_of_roles.broker(role.value) for role in Role}
 
 
 @pytest.fixture(params=["kafka-python", "confluent"])
-def working_brokers(secured_kafka: SecuredKafka, request: pytest.FixtureRequest) -> dict[Role, KafkaBroker]:
+def working_brokers(kafka_of_roles: SecuredKafka, request: pytest.FixtureRequest) -> dict[Role, KafkaBroker]:
     """The same for those who write and read, through each client library in turn."""
     if request.param == "confluent":
         pytest.importorskip("confluent_kafka")
-    secured_kafka.client = request.param
-    made = {role: secured_kafka.broker(role.value) for role in Role}
-    secured_kafka.client = "auto"
+    kafka_of_roles.client = request.param
+    made = {role: kafka_of_roles.broker(role.value) for role in Role}
+    kafka_of_roles.client = "auto"
     return made
 
 
@@ -87,12 +73,7 @@ def test_a_run_is_made_done_and_audited_by_roles_that_have_their_own_rights_alon
     for role in (Role.CREATOR, Role.READER, *working_roles):
         acls.grant(role.value, rights_of_role(role, run.topics))
     run.create()
-    try:
-        for role in working_roles:
-            run.start(role)
-        run.to_their_end()
-    finally:
-        run.end()
+    run.work_to_their_end()
     report = run.audited()
     assert report.is_clean, "\n".join(report.lines())
 
@@ -125,9 +106,9 @@ def test_each_right_that_is_taken_away_is_named_with_the_command_that_gives_it(
 
 
 def test_a_role_that_shows_a_certificate_has_the_rights_of_its_principal(
-    created: RolesWithRights, acls: Acls, secured_kafka: SecuredKafka
+    created: RolesWithRights, acls: Acls, kafka_of_roles: SecuredKafka
 ) -> None:
-    worker = secured_kafka.broker(Role.WORKER.value, Listener.MUTUAL_TLS)
+    worker = kafka_of_roles.broker(Role.WORKER.value, Listener.MUTUAL_TLS)
     require_rights(worker, Role.WORKER, created.topics)
     right = Right(Resource.TOPIC, created.topics.samples, Operation.WRITE)
     # What the cluster makes of a certificate is not known here.

@@ -8,10 +8,9 @@ import threading
 from typing import TYPE_CHECKING
 
 import pytest
-from support.acls import Acls
 from support.roles_as_processes import Processes
 from support.roles_with_rights import RolesWithRights, settings_of_roles, working_roles
-from support.secured_kafka import Listener, SecuredKafka, SecuredListeners
+from support.secured_kafka import Listener, SecuredKafka
 
 from producers.rewards.late import late_rewards
 from rollog.kernel.broker.ports import TopicPartition
@@ -22,8 +21,9 @@ from schemas import Sample, sample_id
 from schemas.codec import decode_as
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
+
+    from support.acls import Acls
 
     from rollog.kernel.broker.kafka import KafkaBroker
 
@@ -33,40 +33,20 @@ prefix = "administered"
 
 
 @pytest.fixture(scope="module")
-def secured_kafka(tmp_path_factory: pytest.TempPathFactory, cache_directory: Path) -> Iterator[SecuredKafka]:
-    users = {"admin": "admin-password"} | {role.value: f"{role}-password" for role in Role}
-    listeners = SecuredListeners(users=users)
-    with SecuredKafka(tmp_path_factory.mktemp("secured"), cache_directory, secured=listeners) as kafka:
-        yield kafka
-
-
-@pytest.fixture(scope="module")
-def acls(secured_kafka: SecuredKafka) -> Iterator[Acls]:
-    made = Acls(secured_kafka)
-    yield made
-    made.close()
-
-
-@pytest.fixture(scope="module")
-def brokers(secured_kafka: SecuredKafka) -> dict[Role, KafkaBroker]:
+def brokers(kafka_of_roles: SecuredKafka) -> dict[Role, KafkaBroker]:
     """Each role under its own name, but for the super user in the place of `up`."""
-    return {role: secured_kafka.broker(role.value) for role in Role} | {Role.UP: secured_kafka.broker()}
+    return {role: kafka_of_roles.broker(role.value) for role in Role} | {Role.UP: kafka_of_roles.broker()}
 
 
 def test_a_run_that_was_done_is_pruned_and_deleted_with_the_rights_of_an_administrator_of_it(
-    secured_kafka: SecuredKafka, acls: Acls, brokers: dict[Role, KafkaBroker], tmp_path: Path
+    kafka_of_roles: SecuredKafka, acls: Acls, brokers: dict[Role, KafkaBroker], tmp_path: Path
 ) -> None:
     run = RolesWithRights(settings_of_roles(tmp_path, "done", prefix), tmp_path, brokers)
     for role in (Role.CREATOR, Role.ADMINISTRATOR, *working_roles):
         acls.grant(role.value, rights_of_role(role, run.topics))
     run.create()
-    try:
-        for role in working_roles:
-            run.start(role)
-        run.to_their_end()
-    finally:
-        run.end()
-    administrator = Processes(secured_kafka, tmp_path, prefix, "done")
+    run.work_to_their_end()
+    administrator = Processes(kafka_of_roles, tmp_path, prefix, "done")
 
     status, said = administrator.call("administrator", "topics", "prune", "--keep-steps", "1")
     assert status == 0, said
@@ -83,7 +63,7 @@ def test_a_run_that_was_done_is_pruned_and_deleted_with_the_rights_of_an_adminis
 
 
 def test_a_run_whose_store_is_anothers_too_is_deleted_by_who_may_read_that_ones_notices(
-    secured_kafka: SecuredKafka, acls: Acls, brokers: dict[Role, KafkaBroker], tmp_path: Path
+    kafka_of_roles: SecuredKafka, acls: Acls, brokers: dict[Role, KafkaBroker], tmp_path: Path
 ) -> None:
     runs = [
         RolesWithRights(settings_of_roles(tmp_path, name, prefix), tmp_path, brokers)
@@ -94,7 +74,7 @@ def test_a_run_whose_store_is_anothers_too_is_deleted_by_who_may_read_that_ones_
         run.create()
     acls.clear("administrator")
     acls.grant("administrator", rights_of_role(Role.ADMINISTRATOR, runs[0].topics))
-    administrator = Processes(secured_kafka, tmp_path, prefix, "first")
+    administrator = Processes(kafka_of_roles, tmp_path, prefix, "first")
 
     status, said = administrator.call("administrator", "runs", "delete", "--yes")
     assert status == exit_status_configuration, said
@@ -112,7 +92,7 @@ def test_a_run_whose_store_is_anothers_too_is_deleted_by_who_may_read_that_ones_
 
 
 def test_samples_are_scored_late_with_the_rights_of_a_scorer(
-    secured_kafka: SecuredKafka, acls: Acls, brokers: dict[Role, KafkaBroker], tmp_path: Path
+    kafka_of_roles: SecuredKafka, acls: Acls, brokers: dict[Role, KafkaBroker], tmp_path: Path
 ) -> None:
     late = {"late": True, "deadline_seconds": 600}
     run = RolesWithRights(settings_of_roles(tmp_path, "scored", prefix, reward=late), tmp_path, brokers)
@@ -121,10 +101,10 @@ def test_samples_are_scored_late_with_the_rights_of_a_scorer(
     run.create()
     stop, errors = threading.Event(), list[BaseException]()
     rewards = late_rewards(
-        secured_kafka.address_of(Listener.SCRAM_TLS),
+        kafka_of_roles.address_of(Listener.SCRAM_TLS),
         run="scored",
         prefix=prefix,
-        security=secured_kafka.table("scorer"),
+        security=kafka_of_roles.table("scorer"),
     )
 
     def score() -> None:

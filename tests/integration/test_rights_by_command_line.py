@@ -14,7 +14,7 @@ from support.chat_models import saved_chat_model
 from support.kafka_tools import KafkaTools
 from support.roles_as_processes import Processes, longest_seconds
 from support.roles_with_rights import RolesWithRights, settings_of_roles, working_roles
-from support.secured_kafka import Listener, SecuredKafka, SecuredListeners
+from support.secured_kafka import Listener, SecuredKafka
 from support.threaded_run import settings_file
 
 from rollog.cli.main import cli
@@ -25,7 +25,6 @@ from rollog.kernel.errors import NotAuthorized, exit_status_configuration
 from rollog.run.creation import create_run, specs_of_run
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from rollog.kernel.broker.kafka import KafkaBroker
@@ -37,16 +36,8 @@ prefix = "granted"
 
 
 @pytest.fixture(scope="module")
-def secured_kafka(tmp_path_factory: pytest.TempPathFactory, cache_directory: Path) -> Iterator[SecuredKafka]:
-    users = {"admin": "admin-password"} | {role.value: f"{role}-password" for role in Role}
-    listeners = SecuredListeners(users=users)
-    with SecuredKafka(tmp_path_factory.mktemp("secured"), cache_directory, secured=listeners) as kafka:
-        yield kafka
-
-
-@pytest.fixture(scope="module")
-def brokers(secured_kafka: SecuredKafka) -> dict[Role, KafkaBroker]:
-    return {role: secured_kafka.broker(role.value) for role in Role}
+def brokers(kafka_of_roles: SecuredKafka) -> dict[Role, KafkaBroker]:
+    return {role: kafka_of_roles.broker(role.value) for role in Role}
 
 
 @pytest.fixture(scope="module")
@@ -55,32 +46,32 @@ def tools(cache_directory: Path) -> KafkaTools:
 
 
 @pytest.fixture
-def administrator(secured_kafka: SecuredKafka, tmp_path: Path) -> Path:
+def administrator(kafka_of_roles: SecuredKafka, tmp_path: Path) -> Path:
     """A properties file of a super user, as Kafka's tools read it."""
     path = tmp_path / "admin.properties"
     module = "org.apache.kafka.common.security.scram.ScramLoginModule"
-    password = secured_kafka.secured.users["admin"]
+    password = kafka_of_roles.secured.users["admin"]
     path.write_text(
         "security.protocol=SASL_SSL\nsasl.mechanism=SCRAM-SHA-512\nssl.truststore.type=PEM\n"
-        f"ssl.truststore.location={secured_kafka.authority.path}\n"
+        f"ssl.truststore.location={kafka_of_roles.authority.path}\n"
         f'sasl.jaas.config={module} required username="admin" password="{password}";\n'
     )
     return path
 
 
 def test_commands_as_printed_let_processes_of_every_role_do_a_run(
-    secured_kafka: SecuredKafka,
+    kafka_of_roles: SecuredKafka,
     brokers: dict[Role, KafkaBroker],
     tools: KafkaTools,
     administrator: Path,
     tmp_path: Path,
 ) -> None:
     run = RolesWithRights(settings_of_roles(tmp_path, "by-tools", prefix), tmp_path, brokers)
-    printed = printed_acls(run.topics, secured_kafka, administrator)
+    printed = printed_acls(run.topics, kafka_of_roles, administrator)
     for command in printed:
         tools.run(command)
     run.create()
-    processes = Processes(secured_kafka, tmp_path, prefix, run.topics.run)
+    processes = Processes(kafka_of_roles, tmp_path, prefix, run.topics.run)
     dispatcher = processes.start("dispatcher", "dispatch")
     worker = processes.start("worker", "rollout", "--name", "worker")
     try:
@@ -126,10 +117,10 @@ def printed_acls(topics: RunTopics, kafka: SecuredKafka, administrator: Path) ->
     ],
 )
 def test_a_process_without_rights_ends_with_all_that_is_missing(
-    role: Role, words: tuple[str, ...], secured_kafka: SecuredKafka, tmp_path: Path
+    role: Role, words: tuple[str, ...], kafka_of_roles: SecuredKafka, tmp_path: Path
 ) -> None:
     """User:scorer has no ACL here. The run does not even exist: nobody without rights is told so."""
-    processes = Processes(secured_kafka, tmp_path, prefix, "nowhere")
+    processes = Processes(kafka_of_roles, tmp_path, prefix, "nowhere")
     status, said = processes.call("scorer", *words)
     assert status == exit_status_configuration, said
     assert f"User:scorer may not do what role {role} does in run nowhere" in said
@@ -142,7 +133,7 @@ def test_a_process_without_rights_ends_with_all_that_is_missing(
 
 
 def test_where_topics_may_not_be_created_the_error_has_the_commands_and_then_they_are_taken_as_they_are(
-    secured_kafka: SecuredKafka,
+    kafka_of_roles: SecuredKafka,
     brokers: dict[Role, KafkaBroker],
     tools: KafkaTools,
     administrator: Path,
@@ -150,7 +141,7 @@ def test_where_topics_may_not_be_created_the_error_has_the_commands_and_then_the
 ) -> None:
     settings = settings_of_roles(tmp_path, "made-by-others", prefix)
     topics = RunTopics(prefix, "made-by-others")
-    acls = Acls(secured_kafka)
+    acls = Acls(kafka_of_roles)
     acls.clear("creator")
     rights = rights_of_role(Role.CREATOR, topics)
     acls.grant("creator", [right for right in rights if right.operation is not Operation.CREATE])
@@ -160,7 +151,7 @@ def test_where_topics_may_not_be_created_the_error_has_the_commands_and_then_the
     said = str(refused.value)
     assert "User:creator may not create topics" in said
     commands = [line.strip() for line in said.splitlines() if line.strip().startswith("kafka-topics ")]
-    with secured_kafka.broker().admin() as admin:
+    with kafka_of_roles.broker().admin() as admin:
         existing = admin.list_topics()
         wanted = {spec.name: spec for spec in specs_of_run(settings) if spec.name not in existing}
         assert [named(command) for command in commands] == list(wanted)
@@ -174,11 +165,11 @@ def test_where_topics_may_not_be_created_the_error_has_the_commands_and_then_the
 
 
 def test_a_run_of_agents_is_done_on_topics_that_were_made_as_printed(
-    secured_kafka: SecuredKafka, brokers: dict[Role, KafkaBroker], tmp_path: Path
+    kafka_of_roles: SecuredKafka, brokers: dict[Role, KafkaBroker], tmp_path: Path
 ) -> None:
     settings = settings_of_agents(tmp_path)
     run = RolesWithRights(settings, tmp_path, brokers)
-    acls = Acls(secured_kafka)
+    acls = Acls(kafka_of_roles)
     for role in (Role.CREATOR, Role.READER, *working_roles):
         rights = rights_of_role(role, run.topics, settings.optional_topics)
         acls.grant(role.value, [right for right in rights if right.operation is not Operation.CREATE])
@@ -198,15 +189,10 @@ def test_a_run_of_agents_is_done_on_topics_that_were_made_as_printed(
         for each in json.loads(printed.output)
     ]
     assert run.topics.turns in {spec.name for spec in specs}
-    with secured_kafka.broker().admin() as admin:
+    with kafka_of_roles.broker().admin() as admin:
         admin.create_topics(specs)
     run.create()
-    try:
-        for role in working_roles:
-            run.start(role)
-        run.to_their_end()
-    finally:
-        run.end()
+    run.work_to_their_end()
     report = run.audited()
     assert report.is_clean, "\n".join(report.lines())
     turns = read_to_end(brokers[Role.READER], run.topics.turns, (0, 1))

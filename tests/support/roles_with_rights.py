@@ -126,6 +126,15 @@ class RolesWithRights:
 
             wait_until(has_moved, 60, "further steps")
 
+    def work_to_their_end(self) -> None:
+        """Start every role that works, wait until all have ended, and leave none behind."""
+        try:
+            for role in working_roles:
+                self.start(role)
+            self.to_their_end()
+        finally:
+            self.end()
+
     def to_their_end(self) -> None:
         """Wait until all have ended because the run did."""
         wait_until(
