@@ -86,8 +86,14 @@ class ServingProcess:
             shared=descriptors,
             is_ours=True,
         )
-        # Nothing is waited for to make a stream of a connected socket.
-        started = cls(process, *await asyncio.open_connection(sock=ours), sessions)
+        try:
+            reader, writer = await asyncio.open_connection(sock=ours)
+        except BaseException:  # cancelled, too
+            ours.close()
+            kill_group(process.pid)
+            await process.wait()
+            raise
+        started = cls(process, reader, writer, sessions)
         try:
             started._say(order)
             async with asyncio.timeout(start_timeout_seconds):

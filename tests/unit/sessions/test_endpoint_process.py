@@ -21,6 +21,7 @@ from support.chat_models import a_policy
 from support.chatting_agent import user
 from support.served_session import Served, a_served_session, budget, endpoint_process, served_by, until
 
+from producers.processes.ending import process_tree
 from producers.sessions.listening import Listening
 from producers.sessions.process import EndpointProcess, PolicySource
 from producers.sessions.recorder import Session
@@ -236,6 +237,30 @@ def test_requests_that_wait_to_be_rendered_are_bounded(tmp_path: Path) -> None:
                 assert statuses.count(200) >= 1
         finally:
             served_by.reset(token)
+
+    asyncio.run(scenario())
+
+
+def test_a_start_that_is_cancelled_before_it_is_connected_leaves_no_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario() -> None:
+        connecting = asyncio.Event()
+
+        async def never(**_: Any) -> None:
+            connecting.set()
+            await asyncio.Event().wait()
+
+        monkeypatch.setattr(asyncio, "open_connection", never)
+        endpoint = endpoint_process()
+        before = set(process_tree(os.getpid()))
+        starting = asyncio.create_task(endpoint.start())
+        await connecting.wait()
+        starting.cancel()
+        await asyncio.wait([starting])
+        assert starting.cancelled()
+        assert set(process_tree(os.getpid())) <= before
+        await endpoint.close()
 
     asyncio.run(scenario())
 
