@@ -76,3 +76,13 @@ def acls(kafka_of_roles: SecuredKafka) -> Iterator[Acls]:
     made = Acls(kafka_of_roles)
     yield made
     made.close()
+
+
+@pytest.fixture(params=["kafka-python", "confluent"])
+def either_client(secured_kafka: SecuredKafka, request: pytest.FixtureRequest) -> Iterator[SecuredKafka]:
+    """The test's own secured cluster, through each client library in turn."""
+    if request.param == "confluent":
+        pytest.importorskip("confluent_kafka")
+    secured_kafka.client = request.param
+    yield secured_kafka
+    secured_kafka.client = "auto"

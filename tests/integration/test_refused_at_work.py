@@ -50,16 +50,6 @@ def secured_kafka(tmp_path_factory: pytest.TempPathFactory, cache_directory: Pat
             left.close()
 
 
-@pytest.fixture(params=["kafka-python", "confluent"])
-def either_client(secured_kafka: SecuredKafka, request: pytest.FixtureRequest) -> Iterator[SecuredKafka]:
-    """The same cluster, through each client library in turn."""
-    if request.param == "confluent":
-        pytest.importorskip("confluent_kafka")
-    secured_kafka.client = request.param
-    yield secured_kafka
-    secured_kafka.client = "auto"
-
-
 def producing(broker: Broker, topic: str, opened: ExitStack) -> Callable[[], object]:
     producer = opened.enter_context(broker.producer(client_id="producer"))
 

@@ -68,16 +68,6 @@ def other_authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
     return Authority(tmp_path_factory.mktemp("other"), "other-authority")
 
 
-@pytest.fixture(params=["kafka-python", "confluent"])
-def either_client(secured_kafka: SecuredKafka, request: pytest.FixtureRequest) -> Iterator[SecuredKafka]:
-    """The same cluster, through each client library in turn."""
-    if request.param == "confluent":
-        pytest.importorskip("confluent_kafka")
-    secured_kafka.client = request.param
-    yield secured_kafka
-    secured_kafka.client = "auto"
-
-
 def refused(broker: Broker, client: str) -> str:
     """What is said where this client is asked for, and in time: on a busy machine the quickest attempt counts."""
     for _ in range(most_attempts):
