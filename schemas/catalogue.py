@@ -34,15 +34,17 @@ class Schema:
     fingerprint: bytes
     names_records: bool
 
-    @property
-    def straight_line(self) -> StraightLine | None:
-        """Quick functions for its bodies, compiled on first use; None where fastavro alone serves it."""
-        return _straight_line(self)
+    def straight_line(self, record_type: type[Any] | None) -> StraightLine | None:
+        """Quick functions for its bodies, compiled on first use; None where fastavro alone serves it.
+
+        Records are of `record_type`, or dicts of Avro values without one.
+        """
+        return _straight_line(self, record_type)  # type: ignore[arg-type]  # classes are hashable
 
 
 @cache
-def _straight_line(schema: Schema) -> StraightLine | None:
-    return straight_line(schema.definition)
+def _straight_line(schema: Schema, record_type: type[Any] | None) -> StraightLine | None:
+    return straight_line(schema.definition, record_type)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from io import BytesIO
 from struct import error as StructError  # noqa: N812 - it is a class
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from fastavro import schemaless_reader, schemaless_writer
 
@@ -22,7 +22,10 @@ from schemas.errors import SchemaError
 from schemas.frames import Frame, default_frame
 from schemas.records import Record, record_types
 from schemas.validation import checks
-from schemas.writer_choice import Fits, older_writers
+from schemas.writer_choice import Fits, OlderWriter, older_writers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = ["Codec", "SchemaError", "decode", "decode_as", "default_codec", "encode"]
 
@@ -42,13 +45,25 @@ _refusals = (
 """Everything fastavro, numpy, the dataclasses and compiled code raise on values or bytes that do not fit."""
 
 
+class _Writer(NamedTuple):
+    """One schema that a record may be written with."""
+
+    schema: Schema
+    prefix: bytes
+    older: OlderWriter | None
+    """None for the schema in force, which every record fits."""
+    write: Callable[[Any, bytes], bytes] | None
+    """None where fastavro alone serves it."""
+
+
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class _Kind:
     """How records of one class are written and read."""
 
     schema: Schema
-    prefix: bytes
-    older: list[tuple[Schema, bytes, Fits]]
+    record_type: type[Record]
+    writers: list[_Writer]
+    """Oldest first."""
     to_avro: Convert
     from_avro: Convert
     check: Convert | None
@@ -70,9 +85,7 @@ class Codec:
         try:
             if kind.check:
                 kind.check(record)
-            values = kind.to_avro(record)
-            schema, prefix = _writer_of(kind, values)
-            return prefix + _write(schema, values)
+            return _written_quickly(kind, record) or _written(kind, record)
         except SchemaError:
             raise
         except _refusals as error:
@@ -85,8 +98,7 @@ class Codec:
         if kind is None:
             raise SchemaError(f"records of type {writer.name} are no longer read")
         try:
-            values = _read(data, start, writer)
-            record: Record = kind.from_avro(values)
+            record = _read(data, start, writer, kind)
             if kind.check:
                 kind.check(record)
         except SchemaError as error:
@@ -108,42 +120,62 @@ class Codec:
 def _kind_of(record_type: type[Record], catalogue: Catalogue, frame: Frame) -> _Kind:
     schema = catalogue.current[record_type.__name__]
     to_avro, from_avro = record_conversion(record_type)
+    writers: list[tuple[Schema, OlderWriter | None]] = [
+        *((older.schema, older) for older in older_writers(catalogue, schema.name)),
+        (schema, None),
+    ]
     return _Kind(
         schema=schema,
-        prefix=frame.prefix(schema),
-        older=[(older, frame.prefix(older), fits) for older, fits in older_writers(catalogue, schema.name)],
+        record_type=record_type,
+        writers=[
+            _Writer(each, frame.prefix(each), older, _quick_write(each, record_type))
+            for each, older in writers
+        ],
         to_avro=to_avro,
         from_avro=from_avro,
         check=checks.get(record_type),
     )
 
 
-def _writer_of(kind: _Kind, values: Any) -> tuple[Schema, bytes]:
-    for schema, prefix, fits in kind.older:
-        if fits(values):
-            return schema, prefix
-    return kind.schema, kind.prefix
+def _quick_write(schema: Schema, record_type: type[Record]) -> Callable[[Any, bytes], bytes] | None:
+    quick = schema.straight_line(record_type)
+    return None if quick is None else quick.write
 
 
-def _write(writer: Schema, values: Any) -> bytes:
-    quick = writer.straight_line
+def _written_quickly(kind: _Kind, record: Record) -> bytes | None:
+    """The bytes of an ordinary record; None for whatever else, of which `_written` says whether it is an error."""
+    try:
+        for _, prefix, older, write in kind.writers:
+            if older is None or (older.record_fits or _by_values(kind, older))(record):
+                return None if write is None else write(record, prefix)
+    except _refusals:
+        pass
+    return None
+
+
+def _by_values(kind: _Kind, older: OlderWriter) -> Fits:
+    return lambda record: older.fits(kind.to_avro(record))
+
+
+def _written(kind: _Kind, record: Record) -> bytes:
+    values = kind.to_avro(record)
+    for schema, prefix, older, _ in kind.writers:
+        if older is None or older.fits(values):
+            buffer = BytesIO()
+            schemaless_writer(buffer, schema.parsed, values)
+            return prefix + buffer.getvalue()
+    raise AssertionError("every record fits the schema in force")
+
+
+def _read(data: bytes, start: int, writer: Schema, kind: _Kind) -> Record:
+    quick = writer.straight_line(kind.record_type)
     if quick is not None:
         try:
-            return quick.write(values)
+            record: Record = quick.read(data, start)
         except _refusals:
             pass  # whether that is an error, fastavro says
-    buffer = BytesIO()
-    schemaless_writer(buffer, writer.parsed, values)
-    return buffer.getvalue()
-
-
-def _read(data: bytes, start: int, writer: Schema) -> Any:
-    quick = writer.straight_line
-    if quick is not None:
-        try:
-            return quick.read(data, start)
-        except _refusals:
-            pass  # whether that is an error, fastavro says
+        else:
+            return record
     buffer = BytesIO(data)
     buffer.seek(start)
     values = schemaless_reader(
@@ -155,7 +187,8 @@ def _read(data: bytes, start: int, writer: Schema) -> Any:
     rest = len(data) - buffer.tell()
     if rest:
         raise SchemaError(f"{rest} bytes are left after the record")
-    return values
+    found: Record = kind.from_avro(values)
+    return found
 
 
 def _reason(error: BaseException) -> str:

@@ -16,10 +16,8 @@ if TYPE_CHECKING:
 
 
 # Tuples, which a call does not make anew.
-_of_a_task = (RolloutTask, Cancel, Sample, Turn)
-_of_a_kind = (RolloutTask, Sample)
-_of_an_attempt = (RolloutTask, Sample, Turn)
-_of_a_sample = (Sample, Reward)
+_of_a_task = (RolloutTask, Cancel, Turn)
+_of_an_attempt = (RolloutTask, Turn)
 _heartbeats = (WorkerStatus, RoleStatus)
 
 
@@ -34,22 +32,36 @@ def headers_of(record: Record) -> list[tuple[str, bytes]]:
     A training sample has a `summary` as well (`schemas.sample_summary`), a heartbeat says with `accepts` that its
     writer reads `TaskBatch`: earlier releases do not.
     """
+    if type(record) is Sample:
+        return _headers_of_sample(record)
     headers = {"type": type(record).__name__}
     if isinstance(record, _of_a_task):
         headers["task_id"] = record.task_id
-    if isinstance(record, _of_a_kind):
+    if isinstance(record, RolloutTask):
         headers["kind"] = record.kind.value
     if isinstance(record, _of_an_attempt):
         headers["group_id"] = str(record.group_id)
         headers["replica"] = str(record.replica)
         headers["attempt"] = str(record.attempt)
-    if isinstance(record, _of_a_sample):
+    if isinstance(record, Reward):
         headers["sample_id"] = record.sample_id
     if isinstance(record, _heartbeats):
         headers["accepts"] = TaskBatch.__name__
-    if isinstance(record, Sample):
-        headers["status"] = record.status.value
-    named = [(name, value.encode()) for name, value in headers.items()]
-    if isinstance(record, Sample) and record.kind is Kind.TRAINING:
-        named.append(("summary", summary_header(record)))
-    return named
+    return [(name, value.encode()) for name, value in headers.items()]
+
+
+def _headers_of_sample(sample: Sample) -> list[tuple[str, bytes]]:
+    """Without the questions that other records are asked: there is one for every rollout."""
+    headers = [
+        ("type", b"Sample"),
+        ("task_id", sample.task_id.encode()),
+        ("kind", sample.kind.encode()),
+        ("group_id", b"%d" % sample.group_id),
+        ("replica", b"%d" % sample.replica),
+        ("attempt", b"%d" % sample.attempt),
+        ("sample_id", sample.sample_id.encode()),
+        ("status", sample.status.encode()),
+    ]
+    if sample.kind is Kind.TRAINING:
+        headers.append(("summary", summary_header(sample)))
+    return headers

@@ -27,12 +27,12 @@ from schemas.samples import Status
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from schemas.samples import Sample
+    from schemas.samples import Sample, Segment
 
 _most_bytes = 1 << 16
 _most_versions = 1 << 10
 _largest = (1 << 63) - 1
-_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+_text_json = json.JSONEncoder(ensure_ascii=False).encode
 """As `json.dumps`, which makes an encoder for each call where anything is not the default."""
 _statuses = {status.value.encode(): status for status in Status}
 
@@ -60,22 +60,28 @@ class SampleSummary:
 
 def summary_header(sample: Sample) -> bytes:
     """The header `summary` of a sample."""
-    facts: dict[str, Any] = {"worker": sample.worker_id, "grant": sample.grant_id}
+    # Written for every sample: one text costs a third of a dict that goes through an encoder.
+    facts = f'{{"worker":{_text_json(sample.worker_id)},"grant":{_text_json(sample.grant_id)}'
     if sample.seed:
-        facts["seed"] = int(sample.seed)
+        facts += f',"seed":{int(sample.seed)}'
     if sample.reward is not None and math.isfinite(sample.reward):
-        facts["reward"] = float(sample.reward)
+        facts += f',"reward":{float(sample.reward)!r}'
     if num_tokens := sample.num_sampled_tokens:
-        facts["tokens"] = int(num_tokens)
+        facts += f',"tokens":{int(num_tokens)}'
     if sample.is_truncated:
-        facts["cut"] = True
-    if versions := {(int(each.version), each.weights_digest): None for each in sample.all_segments}:
-        facts["versions"] = list(versions)
+        facts += ',"cut":true'
+    if segments := sample.all_segments:
+        facts += f',"versions":[{_versions_json(segments)}]'
     if sample.awaits_reward:
-        facts["waits"] = True
+        facts += ',"waits":true'
     if sample.cancel_reason is not None:
-        facts["cancel"] = sample.cancel_reason
-    return _json(facts).encode()
+        facts += f',"cancel":{_text_json(sample.cancel_reason)}'
+    return f"{facts}}}".encode()
+
+
+def _versions_json(segments: Iterable[Segment]) -> str:
+    versions = {(int(each.version), each.weights_digest): None for each in segments}
+    return ",".join([f"[{version},{_text_json(digest)}]" for version, digest in versions])
 
 
 def summary_in(headers: Iterable[tuple[str, bytes]]) -> SampleSummary | None:

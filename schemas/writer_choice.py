@@ -8,36 +8,67 @@ symbol of an enum or a branch of a union. Types never change (`schemas.compatibi
 from __future__ import annotations
 
 from collections.abc import Callable
-from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from operator import attrgetter, itemgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from schemas.catalogue import Catalogue, Definition, Schema
 
 Fits = Callable[[Any], bool]
-"""Whether Avro values lose nothing under an older schema."""
+"""Whether a record, or its Avro values, lose nothing under an older schema."""
 
 
-def older_writers(catalogue: Catalogue, name: str) -> list[tuple[Schema, Fits]]:
-    """The released schemas of a record, oldest first, each with a function from Avro values to whether they fit it.
+class OlderWriter(NamedTuple):
+    """A released schema that a record may still be written with."""
+
+    schema: Schema
+    fits: Fits
+    """Of Avro values."""
+    record_fits: Fits | None
+    """The same of a record; None where only its Avro values can tell."""
+
+
+def older_writers(catalogue: Catalogue, name: str) -> list[OlderWriter]:
+    """The released schemas of a record, oldest first.
 
     Ends before the first release that is the schema in force, and leaves out releases that lack the record.
     """
     current = catalogue.current[name]
-    found: list[tuple[Schema, Fits]] = []
+    found: list[OlderWriter] = []
     for _, release in sorted(catalogue.releases.items()):
         schema = release.get(name)
         if schema is None:
             continue
         if schema.fingerprint == current.fingerprint:
             break
-        if found and found[-1][0].fingerprint == schema.fingerprint:
+        if found and found[-1].schema.fingerprint == schema.fingerprint:
             continue
         fits = _fitting(current.definition, schema.definition, {}, {})
         if fits is None:
-            return [*found, (schema, _always)]
-        found.append((schema, fits))
+            return [*found, OlderWriter(schema, _always, _always)]
+        found.append(OlderWriter(schema, fits, _unused_fields(current.definition, schema.definition)))
     return found
+
+
+def _unused_fields(new: Definition, old: Definition) -> Fits | None:
+    """Whether a record leaves the fields at their defaults that a release lacks; None where more can be lost.
+
+    A record that holds such a field in another way than it is declared counts as using it.
+    """
+    old_names = {field["name"] for field in old["fields"]}
+    kept = [field for field in new["fields"] if field["name"] in old_names]
+    lacking = [field for field in new["fields"] if field["name"] not in old_names]
+    is_nested = any(isinstance(field["default"], dict) or _is_bytes(field) for field in lacking)
+    if is_nested or _fitting(new | {"fields": kept}, old, {}, {}) is not None:
+        return None
+    held = attrgetter(*(field["name"] for field in lacking))
+    defaults = [(field["name"], _held(field["default"])) for field in lacking]
+    expected = tuple(default for _, default in defaults) if len(defaults) > 1 else _only(defaults)
+    return lambda record: held(record) == expected
+
+
+def _held(default: Any) -> Any:
+    return tuple(default) if isinstance(default, list) else default
 
 
 def _always(_: Any) -> bool:
@@ -117,9 +148,12 @@ def _only(defaults: list[tuple[str, Any]]) -> Any:
 def _empty(field: Definition) -> Any:
     """The default of a field as Avro values hold it: JSON writes bytes as text."""
     default = field["default"]
+    return default.encode("latin-1") if _is_bytes(field) else default
+
+
+def _is_bytes(field: Definition) -> bool:
     kind = field["type"]
-    is_bytes = kind == "bytes" or (isinstance(kind, dict) and kind["type"] == "bytes")
-    return default.encode("latin-1") if is_bytes else default
+    return kind == "bytes" or (isinstance(kind, dict) and kind["type"] == "bytes")
 
 
 def _union_fitting(

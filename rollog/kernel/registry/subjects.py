@@ -49,7 +49,7 @@ def _subjects_of_topic(topic: str, strategy: Strategy, catalogue: Catalogue) -> 
         yield Subject(
             name=_name(topic, _full_name(current), strategy, is_alone=len(records) == 1),
             topic=topic,
-            schemas=[schema for schema, _ in older_writers(catalogue, current.name)] + [current],
+            schemas=[older.schema for older in older_writers(catalogue, current.name)] + [current],
         )
 
 

@@ -41,7 +41,7 @@ from schemas import (
     type_codes,
     uint8_array,
 )
-from schemas.codec import SchemaError, decode, decode_as, encode
+from schemas.codec import SchemaError, _written, _written_quickly, decode, decode_as, default_codec, encode
 from schemas.sample_checks import most_attempts
 
 bodies = {
@@ -216,6 +216,17 @@ def test_every_record_survives_a_round_trip(record_type: type[Record], data: st.
     read = decode(encode(record))
     assert type(read) is record_type
     assert read == record
+
+
+@pytest.mark.parametrize("record_type", record_types)
+@given(data=st.data())
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+def test_both_ways_of_writing_choose_one_release_and_write_the_same_bytes(
+    record_type: type[Record], data: st.DataObject
+) -> None:
+    record, kind = data.draw(valid_records(record_type)), default_codec()._kinds[record_type]
+    quickly = _written_quickly(kind, record)
+    assert quickly == (None if record_type is LedgerRecord else _written(kind, record))
 
 
 @given(
