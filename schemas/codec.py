@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from io import BytesIO
 from struct import error as StructError  # noqa: N812 - it is a class
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from fastavro import schemaless_reader, schemaless_writer
 
@@ -23,9 +23,6 @@ from schemas.frames import Frame, default_frame
 from schemas.records import Record, record_types
 from schemas.validation import checks
 from schemas.writer_choice import Fits, OlderWriter, older_writers
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 __all__ = ["Codec", "SchemaError", "decode", "decode_as", "default_codec", "encode"]
 
@@ -52,8 +49,6 @@ class _Writer(NamedTuple):
     prefix: bytes
     older: OlderWriter | None
     """None for the schema in force, which every record fits."""
-    write: Callable[[Any, bytes], bytes] | None
-    """None where fastavro alone serves it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -69,19 +64,35 @@ class _Kind:
     check: Convert | None
 
 
+_known = frozenset(record_types)
+_types = {record_type.__name__: record_type for record_type in record_types}
+
+
+class _Kinds(dict[type[Any], _Kind]):
+    """By class, each made on first use: a process reads and writes few of the records."""
+
+    def __init__(self, catalogue: Catalogue, frame: Frame) -> None:
+        super().__init__()
+        self._catalogue = catalogue
+        self._frame = frame
+
+    def __missing__(self, record_type: type[Any]) -> _Kind:
+        kind = self[record_type] = _kind_of(record_type, self._catalogue, self._frame)
+        return kind
+
+
 class Codec:
     """Encodes and decodes every record with one frame."""
 
     def __init__(self, catalogue: Catalogue, frame: Frame) -> None:
         self._frame = frame
-        self._kinds = {cls: _kind_of(cls, catalogue, frame) for cls in record_types}
-        self._by_name = {cls.__name__: kind for cls, kind in self._kinds.items()}
+        self._kinds = _Kinds(catalogue, frame)
 
     def encode(self, record: Record) -> bytes:
         """The framed bytes of `record`. Raises SchemaError, naming what does not fit the schema."""
-        kind = self._kinds.get(type(record))
-        if kind is None:
+        if type(record) not in _known:
             raise SchemaError(f"a {type(record).__name__} is not a record that travels on a topic")
+        kind = self._kinds[type(record)]
         try:
             if kind.check:
                 kind.check(record)
@@ -94,9 +105,10 @@ class Codec:
     def decode(self, data: bytes) -> Record:
         """The record in `data`. Raises SchemaError, naming what is wrong with the bytes."""
         writer, start = self._frame.locate(data)
-        kind = self._by_name.get(writer.name)
-        if kind is None:
+        record_type = _types.get(writer.name)
+        if record_type is None:
             raise SchemaError(f"records of type {writer.name} are no longer read")
+        kind = self._kinds[record_type]
         try:
             record = _read(data, start, writer, kind)
             if kind.check:
@@ -120,34 +132,27 @@ class Codec:
 def _kind_of(record_type: type[Record], catalogue: Catalogue, frame: Frame) -> _Kind:
     schema = catalogue.current[record_type.__name__]
     to_avro, from_avro = record_conversion(record_type)
-    writers: list[tuple[Schema, OlderWriter | None]] = [
-        *((older.schema, older) for older in older_writers(catalogue, schema.name)),
-        (schema, None),
+    older = [
+        _Writer(each.schema, frame.prefix(each.schema), each)
+        for each in older_writers(catalogue, schema.name)
     ]
     return _Kind(
         schema=schema,
         record_type=record_type,
-        writers=[
-            _Writer(each, frame.prefix(each), older, _quick_write(each, record_type))
-            for each, older in writers
-        ],
+        writers=[*older, _Writer(schema, frame.prefix(schema), None)],
         to_avro=to_avro,
         from_avro=from_avro,
         check=checks.get(record_type),
     )
 
 
-def _quick_write(schema: Schema, record_type: type[Record]) -> Callable[[Any, bytes], bytes] | None:
-    quick = schema.straight_line(record_type)
-    return None if quick is None else quick.write
-
-
 def _written_quickly(kind: _Kind, record: Record) -> bytes | None:
     """The bytes of an ordinary record; None for whatever else, of which `_written` says whether it is an error."""
     try:
-        for _, prefix, older, write in kind.writers:
+        for schema, prefix, older in kind.writers:
             if older is None or (older.record_fits or _by_values(kind, older))(record):
-                return None if write is None else write(record, prefix)
+                quick = schema.straight_line(kind.record_type)
+                return None if quick is None else quick.write(record, prefix)
     except _refusals:
         pass
     return None
@@ -159,7 +164,7 @@ def _by_values(kind: _Kind, older: OlderWriter) -> Fits:
 
 def _written(kind: _Kind, record: Record) -> bytes:
     values = kind.to_avro(record)
-    for schema, prefix, older, _ in kind.writers:
+    for schema, prefix, older in kind.writers:
         if older is None or older.fits(values):
             buffer = BytesIO()
             schemaless_writer(buffer, schema.parsed, values)

@@ -85,8 +85,21 @@ class Writer:
             self.errors.append(error)
 
 
-def test_a_killed_broker_loses_and_doubles_nothing(
-    new_broker: NewBroker, mortal_kafka: EmbeddedKafka
+def kill(kafka: EmbeddedKafka) -> None:
+    kafka.kill()
+    kafka.restart()
+
+
+def suspend(kafka: EmbeddedKafka) -> None:
+    """For longer than its session: it is fenced, and answers for a moment that the cluster has no brokers."""
+    os.kill(kafka.pid, signal.SIGSTOP)
+    time.sleep(7)
+    os.kill(kafka.pid, signal.SIGCONT)
+
+
+@pytest.mark.parametrize("hurt", [kill, suspend])
+def test_a_broker_that_is_killed_or_suspended_loses_and_doubles_nothing(
+    new_broker: NewBroker, mortal_kafka: EmbeddedKafka, hurt: Callable[[EmbeddedKafka], None]
 ) -> None:
     broker = new_broker(mortal_kafka.address)
     plain_topic, transaction_topic = a_topic(broker), a_topic(broker)
@@ -103,10 +116,16 @@ def test_a_killed_broker_loses_and_doubles_nothing(
         try:
             wait_until(lambda: len(transactional.written) > 50, message="some transactions")
             read_before = wait_until(lambda: consumer.poll(0.2), message="some records")
-            mortal_kafka.kill()
-            mortal_kafka.restart()
+            hurt(mortal_kafka)
             seen = len(transactional.written)
-            wait_until(lambda: len(transactional.written) > seen + 50, 60, "transactions after the restart")
+            wait_until(lambda: len(transactional.written) > seen + 50, 60, "transactions afterwards")
+            newest = plain.written[-1]
+
+            def has_come() -> bool:
+                read_before.extend(consumer.poll(0.2))
+                return newest in values(read_before[-500:])
+
+            wait_until(has_come, 60, "what was written afterwards")
         finally:
             for writer in (plain, transactional):
                 writer.stop.set()

@@ -42,10 +42,6 @@ def client_settings(connection: ConnectionSettings, client_id: str, errors: Last
         "socket.connection.setup.timeout.ms": max(1000, round(connection.connect_timeout_seconds * 1000)),
         # By default a client that lost its broker stays away for up to ten seconds.
         "reconnect.backoff.max.ms": round(_reconnect_seconds * 1000),
-        # By default a client that has lost every broker forgets them all and begins anew, which takes a broker that is
-        # started again for another one: `send_offsets_to_transaction` then waits for the old one for ever (librdkafka
-        # issues 5456 and 5511).
-        "metadata.recovery.strategy": "none",
         # Nothing about this process is told to the broker.
         "enable.metrics.push": False,
         "logger": QuietLogger(),
@@ -100,6 +96,11 @@ def transactional_settings(
         "delivery.timeout.ms": min(settings["delivery.timeout.ms"], transaction_ms),
         "linger.ms": 0,
         "retry.backoff.ms": 10,
+        # By default a client that has lost every broker forgets them all and begins anew from its bootstrap servers. That
+        # takes a broker which is started again for another one, and `send_offsets_to_transaction` waits for the old one
+        # for ever (librdkafka issues 5456 and 5511). Other clients need the default: the only broker of a cluster, fenced
+        # because it stood still, answers for a moment that there is none, and without it they never ask again.
+        "metadata.recovery.strategy": "none",
     }
 
 
