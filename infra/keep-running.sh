@@ -21,6 +21,17 @@
 # script waits for SIGTERM; role-answers says by that file whether the container is well.
 
 set -u
+mark=
+child=
+stopped=
+pass_on() {
+    stopped=yes
+    [ -z "$mark" ] || echo > "$mark/stopped"
+    [ -z "$child" ] || kill -TERM "$child" 2>/dev/null
+}
+# First of all: the first process of a container does not even get a signal that it has no trap for.
+trap pass_on TERM INT HUP
+
 final=${KEEP_RUNNING_FINAL:-/tmp/keep-running.final}
 note=${KEEP_RUNNING_STATUS:-}
 if [ -f "$final" ]; then
@@ -32,31 +43,33 @@ if [ -f "$final" ]; then
 fi
 # What an earlier container of the same pod has left there is not true of this one.
 [ -z "${KEEP_RUNNING_STAY:-}" ] || rm -f "$KEEP_RUNNING_STAY"
-child=
-stopped=
+# Where a signal is noted before it is passed on. Without it, one that comes beside the start of a child may be lost.
+mark=$(mktemp -d) && trap 'rm -rf "$mark"' EXIT
 restarts=0
 pause=1
 before=
+
+# A child has the traps of this shell for a moment, and a signal that comes in it is lost. So each looks for the mark.
+begin() {
+    (
+        [ -z "$stopped" ] && [ ! -e "$mark/stopped" ] || exit 143
+        exec "$@"
+    ) &
+    child=$!
+    [ -z "$stopped" ] || kill -TERM "$child" 2>/dev/null
+}
 
 finish() {
     if [ -n "${KEEP_RUNNING_STAY:-}" ] && [ -z "$stopped" ]; then
         echo "$1" > "$KEEP_RUNNING_STAY"
         echo "keep-running: status $1 is final, waiting to be stopped" >&2
-        # In short pieces: a signal that comes while a piece begins reaches no child, and the next look sees it.
         while [ -z "$stopped" ]; do
-            sleep 2 &
-            child=$!
+            begin sleep 3600
             wait "$child"
         done
     fi
     exit "$1"
 }
-
-pass_on() {
-    stopped=yes
-    [ -z "$child" ] || kill -TERM "$child" 2>/dev/null
-}
-trap pass_on TERM INT HUP
 
 # A trapped signal interrupts `wait`; what counts is the status after the last one.
 wait_for_child() {
@@ -77,9 +90,7 @@ take_note() {
 while :; do
     [ -z "$note" ] || rm -f "$note"
     began=$(date +%s)
-    "$@" &
-    child=$!
-    [ -z "$stopped" ] || kill -TERM "$child" 2>/dev/null
+    begin "$@"
     wait_for_child
     take_note
     child=
@@ -106,8 +117,7 @@ while :; do
         restarts=$((restarts + 1))
         echo "keep-running: status $status, restart $restarts in $pause s" >&2
     fi
-    sleep "$pause" &
-    child=$!
+    begin sleep "$pause"
     wait "$child"
     child=
     [ -z "$stopped" ] || exit "$status"

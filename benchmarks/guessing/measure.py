@@ -10,7 +10,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from benchmarks.harness.example_runs import learning_figures, mean_figure, measure_example
+from benchmarks.harness.example_runs import learning_figures, measure_example
+from benchmarks.harness.figures import mean_figure
 from rollog.demo import guessing
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def measure_guessing(
         "guessing", config, seeds=seeds, control_seeds=control_seeds, home=home, on_progress=on_progress
     )
     fixed = {"guessing.blind": blind_reward(), "guessing.halving": halving_reward()}
-    figures = [mean_figure(name, [reward]) for name, reward in fixed.items()]
+    figures = [mean_figure(name, "reward", [reward]) for name, reward in fixed.items()]
     return [*learning_figures("guessing", runs, controls), *figures], {"runs": runs, "controls": controls}
 
 

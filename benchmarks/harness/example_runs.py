@@ -10,12 +10,11 @@ import json
 import subprocess
 import sys
 import time
-from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import rollog
 from benchmarks.harness.demo_run import set_options
-from benchmarks.harness.figures import Figure, t_interval
+from benchmarks.harness.figures import Figure, mean_figure
 from rollog.kernel.errors import DataError
 
 if TYPE_CHECKING:
@@ -101,31 +100,11 @@ def learning_figures(name: str, runs: Sequence[Summary], controls: Sequence[Summ
     for suffix in ("", "_sampled"):
         for moment in ("before", "after"):
             values = [float(run[f"held_out_{moment}{suffix}"]) for run in runs]
-            found.append(mean_figure(f"{name}.held_out_{moment}{suffix}", values))
+            found.append(mean_figure(f"{name}.held_out_{moment}{suffix}", "reward", values))
         rises = [each[f"held_out_after{suffix}"] - each[f"held_out_before{suffix}"] for each in controls]
         if rises:
             rise = f"{name}.control{suffix}_rise"
-            found.append(mean_figure(rise, rises, target=control_limit, higher_is_better=False))
+            found.append(mean_figure(rise, "reward", rises, target=control_limit, higher_is_better=False))
     seconds = [run["step_seconds"]["total"] for run in runs]
-    found.append(mean_figure(f"{name}.step", seconds, unit="s/step", higher_is_better=False))
+    found.append(mean_figure(f"{name}.step", "s/step", seconds, higher_is_better=False))
     return found
-
-
-def mean_figure(
-    name: str,
-    values: Sequence[float],
-    *,
-    unit: str = "reward",
-    target: float | None = None,
-    higher_is_better: bool = True,
-) -> Figure:
-    """The mean of some runs' values, with its interval."""
-    return Figure(
-        name=name,
-        value=round(fmean(values), 4),
-        unit=unit,
-        target=target,
-        higher_is_better=higher_is_better,
-        interval=t_interval(values),
-        num_draws=len(values),
-    )

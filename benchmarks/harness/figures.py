@@ -177,7 +177,7 @@ def mean_figure(
     ideal: float | None = None,
     higher_is_better: bool = True,
 ) -> Figure:
-    """The mean of one quantity over draws, with its interval."""
+    """The mean of one quantity over draws, with its interval (`t_interval`)."""
     return Figure(
         name=name,
         value=round(fmean(values), 4),
@@ -185,6 +185,6 @@ def mean_figure(
         target=target,
         ideal=None if ideal is None else round(ideal, 4),
         higher_is_better=higher_is_better,
-        interval=rounded(bootstrap_interval(values, fmean)),
+        interval=rounded(t_interval(values)),
         num_draws=len(values),
     )

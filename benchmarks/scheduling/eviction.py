@@ -7,10 +7,9 @@ of the asynchrony part, so no broker and no clock is in the figures.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from statistics import fmean
 from typing import TYPE_CHECKING
 
-from benchmarks.harness.figures import Figure, rounded, t_interval
+from benchmarks.harness.figures import Figure, mean_figure
 from benchmarks.scheduling.asynchrony import training_comparisons
 from benchmarks.scheduling.evicting_model import EvictingModel
 from benchmarks.scheduling.ideal import training_run
@@ -80,32 +79,26 @@ def _pair(variant: Variant, workload: SeededWorkload) -> tuple[PlayedRun, Played
 def _figures_of(variant: Variant, pairs: Sequence[tuple[PlayedRun, PlayedRun]]) -> list[Figure]:
     name = f"eviction.alpha_{variant.alpha:g}"
     figures = [
-        _mean_figure(
+        mean_figure(
             f"{name}.step_time",
             "step time with the paper's rule / with rollog's",
             [paper.step_seconds / rollog.step_seconds for paper, rollog in pairs],
+            higher_is_better=False,
         )
     ]
     for rule, runs in zip(("paper", "rollog"), zip(*pairs, strict=True), strict=True):
         figures += [
-            _mean_figure(
+            mean_figure(
                 f"{name}.{rule}.evicted",
                 "prompts that lost all they had, per prompt trained",
                 [run.evicted for run in runs],
+                higher_is_better=False,
             ),
-            _mean_figure(
-                f"{name}.{rule}.begun", "rollouts begun per rollout trained", [run.begun for run in runs]
+            mean_figure(
+                f"{name}.{rule}.begun",
+                "rollouts begun per rollout trained",
+                [run.begun for run in runs],
+                higher_is_better=False,
             ),
         ]
     return figures
-
-
-def _mean_figure(name: str, unit: str, values: Sequence[float]) -> Figure:
-    return Figure(
-        name=name,
-        value=round(fmean(values), 4),
-        unit=unit,
-        higher_is_better=False,
-        interval=rounded(t_interval(values)),
-        num_draws=len(values),
-    )

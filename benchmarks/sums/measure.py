@@ -10,7 +10,8 @@ import random
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.harness.example_runs import learning_figures, mean_figure, measure_example
+from benchmarks.harness.example_runs import learning_figures, measure_example
+from benchmarks.harness.figures import mean_figure
 from producers.dispatcher.episode_seeds import held_out_seeds
 from producers.environments.adapters.reasoning_gym_items import ReasoningGymItem
 from rollog.demo.prepare import warm_start_seed
@@ -41,9 +42,9 @@ def figures_of(runs: Sequence[Summary], controls: Sequence[Summary]) -> list[Fig
     """Means over seeds."""
     return [
         *learning_figures("sums", runs, controls),
-        mean_figure("sums.answer_at_first", [run["tokens_by_step"][0] for run in runs], unit="tokens"),
-        mean_figure("sums.answer_at_last", [run["tokens_by_step"][-1] for run in runs], unit="tokens"),
-        mean_figure("sums.held_out_met", [share_met()], unit="share", higher_is_better=False),
+        mean_figure("sums.answer_at_first", "tokens", [run["tokens_by_step"][0] for run in runs]),
+        mean_figure("sums.answer_at_last", "tokens", [run["tokens_by_step"][-1] for run in runs]),
+        mean_figure("sums.held_out_met", "share", [share_met()], higher_is_better=False),
     ]
 
 

@@ -18,9 +18,7 @@ from rollog.kernel.broker.denials import naming_rights
 from rollog.kernel.broker.kafka import KafkaBroker
 from rollog.kernel.broker.rights import Role
 from rollog.kernel.broker.topics import RunTopics
-from rollog.kernel.errors import ConfigError
 from rollog.kernel.lifecycle import Component
-from rollog.kernel.registry.client import RegistryClient
 from rollog.kernel.registry.framed_broker import FramedBroker
 from rollog.kernel.registry.registration import registered_schemas
 from rollog.kernel.registry.schema_ids import SchemaIds
@@ -40,6 +38,8 @@ if TYPE_CHECKING:
 
     from rollog.kernel.broker.ports import Broker
     from rollog.settings.registry import RegistryConfig
+
+_remedy = 'late_rewards(..., registry={"url": ...}) or ROLLOG_REGISTRY__URL'
 
 
 class LateRewards(Component):
@@ -117,15 +117,9 @@ def framed_for_rewards(broker: Broker, topics: RunTopics, registry: RegistryConf
     with naming_rights(broker, Role.SCORER, topics):
         manifest = find_run(broker, topics.prefix, topics.run)
     settings = Settings.from_manifest(manifest.config_json)
-    if settings.broker.framing != "registry" or not settings.reward.late:
+    if not (settings.has_registry and settings.reward.late):
         return broker
-    address = registry.address()
-    if address is None:
-        raise ConfigError(
-            f'run {topics.run!r} has broker.framing = "registry": say where its schema registry is with '
-            'late_rewards(..., registry={"url": ...}) or ROLLOG_REGISTRY__URL'
-        )
-    client = RegistryClient(address)
+    client = registry.client(topics.run, remedy=_remedy)
     subjects = subjects_of([topics.rewards], settings.registry.subjects, load_catalogue())
     ids = SchemaIds(client, subjects)
     # Now rather than at the first reward: whoever names a wrong registry is told at once.

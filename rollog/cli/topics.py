@@ -264,11 +264,10 @@ def delete_registered(options: RunRequest, yes: bool) -> None:
     was not named, or did not let them go. Records of rollog can be read without them; a role of a run that goes on ends
     at its next start until they are registered again.
     """
-    from rollog.run.framing import registry_of  # noqa: PLC0415  # help needs no Kafka
     from rollog.run.own_subjects import existing_subjects  # noqa: PLC0415
 
     settings = _with_registry(options.settings())
-    client = registry_of(settings)
+    client = settings.registry.client(settings.run_name)
     names = existing_subjects(client, settings)
     if not names:
         click.echo(f"no subject of run {settings.run_name} is in the schema registry at {client.url}")
@@ -311,7 +310,7 @@ def prune(source: RecordedRunRequest, keep_steps: int, dry_run: bool) -> None:
 
 
 def _with_registry(settings: Settings) -> Settings:
-    if settings.broker.framing != "registry":
+    if not settings.has_registry:
         raise ConfigError(
             f'broker.framing = {settings.broker.framing!r}: only a run with broker.framing = "registry" has schemas '
             "in a registry; `rollog topics schemas print` shows those of any run"

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import _thread
+import os
 import signal
 import threading
+import time
 from typing import TYPE_CHECKING, Self
 
 from rollog.kernel.lifecycle import Component
@@ -12,6 +15,8 @@ if TYPE_CHECKING:
     from types import FrameType
 
 _numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_import_machinery = "<frozen importlib._bootstrap>"
+_pause_seconds = 0.02
 
 
 class StopSignals(Component):
@@ -55,11 +60,35 @@ class StopSignals(Component):
                 signal.signal(each, signal.SIG_DFL)
 
 
-def exit_on_sigterm() -> None:
-    """Let SIGTERM unwind this process like Ctrl-C does."""
+def exit_on_sigterm(*, longest_import_seconds: float = 10.0) -> None:
+    """Let SIGTERM unwind this process like Ctrl-C does; one that comes within an import, when that is over.
+
+    What a module calls while it is imported may drop the exit, or make another error of it. An import that takes longer
+    than `longest_import_seconds` is left nevertheless.
+    """
+    leave_at: float | None = None
 
     def leave(number: int, frame: FrameType | None) -> None:
-        del frame
+        nonlocal leave_at
+        now = time.monotonic()
+        leave_at = leave_at or now + longest_import_seconds
+        if now < leave_at and _is_importing(frame):
+            # Not `threading`: this thread may hold its locks.
+            _thread.start_new_thread(_send_again, (number,))
+            return
         raise SystemExit(128 + number)
 
     signal.signal(signal.SIGTERM, leave)
+
+
+def _is_importing(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_filename == _import_machinery:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _send_again(number: int) -> None:
+    time.sleep(_pause_seconds)
+    os.kill(os.getpid(), number)

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from rollog.kernel.broker.topics import RunTopics, run_topic_names
-from rollog.kernel.errors import ConfigError, RegistryUnreachable
+from rollog.kernel.errors import RegistryUnreachable
 from rollog.kernel.logs import get_logger
 from rollog.kernel.registry.client import RegistryClient
 from rollog.kernel.registry.framed_broker import FramedBroker
@@ -28,11 +28,6 @@ log = get_logger("registry")
 _pause_seconds = 0.5
 
 
-def has_registry(settings: Settings) -> bool:
-    """Whether records of the run are framed by a schema registry."""
-    return settings.broker.framing == "registry"
-
-
 def subjects_of_run(settings: Settings) -> list[Subject]:
     """The subjects of the run with these settings, whatever its framing. Raises ConfigError where it has no name."""
     topics = RunTopics(settings.run.prefix, settings.run_name)
@@ -45,7 +40,7 @@ def framed_broker(broker: Broker, settings: Settings) -> Broker:
 
     Raises ConfigError for a malformed address and for credentials that are not where they are said to be.
     """
-    if not has_registry(settings):
+    if not settings.has_registry:
         return broker
     address = settings.registry.address()
     ids = None if address is None else SchemaIds(RegistryClient(address), subjects_of_run(settings))
@@ -62,16 +57,16 @@ def register_schemas(settings: Settings) -> list[RegisteredSchema]:
 
     Raises ConfigError where none is named, RegistryRefused, RegistryUnreachable.
     """
-    if not has_registry(settings):
+    if not settings.has_registry:
         return []
-    return register_subjects(registry_of(settings), subjects_of_run(settings))
+    return register_subjects(settings.registry.client(settings.run_name), subjects_of_run(settings))
 
 
 def check_schemas(settings: Settings) -> list[RegisteredSchema]:
     """Every schema of the run with its id in the registry; nothing, where it has none. Raises as `register_schemas`."""
-    if not has_registry(settings):
+    if not settings.has_registry:
         return []
-    return registered_schemas(registry_of(settings), subjects_of_run(settings))
+    return registered_schemas(settings.registry.client(settings.run_name), subjects_of_run(settings))
 
 
 def checked_at_start(
@@ -115,17 +110,6 @@ def registry_variables(settings: Settings) -> dict[str, str]:
         "CERTIFICATES": config.certificates,
         "TIMEOUT_SECONDS": str(config.timeout_seconds),
     }
-    if not has_registry(settings):
+    if not settings.has_registry:
         return {}
     return {f"ROLLOG_REGISTRY__{key}": value for key, value in said.items() if value is not None}
-
-
-def registry_of(settings: Settings) -> RegistryClient:
-    """The registry of the run. Raises ConfigError where none is named, and for an address that cannot be used."""
-    address = settings.registry.address()
-    if address is None:
-        raise ConfigError(
-            f'run {settings.run_name!r} has broker.framing = "registry": say where its schema registry is with '
-            "registry.url (ROLLOG_REGISTRY__URL)"
-        )
-    return RegistryClient(address)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rollog.kernel.errors import ConfigError, RegistryRefused, RegistryUnreachable
-from rollog.run.framing import has_registry, registry_of, subjects_of_run
+from rollog.run.framing import subjects_of_run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,13 +36,13 @@ class OwnSubjects:
     def of(cls, settings: Settings) -> OwnSubjects:
         """Look at what there is. Raises ConfigError for settings of a registry that do not fit together."""
         run = settings.run_name
-        if not has_registry(settings):
+        if not settings.has_registry:
             return cls(run=run)
         if settings.registry.subjects == "record":
             return cls(run=run, stay="its schemas stay in the registry: all runs share their subjects")
         if settings.registry.address() is None:
             return cls(run=run, stay=_not_deleted(run, "no registry is named with registry.url"))
-        client = registry_of(settings)
+        client = settings.registry.client(run)
         try:
             return cls(run=run, client=client, names=existing_subjects(client, settings))
         except (RegistryRefused, RegistryUnreachable) as error:

@@ -10,7 +10,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from rollog.kernel.errors import ConfigError
-from rollog.kernel.registry.client import RegistryAddress, basic_credentials
+from rollog.kernel.registry.client import RegistryAddress, RegistryClient, basic_credentials
 from rollog.settings.section import FIXED, PER_MACHINE, SECRET, Section
 
 
@@ -53,6 +53,18 @@ class RegistryConfig(Section):
             certificates=self.certificates,
             timeout_seconds=self.timeout_seconds,
         )
+
+    def client(self, run: str, *, remedy: str = "registry.url (ROLLOG_REGISTRY__URL)") -> RegistryClient:
+        """The registry of `run`, which has one; `remedy` is how it is named. Asks nothing.
+
+        Raises ConfigError where none is named, and for an address that cannot be used.
+        """
+        address = self.address()
+        if address is None:
+            raise ConfigError(
+                f'run {run!r} has broker.framing = "registry": say where its schema registry is with {remedy}'
+            )
+        return RegistryClient(address)
 
 
 def _credentials(config: RegistryConfig) -> str:

@@ -86,6 +86,11 @@ class Settings(Section):
         return self.run.name
 
     @property
+    def has_registry(self) -> bool:
+        """Whether records of the run are framed by a schema registry."""
+        return self.broker.framing == "registry"
+
+    @property
     def response_budget(self) -> int:
         """Most tokens that the policy makes in one rollout: of a response, of an episode's turns, of a session."""
         if self.agent.is_given:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import kafka.errors as kafka_errors
 from kafka.admin import ConfigResource, ConfigResourceType, NewTopic
 from kafka.structs import TopicPartition as KafkaTopicPartition
 
-from rollog.kernel.broker.kafka_errors import translated, translating
+from rollog.kernel.broker.kafka_errors import translating
 from rollog.kernel.broker.kafka_rights import missing_rights
 from rollog.kernel.broker.limits import dead_letter_margin_bytes
 from rollog.kernel.broker.ports import TopicSpec
@@ -27,11 +28,11 @@ if TYPE_CHECKING:
     from rollog.kernel.broker.refusal_watch import RefusalWatch
     from rollog.kernel.broker.rights import Right
 
+_Answer = TypeVar("_Answer")
+
 _visible_timeout_seconds = 20.0
 _ask_again_seconds = 60.0
 _denied_code = kafka_errors.TopicAuthorizationFailedError.errno
-
-
 _not_allowed = (
     kafka_errors.PolicyViolationError,
     kafka_errors.InvalidConfigurationError,
@@ -39,12 +40,6 @@ _not_allowed = (
     kafka_errors.InvalidReplicationFactorError,
 )
 """What a cluster says of a topic that it will not have as it is asked for."""
-_cut_off = (
-    kafka_errors.KafkaConnectionError,
-    kafka_errors.NodeNotReadyError,
-    kafka_errors.SaslAuthenticationFailedError,
-)
-"""What the library says of a connection that is gone; it does not ask again."""
 
 
 class KafkaAdmin(Component):
@@ -66,13 +61,16 @@ class KafkaAdmin(Component):
         existing = set(self.list_topics())
         created = [spec.name for spec in specs if spec.name not in existing and self._create(spec)]
         if created:
-            with translating(f"waiting for leaders of {', '.join(created)}"):
-                self._ask(
-                    self._client.wait_for_topics, created, timeout_ms=round(_visible_timeout_seconds * 1000)
-                )
+            seconds = _visible_timeout_seconds
+            wait = partial(self._client.wait_for_topics, created, timeout_ms=round(seconds * 1000))
+            self._ask(f"waiting for leaders of {', '.join(created)}", wait)
         return created
 
     def _create(self, spec: TopicSpec) -> bool:
+        """Whether it was missing."""
+        return self._ask(f"creating topic {spec.name}", partial(self._try_to_create, spec))
+
+    def _try_to_create(self, spec: TopicSpec) -> bool:
         topic = NewTopic(
             name=spec.name,
             num_partitions=spec.num_partitions,
@@ -80,13 +78,11 @@ class KafkaAdmin(Component):
             topic_configs=dict(spec.config),
         )
         try:
-            self._ask(self._client.create_topics, [topic])
+            self._client.create_topics([topic])
         except kafka_errors.TopicAlreadyExistsError:
             return False
         except _not_allowed as error:
             raise BrokerError(not_created(spec, str(error))) from error
-        except kafka_errors.KafkaError as error:
-            raise translated(error, f"creating topic {spec.name}") from error
         return True
 
     def describe_topics(self, names: Sequence[str]) -> dict[str, TopicSpec]:
@@ -94,13 +90,15 @@ class KafkaAdmin(Component):
         self._require_open()
         if not names:
             return {}
-        with translating(f"describing topics {', '.join(names)}"):
-            described = self._ask(self._client.describe_topics, list(names))
-            found = [topic for topic in described if topic["error_code"] == 0]
-            if denied := {topic["name"] for topic in described if topic["error_code"] == _denied_code}:
-                # Without the right to see a topic nobody is told whether it exists.
-                raise kafka_errors.TopicAuthorizationFailedError(", ".join(sorted(denied)))
-            configs = self._configs([topic["name"] for topic in found])
+        return self._ask(f"describing topics {', '.join(names)}", partial(self._described, list(names)))
+
+    def _described(self, names: list[str]) -> dict[str, TopicSpec]:
+        described = self._client.describe_topics(names)
+        found = [topic for topic in described if topic["error_code"] == 0]
+        if denied := {topic["name"] for topic in described if topic["error_code"] == _denied_code}:
+            # Without the right to see a topic nobody is told whether it exists.
+            raise kafka_errors.TopicAuthorizationFailedError(", ".join(sorted(denied)))
+        configs = self._configs([topic["name"] for topic in found])
         return {
             topic["name"]: TopicSpec(
                 name=topic["name"],
@@ -116,23 +114,23 @@ class KafkaAdmin(Component):
         if not names:
             return {}
         resources = [ConfigResource(ConfigResourceType.TOPIC, name, list(broker_defaults)) for name in names]
-        answer = self._ask(self._client.describe_configs, resources, config_filter="all").get("topic", {})
+        answer = self._client.describe_configs(resources, config_filter="all").get("topic", {})
         return {name: {key: entry["value"] for key, entry in answer.get(name, {}).items()} for name in names}
 
     def list_topics(self) -> list[str]:
         """Names of all topics but Kafka's own."""
         self._require_open()
-        with translating("listing topics"):
-            return sorted(name for name in self._ask(self._client.list_topics) if not name.startswith("__"))
+        listed = self._ask("listing topics", self._client.list_topics)
+        return sorted(name for name in listed if not name.startswith("__"))
 
     def delete_topics(self, names: Sequence[str]) -> None:
         """Delete those of `names` that exist, with all their records."""
         self._require_open()
-        with translating(f"deleting topics {', '.join(names)}"):
-            listed = set(self._ask(self._client.list_topics))
-            existing = [name for name in names if name in listed]
-            if existing:
-                self._ask(self._client.delete_topics, existing)
+        doing = f"deleting topics {', '.join(names)}"
+        listed = set(self._ask(doing, self._client.list_topics))
+        existing = [name for name in names if name in listed]
+        if existing:
+            self._ask(doing, partial(self._client.delete_topics, existing))
 
     def delete_records(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Delete the records below these offsets, partition by partition."""
@@ -141,9 +139,8 @@ class KafkaAdmin(Component):
             doing = f"deleting records of {place.topic} partition {place.partition} below offset {offset}"
             if self._num_partitions(place.topic) <= place.partition:
                 raise TopicMismatch(f"{doing}: there is no such partition")
-            with translating(doing):
-                below = {KafkaTopicPartition(place.topic, place.partition): offset}
-                self._ask(self._client.delete_records, below)
+            below = {KafkaTopicPartition(place.topic, place.partition): offset}
+            self._ask(doing, partial(self._client.delete_records, below))
 
     def _num_partitions(self, topic: str) -> int:
         found = self.describe_topics([topic])
@@ -152,7 +149,7 @@ class KafkaAdmin(Component):
     def missing_rights(self, rights: Sequence[Right]) -> list[Right]:
         """Those of `rights`, none of a prefix, that this client does not have as far as the cluster tells."""
         self._require_open()
-        return list(self._ask(missing_rights, self._client, rights))
+        return self._ask("asking for rights", partial(missing_rights, self._client, rights))
 
     def broker_version(self) -> str:
         """Release line of the broker as its protocol versions show it, for example `4.3`."""
@@ -166,19 +163,18 @@ class KafkaAdmin(Component):
             self._is_closed = True
             self._client.close()
 
-    def _ask(self, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        """A call of the library. Raises its errors, and BrokerRefused in the place of what only says `disconnected`."""
-        try:
-            return self._refusals.during(lambda: call(*arguments, **options))
-        except _cut_off as error:
-            refused = self._refusals.asked()
-            if refused is None:
-                raise
-            raise refused from error
+    def _ask(self, doing: str, call: Callable[[], _Answer]) -> _Answer:
+        """What a call of the library returns. Raises BrokerError: a refusal in place of what says `disconnected`."""
+        return self._refusals.during(partial(_answered, doing, call))
 
     def _require_open(self) -> None:
         if self._is_closed:
             raise ValueError("this admin client is closed")
+
+
+def _answered(doing: str, call: Callable[[], _Answer]) -> _Answer:
+    with translating(doing):
+        return call()
 
 
 @dataclass(frozen=True, slots=True)

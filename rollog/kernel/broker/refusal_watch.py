@@ -12,7 +12,7 @@ from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING, TypeVar
 
 from rollog.kernel.broker.preflight import refusal
-from rollog.kernel.errors import BrokerError, BrokerRefused, ConfigError
+from rollog.kernel.errors import BrokerError, BrokerRefused, BrokerUnreachable, ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,7 +25,7 @@ look_seconds = 0.5
 """How often whoever waits asks here."""
 _silence_seconds = 1.0
 _pause_seconds = 5.0
-_says_little = frozenset({BrokerError, BrokerRefused})
+_says_little = frozenset({BrokerError, BrokerRefused, BrokerUnreachable})
 """Classes of errors that may be about the connection alone; each other one says what it is about."""
 
 
@@ -94,13 +94,11 @@ class RefusalWatch:
 
         A library tells neither cause nor remedy. May take a few seconds.
         """
-        return (self.asked() if type(error) in _says_little else None) or error
-
-    def asked(self) -> BrokerRefused | None:
-        """Whether the broker refuses this client now; may take a few seconds."""
+        if type(error) not in _says_little:
+            return error
         if self._is_needed and self._found is None:
             self._ask()
-        return self._found
+        return self._found or error
 
     def _ask(self) -> None:
         try:

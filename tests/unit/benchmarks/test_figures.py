@@ -12,6 +12,7 @@ import pytest
 from benchmarks.harness.figures import (
     Figure,
     bootstrap_interval,
+    mean_figure,
     ratio_of_means,
     write_figures,
     write_results,
@@ -73,6 +74,21 @@ def test_an_interval_holds_the_statistic_and_narrows_with_more_draws() -> None:
     assert wide[0] < 3.0 < wide[1]
     assert narrow[1] - narrow[0] < wide[1] - wide[0]
     assert bootstrap_interval(values[:3], fmean) is None
+
+
+def test_the_mean_of_few_draws_has_the_interval_of_student_s_t() -> None:
+    few = mean_figure("a", "s", [1.0, 2.0, 3.0])
+    # 4.303 standard errors on two degrees of freedom.
+    assert (few.value, few.num_draws) == (2.0, 3)
+    assert few.interval == pytest.approx((2 - 4.303 / 3**0.5, 2 + 4.303 / 3**0.5), abs=1e-4)
+    assert mean_figure("a", "s", [1.0]).interval is None
+
+
+def test_the_mean_of_many_draws_has_an_interval_by_resampling() -> None:
+    many = [float(number % 7) for number in range(20)]
+    found = bootstrap_interval(many, fmean)
+    assert found is not None
+    assert mean_figure("a", "s", many).interval == pytest.approx(found, abs=1e-4)
 
 
 def test_a_speed_up_is_the_ratio_of_the_mean_times() -> None:

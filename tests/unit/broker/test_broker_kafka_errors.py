@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+import socketserver
+from typing import TYPE_CHECKING, ClassVar
 
 import kafka.errors as kafka_errors
 import pytest
+from support.tls_server import tls_server
 
 from rollog.kernel.broker.kafka_errors import translated, translating
 from rollog.kernel.broker.kafka_topics import KafkaAdmin, TopicDirectory
+from rollog.kernel.broker.ports import TopicSpec
 from rollog.kernel.broker.refusal_watch import RefusalWatch
-from rollog.kernel.broker.security import plain_text
+from rollog.kernel.broker.security import Protocol, SecuritySettings, plain_text
 from rollog.kernel.errors import (
     BrokerError,
+    BrokerRefused,
     BrokerTimeout,
     BrokerUnreachable,
     NotAuthorized,
@@ -20,6 +24,11 @@ from rollog.kernel.errors import (
     RecordTooLarge,
     TopicMismatch,
 )
+
+if TYPE_CHECKING:
+    from support.certificates import Authority
+
+cut_off = kafka_errors.KafkaConnectionError("Connection timed out")
 
 
 @pytest.mark.parametrize(
@@ -83,24 +92,31 @@ class BrokenConnections:
     def admin(self) -> KafkaAdmin:
         self.num_made += 1
         refusals = RefusalWatch("localhost:1", plain_text)
-        return KafkaAdmin(Library(is_broken=self.num_made < 3), refusals)
+        return KafkaAdmin(Library(cut_off if self.num_made < 3 else None), refusals)
 
 
 class Library:
-    """What `KafkaAdmin` calls when it describes a topic."""
+    """What `KafkaAdmin` calls; `error` is what describing and creating topics raise."""
 
     config: ClassVar = {"bootstrap_servers": ["localhost:1"]}
 
-    def __init__(self, *, is_broken: bool) -> None:
-        self._is_broken = is_broken
+    def __init__(self, error: Exception | None) -> None:
+        self._error = error
 
     def api_versions(self) -> dict[int, tuple[int, int]]:
         return dict.fromkeys(range(100), (0, 99))
 
     def describe_topics(self, names: list[str]) -> list[dict[str, object]]:
-        if self._is_broken:
-            raise kafka_errors.KafkaConnectionError("Connection timed out")
+        if self._error is not None:
+            raise self._error
         return [{"name": name, "error_code": 0, "partitions": [{"replica_nodes": [1]}] * 3} for name in names]
+
+    def list_topics(self) -> list[str]:
+        return []
+
+    def create_topics(self, _topics: list[object]) -> None:
+        if self._error is not None:
+            raise self._error
 
     def describe_configs(self, _resources: list[object], **_options: object) -> dict[object, object]:
         return {}
@@ -114,3 +130,36 @@ def test_a_connection_that_breaks_while_a_topic_is_described_is_made_again() -> 
     directory = TopicDirectory(connections.admin, 1 << 20)
     assert directory.facts("samples").num_partitions == 3
     assert connections.num_made == 3
+
+
+@pytest.mark.parametrize(
+    "error",
+    [cut_off, kafka_errors.NodeNotReadyError(), kafka_errors.SaslAuthenticationFailedError()],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_cut_connection_of_an_admin_client_that_is_refused_is_named(
+    error: Exception, authority: Authority
+) -> None:
+    samples = TopicSpec(name="samples", num_partitions=1, replication_factor=1, config={})
+    nobody_vouches = SecuritySettings(protocol=Protocol.SSL)
+    with tls_server(authority, socketserver.StreamRequestHandler) as port:
+        address = f"localhost:{port}"
+        admin = KafkaAdmin(Library(error), RefusalWatch(address, nobody_vouches))
+        with pytest.raises(BrokerRefused, match=rf"{address}: .*certificate"):
+            admin.describe_topics(["samples"])
+        admin = KafkaAdmin(Library(error), RefusalWatch(address, nobody_vouches))
+        with pytest.raises(BrokerRefused, match=rf"{address}: .*certificate"):
+            admin.create_topics([samples])
+
+
+def test_a_cut_connection_of_an_admin_client_that_is_taken_says_what_was_asked() -> None:
+    admin = KafkaAdmin(Library(cut_off), RefusalWatch("localhost:1", plain_text))
+    with pytest.raises(BrokerUnreachable, match=r"^describing topics samples: KafkaConnectionError"):
+        admin.describe_topics(["samples"])
+
+
+def test_a_topic_that_somebody_else_makes_meanwhile_is_not_counted_as_made() -> None:
+    library = Library(kafka_errors.TopicAlreadyExistsError())
+    admin = KafkaAdmin(library, RefusalWatch("localhost:1", SecuritySettings(protocol=Protocol.SSL)))
+    spec = TopicSpec(name="samples", num_partitions=1, replication_factor=1, config={})
+    assert admin.create_topics([spec]) == []

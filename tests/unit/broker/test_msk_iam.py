@@ -6,14 +6,12 @@ No cluster of that cloud is at hand: a few lines stand for one that checks the s
 from __future__ import annotations
 
 import json
-import socket
-import ssl
+import socketserver
 import struct
-import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support.certificates import Authority
+from support.tls_server import tls_server
 
 from rollog.kernel.broker.preflight import refusal, wait_for_broker
 from rollog.kernel.errors import BrokerRefused
@@ -22,6 +20,8 @@ from rollog.settings.security import SecurityConfig, security_settings
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from support.certificates import Authority
 
     from rollog.kernel.broker.security import SecuritySettings
 
@@ -35,36 +35,22 @@ denied = 58
 
 
 class SigningBroker:
-    """Takes connections over TLS, and lets in whoever has signed with `secret_key`."""
+    """Lets in whoever has signed with `secret_key`."""
 
-    def __init__(self, authority: Authority) -> None:
-        issued = authority.issue("localhost")
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(issued.certificate, issued.key)
-        self._server = context.wrap_socket(socket.create_server(("127.0.0.1", 0)), server_side=True)
-        self.port = self._server.getsockname()[1]
+    port = 0
+
+    def __init__(self) -> None:
         self.heard: list[bytes] = []
-        self._thread = threading.Thread(target=self._serve)
-        self._thread.start()
+        broker = self
 
-    def close(self) -> None:
-        self._server.shutdown(socket.SHUT_RDWR)
-        self._server.close()
-        self._thread.join()
+        class Handler(socketserver.StreamRequestHandler):
+            def handle(self) -> None:
+                while length := self.rfile.read(4):
+                    self.wfile.write(broker.answer(self.rfile.read(struct.unpack(">i", length)[0])))
 
-    def _serve(self) -> None:
-        while True:
-            try:
-                connection, _ = self._server.accept()
-            except ssl.SSLError:
-                continue
-            except OSError:
-                return
-            with connection, connection.makefile("rwb") as stream:
-                while length := stream.read(4):
-                    self._answer(stream, stream.read(struct.unpack(">i", length)[0]))
+        self.handler = Handler
 
-    def _answer(self, stream: Any, request: bytes) -> None:
+    def answer(self, request: bytes) -> bytes:
         key, _, correlation_id, num_of_name = struct.unpack_from(">hhih", request)
         body = request[10 + num_of_name :]
         if key == handshake:
@@ -79,8 +65,7 @@ class SigningBroker:
         else:
             assert key == metadata
             answer = struct.pack(">iih", 1, 1, 9) + b"localhost" + struct.pack(">ihii", self.port, -1, 1, 0)
-        stream.write(struct.pack(">ii", len(answer) + 4, correlation_id) + answer)
-        stream.flush()
+        return struct.pack(">ii", len(answer) + 4, correlation_id) + answer
 
 
 def is_signed(said: dict[str, str]) -> bool:
@@ -95,16 +80,12 @@ def is_signed(said: dict[str, str]) -> bool:
     return bool(signer.signature(text, request) == said["x-amz-signature"])
 
 
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("authority"))
-
-
 @pytest.fixture
 def broker(authority: Authority) -> Iterator[SigningBroker]:
-    broker = SigningBroker(authority)
-    yield broker
-    broker.close()
+    made = SigningBroker()
+    with tls_server(authority, made.handler) as port:
+        made.port = port
+        yield made
 
 
 @pytest.fixture

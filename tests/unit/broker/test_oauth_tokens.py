@@ -5,12 +5,10 @@ from __future__ import annotations
 import base64
 import http.server
 import json
-import ssl
-import threading
 from typing import TYPE_CHECKING
 
 import pytest
-from support.certificates import Authority
+from support.tls_server import tls_server
 
 from rollog.kernel.broker.oauth_tokens import TokenOfEndpoint
 from rollog.kernel.broker.security import OAuthSettings, Secret
@@ -20,11 +18,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from support.certificates import Authority
+
 
 class Endpoint:
     """Answers requests over https with what it is told to, and keeps what was asked."""
 
-    def __init__(self, authority: Authority) -> None:
+    url = ""
+
+    def __init__(self) -> None:
         self.asked: list[tuple[str, str]] = []
         self.status = 200
         self.answer: object = {"access_token": "first", "expires_in": 3600}
@@ -42,31 +44,15 @@ class Endpoint:
             def log_message(self, *_: object) -> None:
                 """Say nothing."""
 
-        issued = authority.issue("localhost")
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(issued.certificate, issued.key)
-        self._server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
-        self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
-        self.url = f"https://localhost:{self._server.server_port}/token"
-        self._thread = threading.Thread(target=self._server.serve_forever)
-        self._thread.start()
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
-
-
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("authority"))
+        self.handler = Handler
 
 
 @pytest.fixture
 def endpoint(authority: Authority) -> Iterator[Endpoint]:
-    made = Endpoint(authority)
-    yield made
-    made.close()
+    made = Endpoint()
+    with tls_server(authority, made.handler) as port:
+        made.url = f"https://localhost:{port}/token"
+        yield made
 
 
 def tokens(endpoint: Endpoint, ca_file: Path | None, directory: Path) -> TokenOfEndpoint:

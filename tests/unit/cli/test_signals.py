@@ -6,10 +6,14 @@ import os
 import signal
 import subprocess
 import sys
+from typing import TYPE_CHECKING
 
 import pytest
 
 from rollog.kernel.signals import StopSignals
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 stubborn = """
 import os, signal, sys
@@ -53,3 +57,46 @@ def test_handlers_are_put_back() -> None:
         assert signal.getsignal(signal.SIGTERM) != before
 
     assert signal.getsignal(signal.SIGTERM) == before
+
+
+importing = """
+import sys, time
+from rollog.kernel.signals import exit_on_sigterm
+exit_on_sigterm(longest_import_seconds=float(sys.argv[1]))
+import stopped_meanwhile
+time.sleep(30)
+"""
+dropping = """
+import os, signal
+try:
+    os.kill(os.getpid(), signal.SIGTERM)
+except BaseException:
+    pass
+"""
+changing = """
+import os, signal
+class Field:
+    def __set_name__(self, owner, name):
+        os.kill(os.getpid(), signal.SIGTERM)
+class Record:
+    field = Field()
+"""
+lasting = """
+import os, signal, time
+os.kill(os.getpid(), signal.SIGTERM)
+time.sleep(30)
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "longest_seconds"),
+    [(dropping, 60), (changing, 60), (lasting, 0.1)],
+    ids=["dropping", "changing", "lasting"],
+)
+def test_sigterm_within_an_import_ends_the_process(
+    module: str, longest_seconds: float, tmp_path: Path
+) -> None:
+    (tmp_path / "stopped_meanwhile.py").write_text(module)
+    command = [sys.executable, "-c", importing, str(longest_seconds)]
+    ended = subprocess.run(command, cwd=tmp_path, timeout=20, check=False, capture_output=True)
+    assert (ended.returncode, ended.stderr) == (143, b"")
