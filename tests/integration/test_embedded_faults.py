@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from support.broker_topics import a_topic, drain, read_to_end, values
+from support.fenced_broker import FencedBroker
 from support.waiting import wait_until
 
 from rollog.kernel.broker.embedded import EmbeddedKafka
@@ -326,3 +327,36 @@ def test_what_was_committed_can_be_read_although_the_broker_died_meanwhile(
             producer._finish()
 
             assert values(read_to_end(broker, topic)) == [b"%d" % each for each in range(number + 1)]
+
+
+def test_a_broker_that_is_fenced_for_a_moment_is_found_again(
+    new_broker: NewBroker, embedded_kafka: EmbeddedKafka
+) -> None:
+    with FencedBroker(embedded_kafka.address) as fenced:
+        broker = new_broker(fenced.address)
+        topic = a_topic(broker)
+        at = TopicPartition(topic, 0)
+        with broker.producer(client_id="writer") as producer, broker.consumer(client_id="reader") as consumer:
+            consumer.assign({at: 0})
+            read: list[bytes | None] = []
+
+            def has_come(record: bytes) -> bool:
+                read.extend(values(consumer.poll(0.2)))
+                return record in read
+
+            producer.send(topic, 0, b"before").offset(60)
+            wait_until(lambda: has_come(b"before"), 60, "the record before")
+            fenced.fence()
+            during = producer.send(topic, 0, b"during")
+
+            def have_asked() -> bool:
+                return not has_come(b"nothing") and fenced.num_refusals > 1
+
+            wait_until(have_asked, 60, "clients that ask")
+            time.sleep(3)  # what they do without brokers, they have done by then
+            fenced.unfence()
+            after = producer.send(topic, 0, b"after")
+            during.offset(60)
+            after.offset(60)
+            wait_until(lambda: has_come(b"after"), 60, "the record afterwards")
+            assert read == [b"before", b"during", b"after"]

@@ -96,10 +96,10 @@ def transactional_settings(
         "delivery.timeout.ms": min(settings["delivery.timeout.ms"], transaction_ms),
         "linger.ms": 0,
         "retry.backoff.ms": 10,
-        # By default a client that has lost every broker forgets them all and begins anew from its bootstrap servers. That
-        # takes a broker which is started again for another one, and `send_offsets_to_transaction` waits for the old one
-        # for ever (librdkafka issues 5456 and 5511). Other clients need the default: the only broker of a cluster, fenced
-        # because it stood still, answers for a moment that there is none, and without it they never ask again.
+        # By default a client that has lost every broker forgets them all and begins anew from its bootstrap servers.
+        # That takes a broker which is started again for another one, and `send_offsets_to_transaction` waits for the
+        # old one for ever (librdkafka issues 5456 and 5511). All other clients need the default: the only broker of a
+        # cluster, fenced because it stood still, answers for a moment that there is none, and nobody asks it again.
         "metadata.recovery.strategy": "none",
     }
 
