@@ -98,14 +98,15 @@ def check_reward(reward: Reward) -> None:
         raise SchemaError(
             f"a reward whose sample_id has {len(reward.sample_id)} characters, 1 to {most_id_characters} are needed"
         )
-    values = {
-        "reward": reward.reward,
-        **{f"components[{name!r}]": value for name, value in reward.components.items()},
-    }
-    values |= {f"turn_rewards[{number}]": value for number, value in enumerate(reward.turn_rewards)}
-    for name, value in values.items():
-        if not isfinite(value):
-            raise SchemaError(f"reward of sample {reward.sample_id}: {name} is {value}, not a finite number")
+    values = (reward.reward, *reward.components.values(), *reward.turn_rewards)
+    if not all(map(isfinite, values)):
+        names = (
+            "reward",
+            *(f"components[{name!r}]" for name in reward.components),
+            *(f"turn_rewards[{number}]" for number in range(len(reward.turn_rewards))),
+        )
+        name, value = next(pair for pair in zip(names, values, strict=True) if not isfinite(pair[1]))
+        raise SchemaError(f"reward of sample {reward.sample_id}: {name} is {value}, not a finite number")
 
 
 def check_ledger_record(record: LedgerRecord) -> None:

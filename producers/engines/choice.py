@@ -8,6 +8,7 @@ from producers.engines.kv_cache import KvCache, kv_cache
 from producers.engines.model_files import read_json
 from producers.engines.vllm import installed_vllm
 from rollog.kernel.errors import ConfigError
+from rollog.kernel.large_imports import large_imports
 from rollog.kernel.logs import get_logger
 from rollog.kernel.machine import free_memory_bytes, num_processors
 
@@ -36,7 +37,8 @@ def make_engine(model: ModelConfig, rollout: RolloutConfig, seed: int, home: Pat
     if model.path is None:
         raise ConfigError("model.path is missing; name a model directory or a Hugging Face model")
     if rollout.engine == "transformers":
-        from producers.engines.transformers_engine import TransformersEngine  # noqa: PLC0415
+        with large_imports():
+            from producers.engines.transformers_engine import TransformersEngine  # noqa: PLC0415
 
         return TransformersEngine(
             model.path,

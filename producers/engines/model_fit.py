@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +19,8 @@ if TYPE_CHECKING:
 
 _cpu_head_sizes = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 """What the attention of vLLM 0.32 on CPUs computes (`CPUAttentionBackend.get_supported_head_sizes`)."""
+_module_of_types = "transformers.models.auto.modeling_auto"
+_list_of_types = "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES"
 _weights_files = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
 
 
@@ -60,16 +65,30 @@ def fetch_config(path: str) -> None:
 
 
 def _check_type(path: str, config: dict[str, Any]) -> None:
-    from transformers.models.auto.modeling_auto import (  # noqa: PLC0415  # heavy
-        MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
-    )
-
     kind = config.get("model_type")
-    if kind not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+    if kind not in causal_model_types():
         raise DataError(
             f"model.path = {path!r} has model_type {kind!r} in config.json, which transformers knows as no "
             "causal language model; code that comes with a model is not run: give a model of a known type"
         )
+
+
+def causal_model_types() -> frozenset[str]:
+    """What `model_type` may be: the keys of transformers' list of causal language models.
+
+    The list is read in the source of its module: to import that loads torch, for which whoever starts a run would wait
+    seconds. Where it is written otherwise than as one literal, it is imported.
+    """
+    spec = find_spec(_module_of_types)
+    if spec is not None and spec.origin is not None:
+        source = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
+        for statement in source.body:
+            match statement:
+                case ast.Assign(
+                    targets=[ast.Name(id=name)], value=ast.Call(args=[ast.List() as pairs], keywords=[])
+                ) if name == _list_of_types:
+                    return frozenset(dict(ast.literal_eval(pairs)))
+    return frozenset(getattr(import_module(_module_of_types), _list_of_types))
 
 
 def _check_weights(path: str) -> None:

@@ -26,12 +26,9 @@ RewardPrompt = str | list[dict[str, Any]]
 
 def load_tokenizer(tokenizer: str) -> Any:
     """The tokenizer of a directory or of a cached Hugging Face model. Raises DataError when there is none."""
-    from transformers import AutoTokenizer, PreTrainedTokenizerFast  # noqa: PLC0415  # heavy
-
     has_file = model_file(tokenizer, "tokenizer.json") is not None
-    loader: Any = PreTrainedTokenizerFast if has_file else AutoTokenizer
     try:
-        loaded = loader.from_pretrained(tokenizer)
+        loaded = _loader(has_file=has_file).from_pretrained(tokenizer)
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise _no_tokenizer(tokenizer, str(error)) from error
     # Where there is no file of one, transformers makes an empty one up, by the type of the model.
@@ -39,6 +36,17 @@ def load_tokenizer(tokenizer: str) -> Any:
     if Path(tokenizer).expanduser().is_dir() and not any(model_file(tokenizer, name) for name in names):
         raise _no_tokenizer(tokenizer, f"there is none of the files {', '.join(sorted(names))}")
     return loaded
+
+
+def _loader(*, has_file: bool) -> Any:
+    if has_file:
+        from transformers import PreTrainedTokenizerFast  # noqa: PLC0415  # takes a second
+
+        return PreTrainedTokenizerFast
+    # It loads torch, which takes seconds and which nobody who starts a run needs.
+    from transformers import AutoTokenizer  # noqa: PLC0415
+
+    return AutoTokenizer
 
 
 def _no_tokenizer(tokenizer: str, reason: str) -> DataError:

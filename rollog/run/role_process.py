@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from rollog.kernel.broker.denials import naming_rights
 from rollog.kernel.disk_room import naming_full_disk
 from rollog.kernel.errors import BrokerTimeout, BrokerUnreachable, Expired
+from rollog.kernel.large_imports import large_imports
 from rollog.kernel.logs import configure_logging, get_logger
 from rollog.kernel.metrics import Metrics
 from rollog.kernel.private_directory import make_private
@@ -121,7 +122,8 @@ def trainer(context: RoleContext, *, amendment: Mapping[str, object]) -> None:
     Raises ConfigError beside a `rollog up` that runs a trainer here.
     """
     _refuse_second(context, "trainer")
-    from trainer.role import run_trainer  # noqa: PLC0415  # each role imports what it needs alone
+    with large_imports():
+        from trainer.role import run_trainer  # noqa: PLC0415  # each role imports what it needs alone
 
     run = context.run
     settings = trainer_settings(run.settings, run.manifest, context.home)

@@ -7,11 +7,17 @@ from __future__ import annotations
 
 longest_files = (
     "chaos/test_chaos.py",
+    "integration/test_benchmark_runs.py",
     "contract/test_engine_contract.py",
     "contract/test_learning_engine_contract.py",
     "integration/test_whole_run.py",
     "integration/test_cli_roles.py",
     "integration/test_from_python.py",
+    "unit/sessions/test_endpoint_process.py",
+    "unit/rollout/test_reload.py",
+    "integration/test_whole_run_of_agents.py",
+    "integration/test_whole_run_of_episodes.py",
+    "property/test_late_rewards.py",
     "integration/test_several_ranks.py",
     "property/test_simulated_runs.py",
     "integration/test_replay.py",

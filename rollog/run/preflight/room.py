@@ -5,6 +5,8 @@ It only warns: what a run really takes depends on lengths, and on what else runs
 
 from __future__ import annotations
 
+import os
+from importlib.util import find_spec
 from math import prod
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
@@ -16,6 +18,7 @@ from rollog.kernel.errors import WeightsError
 from rollog.kernel.machine import memory_bytes
 from rollog.kernel.sizes import readable_bytes
 from rollog.run.finding import Finding
+from rollog.run.placement import visible_devices
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,11 +43,9 @@ def room(settings: Settings, home: Path, *, memory: Callable[[], int | None] = m
 
 
 def _memory(settings: Settings, num_parameters: int, there: int | None) -> list[Finding]:
-    try:
-        import torch  # noqa: PLC0415  # heavy
-    except ImportError:
+    if find_spec("torch") is None:
         return []  # that it is missing is said elsewhere
-    if there is None or torch.cuda.is_available():
+    if there is None or visible_devices(os.environ):
         return []
     # Weights and gradients in training, and the engine's weights where it is here.
     num_copies = 2 if settings.rollout.engine == "remote" else 3

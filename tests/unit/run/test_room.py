@@ -33,7 +33,7 @@ def settings_of(tmp_path: Path, stored_as: torch.dtype = torch.float32, **change
 def test_memory_is_compared_with_what_trainer_and_engine_need(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
     small, large = (
         room(settings_of(tmp_path), tmp_path, memory=partial(int, free))[0]
         for free in (20_000_000, 30_000_000)
@@ -63,7 +63,7 @@ def test_disk_is_compared_with_what_all_versions_take(tmp_path: Path) -> None:
 def test_the_type_of_the_run_counts_and_not_that_of_the_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stored_as: torch.dtype
 ) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
     for dtype, memory, version in (("float32", "24 MB", "4 MB"), ("bfloat16", "18 MB", "2 MB")):
         settings = settings_of(tmp_path, stored_as, model={"path": str(tmp_path), "dtype": dtype})
         found = [finding.found for finding in room(settings, tmp_path, memory=lambda: 1 << 30)]
