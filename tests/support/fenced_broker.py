@@ -13,14 +13,15 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self
 
-from kafka.protocol.metadata import MetadataResponse
+from kafka.protocol.metadata import FindCoordinatorResponse, MetadataResponse
 
 from rollog.kernel.lifecycle import Component
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_metadata_key = 3
+_naming = {3: MetadataResponse, 10: FindCoordinatorResponse}
+"""Answers that say where brokers are, by the key of their request."""
 
 
 class FencedBroker(Component):
@@ -72,44 +73,48 @@ class FencedBroker(Component):
         """Requests of one connection are answered in their order, as Kafka does."""
         with socket.create_connection(self._upstream) as broker:
             self._open |= {client, broker}
-            versions: dict[int, int] = {}
-            back = threading.Thread(target=self._answer, args=(broker, client, versions), daemon=True)
+            asked: dict[int, tuple[Any, int]] = {}
+            back = threading.Thread(target=self._answer, args=(broker, client, asked), daemon=True)
             back.start()
             with suppress(OSError):
                 for frame in _frames(client):
                     key, version, correlation_id = struct.unpack_from(">hhi", frame)
-                    if key == _metadata_key:
-                        versions[correlation_id] = version
+                    if key in _naming:
+                        asked[correlation_id] = (_naming[key], version)
                     broker.sendall(struct.pack(">i", len(frame)) + frame)
             with suppress(OSError):
                 broker.shutdown(socket.SHUT_RDWR)
             back.join()
             self._open -= {client, broker}
 
-    def _answer(self, broker: socket.socket, client: socket.socket, versions: dict[int, int]) -> None:
+    def _answer(
+        self, broker: socket.socket, client: socket.socket, asked: dict[int, tuple[Any, int]]
+    ) -> None:
         with suppress(OSError):
             for frame in _frames(broker):
-                version = versions.pop(struct.unpack_from(">i", frame)[0], None)
-                said = frame if version is None else self._changed(frame, version)
+                question = asked.pop(struct.unpack_from(">i", frame)[0], None)
+                said = frame if question is None else self._changed(frame, *question)
                 client.sendall(struct.pack(">i", len(said)) + said)
         with suppress(OSError):
             client.shutdown(socket.SHUT_RDWR)
 
-    def _changed(self, frame: bytes, version: int) -> bytes:
-        start = 5 if MetadataResponse.flexible_version_q(version) else 4  # the correlation id, and no tags
-        found: Any = MetadataResponse.decode(frame[start:], version=version)
-        response: Any = MetadataResponse(
+    def _changed(self, frame: bytes, kind: Any, version: int) -> bytes:
+        start = 5 if kind.flexible_version_q(version) else 4  # the correlation id, and no tags
+        found = kind.decode(frame[start:], version=version)
+        answer = kind(
             version=version, **{name: getattr(found, name) for name in found.fields if hasattr(found, name)}
         )
-        for broker in response.brokers:
-            broker.host, broker.port = self.address.split(":")[0], int(self.address.split(":")[1])
-        if self._is_fenced.is_set():
+        places = answer.brokers if kind is MetadataResponse else answer.coordinators or [answer]
+        for place in places:
+            if place.host:
+                place.host, place.port = self.address.split(":")[0], int(self.address.split(":")[1])
+        if kind is MetadataResponse and self._is_fenced.is_set():
             self.num_refusals += 1
-            response.brokers = []
-            for topic in response.topics:
+            answer.brokers = []
+            for topic in answer.topics:
                 for partition in topic.partitions:
                     partition.leader_id = -1
-        return frame[:start] + bytes(response.encode())
+        return frame[:start] + bytes(answer.encode())
 
 
 def _frames(connection: socket.socket) -> Iterator[bytes]:

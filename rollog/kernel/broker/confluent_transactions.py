@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 
 _retry_seconds = 0.01
+_answer_seconds = 5.0
 
 
 class ConfluentTransactions(ConfluentSending):
@@ -118,9 +119,27 @@ class ConfluentTransactions(ConfluentSending):
             self._call(deadline, doing, offer)
 
         try:
-            within(deadline, send)  # the library does not keep to its own time-out
+            # The library does not keep to its own time-out.
+            within(deadline, send, look=lambda: self._require_found(group_id))
         except kafka_errors.KafkaError as error:
             raise translated(error, doing) from error
+
+    def _require_found(self, group_id: str) -> None:
+        """Raise KafkaTimeoutError where a broker answers others and this client no longer asks it.
+
+        A cluster whose only broker was fenced says for a moment that it has none, and this client does not begin anew
+        from its bootstrap servers (see `transactional_settings`). Whoever starts again finds the broker.
+        """
+        try:
+            self._decisions.await_group(group_id, time.monotonic() + _answer_seconds)
+        except kafka_errors.KafkaError:
+            return  # nobody is there to be found
+        try:
+            self._raw.list_topics(next(iter(self._sent)).topic, timeout=_answer_seconds)
+        except KafkaException as exception:
+            raise kafka_errors.KafkaTimeoutError(
+                f"the broker answers, and the library has lost it: {error_in(exception).str()}; end and start again"
+            ) from exception
 
     def commit(self, deadline: float) -> None:
         """Commit; on return every partition written knows of it."""

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from rollog.kernel.errors import BrokerError
 
 
+_look_seconds = 5.0
+
+
 class KafkaTransactions(KafkaSending):
     """See `rollog.kernel.broker.transactions.TransactionLibrary`. Ends `decisions` with itself."""
 
@@ -115,10 +118,12 @@ class KafkaTransactions(KafkaSending):
         return translated(cause, f"{place} ({self._transactional_id})")
 
 
-def within(deadline: float, call: Callable[[float], object]) -> None:
+def within(
+    deadline: float, call: Callable[[float], object], *, look: Callable[[], object] | None = None
+) -> None:
     """Run calls of the library without a time-out of their own; `call` gets the deadline, by the monotonic clock.
 
-    Raises its error or KafkaTimeoutError.
+    Raises its error or KafkaTimeoutError, and what `look` raises, which is called every 5 s meanwhile.
     """
     seconds = max(0.0, deadline - time.monotonic())
     errors: list[BaseException] = []
@@ -131,7 +136,12 @@ def within(deadline: float, call: Callable[[float], object]) -> None:
 
     thread = threading.Thread(target=run, name="kafka-transaction", daemon=True)
     thread.start()
-    thread.join(seconds)
+    while look is not None and deadline - time.monotonic() > _look_seconds:
+        thread.join(_look_seconds)
+        if not thread.is_alive():
+            break
+        look()
+    thread.join(max(0.0, deadline - time.monotonic()))
     if thread.is_alive():
         raise kafka_errors.KafkaTimeoutError(f"no answer within {seconds:g} s")
     if errors:
