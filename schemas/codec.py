@@ -22,7 +22,7 @@ from schemas.errors import SchemaError
 from schemas.frames import Frame, default_frame
 from schemas.records import Record, record_types
 from schemas.validation import checks
-from schemas.writer_choice import Fits, OlderWriter, older_writers
+from schemas.writer_choice import Fits, older_writers
 
 __all__ = ["Codec", "SchemaError", "decode", "decode_as", "default_codec", "encode"]
 
@@ -43,22 +43,23 @@ _refusals = (
 
 
 class _Writer(NamedTuple):
-    """One schema that a record may be written with."""
+    """One schema that a record may be written with, if it loses nothing under it."""
 
     schema: Schema
     prefix: bytes
-    older: OlderWriter | None
-    """None for the schema in force, which every record fits."""
+    fits: Fits
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class _Kind:
-    """How records of one class are written and read."""
+    """How records of one class are written and read. Writers are the oldest first; every record fits the last."""
 
     schema: Schema
     record_type: type[Record]
     writers: list[_Writer]
-    """Oldest first."""
+    """Chosen by Avro values."""
+    quick: list[_Writer]
+    """The same, chosen by the record itself; empty where it does not tell."""
     to_avro: Convert
     from_avro: Convert
     check: Convert | None
@@ -132,25 +133,33 @@ class Codec:
 def _kind_of(record_type: type[Record], catalogue: Catalogue, frame: Frame) -> _Kind:
     schema = catalogue.current[record_type.__name__]
     to_avro, from_avro = record_conversion(record_type)
-    older = [
-        _Writer(each.schema, frame.prefix(each.schema), each)
-        for each in older_writers(catalogue, schema.name)
+    older = older_writers(catalogue, schema.name)
+    quick = [
+        _Writer(each.schema, frame.prefix(each.schema), each.record_fits)
+        for each in older
+        if each.record_fits
     ]
+    newest = _Writer(schema, frame.prefix(schema), _always)
     return _Kind(
         schema=schema,
         record_type=record_type,
-        writers=[*older, _Writer(schema, frame.prefix(schema), None)],
+        writers=[*(_Writer(each.schema, frame.prefix(each.schema), each.fits) for each in older), newest],
+        quick=[*quick, newest] if len(quick) == len(older) else [],
         to_avro=to_avro,
         from_avro=from_avro,
         check=checks.get(record_type),
     )
 
 
+def _always(_: Any) -> bool:
+    return True
+
+
 def _written_quickly(kind: _Kind, record: Record) -> bytes | None:
     """The bytes of an ordinary record; None for whatever else, of which `_written` says whether it is an error."""
     try:
-        for schema, prefix, older in kind.writers:
-            if older is None or (older.record_fits or _by_values(kind, older))(record):
+        for schema, prefix, fits in kind.quick:
+            if fits(record):
                 quick = schema.straight_line(kind.record_type)
                 return None if quick is None else quick.write(record, prefix)
     except _refusals:
@@ -158,18 +167,18 @@ def _written_quickly(kind: _Kind, record: Record) -> bytes | None:
     return None
 
 
-def _by_values(kind: _Kind, older: OlderWriter) -> Fits:
-    return lambda record: older.fits(kind.to_avro(record))
-
-
 def _written(kind: _Kind, record: Record) -> bytes:
     values = kind.to_avro(record)
-    for schema, prefix, older in kind.writers:
-        if older is None or older.fits(values):
-            buffer = BytesIO()
-            schemaless_writer(buffer, schema.parsed, values)
-            return prefix + buffer.getvalue()
-    raise AssertionError("every record fits the schema in force")
+    schema, prefix = next((schema, prefix) for schema, prefix, fits in kind.writers if fits(values))
+    quick = schema.straight_line(None)
+    if quick is not None:
+        try:
+            return quick.write(values, prefix)
+        except _refusals:
+            pass  # whether that is an error, fastavro says
+    buffer = BytesIO()
+    schemaless_writer(buffer, schema.parsed, values)
+    return prefix + buffer.getvalue()
 
 
 def _read(data: bytes, start: int, writer: Schema, kind: _Kind) -> Record:

@@ -62,6 +62,6 @@ def _headers_of_sample(sample: Sample) -> list[tuple[str, bytes]]:
         ("sample_id", sample.sample_id.encode()),
         ("status", sample.status.encode()),
     ]
-    if sample.kind is Kind.TRAINING:
+    if sample.kind == Kind.TRAINING:
         headers.append(("summary", summary_header(sample)))
     return headers

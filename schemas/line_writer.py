@@ -141,21 +141,22 @@ def _record_parts(source: Source, node: Any, held: Any, value: str) -> list[str]
 def _array_parts(source: Source, node: Any, held: Any, value: str) -> list[str]:
     item = source.name("item")
     parts = _parts(source, node["items"], item_of(held), item)
-    return [_block_part(source, value, parts, f"{item} in {{items}}")]
+    kind = "list" if item_of(held) is None else "tuple"
+    return [_block_part(source, value, parts, kind, f"{item} in {{items}}")]
 
 
 def _map_parts(source: Source, node: Any, _held: Any, value: str) -> list[str]:
     key, item = source.name("key"), source.name("item")
     parts = [*_parts(source, "string", None, key), *_parts(source, node["values"], None, item)]
-    return [_block_part(source, value, parts, f"{key}, {item} in {{items}}.items()")]
+    return [_block_part(source, value, parts, "dict", f"{key}, {item} in {{items}}.items()")]
 
 
-def _block_part(source: Source, value: str, parts: list[str], each: str) -> str:
-    """All items in one block, and the end of blocks."""
+def _block_part(source: Source, value: str, parts: list[str], kind: str, each: str) -> str:
+    """All items of a `kind` in one block, and the end of blocks."""
     items = source.name("items")
     count = _long_part(source, f"len({items})")
     block = f"join(({count}, *[join(({', '.join(parts)},)) for {each.format(items=items)}], b'\\x00'))"
-    return f"{block} if ({items} := {value}) else b'\\x00'"
+    return f"({block} if {items} else b'\\x00') if type({items} := {value}) is {kind} else refused()"
 
 
 def _optional_part(source: Source, node: list[Any], held: Any, value: str) -> str:

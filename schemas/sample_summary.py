@@ -33,7 +33,7 @@ _most_bytes = 1 << 16
 _most_versions = 1 << 10
 _largest = (1 << 63) - 1
 _text_json = json.JSONEncoder(ensure_ascii=False).encode
-"""As `json.dumps`, which makes an encoder for each call where anything is not the default."""
+"""A text as `json.dumps` writes it, which would make an encoder for each."""
 _statuses = {status.value.encode(): status for status in Status}
 
 

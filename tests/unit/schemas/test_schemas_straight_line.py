@@ -17,7 +17,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.catalogue import load_catalogue, schema_from
-from schemas.codec import default_codec
 from schemas.conversion import record_conversion
 from schemas.frames import SingleObjectFrame
 from schemas.ledger import LedgerRecord
@@ -193,4 +192,3 @@ def test_values_of_another_type_are_left_to_fastavro(name: str, value: object) -
 
 def test_a_schema_with_a_choice_of_records_is_not_compiled() -> None:
     assert load_catalogue().current["LedgerRecord"].straight_line(LedgerRecord) is None
-    assert default_codec()
