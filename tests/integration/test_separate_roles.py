@@ -17,7 +17,7 @@ from consumers.ledger import read_ledger
 from rollog.kernel.broker.reading import read_to_end
 from rollog.kernel.broker.topics import RunTopics
 from rollog.run.creation import create_run
-from schemas import Disposition, LedgerKind, RolloutTask, Sample, Status
+from schemas import Disposition, LedgerKind, RolloutTask, Sample, Status, TaskBatch
 from schemas.codec import decode
 
 if TYPE_CHECKING:
@@ -90,7 +90,10 @@ class Terminals:
         }
 
     def tasks(self) -> list[RolloutTask]:
-        return [task for _, _, task in self._records(self.topics.tasks, 3) if isinstance(task, RolloutTask)]
+        """Each by itself, also where several were ordered in one record."""
+        records = [record for _, _, record in self._records(self.topics.tasks, 3)]
+        together = [task for record in records if isinstance(record, TaskBatch) for task in record.tasks]
+        return [*together, *(record for record in records if isinstance(record, RolloutTask))]
 
     def ledger(self) -> list[LedgerRecord]:
         return [entry.record for entry in read_ledger(self._broker, self.topics)]
