@@ -9,7 +9,7 @@ import pytest
 
 confluent_kafka = pytest.importorskip("confluent_kafka")
 
-from confluent_kafka import KafkaError  # noqa: E402 - where it is installed
+from confluent_kafka import KafkaError, KafkaException  # noqa: E402 - where it is installed
 
 from rollog.kernel.broker.confluent_consumer import ConfluentConsumer  # noqa: E402
 from rollog.kernel.broker.confluent_errors import CommitReports, LastErrors  # noqa: E402
@@ -19,6 +19,8 @@ from rollog.kernel.broker.security import plain_text  # noqa: E402
 from rollog.kernel.errors import BrokerError, NotAuthorized  # noqa: E402
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rollog.kernel.broker.ports import Record
 
 samples = [TopicPartition("samples", partition) for partition in range(3)]
@@ -63,6 +65,8 @@ class Library:
 
     batches: list[list[Message]]
     rest: list[Message] = field(default_factory=list)
+    refusals: list[int] = field(default_factory=list)
+    """What questions for offsets are answered first."""
 
     def incremental_assign(self, places: list[Any]) -> None:
         """All places are read."""
@@ -77,6 +81,14 @@ class Library:
         assert len(self.rest) <= most
         return self.rest
 
+    def offsets_for_times(self, places: list[Any], _timeout_seconds: float) -> list[Any]:
+        """Ends at 7, where no answer is left that says otherwise."""
+        if self.refusals:
+            raise KafkaException(KafkaError(self.refusals.pop(0), "reason"))
+        for place in places:
+            place.offset = 7
+        return places
+
     def close(self) -> None:
         """Nothing is open."""
 
@@ -88,10 +100,10 @@ class AnyTopic:
         """It does exist."""
 
 
-def reading(*batches: list[Message]) -> ConfluentConsumer:
+def reading(*batches: list[Message], refusals: Sequence[int] = ()) -> ConfluentConsumer:
     directory: Any = AnyTopic()
     consumer = ConfluentConsumer(
-        Library(list(batches)),
+        Library(list(batches), refusals=list(refusals)),
         LastErrors("reader"),
         CommitReports(None),
         directory,
@@ -141,3 +153,18 @@ def test_the_end_of_a_partition_moves_its_position_past_what_is_no_record() -> N
     consumer = reading([Message(samples[1], 3), end, Message(samples[0], 0)])
     assert values(consumer.poll(0)) == [b"1/3", b"0/0"]
     assert [consumer.position(place) for place in samples] == [1, 5, 0]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError.NOT_LEADER_FOR_PARTITION],
+)
+def test_a_question_for_offsets_is_asked_again_while_a_leader_is_elected(code: int) -> None:
+    consumer = reading(refusals=[code, code])
+    assert consumer.end_offsets(samples) == dict.fromkeys(samples, 7)
+
+
+def test_a_question_for_offsets_that_is_refused_is_not_asked_again() -> None:
+    consumer = reading(refusals=[KafkaError.TOPIC_AUTHORIZATION_FAILED])
+    with pytest.raises(NotAuthorized):
+        consumer.end_offsets(samples)
