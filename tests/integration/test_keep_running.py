@@ -159,7 +159,8 @@ def test_a_stop_just_before_the_command_starts_is_not_lost(
     stopped_at(1)
     process = kept(f"touch {tmp_path / 'started'}; exec sleep 60")
     _, told = process.communicate(timeout=30)
-    assert (process.returncode, told) == (143, b"")
+    assert process.returncode == 143
+    assert told in {b"", b"Terminated\n"}  # a shell says so of a child that the signal has ended
     assert not (tmp_path / "started").exists()
 
 
