@@ -203,10 +203,9 @@ def _read(name: str, place: Place, num_records: int, seed: int, together: Togeth
     way = ways[name]
     messages = _messages(way, num_records, seed)
     num_left = len(messages)
+    # Once, as its writer does; headers are not read.
     written = way.dumps(messages[0])
-    way.loads(
-        written[0] if isinstance(written, tuple) else written
-    )  # once, as its writer does; without headers
+    way.loads(written[0] if isinstance(written, tuple) else written)
     received: list[Any] = []
     with way.reader(place) as read:
         barrier.wait(_timeout_seconds)
