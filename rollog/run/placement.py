@@ -80,13 +80,18 @@ def devices_per_worker(rollout: RolloutConfig) -> int:
     return prod(_parallel_size(rollout.engine_args, name) for name in _parallel_sizes)
 
 
+def has_devices() -> bool:
+    """Whether this machine has devices for CUDA at all, whatever is shown of them."""
+    return any(Path(path).exists() for path in _device_files)
+
+
 def visible_devices(environment: Mapping[str, str]) -> list[str]:
     """Names of the devices that CUDA shows this process, as CUDA_VISIBLE_DEVICES takes them."""
     if "CUDA_VISIBLE_DEVICES" in environment:
         # CUDA reads the list up to the first name that is none: -1 alone hides every device.
         names = (name.strip() for name in environment["CUDA_VISIBLE_DEVICES"].split(","))
         return list(takewhile(lambda name: name and not name.startswith("-"), names))
-    if not any(Path(path).exists() for path in _device_files):
+    if not has_devices():
         return []
     import torch  # noqa: PLC0415  # seconds, which only a machine with a GPU has to spend
 

@@ -18,7 +18,7 @@ from rollog.kernel.errors import WeightsError
 from rollog.kernel.machine import memory_bytes
 from rollog.kernel.sizes import readable_bytes
 from rollog.run.finding import Finding
-from rollog.run.placement import visible_devices
+from rollog.run.placement import has_devices, visible_devices
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,7 +45,7 @@ def room(settings: Settings, home: Path, *, memory: Callable[[], int | None] = m
 def _memory(settings: Settings, num_parameters: int, there: int | None) -> list[Finding]:
     if find_spec("torch") is None:
         return []  # that it is missing is said elsewhere
-    if there is None or visible_devices(os.environ):
+    if there is None or (has_devices() and visible_devices(os.environ)):
         return []
     # Weights and gradients in training, and the engine's weights where it is here.
     num_copies = 2 if settings.rollout.engine == "remote" else 3

@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import save_file
 
 from rollog.run.machine_check import gpus_found, look
+from rollog.run.placement import has_devices
 from rollog.run.preflight import look_at
 from rollog.run.preflight.room import room
 from rollog.run.request import RunRequest
@@ -90,6 +91,15 @@ def test_files_without_a_header_are_taken_to_be_of_the_type_in_the_configuration
     settings = Settings().changed(model={"path": str(tmp_path)})
     (disk,) = room(settings, tmp_path, memory=lambda: None)
     assert disk.found.startswith(f"61 versions of {version}")
+
+
+@pytest.mark.skipif(has_devices(), reason="this machine has GPUs")
+def test_memory_is_looked_at_where_devices_are_named_and_none_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    found = room(settings_of(tmp_path), tmp_path, memory=lambda: 1)
+    assert [finding.what for finding in found] == ["memory", "disk for weights"]
 
 
 def test_without_torch_memory_is_not_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
