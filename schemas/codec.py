@@ -65,7 +65,6 @@ class _Kind:
     check: Convert | None
 
 
-_known = frozenset(record_types)
 _types = {record_type.__name__: record_type for record_type in record_types}
 
 
@@ -78,6 +77,8 @@ class _Kinds(dict[type[Any], _Kind]):
         self._frame = frame
 
     def __missing__(self, record_type: type[Any]) -> _Kind:
+        if record_type not in record_types:
+            raise SchemaError(f"a {record_type.__name__} is not a record that travels on a topic")
         kind = self[record_type] = _kind_of(record_type, self._catalogue, self._frame)
         return kind
 
@@ -91,8 +92,6 @@ class Codec:
 
     def encode(self, record: Record) -> bytes:
         """The framed bytes of `record`. Raises SchemaError, naming what does not fit the schema."""
-        if type(record) not in _known:
-            raise SchemaError(f"a {type(record).__name__} is not a record that travels on a topic")
         kind = self._kinds[type(record)]
         try:
             if kind.check:

@@ -61,10 +61,7 @@ def _unused_fields(new: Definition, old: Definition) -> Fits | None:
     is_nested = any(isinstance(field["default"], dict) or _is_bytes(field) for field in lacking)
     if is_nested or _fitting(new | {"fields": kept}, old, {}, {}) is not None:
         return None
-    held = attrgetter(*(field["name"] for field in lacking))
-    defaults = [(field["name"], _held(field["default"])) for field in lacking]
-    expected = tuple(default for _, default in defaults) if len(defaults) > 1 else _only(defaults)
-    return lambda record: held(record) == expected
+    return _all_equal(attrgetter, {field["name"]: _held(field["default"]) for field in lacking})
 
 
 def _held(default: Any) -> Any:
@@ -115,7 +112,7 @@ def _record_fitting(
     new: Definition, old: Definition, new_names: dict[str, Any], old_names: dict[str, Any]
 ) -> Fits | None:
     old_fields = {field["name"]: field for field in old["fields"]}
-    defaults = [(field["name"], _empty(field)) for field in new["fields"] if field["name"] not in old_fields]
+    defaults = {field["name"]: _empty(field) for field in new["fields"] if field["name"] not in old_fields}
     inner = []
     for field in new["fields"]:
         if field["name"] in old_fields:
@@ -125,12 +122,10 @@ def _record_fitting(
     if not defaults and not inner:
         return None
 
-    # Asked of every record that is written: one comparison of all new fields costs less than one of each.
-    new_values = itemgetter(*(name for name, _ in defaults)) if defaults else None
-    expected = tuple(default for _, default in defaults) if len(defaults) > 1 else _only(defaults)
+    is_unused = _all_equal(itemgetter, defaults) if defaults else None
 
     def record_fits(values: Any) -> bool:
-        if new_values is not None and new_values(values) != expected:
+        if is_unused is not None and not is_unused(values):
             return False
         for name, fits in inner:  # noqa: SIM110  # a generator for each record costs more than the rest
             if not fits(values[name]):
@@ -140,9 +135,15 @@ def _record_fitting(
     return record_fits
 
 
-def _only(defaults: list[tuple[str, Any]]) -> Any:
-    """What `itemgetter` gives for a single name is no tuple."""
-    return defaults[0][1] if defaults else None
+def _all_equal(getter: Callable[..., Callable[[Any], Any]], expected: dict[str, Any]) -> Fits:
+    """Whether what `getter` (of operator) finds under these names is what is expected.
+
+    Asked of every record that is written: one comparison of all fields costs less than one of each.
+    """
+    found = getter(*expected)
+    # Of a single name it gives no tuple.
+    wanted = tuple(expected.values()) if len(expected) > 1 else next(iter(expected.values()))
+    return lambda values: bool(found(values) == wanted)
 
 
 def _empty(field: Definition) -> Any:

@@ -331,68 +331,73 @@ def test_what_was_committed_can_be_read_although_the_broker_died_meanwhile(
             assert values(read_to_end(broker, topic)) == [b"%d" % each for each in range(number + 1)]
 
 
+@pytest.fixture
+def fenced(embedded_kafka: EmbeddedKafka) -> Iterator[FencedBroker]:
+    """The broker of all tests, behind one that can say that there is none."""
+    with FencedBroker(embedded_kafka.address) as broker:
+        yield broker
+
+
 def test_a_broker_that_is_fenced_for_a_moment_is_found_again(
-    new_broker: NewBroker, embedded_kafka: EmbeddedKafka
+    new_broker: NewBroker, fenced: FencedBroker
 ) -> None:
-    with FencedBroker(embedded_kafka.address) as fenced:
-        broker = new_broker(fenced.address)
-        topic = a_topic(broker)
-        at = TopicPartition(topic, 0)
-        with broker.producer(client_id="writer") as producer, broker.consumer(client_id="reader") as consumer:
-            consumer.assign({at: 0})
-            read: list[bytes | None] = []
+    broker = new_broker(fenced.address)
+    topic = a_topic(broker)
+    at = TopicPartition(topic, 0)
+    with broker.producer(client_id="writer") as producer, broker.consumer(client_id="reader") as consumer:
+        consumer.assign({at: 0})
+        read: list[bytes | None] = []
 
-            def has_come(record: bytes) -> bool:
-                read.extend(values(consumer.poll(0.2)))
-                return record in read
+        def has_come(record: bytes) -> bool:
+            read.extend(values(consumer.poll(0.2)))
+            return record in read
 
-            producer.send(topic, 0, b"before").offset(60)
-            wait_until(lambda: has_come(b"before"), 60, "the record before")
-            fenced.fence()
-            during = producer.send(topic, 0, b"during")
+        producer.send(topic, 0, b"before").offset(60)
+        wait_until(lambda: has_come(b"before"), 60, "the record before")
+        fenced.fence()
+        during = producer.send(topic, 0, b"during")
 
-            def have_asked() -> bool:
-                return not has_come(b"nothing") and fenced.num_refusals > 1
+        def have_asked() -> bool:
+            return not has_come(b"nothing") and fenced.num_refusals > 1
 
-            wait_until(have_asked, 60, "clients that ask")
-            time.sleep(3)  # what they do without brokers, they have done by then
-            fenced.unfence()
-            after = producer.send(topic, 0, b"after")
-            during.offset(60)
-            after.offset(60)
-            wait_until(lambda: has_come(b"after"), 60, "the record afterwards")
-            assert read == [b"before", b"during", b"after"]
+        wait_until(have_asked, 60, "clients that ask")
+        time.sleep(3)  # what they do without brokers, they have done by then
+        fenced.unfence()
+        after = producer.send(topic, 0, b"after")
+        during.offset(60)
+        after.offset(60)
+        wait_until(lambda: has_come(b"after"), 60, "the record afterwards")
+        assert read == [b"before", b"during", b"after"]
 
 
 def test_a_transaction_in_which_the_broker_is_fenced_ends_within_seconds(
-    new_broker: NewBroker, embedded_kafka: EmbeddedKafka
+    new_broker: NewBroker, fenced: FencedBroker
 ) -> None:
     """Mostly confluent-kafka does not find it again, which is said long before its time-out of two minutes."""
-    with FencedBroker(embedded_kafka.address) as fenced:
-        broker = new_broker(fenced.address)
-        topic = a_topic(broker)
+    broker = new_broker(fenced.address)
+    topic = a_topic(broker)
 
-        def end(producer: TransactionalProducer) -> None:
-            producer.send_offsets({TopicPartition(topic, 0): 1}, f"{topic}.group")
-            producer.commit(60)
+    def end(producer: TransactionalProducer) -> None:
+        producer.send_offsets({TopicPartition(topic, 0): 1}, f"{topic}.group")
+        producer.commit(60)
 
-        with broker.transactional_producer(topic, transaction_timeout_seconds=60) as producer:
-            producer.begin()
-            producer.send(topic, 0, b"before")
+    with broker.transactional_producer(topic, transaction_timeout_seconds=60) as producer:
+        producer.begin()
+        producer.send(topic, 0, b"before")
+        end(producer)
+        producer.begin()
+        producer.send(topic, 0, b"meanwhile")
+        fenced.fence()
+        time.sleep(3)  # what it does without brokers, it has done by then
+        fenced.unfence()
+        meanwhile = [b"meanwhile"]
+        try:
             end(producer)
-            producer.begin()
-            producer.send(topic, 0, b"meanwhile")
-            fenced.fence()
-            time.sleep(3)  # what it does without brokers, it has done by then
-            fenced.unfence()
-            meanwhile = [b"meanwhile"]
-            try:
-                end(producer)
-            except BrokerTimeout as error:
-                assert "the library has lost it" in str(error)  # noqa: PT017 - it may go on as well
-                meanwhile = []
-        with broker.transactional_producer(topic, transaction_timeout_seconds=60) as producer:
-            producer.begin()
-            producer.send(topic, 0, b"after")
-            end(producer)
-        assert values(read_to_end(broker, topic)) == [b"before", *meanwhile, b"after"]
+        except BrokerTimeout as error:
+            assert "the library has lost it" in str(error)  # noqa: PT017 - it may go on as well
+            meanwhile = []
+    with broker.transactional_producer(topic, transaction_timeout_seconds=60) as producer:
+        producer.begin()
+        producer.send(topic, 0, b"after")
+        end(producer)
+    assert values(read_to_end(broker, topic)) == [b"before", *meanwhile, b"after"]

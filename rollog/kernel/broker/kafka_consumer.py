@@ -122,7 +122,8 @@ class KafkaConsumer(Component):
         deadline = time.monotonic() + self._offsets_timeout_seconds
         while True:
             seconds = max(0.0, deadline - time.monotonic())
-            found = self._refusals.during(partial(_asked, ask, list(wanted), seconds, names))
+            complete = partial(_complete, ask, list(wanted), seconds)
+            found = self._refusals.during(translating(f"asking for offsets of {names}")(complete))
             if found is not None:
                 return {ours: found[foreign] for foreign, ours in wanted.items()}
             if time.monotonic() > deadline:
@@ -182,12 +183,6 @@ def _record(raw: Any) -> Record:
 
 def _foreign(partition: TopicPartition) -> Any:
     return KafkaTopicPartition(partition.topic, partition.partition)
-
-
-def _asked(ask: Any, wanted: list[Any], seconds: float, names: str) -> Any:
-    """As `_complete`, with rollog's errors."""
-    with translating(f"asking for offsets of {names}"):
-        return _complete(ask, wanted, seconds)
 
 
 def _complete(ask: Any, partitions: list[Any], timeout_seconds: float) -> Any:

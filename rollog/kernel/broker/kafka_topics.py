@@ -165,16 +165,11 @@ class KafkaAdmin(Component):
 
     def _ask(self, doing: str, call: Callable[[], _Answer]) -> _Answer:
         """What a call of the library returns. Raises BrokerError: a refusal in place of what says `disconnected`."""
-        return self._refusals.during(partial(_answered, doing, call))
+        return self._refusals.during(translating(doing)(call))
 
     def _require_open(self) -> None:
         if self._is_closed:
             raise ValueError("this admin client is closed")
-
-
-def _answered(doing: str, call: Callable[[], _Answer]) -> _Answer:
-    with translating(doing):
-        return call()
 
 
 @dataclass(frozen=True, slots=True)
