@@ -151,7 +151,7 @@ class Issuer:
     def _may_still_be_served(self, version: int) -> bool:
         """Whether a worker can still come to this version: workers skip to the newest one."""
         is_newest = version == self._state.ledger.version
-        return is_newest or self._state.workers.num_reloading_from_before(version) > 0
+        return is_newest or self._state.workers.num_serving_before(version) > 0
 
     def issue_training(self, now_seconds: float) -> None:
         """Send what open groups lack, oldest first, then open new groups; in rounds where that is configured.

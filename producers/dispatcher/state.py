@@ -181,7 +181,7 @@ class DispatcherState:
         """Fold a heartbeat; running rollouts that cannot be fresh when they end are noted for cancelling."""
         before = self.workers.first_versions(status.worker_id)
         self.workers.on_heartbeat(status, now, accepts_batches=accepts_batches)
-        if status.state is WorkerState.LOAD_FAILED:
+        if status.error is not None:
             self.load_failure = status
         elif status.state is WorkerState.SERVING:
             self.load_failure = None

@@ -122,7 +122,7 @@ class DispatcherWaits:
         )
 
     def _nothing_under_way(self, live: Sequence[KnownWorker]) -> Cause | None:
-        failing = [worker for worker in live if _state_of(worker) is WorkerState.LOAD_FAILED]
+        failing = [worker for worker in live if _cannot_load(worker)]
         if failing:
             return _worker_cause(
                 f"no task is under way, and worker {_name(failing[0].worker_id)} {_failure(failing[0].status)}",
@@ -178,7 +178,7 @@ def _trouble(worker: KnownWorker | None, now: float) -> tuple[str, str]:
     restart = "look into its log; if it hangs, end it: its tasks go to other workers"
     if worker is None or worker.status is None:
         return " and was not heard yet", restart
-    if _state_of(worker) is WorkerState.LOAD_FAILED:
+    if _cannot_load(worker):
         return f" and {_failure(worker.status)}", _load_remedy
     if now - worker.last_heartbeat > _worker_silent_seconds:
         return f" and is silent for {now - worker.last_heartbeat:.0f} s", restart
@@ -190,6 +190,11 @@ def _trouble(worker: KnownWorker | None, now: float) -> tuple[str, str]:
 _load_remedy = (
     "see weights.uri and the file's store from that machine; a worker tries again a few times, then ends"
 )
+
+
+def _cannot_load(worker: KnownWorker) -> bool:
+    """Whether its last attempt failed, whatever it serves: a worker has no other error before it leaves."""
+    return worker.status is not None and worker.status.error is not None
 
 
 def _failure(status: WorkerStatus | None) -> str:

@@ -176,12 +176,11 @@ class WorkerRegistry:
             for status in self._statuses()
         )
 
-    def num_reloading_from_before(self, version: int) -> int:
-        """Workers that are leaving an earlier version and may be on their way to this one."""
+    def num_serving_before(self, version: int) -> int:
+        """Workers that serve an earlier version and may be on their way to this one, whatever they say."""
+        # Who fetches a version goes on serving the one before it.
         return sum(
-            status.state is WorkerState.RELOADING
-            and status.served_version is not None
-            and status.served_version < version
+            status.state in _serving and status.served_version is not None and status.served_version < version
             for status in self._statuses()
         )
 

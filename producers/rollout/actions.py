@@ -75,7 +75,7 @@ class Interrupt:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Begin to put this version in service: fetch its file; report `fetched` or `load_failed`."""
+    """Fetch this version while the served one stays in service; report `fetched`, `fetch_failed` or `disown`."""
 
     notice: WeightVersion
 

@@ -4,7 +4,10 @@
 
     notice of a version -> session.on_weights -> Load -> Reloader.fetch -> session.fetched -> Swap -> Reloader.swap
                                                     |                                           |
-                                                    +----------- session.load_failed <----------+-> session.loaded
+                                                    +-> session.fetch_failed                    +-> session.loaded
+                                                                                                +-> session.load_failed
+
+The engine and its rollouts know nothing of a fetch: they stand still for the swap alone.
 
 Anybody may be able to write a notice. While its file is fetched, the ledger is asked for its version; one that is not
 there is disowned by the session instead.
@@ -18,7 +21,6 @@ from typing import TYPE_CHECKING
 
 from rollog.kernel.errors import EngineDied, EngineError, WeightsError
 from rollog.kernel.logs import get_logger
-from schemas import WorkerState
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -53,22 +55,22 @@ class Reloader:
     is_foreign: Callable[[WeightVersion], Awaitable[bool]]
 
     async def fetch(self, notice: WeightVersion) -> None:
-        """Download the file of a version while rollouts go on."""
-        self.report.reload_begins()
+        """Download the file of a version while rollouts go on, and others are started."""
+        self.report.fetch_begins()
         is_foreign, failure = await asyncio.gather(self.is_foreign(notice), self._fetch(notice))
         if is_foreign:
             _log.warning("weights notice ignored: the ledger has no such version", version=notice.version)
             self.downloads.discard()
             self.act(self.session.disown(notice))
+            self.report.reload_given_up()
             self.beat()
             return
         if failure is not None:
-            # With `drain` the engine goes on: paused, its calls would hold up the next attempt for ever.
-            if self.reload != "drain":
-                await self._pause()
-            await self._fail(notice, failure)
+            await self._fail(self.session.fetch_failed, notice, failure)
             return
-        self.act(self.session.fetched(notice))
+        actions = self.session.fetched(notice)
+        self.report.fetched()
+        self.act(actions)
 
     async def _fetch(self, notice: WeightVersion) -> WeightsError | None:
         try:
@@ -96,7 +98,7 @@ class Reloader:
             raise
         except (WeightsError, EngineError) as error:
             await self._pause()
-            await self._fail(notice, error)
+            await self._fail(self.session.load_failed, notice, error)
             return
         self.downloads.discard()
         self.report.reloaded(notice.version)
@@ -118,12 +120,15 @@ class Reloader:
         self.calls.hold()
         await self.engine.pause()
 
-    async def _fail(self, notice: WeightVersion, error: Exception) -> None:
-        """Begin nothing, say so, and try again a little later."""
+    async def _fail(
+        self, tell: Callable[[WeightVersion, str], list[Action]], notice: WeightVersion, error: Exception
+    ) -> None:
+        """Tell the session, say so, and try again a little later."""
         _log.error("load failed", version=notice.version, error=str(error))
+        self.act(tell(notice, str(error)))
         self.report.load_failed()
-        self.act(self.session.load_failed(notice, str(error)))
+        self.report.reload_given_up()
         self.beat()
-        if self.session.state is WorkerState.LOAD_FAILED:
+        if not self.session.is_leaving:
             await asyncio.sleep(self.retry_seconds)
             self.act(self.session.retry_load())

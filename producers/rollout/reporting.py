@@ -6,7 +6,7 @@ import os
 import socket
 import time
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from rollog.kernel.errors import RewardError
 from schemas import Status, WorkerState, WorkerStatus
@@ -24,45 +24,68 @@ _other_failures = "others"
 _most_characters = 200
 
 
+class ReloadTimes(NamedTuple):
+    """Seconds of one reload."""
+
+    reload_seconds: float
+    """From the beginning of its fetch until the version is served."""
+    stall_seconds: float
+    """In which a slot computed nothing, mean over the slots that had a rollout when no more were started."""
+    pause_seconds: float
+    """In which the engine made no tokens."""
+
+
 class ReloadStopwatch:
     """How long one reload takes, and how long it holds rollouts up. All times are of one monotonic clock.
 
-    A slot that had a rollout when the reload began stalls from the moment its rollout ends, because no other is
-    begun, or from the moment the engine is paused, whichever comes first.
+    Until the worker starts no more tasks nothing is held up. From then on a slot that had a rollout stalls from the
+    moment its rollout ends, because no other is begun, or from the moment the engine is paused, whichever comes first.
     """
 
     def __init__(self) -> None:
         self._began_at: float | None = None
         self._paused_since: float | None = None
-        self._num_slots = 0
+        self._num_slots: int | None = None
         self._idle_since: list[float] = []
 
-    def begin(self, now: float, num_running: int) -> None:
+    def begin(self, now: float) -> None:
         """Start timing a reload; a repeated attempt belongs to the reload that is timed already."""
         if self._began_at is None:
             self._began_at = now
+
+    def held(self, num_running: int) -> None:
+        """Note that no task is started from here on, while so many rollouts generate."""
+        if self._num_slots is None:
             self._num_slots = num_running
 
+    def released(self) -> None:
+        """Note that tasks are started again, before the reload's end, unless the engine is paused."""
+        if self._paused_since is None:
+            self._num_slots = None
+            self._idle_since = []
+
     def rollout_ended(self, now: float) -> None:
-        """Note a slot that became free: from now on it stalls until the end of the reload."""
-        if self._began_at is not None and len(self._idle_since) < self._num_slots:
+        """Note a slot that became free: if no task is started, it stalls until the end of the reload."""
+        if self._num_slots is not None and len(self._idle_since) < self._num_slots:
             self._idle_since.append(now if self._paused_since is None else min(now, self._paused_since))
 
-    def paused(self, now: float) -> None:
+    def paused(self, now: float, num_running: int) -> None:
         """Note that the engine makes no tokens from here on."""
+        self.held(num_running)
         if self._paused_since is None:
             self._paused_since = now
 
-    def end(self, now: float) -> tuple[float, float]:
-        """Stop timing. Returns seconds of the reload, and of its stall as the mean over the slots."""
-        assert self._began_at is not None
-        seconds = now - self._began_at
-        paused_since = now if self._paused_since is None else self._paused_since
-        num_stopped = self._num_slots - len(self._idle_since)
-        stalls = [*(now - since for since in self._idle_since), *[now - paused_since] * num_stopped]
-        self._began_at = self._paused_since = None
+    def end(self, now: float) -> ReloadTimes:
+        """Stop timing."""
+        assert self._began_at is not None, "a version is fetched before it is loaded"
+        assert self._paused_since is not None, "a version is loaded into a paused engine"
+        num_stopped = (self._num_slots or 0) - len(self._idle_since)
+        pause_seconds = now - self._paused_since
+        stalls = [*(now - since for since in self._idle_since), *[pause_seconds] * num_stopped]
+        reload_seconds = now - self._began_at
+        self._began_at = self._paused_since = self._num_slots = None
         self._idle_since = []
-        return seconds, sum(stalls) / len(stalls) if stalls else 0.0
+        return ReloadTimes(reload_seconds, sum(stalls) / len(stalls) if stalls else 0.0, pause_seconds)
 
 
 class WorkerReport:
@@ -88,6 +111,7 @@ class WorkerReport:
         self._capacity = capacity
         self._reload = reload
         self._stopwatch = ReloadStopwatch()
+        self._fetching_since = 0.0
         self._host = socket.gethostname()
         self._started_at = self._observed_at = self._clock()
         self._busy_seconds = 0.0
@@ -139,27 +163,41 @@ class WorkerReport:
         """Count a partial rollout that was handed to the engine again."""
         self._metrics.rollout_resumed.inc()
 
-    def reload_begins(self) -> None:
-        """Start timing a reload."""
-        self._stopwatch.begin(self._clock(), self._session.num_generating)
+    def fetch_begins(self) -> None:
+        """Start timing a fetch, and with the first one a reload."""
+        self._fetching_since = self._clock()
+        self._stopwatch.begin(self._fetching_since)
+
+    def fetched(self) -> None:
+        """Time a fetch that has ended, as the session knows; with `drain` no task may be started from now on."""
+        self._metrics.rollout_fetch_seconds.observe(self._clock() - self._fetching_since)
+        if self._session.state is WorkerState.RELOADING:
+            self._stopwatch.held(self._session.num_generating)
 
     def engine_pauses(self) -> None:
         """Note that the engine is being paused for a reload."""
-        self._stopwatch.paused(self._clock())
+        self._stopwatch.paused(self._clock(), self._session.num_generating)
 
     def reloaded(self, version: int) -> None:
         """Count a reload that ended with this version in service."""
-        seconds, stall_seconds = self._stopwatch.end(self._clock())
+        times = self._stopwatch.end(self._clock())
         self._num_reloads += 1
-        self._reload_seconds += seconds
-        self._metrics.rollout_reload_seconds.labels(self._reload).observe(seconds)
-        self._metrics.rollout_reload_stall_seconds.labels(self._reload).observe(stall_seconds)
-        self._metrics.rollout_served_version.set(version)
+        self._reload_seconds += times.reload_seconds
+        metrics, mode = self._metrics, self._reload
+        metrics.rollout_reload_seconds.labels(mode).observe(times.reload_seconds)
+        metrics.rollout_reload_stall_seconds.labels(mode).observe(times.stall_seconds)
+        metrics.rollout_reload_pause_seconds.labels(mode).observe(times.pause_seconds)
+        metrics.rollout_served_version.set(version)
+
+    def reload_given_up(self) -> None:
+        """Note that a version was disowned or not loaded: if another one is served, tasks are started again."""
+        self._stopwatch.released()
 
     def load_failed(self) -> None:
-        """Count a failed load: no version is in service."""
+        """Count a version that could not be fetched or loaded, as the session knows."""
         self._metrics.rollout_failed_loads.inc()
-        self._metrics.rollout_served_version.set(-1)
+        if self._session.served is None:
+            self._metrics.rollout_served_version.set(-1)
 
     def dead_letter(self, topic: str) -> None:
         """Count a record that could not be used."""

@@ -5,6 +5,7 @@ No Kafka, no asyncio, no engine: every method takes one thing that happened and 
 
 from __future__ import annotations
 
+from enum import Enum, auto
 from typing import TYPE_CHECKING, Literal
 
 from producers.rollout.actions import (
@@ -47,25 +48,43 @@ if TYPE_CHECKING:
 ReloadMode = Literal["keep", "drain", "abort"]
 
 
+class _Reload(Enum):
+    """How far the reload is that is under way; one at a time."""
+
+    NONE = auto()
+    FETCHING = auto()
+    FETCHED = auto()
+    SWAPPING = auto()
+    FAILED = auto()
+
+
 class WorkerSession:
     """Everything one worker incarnation knows about the run. `clock` gives monotonic seconds.
 
-    | of     | states                                                                                         |
-    | ---    | ---                                                                                            |
-    | task   | held (no free slot, or not its version) -> generating -> scored, beside its slot -> ended      |
-    | grant  | none -> granted -> revoked or replaced: its open tasks expire                                  |
-    | worker | starting -> reloading -> serving <-> reloading; reloading -> load failed -> reloading; leaving |
-    | reload | fetching -> with `drain` until no rollout generates -> swapping -> loaded                      |
+    | of     | states                                                                                             |
+    | ---    | ---                                                                                                |
+    | task   | held (no free slot, or not its version) -> generating -> scored, beside its slot -> ended          |
+    | grant  | none -> granted -> revoked or replaced: its open tasks expire                                      |
+    | worker | starting -> reloading -> serving <-> reloading; reloading -> load failed -> reloading; leaving     |
+    | reload | none -> fetching -> fetched -> swapping -> none; fetching or swapping -> failed -> none (retry)    |
 
-    A reload begins when a newer version is committed and no task that is held or generates is pinned to the served one.
-    From then on no task is started until the version is loaded, but for pinned ones while a drain waits. What is only
-    scored holds no reload up: its tokens are made.
+    A newer version is fetched in the shadow of the served one: tasks are started as before. The worker stands still for
+    the swap alone, which follows the fetch at once, but for two waits: until all tokens are made that are pinned to the
+    served version, and with `drain` until no rollout generates. In a drain only pinned tasks are started. What is only
+    scored holds no swap up: its tokens are made.
+
+    Versions that are committed meanwhile are passed over but for the newest. What is fetched is loaded all the same, if
+    it need not wait: a worker whose fetches take longer than a training step would never load anything otherwise. If it
+    has to wait, the newer version is fetched in its place.
+
+    A fetch that fails leaves the served version in service. A swap that fails leaves none: the engine may hold half of
+    each.
 
     Example with two slots, `reload="keep"`, version 3 served. Tasks A, B and C arrive: A and B generate, C is held for
-    a slot. Version 4 is committed: Load(4). A is generated: it is scored, and its slot is free, but C is not started
-    in mid-reload. The file is fetched: Swap(4); B stays in the engine, and its tokens from here on are of version 4.
-    Loaded: C starts under version 4. An evaluation pinned to version 3 that arrives now ends as expired: this worker
-    cannot go back.
+    a slot. Version 4 is committed: Load(4). A is generated: C starts in its slot, under version 3. The file is
+    fetched: Swap(4); B and C stay in the engine, and their tokens from here on are of version 4. D arrives: it is held.
+    Loaded: D starts as soon as a slot is free, under version 4. An evaluation pinned to version 3 that arrives now ends
+    as expired: this worker cannot go back.
 
     `reload` says what becomes of running rollouts when a newer version is there. With `abort` each of them is
     suspended at most `max_resumes` times and kept in the engine after that, so that versions in quick succession
@@ -86,13 +105,12 @@ class WorkerSession:
         max_scoring: int = 64,
     ) -> None:
         self.worker_id = worker_id
-        self.state = WorkerState.STARTING
         self.grant: Grant | None = None
         self.tasks_position = 0
         self.error: str | None = None
         self._load_attempts = load_attempts
         self._reward_function = reward_function
-        self._reload = reload
+        self._mode = reload
         self._max_resumes = max_resumes
         self._control = ControlLog(num_task_partitions)
         self._fence_epoch = 0
@@ -100,9 +118,27 @@ class WorkerSession:
         self._tasks = OpenTasks(self._slots, clock)
         self._versions = KnownVersions()
         self._is_ready = False
+        self._is_leaving = False
         self._num_failed_loads = 0
+        self._reload = _Reload.NONE
         self._fetched: WeightVersion | None = None
-        self._may_fetch_newer = False
+        self._is_draining = False
+
+    @property
+    def state(self) -> WorkerState:
+        """What heartbeats say. Who fetches a version while another one is served is serving."""
+        if self._is_leaving:
+            return WorkerState.LEAVING
+        if self._reload is _Reload.SWAPPING or self._is_draining:
+            return WorkerState.RELOADING
+        if self.served is not None:
+            return WorkerState.SERVING
+        match self._reload:
+            case _Reload.NONE:
+                return WorkerState.STARTING
+            case _Reload.FAILED:
+                return WorkerState.LOAD_FAILED
+        return WorkerState.RELOADING
 
     @property
     def epoch(self) -> int:
@@ -159,7 +195,7 @@ class WorkerSession:
     @property
     def is_leaving(self) -> bool:
         """Whether nothing is started any more."""
-        return self.state is WorkerState.LEAVING
+        return self._is_leaving
 
     def digest_of(self, version: int) -> str:
         """What segments carry of a version that was put in service."""
@@ -219,7 +255,7 @@ class WorkerSession:
         self.tasks_position = offset + 1
 
     def on_weights(self, notice: WeightVersion) -> list[Action]:
-        """React to a committed version: reload, now or as soon as pinned tasks allow it."""
+        """React to a committed version: fetch it, unless another one is on its way."""
         return self._advance() if self._versions.add(notice) else []
 
     def why_refused_weights(self, notice: WeightVersion) -> str | None:
@@ -229,9 +265,7 @@ class WorkerSession:
     def disown(self, notice: WeightVersion) -> list[Action]:
         """Go on without a version that the ledger does not know."""
         self._versions.disown(notice)
-        self._fetched = None
-        if self.state is WorkerState.RELOADING:
-            self.state = WorkerState.STARTING if self.served is None else WorkerState.SERVING
+        self._end_reload()
         return self._advance()
 
     def engine_ready(self) -> list[Action]:
@@ -240,40 +274,35 @@ class WorkerSession:
         return self._advance()
 
     def fetched(self, notice: WeightVersion) -> list[Action]:
-        """Go on with a reload: the version's file is here, with the bytes that were committed."""
+        """Go on with a reload: the version is here, with the bytes that were committed."""
+        self._reload = _Reload.FETCHED
         self._fetched = notice
-        self._may_fetch_newer = self.num_generating > 0
+        self._is_draining = self._mode == "drain" and self.served is not None
         return self._advance()
+
+    def fetch_failed(self, notice: WeightVersion, message: str) -> list[Action]:
+        """Serve on until `retry_load`; leave after `load_attempts` failures in a row."""
+        return self._failed(f"version {notice.version} could not be fetched: {message}")
 
     def loaded(self, notice: WeightVersion) -> list[Action]:
         """Start what waited: the engine serves this version."""
         self._tasks.resume()
         self._versions.loaded(notice)
+        self._end_reload()
         self.error = None
         self._num_failed_loads = 0
-        if self.is_leaving:
-            return []
-        self.state = WorkerState.SERVING
         return self._advance()
 
     def load_failed(self, notice: WeightVersion, message: str) -> list[Action]:
-        """Start nothing more until `retry_load`; leave after `load_attempts` failures in a row."""
+        """Start nothing more until a version is loaded; leave after `load_attempts` failures in a row."""
         self._versions.load_failed(notice)
-        self._fetched = None
-        self.error = f"version {notice.version} could not be loaded: {message}"
-        self._num_failed_loads += 1
-        if self.is_leaving:
-            return []
-        if self._num_failed_loads >= self._load_attempts:
-            return self.leave(f"{self._num_failed_loads} attempts to load weights failed", self.error)
-        self.state = WorkerState.LOAD_FAILED
-        return []
+        return self._failed(f"version {notice.version} could not be loaded: {message}")
 
     def retry_load(self) -> list[Action]:
-        """Try again after a failed load."""
-        if self.state is not WorkerState.LOAD_FAILED:
+        """Try again after a reload that failed."""
+        if self._reload is not _Reload.FAILED:
             return []
-        self.state = WorkerState.STARTING
+        self._end_reload()
         return self._advance()
 
     def replica_generated(self, task_id: str) -> list[Action]:
@@ -298,7 +327,7 @@ class WorkerSession:
         """End all open tasks as cancelled and begin nothing more."""
         if self.is_leaving:
             return []
-        self.state = WorkerState.LEAVING
+        self._is_leaving = True
         return [*self._tasks.end_all(cancelled(reason)), Leave(reason, error)]
 
     def _holds(self, grant_id: str) -> bool:
@@ -329,58 +358,58 @@ class WorkerSession:
         self._tasks.hold(task)
         return self._advance()
 
+    def _failed(self, error: str) -> list[Action]:
+        self._end_reload()
+        self._reload = _Reload.FAILED
+        self.error = error
+        self._num_failed_loads += 1
+        if self._num_failed_loads >= self._load_attempts:
+            return self.leave(f"{self._num_failed_loads} attempts to load weights failed", error)
+        return self._advance()
+
+    def _end_reload(self) -> None:
+        self._reload = _Reload.NONE
+        self._fetched = None
+        self._is_draining = False
+
     def _advance(self) -> list[Action]:
         """Whatever became possible: end what came too late, start what is ready, load what is newer."""
-        if self.is_leaving or not self._is_ready:
+        if self.is_leaving or not self._is_ready or self._reload is _Reload.SWAPPING:
             return []
-        match self.state:
-            case WorkerState.SERVING:
-                return self._serve()
-            case WorkerState.STARTING:
-                return self._load_newer()
-            case WorkerState.RELOADING:
-                return self._go_on_reloading()
-        return []
-
-    def _serve(self) -> list[Action]:
-        """Pinned tasks go first: a reload waits for them. A drain begins with the newer version's notice."""
-        served = self._versions.served_version
-        actions = [*self._tasks.end_overtaken(served), *self._tasks.start_ready(served, pinned=True)]
-        if self._reload != "drain" or not self._versions.has_newer:
-            actions += self._tasks.start_ready(served, pinned=False)
-        return [*actions, *self._load_newer()]
-
-    def _go_on_reloading(self) -> list[Action]:
-        fetched = self._fetched
-        if fetched is None:
-            return []
-        if self._reload != "drain":
-            return [self._swap(fetched)]
-        # What is pinned to the version that still is in service need not be lost.
         served = self.served
-        actions = [] if served is None else self._tasks.start_ready(served.version, pinned=True)
-        if self.num_generating:
-            return actions
-        target = self._load_target() or fetched
-        if self._may_fetch_newer and target.version != fetched.version:
-            self._fetched = None
-            return [*actions, self._load(target)]
-        return [*actions, self._swap(fetched)]
+        actions = [] if served is None else self._advance_pinned(served.version)
+        if self._fetched is not None and not self._has_to_wait():
+            # Before any other task is started: what starts in this moment starts under the new version.
+            return [*actions, self._swap(self._fetched)]
+        if served is not None and not self._is_draining:
+            actions += self._tasks.start_ready(served.version, pinned=False)
+        return [*actions, *self._fetch_newer()]
+
+    def _advance_pinned(self, served: int) -> list[Action]:
+        """Pinned tasks go first: a swap waits for them."""
+        return [*self._tasks.end_overtaken(served), *self._tasks.start_ready(served, pinned=True)]
+
+    def _has_to_wait(self) -> bool:
+        """Whether the served version cannot be given up yet."""
+        served = self.served
+        if served is None:
+            return False
+        is_drained = self._mode != "drain" or not self.num_generating
+        # No worker goes back to a version: tasks pinned to the served one are generated first.
+        return not is_drained or served.version in self._tasks.pinned_versions
+
+    def _fetch_newer(self) -> list[Action]:
+        if self._reload not in (_Reload.NONE, _Reload.FETCHED):
+            return []
+        target = self._versions.target(self._tasks.pinned_versions)
+        if target is None or target == self._fetched:
+            return []
+        self._reload, self._fetched = _Reload.FETCHING, None
+        self._versions.load_begins(target)
+        return [Load(target)]
 
     def _swap(self, notice: WeightVersion) -> Swap:
-        self._fetched = None
-        if self._reload != "abort":
+        self._reload, self._fetched = _Reload.SWAPPING, None
+        if self._mode != "abort":
             return Swap(notice)
         return Swap(notice, self._tasks.suspend(self._max_resumes))
-
-    def _load_target(self) -> WeightVersion | None:
-        return self._versions.target(self._tasks.pinned_versions) if self._versions.has_newer else None
-
-    def _load_newer(self) -> list[Action]:
-        target = self._load_target()
-        return [] if target is None else [self._load(target)]
-
-    def _load(self, target: WeightVersion) -> Load:
-        self.state = WorkerState.RELOADING
-        self._versions.load_begins(target)
-        return Load(target)

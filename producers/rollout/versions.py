@@ -28,17 +28,6 @@ class KnownVersions:
         self._digests: dict[int, str] = {}
 
     @property
-    def served_version(self) -> int:
-        """The version in service; there must be one."""
-        assert self.served is not None
-        return self.served.version
-
-    @property
-    def has_newer(self) -> bool:
-        """Whether a newer version than the served one is committed."""
-        return self._newest is not None
-
-    @property
     def _newest(self) -> WeightVersion | None:
         """The newest version, if it is newer than the served one."""
         return self._notices[max(self._notices)][0] if self._notices else None
@@ -91,10 +80,7 @@ class KnownVersions:
             self._notices[notice.version] = rivals
 
     def target(self, pinned: Collection[int]) -> WeightVersion | None:
-        """The version to load now: the newest, unless tokens are still to be made of what is or comes before it."""
-        # No worker goes back to a version: tasks pinned to the served one are generated first.
-        if self.served is not None and self.served.version in pinned:
-            return None
+        """The version to fetch now: the newest, unless tokens are to be made of a known one before it."""
         waited_for = [version for version in pinned if version in self._notices]
         return self._notices[min(waited_for)][0] if waited_for else self._newest
 

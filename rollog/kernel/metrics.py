@@ -189,10 +189,21 @@ class Metrics:
             _seconds_buckets,
             ("mode",),
         )
+        self.rollout_fetch_seconds = self._histogram(
+            "rollog_rollout_fetch_seconds",
+            "Time to fetch and check one version, in which the version before it is served",
+            _seconds_buckets,
+        )
+        self.rollout_reload_pause_seconds = self._histogram(
+            "rollog_rollout_reload_pause_seconds",
+            "Part of a reload in which the engine makes no tokens, after failed loads until the next one, by mode",
+            _seconds_buckets,
+            ("mode",),
+        )
         self.rollout_reload_stall_seconds = self._histogram(
             "rollog_rollout_reload_stall_seconds",
-            "Part of a reload in which a slot that had a rollout when it began computed nothing, mean over these "
-            "slots, by mode",
+            "Part of a reload in which a slot that had a rollout when no more were started computed nothing, mean "
+            "over these slots, by mode",
             _seconds_buckets,
             ("mode",),
         )

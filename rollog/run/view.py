@@ -207,8 +207,10 @@ def worker_line(worker: WorkerStatus) -> str:
         return worker.phase
     version = "no weights yet" if worker.served_version is None else f"version {worker.served_version}"
     scored = f", {worker.num_scoring} being scored" if worker.num_scoring else ""
+    failure = f", {worker.error}" if worker.error else ""
     return (
         f"{worker.state.value}, {version}, {worker.num_running}/{worker.capacity} rollouts in flight{scored}"
+        f"{failure}"
     )
 
 

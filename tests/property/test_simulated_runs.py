@@ -60,6 +60,13 @@ def reload(run: SimulatedRun, seed: int) -> None:
         worker.load(succeeds=seed % 4 != 3)
 
 
+def fetch(run: SimulatedRun, seed: int) -> None:
+    """A fetch ends, and the version is swapped in later."""
+    worker = run.worker(seed // 2)
+    if worker is not None:
+        worker.fetch(succeeds=seed % 4 != 3)
+
+
 def finish_rollout(run: SimulatedRun, seed: int) -> None:
     """A rollout ends, fast or late, with a reward of its own or a failure."""
     worker = run.worker(seed)
@@ -123,6 +130,7 @@ ordinary: dict[str, Event] = {
     "dispatcher": lambda run, _: run.turn_dispatcher(),
     "trainer": lambda run, _: run.turn_trainer(),
     "read": read,
+    "fetch": fetch,
     "reload": reload,
     "generate": generate,
     "finish": finish_rollout,

@@ -6,7 +6,7 @@ from typing import Any
 
 from producers.rollout.actions import Action, End, Load, Start
 from producers.rollout.session import ReloadMode, WorkerSession
-from schemas import DispatcherEpoch, Grant, Kind, Record, RolloutTask, Status, WeightVersion
+from schemas import DispatcherEpoch, Grant, Kind, Record, RolloutTask, Status, WeightVersion, WorkerState
 from support.builders import a_task
 
 worker_id = "worker-1"
@@ -72,6 +72,10 @@ class SessionDriver:
         if served is not None:
             assert self.session.on_weights(a_notice(served)) == [Load(a_notice(served))]
             self.session.loaded(a_notice(served))
+
+    def says(self) -> WorkerState:
+        """What heartbeats say now."""
+        return self.session.state
 
     def task(self, record: Record) -> list[Action]:
         self.offset += 1

@@ -79,7 +79,8 @@ class SimulatedWorker:
         self._consumer = broker.consumer(client_id=worker_id)
         self._consumer.assign({self._control: 0, self._weights: 0})
         self._rollouts: dict[str, Rollout] = {}
-        self._loading: WeightVersion | None = None
+        self._fetching: WeightVersion | None = None
+        self._swapping: WeightVersion | None = None
         self._leave: actions.Leave | None = None
         self.worker_id = worker_id
         self.producer = SlowProducer(broker.producer(client_id=worker_id))
@@ -111,8 +112,8 @@ class SimulatedWorker:
         return [task_id for task_id, rollout in self._rollouts.items() if rollout.is_generating]
 
     @property
-    def is_loading(self) -> bool:
-        return self._loading is not None
+    def _makes_tokens(self) -> bool:
+        return self.session.served is not None and self._swapping is None
 
     def read(self, max_records: int | None = None) -> None:
         """Take in what arrived, in the order in which a poll returns it."""
@@ -126,12 +127,24 @@ class SimulatedWorker:
             else:
                 self._act(self.session.on_weights(decode_as(WeightVersion, record.value or b"")))
 
-    def load(self, *, succeeds: bool = True) -> None:
-        """Bring a load to its end; running rollouts go on under the new version."""
-        notice, self._loading = self._loading, None
+    def fetch(self, *, succeeds: bool = True) -> None:
+        """Bring a fetch to its end; after one that failed try again."""
+        notice, self._fetching = self._fetching, None
         if notice is None:
             self._act(self.session.retry_load())
         elif succeeds:
+            self._act(self.session.fetched(notice))
+        else:
+            self._act(self.session.fetch_failed(notice, "the file is not there"))
+
+    def load(self, *, succeeds: bool = True) -> None:
+        """Bring a reload to its end; running rollouts go on under the new version."""
+        if self._swapping is None:
+            self.fetch()
+        notice, self._swapping = self._swapping, None
+        if notice is None:
+            return
+        if succeeds:
             for rollout in self._rollouts.values():
                 if rollout.is_generating:
                     rollout.versions.append(notice.version)
@@ -142,7 +155,7 @@ class SimulatedWorker:
     def generate(self, which: int) -> None:
         """Make all tokens of one more replica of a task; it is scored from here on."""
         generating = self.generating
-        if generating and self.session.served is not None:
+        if generating and self._makes_tokens:
             self._generate(self._rollouts[generating[which % len(generating)]])
 
     def _generate(self, rollout: Rollout) -> None:
@@ -151,7 +164,7 @@ class SimulatedWorker:
 
     def finish(self, which: int, score: Callable[[Replica], float | None]) -> None:
         """Bring one started task to its end; a reward of None is a failure."""
-        if not self._rollouts or self.session.served is None:
+        if not self._rollouts or not self._makes_tokens:
             return
         task_id = list(self._rollouts)[which % len(self._rollouts)]
         rollout = self._rollouts.pop(task_id)
@@ -239,7 +252,9 @@ class SimulatedWorker:
                         sample = unfinished_sample(replica, self.worker_id, ending, timings=Timings())
                         self._write(sample, task.sample_partition)
                 case actions.Load(notice=notice):
-                    self._loading = notice
+                    self._fetching = notice
+                case actions.Swap(notice=notice):
+                    self._swapping = notice
                 case actions.ReadTasks(partition=partition, start_offset=offset):
                     self._assign({TopicPartition(self._topics.tasks, partition): offset})
                 case actions.StopReading():

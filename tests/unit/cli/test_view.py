@@ -403,4 +403,6 @@ def test_the_split_of_a_step_adds_up() -> None:
 def test_rollouts_that_are_scored_are_told_beside_those_in_slots() -> None:
     (worker,) = a_view().workers
     assert worker_line(worker) == "serving, version 1, 60/64 rollouts in flight"
+    failed = replace(worker, error="version 2 could not be fetched: 404")
+    assert worker_line(failed).endswith("60/64 rollouts in flight, version 2 could not be fetched: 404")
     assert worker_line(replace(worker, num_scoring=12)).endswith("60/64 rollouts in flight, 12 being scored")

@@ -426,6 +426,34 @@ def test_pinned_tasks_do_not_go_to_a_worker_that_is_reloading() -> None:
     assert Kind.EVALUATION not in {task.kind for task in driver.tasks()}
 
 
+@pytest.mark.parametrize("state", [WorkerState.SERVING, WorkerState.RELOADING])
+def test_an_overtaken_version_is_evaluated_by_a_worker_that_still_fetches_it(state: WorkerState) -> None:
+    """A worker serves version 0 while it fetches version 1, and version 2 is committed meanwhile."""
+    driver = DispatcherDriver(num_held_out=1, evaluation=EvaluationConfig(every_steps=1, sampled=False))
+    driver.ledger.step()
+    driver.ledger.step()
+    driver.publish_ledger()
+    dispatcher = driver.dispatcher()
+    driver.beat(served_version=0, state=state)
+    driver.turn(dispatcher)
+    driver.beat(served_version=1)
+    driver.turn(dispatcher)
+    assert [task.pinned_version for task in driver.tasks() if task.kind is Kind.EVALUATION][-1] == 1
+
+
+def test_an_overtaken_version_that_every_worker_has_passed_is_not_evaluated() -> None:
+    driver = DispatcherDriver(num_held_out=1, evaluation=EvaluationConfig(every_steps=1, sampled=False))
+    driver.ledger.step()
+    driver.ledger.step()
+    driver.publish_ledger()
+    dispatcher = driver.dispatcher()
+    driver.beat(served_version=2)
+    driver.turn(dispatcher)
+    driver.beat("worker-2", served_version=1)
+    driver.turn(dispatcher)
+    assert 1 not in {task.pinned_version for task in driver.tasks()}
+
+
 def test_every_due_version_is_evaluated_although_two_steps_arrive_together() -> None:
     driver = DispatcherDriver(num_held_out=1, evaluation=EvaluationConfig(every_steps=1, sampled=False))
     driver.publish_ledger()

@@ -118,6 +118,15 @@ def test_a_worker_that_cannot_load_and_holds_nothing_is_named() -> None:
     assert "weights.uri" in dispatcher.voice.status.waiting_for
 
 
+def test_a_worker_that_serves_an_old_version_because_it_cannot_fetch_the_newest_is_named() -> None:
+    driver, dispatcher = started()
+    driver.pass_time(dispatcher, 3, worker_id="w")
+    driver.pass_time(dispatcher, 12, worker_id="w", state=WorkerState.SERVING, error="404")
+    assert "worker w has 4 task(s)" in dispatcher.voice.status.waiting_for
+    assert "cannot load weights: 404" in dispatcher.voice.status.waiting_for
+    assert "weights.uri" in dispatcher.voice.status.waiting_for
+
+
 def test_a_worker_that_ended_because_it_could_not_load_is_still_named() -> None:
     driver, dispatcher = started()
     driver.pass_time(

@@ -308,7 +308,7 @@ def test_an_episode_plays_on_under_the_old_weights_while_a_drain_cannot_fetch_ne
         wait_until(lambda: engine.num_turns >= 2, message="two turns")
         lost = WeightVersion(version=1, sha256="f" * 64, name="v1.safetensors", num_bytes=9)
         stage.send(stage.topics.weights, lost)
-        stage.wait_for_status(lambda status: status.state is WorkerState.LOAD_FAILED, "load failed")
+        stage.wait_for_status(lambda status: status.error is not None, "fetch failed")
         sample = stage.sample()
     assert (sample.status, [each.version for each in sample.segments]) == (Status.FINISHED, [0])
 

@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections import defaultdict
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -64,6 +64,21 @@ class RecordingEngine(SimulatedEngine):
         self.loads.append(version)
         await asyncio.to_thread(self.may_load.wait)
         await super().load_weights(path, version)
+
+
+class SlowStore(WeightsStore):
+    """Notes the versions that are fetched; a fetch waits while `may_fetch` is clear."""
+
+    def __init__(self, uri: str) -> None:
+        super().__init__(uri)
+        self.fetches: list[int] = []
+        self.may_fetch = threading.Event()
+        self.may_fetch.set()
+
+    def fetch(self, notice: WeightVersion, *where: Any) -> Any:
+        self.fetches.append(notice.version)
+        self.may_fetch.wait()
+        return super().fetch(notice, *where)
 
 
 def long_sampling() -> SamplingParameters:
@@ -212,7 +227,10 @@ def test_rollouts_outlive_a_version_that_cannot_be_loaded(stage: Stage, mode: st
         if damage == "missing":
             stage.store.delete(notice.name)
         stage.send(stage.topics.weights, notice)
-        stage.wait_for_status(lambda status: status.state is WorkerState.LOAD_FAILED)
+        status = stage.wait_for_status(lambda status: status.error is not None)
+        # What cannot be fetched takes nothing out of service, what cannot be loaded does.
+        is_serving = (status.state, status.served_version) == (WorkerState.SERVING, 0)
+        assert is_serving if damage == "missing" else status.state is WorkerState.LOAD_FAILED
         stage.publish(2)
         stage.wait_until_serving(2)
         samples = stage.samples(4)
@@ -324,18 +342,91 @@ def test_a_worker_leaves_no_downloads_behind(stage: Stage) -> None:
     assert not directory.exists()
 
 
-def test_the_stall_of_a_reload_is_the_mean_over_the_slots_in_use() -> None:
+def test_the_stall_of_a_drain_is_the_mean_over_the_slots_in_use_when_it_begins() -> None:
     watch = ReloadStopwatch()
-    watch.begin(10.0, num_running=4)
+    watch.begin(8.0)
+    watch.rollout_ended(9.0)
+    watch.held(num_running=4)
     watch.rollout_ended(11.0)
-    watch.begin(12.0, num_running=3)
-    watch.paused(14.0)
+    watch.begin(12.0)
+    watch.paused(14.0, num_running=3)
     watch.rollout_ended(15.0)
     # One slot is idle since 11, three stand since 14.
-    assert watch.end(16.0) == (6.0, (5.0 + 3 * 2.0) / 4)
+    assert watch.end(16.0) == (8.0, (5.0 + 3 * 2.0) / 4, 2.0)
+
+
+def test_nothing_stalls_while_a_version_is_fetched_or_after_the_worker_starts_tasks_again() -> None:
+    watch = ReloadStopwatch()
+    watch.begin(10.0)
+    watch.held(num_running=2)
+    watch.rollout_ended(11.0)
+    watch.released()
+    watch.rollout_ended(12.0)
+    watch.paused(14.0, num_running=2)
+    assert watch.end(15.0) == (5.0, 1.0, 1.0)
     watch.rollout_ended(17.0)
-    watch.begin(20.0, num_running=0)
-    assert watch.end(21.0) == (1.0, 0.0)
+    watch.begin(20.0)
+    watch.paused(20.5, num_running=0)
+    assert watch.end(21.0) == (1.0, 0.0, 0.5)
+
+
+def test_after_a_swap_that_failed_the_pause_lasts_until_a_version_is_loaded() -> None:
+    watch = ReloadStopwatch()
+    watch.begin(10.0)
+    watch.paused(11.0, num_running=1)
+    watch.released()
+    watch.paused(13.0, num_running=1)
+    assert watch.end(14.0) == (4.0, 3.0, 3.0)
+
+
+@pytest.mark.parametrize("mode", modes)
+def test_tasks_are_started_and_finished_under_the_served_version_while_a_fetch_takes_its_time(
+    stage: Stage, mode: str
+) -> None:
+    store = stage.store = SlowStore(stage.store.uri)
+    metrics = Metrics()
+    settings = stage.settings(capacity=2, reload=mode)
+    engine = RecordingEngine(tokens_per_second=2000)
+    with running(stage, engine=engine, settings=settings, metrics=metrics):
+        stage.give_grant()
+        stage.wait_until_serving(0)
+        store.may_fetch.clear()
+        stage.publish(1)
+        wait_until(lambda: store.fetches == [0, 1])
+        for group in range(6):
+            stage.order(stage.task(group, seed=group, sampling=long_sampling()))
+        stage.order(stage.task(6, seed=6, sampling=long_sampling(), min_version=1))
+        samples = stage.samples(6)
+        status = stage.wait_for_status(lambda status: len(status.open_tasks) == 1)
+        store.may_fetch.set()
+        stage.wait_until_serving(1)
+        last = stage.samples(7)[-1]
+    assert (status.state, status.served_version) == (WorkerState.SERVING, 0)
+    assert {segment.version for sample in samples for segment in sample.segments} == {0}
+    assert [segment.version for segment in last.segments] == [1]
+    value = metrics.registry.get_sample_value
+    assert value("rollog_rollout_fetch_seconds_count") == 2
+    assert value("rollog_rollout_reload_pause_seconds_count", {"mode": mode}) == 2
+
+
+def test_a_fetch_that_fails_again_and_again_ends_the_worker_which_serves_until_then(stage: Stage) -> None:
+    metrics = Metrics()
+    settings = stage.settings(load_attempts=3, heartbeat_seconds=0.3)
+    with running(stage, settings=settings, metrics=metrics, expect_error=True) as thread:
+        stage.give_grant()
+        stage.wait_until_serving(0)
+        lost = WeightVersion(version=1, sha256="f" * 64, name="v1.safetensors", num_bytes=9)
+        stage.send(stage.topics.weights, lost)
+        status = stage.wait_for_status(lambda status: status.error is not None)
+        stage.order(stage.task(0))
+        assert [segment.version for segment in stage.sample().segments] == [0]
+        thread.join(20)
+        assert not thread.is_alive()
+    assert (status.state, status.served_version) == (WorkerState.SERVING, 0)
+    assert "version 1 could not be fetched" in (status.error or "")
+    assert isinstance(stage.error, WeightsError)
+    assert metrics.registry.get_sample_value("rollog_rollout_failed_loads_total") == 3
+    assert metrics.registry.get_sample_value("rollog_rollout_served_version") == 0
 
 
 def test_a_notice_of_weights_that_the_ledger_does_not_know_is_left_out(stage: Stage) -> None:

@@ -21,6 +21,7 @@ from producers.rollout.actions import (
     ReadTasks,
     Start,
     StopReading,
+    Swap,
 )
 from schemas import (
     Cancel,
@@ -49,7 +50,7 @@ def test_running_training_tasks_are_named_with_the_version_they_were_begun_under
     driver = SessionDriver(capacity=2)
     driver.task(a_task(0))
     driver.session.on_weights(a_notice(1))
-    driver.task(a_task(1))
+    driver.task(a_task(1, min_version=1))
     assert driver.session.first_versions == {"1.0": 0}
     driver.session.loaded(a_notice(1))
     assert driver.session.first_versions == {"1.0": 0, "1.100": 1}
@@ -137,12 +138,34 @@ def test_a_task_waits_for_its_version() -> None:
     assert started(driver.session.loaded(a_notice(2))) == ["1.0"]
 
 
-def test_nothing_is_started_while_weights_are_reloaded() -> None:
+def test_tasks_are_started_while_a_newer_version_is_fetched_and_not_while_it_is_swapped_in() -> None:
     driver = SessionDriver()
     driver.session.on_weights(a_notice(1))
-    assert driver.session.state is WorkerState.RELOADING
-    assert driver.task(a_task()) == []
+    assert driver.says() is WorkerState.SERVING
+    assert started(driver.task(a_task(0))) == ["1.0"]
+    assert driver.session.fetched(a_notice(1)) == [Swap(a_notice(1))]
+    assert driver.says() is WorkerState.RELOADING
+    assert driver.task(a_task(1)) == []
+    assert started(driver.session.loaded(a_notice(1))) == ["1.100"]
+    assert driver.says() is WorkerState.SERVING
+    assert driver.session.first_versions == {"1.0": 0, "1.100": 1}
+
+
+def test_a_task_that_needs_the_version_that_is_fetched_waits_for_it_and_holds_no_other_up() -> None:
+    driver = SessionDriver(capacity=2)
+    driver.session.on_weights(a_notice(1))
+    assert driver.task(a_task(0, min_version=1)) == []
+    assert started(driver.task(a_task(1))) == ["1.100"]
+    driver.session.fetched(a_notice(1))
     assert started(driver.session.loaded(a_notice(1))) == ["1.0"]
+
+
+def test_a_slot_that_becomes_free_while_a_version_is_fetched_is_used_at_once() -> None:
+    driver = SessionDriver(capacity=1)
+    driver.task(a_task(0))
+    driver.session.on_weights(a_notice(1))
+    driver.task(a_task(1))
+    assert started(driver.end("1.0")) == ["1.100"]
 
 
 def test_versions_committed_during_a_load_are_skipped_except_the_newest() -> None:
@@ -150,6 +173,8 @@ def test_versions_committed_during_a_load_are_skipped_except_the_newest() -> Non
     assert driver.session.on_weights(a_notice(1)) == [Load(a_notice(1))]
     assert driver.session.on_weights(a_notice(2)) == []
     assert driver.session.on_weights(a_notice(3)) == []
+    # What was fetched is loaded: a worker that is slower than the trainer would never come to the newest.
+    assert driver.session.fetched(a_notice(1)) == [Swap(a_notice(1))]
     assert driver.session.loaded(a_notice(1)) == [Load(a_notice(3))]
 
 
@@ -193,9 +218,10 @@ def test_a_cancelled_held_task_makes_way_for_a_reload_it_blocked() -> None:
     driver = SessionDriver(capacity=1)
     driver.task(a_task(0))
     driver.task(an_evaluation(1, version=0))
-    assert driver.session.on_weights(a_notice(1)) == []
+    driver.session.on_weights(a_notice(1))
+    assert driver.session.fetched(a_notice(1)) == []
     cancel = Cancel(task_id="1.e1", epoch=1, grant_id="1.1", reason=CancelReason.EVALUATION_GIVEN_UP)
-    assert driver.task(cancel)[1:] == [Load(a_notice(1))]
+    assert driver.task(cancel)[1:] == [Swap(a_notice(1))]
 
 
 def test_revoke_expires_all_open_tasks_without_starting_held_ones() -> None:
@@ -243,7 +269,7 @@ def test_stop_ends_open_tasks_as_cancelled_and_leaves() -> None:
     assert endings(actions) == [("1.100", Status.CANCELLED, "end of run")]
     assert actions[0] == Interrupt("1.0")
     assert actions[-1] == Leave("end of run")
-    assert driver.session.state is WorkerState.LEAVING
+    assert driver.says() is WorkerState.LEAVING
     assert driver.end("1.0") == []
 
 
@@ -259,11 +285,42 @@ def test_the_end_of_the_run_makes_the_worker_leave_once() -> None:
     assert driver.session.on_control(RunClosed(epoch=1)) == []
 
 
-def test_a_pinned_evaluation_is_finished_before_the_reload() -> None:
+def test_a_pinned_evaluation_is_finished_before_the_swap_and_others_start_meanwhile() -> None:
     driver = SessionDriver()
     driver.task(an_evaluation(1, version=0))
-    assert driver.session.on_weights(a_notice(1)) == []
-    assert driver.end("1.e1") == [Load(a_notice(1))]
+    assert driver.session.on_weights(a_notice(1)) == [Load(a_notice(1))]
+    assert driver.session.fetched(a_notice(1)) == []
+    assert driver.says() is WorkerState.SERVING
+    assert started(driver.task(a_task(0))) == ["1.0"]
+    assert driver.end("1.e1") == [Swap(a_notice(1))]
+
+
+def test_a_pinned_evaluation_that_comes_while_a_version_is_fetched_is_made_under_the_served_one() -> None:
+    driver = SessionDriver()
+    driver.session.on_weights(a_notice(1))
+    assert started(driver.task(an_evaluation(1, version=0))) == ["1.e1"]
+    assert driver.session.fetched(a_notice(1)) == []
+    assert driver.end("1.e1") == [Swap(a_notice(1))]
+
+
+def test_a_pinned_evaluation_that_comes_during_the_swap_expires() -> None:
+    driver = SessionDriver()
+    driver.session.on_weights(a_notice(1))
+    driver.session.fetched(a_notice(1))
+    assert driver.task(an_evaluation(1, version=0)) == []
+    assert endings(driver.session.loaded(a_notice(1))) == [("1.e1", Status.EXPIRED, "version_gone")]
+
+
+def test_a_version_that_comes_while_another_one_waits_for_evaluations_is_fetched_in_its_place() -> None:
+    driver = SessionDriver()
+    driver.task(an_evaluation(1, version=0))
+    driver.session.on_weights(a_notice(1))
+    driver.session.fetched(a_notice(1))
+    assert driver.session.on_weights(a_notice(2)) == [Load(a_notice(2))]
+    # It is gone already, so the worker waits for the one on its way, and no longer: that one is loaded.
+    assert driver.end("1.e1") == []
+    driver.session.on_weights(a_notice(3))
+    assert driver.session.fetched(a_notice(2)) == [Swap(a_notice(2))]
 
 
 def test_pinned_evaluations_go_before_other_held_tasks() -> None:
@@ -286,15 +343,68 @@ def test_an_evaluation_of_a_coming_version_makes_the_worker_stop_at_that_version
     driver.session.on_weights(a_notice(2))
     driver.session.on_weights(a_notice(3))
     assert driver.session.loaded(a_notice(1)) == [Load(a_notice(2))]
-    assert started(driver.session.loaded(a_notice(2))) == ["1.e1"]
-    assert driver.end("1.e1") == [Load(a_notice(3))]
+    driver.session.fetched(a_notice(2))
+    actions = driver.session.loaded(a_notice(2))
+    assert started(actions) == ["1.e1"]
+    assert actions[1:] == [Load(a_notice(3))]
+    assert driver.session.fetched(a_notice(3)) == []
+    assert driver.end("1.e1") == [Swap(a_notice(3))]
+
+
+def test_a_failed_fetch_leaves_the_served_version_in_service_and_is_tried_again() -> None:
+    driver = SessionDriver()
+    driver.session.on_weights(a_notice(1))
+    assert driver.session.fetch_failed(a_notice(1), "sha256 differs") == []
+    assert driver.says() is WorkerState.SERVING
+    assert driver.session.served == a_notice(0)
+    assert driver.session.error is not None
+    assert "sha256 differs" in driver.session.error
+    assert started(driver.task(a_task())) == ["1.0"]
+    # Not before its time, whatever happens.
+    assert driver.session.on_weights(a_notice(2)) == []
+    assert driver.session.retry_load() == [Load(a_notice(2))]
+    driver.session.fetched(a_notice(2))
+    driver.session.loaded(a_notice(2))
+    assert driver.session.error is None
+
+
+def test_a_fetch_that_fails_after_a_failed_swap_brings_nothing_back() -> None:
+    driver = SessionDriver()
+    driver.session.on_weights(a_notice(1))
+    driver.session.fetched(a_notice(1))
+    driver.session.load_failed(a_notice(1), "does not fit")
+    driver.session.retry_load()
+    assert driver.says() is WorkerState.RELOADING
+    driver.session.fetch_failed(a_notice(1), "404")
+    assert driver.says() is WorkerState.LOAD_FAILED
+    assert driver.session.served is None
+    assert driver.task(a_task()) == []
+
+
+def test_fetches_and_swaps_that_fail_count_together_until_one_version_is_loaded() -> None:
+    driver = SessionDriver()
+    for _ in range(2):
+        driver.session.on_weights(a_notice(1))
+        driver.session.fetch_failed(a_notice(1), "404")
+        driver.session.retry_load()
+    driver.session.fetched(a_notice(1))
+    driver.session.loaded(a_notice(1))
+    driver.session.on_weights(a_notice(2))
+    driver.session.fetch_failed(a_notice(2), "404")
+    driver.session.retry_load()
+    driver.session.fetched(a_notice(2))
+    driver.session.load_failed(a_notice(2), "does not fit")
+    driver.session.retry_load()
+    (leave,) = driver.session.fetch_failed(a_notice(2), "404")
+    assert isinstance(leave, Leave)
+    assert leave.error == "version 2 could not be fetched: 404"
 
 
 def test_a_failed_load_stops_serving_until_a_retry_succeeds() -> None:
     driver = SessionDriver()
     driver.session.on_weights(a_notice(1))
     assert driver.session.load_failed(a_notice(1), "sha256 differs") == []
-    assert driver.session.state is WorkerState.LOAD_FAILED
+    assert driver.says() is WorkerState.LOAD_FAILED
     assert driver.session.served is None
     assert driver.session.error is not None
     assert "sha256 differs" in driver.session.error

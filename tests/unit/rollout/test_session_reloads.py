@@ -20,18 +20,19 @@ def test_with_keep_a_fetched_version_is_loaded_at_once_and_running_rollouts_stay
     assert driver.session.fetched(a_notice(1)) == [Swap(a_notice(1))]
 
 
-def test_a_drain_waits_for_running_rollouts_and_starts_no_others() -> None:
+def test_a_drain_starts_no_others_once_the_version_is_here_and_waits_for_those_that_run() -> None:
     driver = SessionDriver(reload="drain")
     driver.task(a_task(0))
-    driver.task(a_task(1))
     assert driver.session.on_weights(a_notice(1)) == [Load(a_notice(1))]
-    assert driver.task(a_task(2)) == []
+    assert driver.says() is WorkerState.SERVING
+    assert started(driver.task(a_task(1))) == ["1.100"]
     assert driver.session.fetched(a_notice(1)) == []
-    assert driver.task(a_task(3)) == []
+    assert driver.says() is WorkerState.RELOADING
+    assert driver.task(a_task(2)) == []
     assert driver.end("1.0") == []
-    assert driver.session.open_task_ids == ["1.100", "1.200", "1.300"]
+    assert driver.session.open_task_ids == ["1.100", "1.200"]
     assert driver.end("1.100") == [Swap(a_notice(1))]
-    assert started(driver.session.loaded(a_notice(1))) == ["1.200", "1.300"]
+    assert started(driver.session.loaded(a_notice(1))) == ["1.200"]
 
 
 def test_a_drain_that_ends_while_the_file_is_fetched_swaps_when_it_is_there() -> None:
@@ -47,24 +48,18 @@ def test_a_drain_ends_with_the_version_that_is_newest_then() -> None:
     driver.task(a_task(0))
     driver.session.on_weights(a_notice(1))
     driver.session.fetched(a_notice(1))
-    driver.session.on_weights(a_notice(2))
+    assert driver.session.on_weights(a_notice(2)) == [Load(a_notice(2))]
     driver.session.on_weights(a_notice(3))
-    assert driver.end("1.0") == [Load(a_notice(3))]
+    # The drain goes on while a newer version is fetched.
+    assert driver.task(a_task(1)) == []
+    assert driver.session.fetched(a_notice(2)) == [Load(a_notice(3))]
+    assert driver.end("1.0") == []
     # Versions in quick succession do not put the load off again.
     driver.session.on_weights(a_notice(4))
     assert driver.session.fetched(a_notice(3)) == [Swap(a_notice(3))]
-    assert driver.session.loaded(a_notice(3)) == [Load(a_notice(4))]
-
-
-def test_a_drain_that_follows_at_once_begins_no_rollout_in_between() -> None:
-    driver = SessionDriver(reload="drain", capacity=1)
-    driver.session.on_weights(a_notice(1))
-    driver.task(a_task(0))
-    driver.session.on_weights(a_notice(2))
-    driver.session.fetched(a_notice(1))
-    assert driver.session.loaded(a_notice(1)) == [Load(a_notice(2))]
-    driver.session.fetched(a_notice(2))
-    assert started(driver.session.loaded(a_notice(2))) == ["1.0"]
+    actions = driver.session.loaded(a_notice(3))
+    assert started(actions) == ["1.100"]
+    assert actions[1:] == [Load(a_notice(4))]
 
 
 def test_a_pinned_evaluation_that_comes_during_a_drain_runs_under_the_old_version() -> None:
@@ -80,9 +75,10 @@ def test_a_pinned_evaluation_that_comes_during_a_drain_runs_under_the_old_versio
 def test_a_pinned_evaluation_holds_up_a_drain_and_nothing_else_is_started_meanwhile() -> None:
     driver = SessionDriver(reload="drain")
     driver.task(an_evaluation(1, version=0))
-    assert driver.session.on_weights(a_notice(1)) == []
+    driver.session.on_weights(a_notice(1))
+    assert driver.session.fetched(a_notice(1)) == []
     assert driver.task(a_task(0)) == []
-    assert driver.end("1.e1") == [Load(a_notice(1))]
+    assert driver.end("1.e1") == [Swap(a_notice(1))]
 
 
 def test_a_drained_rollout_that_is_cancelled_makes_way() -> None:
@@ -95,15 +91,19 @@ def test_a_drained_rollout_that_is_cancelled_makes_way() -> None:
     assert driver.end("1.0") == [Swap(a_notice(1))]
 
 
-def test_a_fetch_that_failed_during_a_drain_is_tried_again_and_waits_for_the_same_rollouts() -> None:
+def test_a_fetch_that_fails_during_a_drain_ends_it_until_a_version_is_here_again() -> None:
     driver = SessionDriver(reload="drain")
     driver.task(a_task(0))
     driver.session.on_weights(a_notice(1))
-    driver.session.load_failed(a_notice(1), "cut")
-    assert driver.session.retry_load() == [Load(a_notice(1))]
-    assert driver.session.fetched(a_notice(1)) == []
+    driver.session.fetched(a_notice(1))
     assert driver.task(a_task(1)) == []
-    assert driver.end("1.0") == [Swap(a_notice(1))]
+    driver.session.on_weights(a_notice(2))
+    assert started(driver.session.fetch_failed(a_notice(2), "cut")) == ["1.100"]
+    assert driver.session.retry_load() == [Load(a_notice(2))]
+    assert driver.session.fetched(a_notice(2)) == []
+    assert driver.task(a_task(2)) == []
+    driver.end("1.0")
+    assert driver.end("1.100") == [Swap(a_notice(2))]
 
 
 def test_with_abort_running_rollouts_are_suspended_for_the_swap() -> None:
@@ -190,7 +190,7 @@ def test_a_disowned_notice_leaves_the_served_version_in_service() -> None:
     driver = SessionDriver()
     driver.session.on_weights(a_notice(1))
     assert driver.session.disown(a_notice(1)) == []
-    assert driver.session.state is WorkerState.SERVING
+    assert driver.says() is WorkerState.SERVING
     assert started(driver.task(a_task(0))) == ["1.0"]
 
 
@@ -208,4 +208,4 @@ def test_a_worker_says_what_it_does_before_its_first_version_is_served() -> None
     phases.append(session.phase)
     session.on_weights(a_notice(1))
     assert phases == ["starting its engine", "waiting for version 0", "loading weights", ""]
-    assert (session.phase, session.state) == ("", WorkerState.RELOADING)
+    assert (session.phase, session.state) == ("", WorkerState.SERVING)

@@ -8,7 +8,7 @@ import pytest
 from support.builders import a_task
 from support.session_driver import SessionDriver, a_grant, a_notice, an_evaluation, endings, started
 
-from producers.rollout.actions import Interrupt, Leave, Load, ReadTasks, Swap
+from producers.rollout.actions import Interrupt, Leave, ReadTasks, Swap
 from producers.rollout.slots import Slots
 from schemas import Cancel, CancelReason, Status, Stop
 
@@ -166,9 +166,9 @@ def test_a_drain_ends_with_the_last_token() -> None:
 def test_a_pinned_evaluation_holds_a_version_until_its_last_token() -> None:
     driver = SessionDriver()
     driver.task(an_evaluation(1, version=0))
-    assert driver.session.on_weights(a_notice(1)) == []
-    assert driver.generate("1.e1") == [Load(a_notice(1))]
-    driver.session.fetched(a_notice(1))
+    driver.session.on_weights(a_notice(1))
+    assert driver.session.fetched(a_notice(1)) == []
+    assert driver.generate("1.e1") == [Swap(a_notice(1))]
     driver.session.loaded(a_notice(1))
     assert driver.score("1.e1") == []
     assert endings(driver.task(an_evaluation(2, version=0))) == [("1.e2", Status.EXPIRED, "version_gone")]

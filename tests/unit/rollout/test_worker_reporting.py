@@ -90,6 +90,7 @@ def test_a_worker_that_reloads_is_not_idle() -> None:
     driver.grant()
     driver.serve(0)
     driver.session.on_weights(a_notice(1))
+    driver.session.fetched(a_notice(1))
     assert driver.wait(3.0) == (0.0, 0.0)
     driver.session.loaded(a_notice(1))
     assert driver.wait(3.0) == (3.0, 9.0)
