@@ -40,6 +40,9 @@ experiments: Mapping[str, Experiment] = {
             "eviction": 0.5,
         },
     ),
+    "reloads": Experiment(
+        question="what a new version costs while workers fetch it: slots, step time, freshness", minutes=13
+    ),
     "scaling": Experiment(question="what more workers bring and cost the dispatcher", minutes=3),
     "growth": Experiment(question="what the age of a run costs who starts on it, or reads it", minutes=20),
     "learning": Experiment(question="what every algorithm learns from old samples", minutes=80),

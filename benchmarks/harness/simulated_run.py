@@ -14,7 +14,7 @@ import threading
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.harness.engine_clock import EngineClock, full_speed, slower_beyond_64
 from benchmarks.harness.workload import tokens_per_second
@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from benchmarks.harness.variant import Job, Variant
     from producers.engines.ports import GenerationRequest
     from rollog.kernel.broker.ports import Broker, Record
+    from schemas import WeightVersion
     from trainer.loop import Trainer
 
 prefix = "rollog-bench"
@@ -67,6 +68,19 @@ _longest_response_tokens = 1024
 _ready_seconds = 60.0
 closing_seconds = 60.0
 _poll_seconds = 0.02
+
+
+class SlowStore(WeightsStore):
+    """Every fetch takes `seconds` of real time, in the thread that fetches."""
+
+    def __init__(self, uri: str, seconds: float) -> None:
+        super().__init__(uri)
+        self._seconds = seconds
+
+    def fetch(self, notice: WeightVersion, *where: Any) -> Any:
+        """Wait, then fetch as the store does."""
+        time.sleep(self._seconds)
+        return super().fetch(notice, *where)
 
 
 @dataclass
@@ -208,7 +222,7 @@ class SimulatedRun:
             renderer=PromptRenderer(ByteTokenizer(), max_context_tokens=sections.model.max_context_tokens),
             training_rewards=rewards,
             evaluation_rewards=rewards,
-            store=WeightsStore(self._store.uri),
+            store=SlowStore(self._store.uri, self._variant.fetch_seconds / self._speed),
             metrics=Metrics(),
         )
 
@@ -222,6 +236,7 @@ class SimulatedRun:
         return SimulatedEngine(
             tokens_per_second=tokens_per_second,
             max_context_tokens=self.sections.model.max_context_tokens,
+            load_seconds=self._variant.swap_seconds,
             clock=EngineClock(speed=self._speed / slowness, slowdown=slowdown),
             length_of=lambda request: self._workload.num_tokens(*rollout_of(request)),
         )

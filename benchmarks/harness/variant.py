@@ -22,6 +22,8 @@ class Variant:
     `last_worker_slowness`: how many times longer every rollout takes at the last of the workers.
     `train_seconds`: engine seconds that the computation of a training step takes.
     `reward_seconds`: engine seconds that a judge takes for each reward, in a reward process; 0: none is asked.
+    `fetch_seconds`: engine seconds that a worker takes for a version's weights.
+    `swap_seconds`: engine seconds that it takes to put them into its engine.
     `warm_up_seconds`: engine seconds after which the use of the slots is measured; None: it is not.
     """
 
@@ -43,6 +45,8 @@ class Variant:
     alpha: float | Literal["auto"] = 0.0
     train_seconds: float = 0.0
     reward_seconds: float = 0.0
+    fetch_seconds: float = 0.0
+    swap_seconds: float = 0.0
     warm_up_seconds: float | None = None
     protects: bool = True
     median_seconds: float = 20.0

@@ -267,8 +267,8 @@ class RolloutConfig(Section):
     reload: Annotated[Literal["keep", "drain", "abort"], PER_MACHINE] = "keep"
     """What running rollouts do when new weights arrive: `keep` freezes them and goes on under the new ones, `drain`
     lets them finish under the old ones and begins no others from when the new ones are fetched (of an episode the turns
-    that are being made; the next ones are made under the new ones), `abort` takes them out of the engine and hands them in again, with the tokens they
-    have, under the new ones."""
+    that are being made; the next ones are made under the new ones), `abort` takes them out of the engine and hands them
+    in again, with the tokens they have, under the new ones."""
     max_resumes: Annotated[int, Field(ge=0), PER_MACHINE] = 8
     """How often one rollout is aborted and resumed (`reload = "abort"`); from then on it is kept, as by `keep`."""
     heartbeat_seconds: Annotated[float, Field(gt=0), PER_MACHINE] = 0.5
