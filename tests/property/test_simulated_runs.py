@@ -186,6 +186,7 @@ plans = st.builds(
     action=st.sampled_from(["regenerate", "regenerate", "drop"]),
     patience_seconds=st.sampled_from([0.0, 5.0]),
     replicate=st.sampled_from([True, True, False]),
+    reload=st.sampled_from(["keep", "keep", "drain", "abort"]),
     checkpoint_every_steps=st.sampled_from([1, 100]),
     poisoned_prompt=st.sampled_from([None, None, 0]),
     filters=filters,

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from producers.rollout.session import ReloadMode
     from rollog.kernel.broker.topics import RunTopics
 
 reward_function = "rewards:score"
@@ -52,6 +53,7 @@ class Plan:
     action: str = "regenerate"
     patience_seconds: float = 5.0
     replicate: bool = True
+    reload: ReloadMode = "keep"
     checkpoint_every_steps: int = 100
     poisoned_prompt: int | None = None
     max_untrained_in_a_row: int = 1000

@@ -251,6 +251,7 @@ class SimulatedRun(Component):
                 clock=lambda: self.now,
                 num_task_partitions=max_workers,
                 max_scoring=max_scoring,
+                reload=self.plan.reload,
             )
         )
 

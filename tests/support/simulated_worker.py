@@ -31,6 +31,7 @@ from support.simulated_parts import SlowProducer
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from producers.rollout.session import ReloadMode
     from producers.rollout.tasks import TaskLimits
     from rollog.kernel.broker.ports import Broker, Record
     from rollog.kernel.broker.topics import RunTopics
@@ -67,6 +68,7 @@ class SimulatedWorker:
         clock: Callable[[], float],
         num_task_partitions: int,
         max_scoring: int,
+        reload: ReloadMode = "keep",
         has_late_rewards: bool = False,
     ) -> None:
         self._has_late_rewards = has_late_rewards
@@ -93,6 +95,7 @@ class SimulatedWorker:
             clock=clock,
             num_task_partitions=num_task_partitions,
             max_scoring=max_scoring,
+            reload=reload,
         )
         self.read()
         self._act(self.session.engine_ready())
