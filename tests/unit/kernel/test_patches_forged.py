@@ -62,8 +62,10 @@ def test_a_frame_with_a_window_is_read_up_to_the_bound() -> None:
     read(a_block(b"\x03", differences, gaps_frame=with_window(b"\x03", 23)))
 
 
-lying_about_one_byte = b"\x28\xb5\x2f\xfd\x20\x01" + b"\x4b\x00\x00\x03" + b"\x00" * 0
-"""A single segment that says 1 byte and repeats one byte 9 times."""
+lying_about_one_byte = b"\x28\xb5\x2f\xfd\x20\x01" + b"\x4b\x00\x00\x03"
+"""A frame that says 1 byte and repeats one byte 9 times."""
+lying_about_two_bytes = b"\x28\xb5\x2f\xfd\x20\x02" + b"\x09\x00\x00\x03"
+"""A frame that says 2 bytes and holds 1."""
 
 forged = {
     "nothing": (b"", "0 bytes, fewer than a header"),
@@ -128,6 +130,10 @@ forged = {
     ),
     "a bomb that says otherwise": (
         a_block(b"\x03", differences, gaps_frame=lying_about_one_byte),
+        "cannot be decompressed",
+    ),
+    "less than it says": (
+        a_block(b"\x03", differences, differences_frame=lying_about_two_bytes),
         "cannot be decompressed",
     ),
     "a smaller frame": (
