@@ -39,7 +39,10 @@ _target_rate = 1e-6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One version after version 0. Shares are of all elements, and of the bytes of the full form."""
+    """One version after version 0, coded as a patch also where it is stored in full.
+
+    Shares are of all elements, and of the bytes of the full form.
+    """
 
     version: int
     is_full: bool
@@ -207,7 +210,7 @@ def _line(variant: Variant, step: Step) -> str:
 
 
 def _figures(published: Published) -> list[Figure]:
-    steps = [step for step in published.steps if not step.is_full]
+    steps = published.steps
     prefix = f"weights.patches.{published.variant.name}"
     is_target = published.variant.learning_rate == _target_rate
     return [
@@ -227,7 +230,7 @@ def _figures(published: Published) -> list[Figure]:
         mean_figure(
             f"{prefix}.stored_share",
             "bytes of a version as it is stored, full or patch / full form",
-            [1.0 if step.is_full else step.patch_share for step in published.steps],
+            [1.0 if step.is_full else step.patch_share for step in steps],
             higher_is_better=False,
         ),
         mean_figure(
@@ -242,7 +245,12 @@ def _figures(published: Published) -> list[Figure]:
             [step.changed_share for step in steps],
             higher_is_better=False,
         ),
-        *(_seconds_figure(prefix, stage, steps, published.full_bytes) for stage in stages),
+        *(
+            _seconds_figure(prefix, stage, timed, published.full_bytes)
+            for stage in stages
+            # A full form is neither decoded nor applied.
+            if (timed := [step for step in steps if stage in step.seconds])
+        ),
         Figure(
             name=f"{prefix}.unequal",
             value=published.num_unequal,

@@ -111,6 +111,8 @@ def patched(tensors: Tensors, patches: Sequence[Patch], dense: Sequence[Tensors]
                 blocks = []
             elif patch[name].form == "changed":
                 blocks.append(patch[name].block)
+        if not blocks:
+            continue
         with seconds.of("decode"):
             changes = list(decode(blocks, target, name=name))
         _time_applying(target, changes, seconds)

@@ -1,7 +1,7 @@
 """zstd frames whose size is known before they are decompressed.
 
-A frame holds its content's size (RFC 8878, section 3.1.1), needs no dictionary, and a decoder needs at most
-`largest_window` bytes of window for it. A frame that says otherwise is refused by its header, before memory is taken.
+One frame of RFC 8878, section 3.1.1, and nothing behind it. Its header tells the content's size, names no dictionary,
+and asks for a window of at most 8 MiB. A frame that says otherwise is refused by its header, before memory is taken.
 """
 
 from __future__ import annotations
