@@ -206,16 +206,25 @@ def test_a_block_of_another_tensor_is_refused_although_it_is_whole() -> None:
             read(block, other)
 
 
-def test_a_damaged_later_segment_is_refused_after_the_earlier_ones_came() -> None:
-    pair = sparsely_changed(segment_elements + 1000, 1)
-    block = bytearray(encode(pair.base, pair.new).block)
-    block[-1] ^= 1
-    came = []
-    with pytest.raises(WeightsError):
-        came += list(decode([bytes(block)], pair.base, name="weight"))
-    with pytest.raises(WeightsError):
-        came.extend(decode([bytes(block)], pair.base, name="weight"))
-    assert len(came) <= 1
+def test_changes_come_only_when_all_sizes_are_right_and_until_a_segment_is_damaged() -> None:
+    tensor = np.zeros(segment_elements + 100, dtype="<u2")
+    new = tensor.copy()
+    new[5] = 1
+    first = encode(tensor, new).block
+    assert first[-16:] == bytes(16)  # the second segment has no changes
+    header = first[:16] + struct.pack("<Q", 2)
+
+    def with_second(segment: bytes) -> tuple[list[int], str]:
+        came: list[int] = []
+        decoded = decode([header + first[24:-16] + segment], tensor, name="weight")
+        with pytest.raises(WeightsError) as refused:
+            came.extend(position for changes in decoded for position in changes.positions.tolist())
+        return came, str(refused.value)
+
+    came, told = with_second(a_block(b"\x64", differences)[24:])
+    assert (came, "has a change at 100" in told) == ([5], True)
+    came, told = with_second(a_block(b"\x03", differences, num_gap_bytes=101)[24:])
+    assert (came, "101 bytes of gaps" in told) == ([], True)
 
 
 @given(
