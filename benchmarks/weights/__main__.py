@@ -63,7 +63,7 @@ def weights(
 
     Patches: a model in bfloat16 is trained by the trainer's engine with a policy-gradient loss on random responses, and
     every version is coded as a patch of the one before. Seconds are processor time of one thread, and stand beside
-    those of the memory traffic that cannot be avoided. No broker and no GPU is needed; 0.1b takes 4 GiB of memory.
+    those of the memory traffic that cannot be avoided. No broker and no GPU is needed; 0.1b takes 6 GB of memory.
     """
     from benchmarks.weights.patches import measure_patches
 
