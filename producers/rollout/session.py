@@ -153,8 +153,8 @@ class WorkerSession:
 
     @property
     def phase(self) -> str:
-        """What is done before the first version is in service; empty from then on."""
-        if self.is_leaving or self.served is not None:
+        """What is done before the first version is in service; empty from then on, and after a failed load."""
+        if self.is_leaving or self.served is not None or self._reload is _Reload.FAILED:
             return ""
         if not self._is_ready:
             return "starting its engine"
@@ -266,7 +266,12 @@ class WorkerSession:
         """Go on without a version that the ledger does not know."""
         self._versions.disown(notice)
         self._end_reload()
-        return self._advance()
+        actions = self._advance()
+        if self.served is not None and self._reload is _Reload.NONE:
+            # What failed was this notice: nothing is left to be loaded.
+            self.error = None
+            self._num_failed_loads = 0
+        return actions
 
     def engine_ready(self) -> list[Action]:
         """Begin to load: the engine can take weights now."""

@@ -194,6 +194,33 @@ def test_a_disowned_notice_leaves_the_served_version_in_service() -> None:
     assert started(driver.task(a_task(0))) == ["1.0"]
 
 
+def test_a_disowned_notice_takes_the_error_of_its_fetches_with_it() -> None:
+    driver = SessionDriver()
+    driver.session.on_weights(a_notice(1))
+    driver.session.fetch_failed(a_notice(1), "no such file")
+    assert driver.session.retry_load() == [Load(a_notice(1))]
+    assert driver.session.disown(a_notice(1)) == []
+    assert (driver.says(), driver.session.error) == (WorkerState.SERVING, None)
+
+
+def test_a_disowned_notice_leaves_the_error_of_a_version_that_is_still_to_be_loaded() -> None:
+    driver = SessionDriver()
+    driver.session.on_weights(a_notice(1))
+    driver.session.fetch_failed(a_notice(1), "no such file")
+    driver.session.on_weights(a_notice(2))
+    assert driver.session.retry_load() == [Load(a_notice(2))]
+    assert driver.session.disown(a_notice(2)) == [Load(a_notice(1))]
+    assert driver.session.error == "version 1 could not be fetched: no such file"
+
+
+def test_a_worker_without_weights_after_a_failed_load_says_no_phase_but_its_error() -> None:
+    driver = SessionDriver()
+    driver.session.on_weights(a_notice(1))
+    driver.session.fetched(a_notice(1))
+    driver.session.load_failed(a_notice(1), "wrong shape")
+    assert (driver.says(), driver.session.phase) == (WorkerState.LOAD_FAILED, "")
+
+
 def test_a_worker_says_what_it_does_before_its_first_version_is_served() -> None:
     session = WorkerSession(
         worker_id, capacity=2, load_attempts=3, reward_function="rewards:exact", clock=lambda: 0.0
