@@ -41,7 +41,7 @@ experiments: Mapping[str, Experiment] = {
         },
     ),
     "reloads": Experiment(
-        question="what a new version costs while workers fetch it: slots, step time, freshness", minutes=13
+        question="what a new version costs while workers fetch it: slots, step time, freshness", minutes=15
     ),
     "scaling": Experiment(question="what more workers bring and cost the dispatcher", minutes=3),
     "growth": Experiment(question="what the age of a run costs who starts on it, or reads it", minutes=20),

@@ -14,7 +14,7 @@ import threading
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from benchmarks.harness.engine_clock import EngineClock, full_speed, slower_beyond_64
 from benchmarks.harness.workload import tokens_per_second
@@ -77,10 +77,10 @@ class SlowStore(WeightsStore):
         super().__init__(uri)
         self._seconds = seconds
 
-    def fetch(self, notice: WeightVersion, *where: Any) -> Any:
+    def fetch(self, notice: WeightVersion, directory: Path) -> Path:
         """Wait, then fetch as the store does."""
         time.sleep(self._seconds)
-        return super().fetch(notice, *where)
+        return super().fetch(notice, directory)
 
 
 @dataclass

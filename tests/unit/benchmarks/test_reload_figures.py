@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 from support.builders import LedgerBuilder, a_sample
 
@@ -66,3 +69,22 @@ def test_only_what_leaves_work_to_do_in_a_fetch_has_a_target() -> None:
     found = {each.name: {0: a_result(busy=0.9)} for each in cases}
     named = {figure.name for figure in figures_of(found) if figure.target is not None}
     assert named == {f"reloads.alpha_3.fetch_{fetch:g}_steps.busy_slots_kept" for fetch in fetches}
+
+
+def test_the_table_of_the_docs_holds_the_measured_figures() -> None:
+    root = Path(__file__).parents[3]
+    measured = json.loads((root / "benchmarks/reloads/results/reloads.json").read_text(encoding="utf-8"))
+    values = {figure["name"]: figure["value"] for figure in measured["figures"]}
+    page = (root / "docs/benchmarks.md").read_text(encoding="utf-8")
+    for shadow in [each for each in cases if not each.stands_still and each.fetch]:
+        still = Case(alpha=shadow.alpha, fetch=shadow.fetch, stands_still=True)
+        cells = [
+            f"{shadow.alpha:g}",
+            f"{shadow.fetch:g}",
+            f"{values[f'{shadow.name}.busy_slots_kept']:.3f}",
+            f"{values[f'{shadow.name}.step_time']:.2f}",
+            f"{values[f'{shadow.name}.stale']:.3f}",
+            f"{values[f'{still.name}.busy_slots_kept']:.3f}",
+            f"{values[f'{still.name}.step_time']:.2f}",
+        ]
+        assert f"| {' | '.join(cells)} |" in page
