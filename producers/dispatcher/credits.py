@@ -192,7 +192,7 @@ class FreeSlots:
         """The worker with the most free slots among those that serve the version, or None: the task waits.
 
         A task that needs more slots than any worker has goes to one that is idle. One that `is_pinned` goes to a worker
-        that serves just this version and is about to load no other.
+        that serves just this version and swaps in no other: one that still fetches makes its tokens before the swap.
         """
         for num_free, worker_id in reversed(self._ascending):
             candidate = self._candidates[worker_id]

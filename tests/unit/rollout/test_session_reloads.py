@@ -160,6 +160,29 @@ def test_a_worker_that_leaves_loads_nothing_more(reload: ReloadMode) -> None:
     assert driver.session.fetched(a_notice(1)) == []
 
 
+def test_a_worker_that_leaves_while_it_fetches_has_left_whatever_becomes_of_the_fetch() -> None:
+    for ends in (WorkerSession.disown, lambda session, notice: session.fetch_failed(notice, "404")):
+        driver = SessionDriver()
+        driver.session.on_weights(a_notice(1))
+        driver.session.leave("stopped")
+        assert driver.session.on_weights(a_notice(2)) == []
+        assert ends(driver.session, a_notice(1)) == []
+        assert driver.session.retry_load() == []
+        assert driver.says() is WorkerState.LEAVING
+
+
+def test_after_a_fetch_that_failed_a_newer_version_is_fetched_with_the_retry_and_heals_the_worker() -> None:
+    driver = SessionDriver()
+    driver.session.on_weights(a_notice(1))
+    driver.session.fetch_failed(a_notice(1), "404")
+    assert driver.session.on_weights(a_notice(2)) == []
+    assert started(driver.task(a_task(0))) == ["1.0"]
+    assert driver.session.retry_load() == [Load(a_notice(2))]
+    assert driver.session.fetched(a_notice(2)) == [Swap(a_notice(2))]
+    assert started(driver.session.loaded(a_notice(2))) == []
+    assert (driver.says(), driver.session.error) == (WorkerState.SERVING, None)
+
+
 def test_a_late_joiner_begins_with_the_newest_version() -> None:
     session = WorkerSession(worker_id, capacity=4, load_attempts=3, reward_function="m:f", clock=lambda: 0.0)
     for version in range(5):
