@@ -410,16 +410,20 @@ def test_tasks_are_started_and_finished_under_the_served_version_while_a_fetch_t
 
 
 def test_a_fetch_that_fails_again_and_again_ends_the_worker_which_serves_until_then(stage: Stage) -> None:
-    metrics = Metrics()
-    settings = stage.settings(load_attempts=3, heartbeat_seconds=0.3)
+    metrics, store = Metrics(), SlowStore(stage.store.uri)
+    stage.store = store
+    settings = stage.settings(load_attempts=3)
     with running(stage, settings=settings, metrics=metrics, expect_error=True) as thread:
         stage.give_grant()
         stage.wait_until_serving(0)
         lost = WeightVersion(version=1, sha256="f" * 64, name="v1.safetensors", num_bytes=9)
+        store.may_fetch.clear()
         stage.send(stage.topics.weights, lost)
-        status = stage.wait_for_status(lambda status: status.error is not None)
+        wait_until(lambda: store.fetches == [0, 1])
         stage.order(stage.task(0))
         assert [segment.version for segment in stage.sample().segments] == [0]
+        store.may_fetch.set()
+        status = stage.wait_for_status(lambda status: status.error is not None)
         thread.join(20)
         assert not thread.is_alive()
     assert (status.state, status.served_version) == (WorkerState.SERVING, 0)
