@@ -21,7 +21,8 @@ _s3 = ("s3", "s3a")
 _with_buckets = {*_s3, "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "obs", "r2"}
 """Stores of objects in buckets: folders need not be made, and making one could make a bucket of a mistyped name."""
 
-_s3_times = {"connect_timeout": 5, "read_timeout": 15, "retries": {"max_attempts": 1}}
+_s3_times = {"connect_timeout": 5, "read_timeout": 15}
+_s3_retries = {"max_attempts": 1}
 """s3fs tries five times by itself; with botocore's own tries within each a call could take six minutes."""
 
 _silent_numbers = {
@@ -116,5 +117,7 @@ def _options(uri: str) -> dict[str, Any]:
         name: value for each in _s3 for name, value in fsspec.config.conf.get(each, {}).items()
     }
     given = told.get("config_kwargs", {})
+    # botocore writes into the table of retries that it is given, so each filesystem has its own.
+    times = {**_s3_times, "retries": dict(_s3_retries)}
     # Other processes write and delete: a cached listing would hide a version that is there.
-    return {"use_listings_cache": False, "config_kwargs": {**_s3_times, **given}}
+    return {"use_listings_cache": False, "config_kwargs": {**times, **given}}

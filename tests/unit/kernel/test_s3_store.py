@@ -48,6 +48,8 @@ def test_the_region_is_that_of_the_variable_which_the_pages_name(monkeypatch: py
     for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv(variable, "eu-south-2")
+    # fsspec gives the filesystem of an earlier test again, which has read its region.
+    s3fs.S3FileSystem.clear_instance_cache()
     filesystem, _ = open_filesystem("s3://bucket/run")
     filesystem.connect()
     assert filesystem.s3.meta.region_name == "eu-south-2"
