@@ -11,7 +11,6 @@ from __future__ import annotations
 import time
 from collections import deque
 from dataclasses import dataclass, replace
-from hashlib import sha256
 from statistics import fmean
 from typing import TYPE_CHECKING
 
@@ -25,6 +24,7 @@ from producers.engines.model_files import end_token_ids
 from producers.rewards.functions import call_reward_function, load_reward_function
 from producers.rollout.prompts import PromptRenderer, load_tokenizer, reward_fields, reward_prompt
 from rollog.kernel.errors import ConfigError, DataError
+from rollog.kernel.versions.single_file import SingleFileSink
 from rollog.rules.filtering import filter_reason
 from schemas import (
     Kind,
@@ -278,9 +278,10 @@ class InjectedLagRun:
         return self._source.held_out_accuracy(self._model, temperature, generator)
 
     def _keep(self, version: int) -> None:
-        weights = self._engine.export_weights()
-        digest = sha256(weights).hexdigest()[:16]
-        self._versions.append(_Version(number=version, weights=weights, digest=digest))
+        weights = bytearray()
+        file = SingleFileSink(weights.extend)
+        self._engine.export_weights(file)
+        self._versions.append(_Version(number=version, weights=bytes(weights), digest=file.sha256[:16]))
 
     @torch.no_grad()
     def _serve(self, version: _Version) -> None:

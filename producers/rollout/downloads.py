@@ -1,4 +1,4 @@
-"""Weights files of one worker on this machine: one at a time, and none when the worker has ended.
+"""Fetched weights of one worker on this machine: one version at a time, and none when the worker has ended.
 
 What a worker that was killed leaves the next one removes that downloads for the same run.
 """
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from rollog.kernel.errors import WeightsError
 from rollog.kernel.process_directory import ProcessDirectory
+from rollog.kernel.versions.files import remove_files
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,20 +35,20 @@ class Downloads:
 
     @property
     def path(self) -> Path:
-        """The file fetched last."""
+        """What was fetched last: a file, or a manifest beside its shards."""
         assert self._path is not None
         return self._path
 
     async def fetch(self, notice: WeightVersion) -> None:
-        """Have exactly the bytes that `notice` names at `path`, and no other file. Raises WeightsError."""
+        """Have exactly the weights that `notice` names at `path`, and no others. Raises WeightsError."""
         self.discard()
         self._path = await asyncio.get_running_loop().run_in_executor(self._thread, self._fetch, notice)
 
     def discard(self) -> None:
-        """Delete the fetched file, unless it is the store's own."""
+        """Delete what was fetched, unless it is the store's own."""
         path, self._path = self._path, None
         if path is not None and path.parent == self._directory:
-            path.unlink(missing_ok=True)
+            remove_files(path)
 
     async def close(self) -> None:
         """Wait for a download under way, which waits for no silent store any more, then remove the directory."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from support.broker_topics import read_to_end
+from support.exports import exported_by
 from support.small_training import notices, sha256_of
 from support.threaded_run import small_settings, whole_run
 
@@ -67,7 +68,7 @@ def plain_loop(run: WholeRun, steps: list[LedgerRecord]) -> list[str]:
     samples = recorded_samples(run)
     engine = training_engine(trainer_settings(run.settings, run.manifest, run.home))
     engine.start(str(run.settings.model.path))
-    weights = [sha256_of(engine.export_weights())]
+    weights = [sha256_of(exported_by(engine))]
     for record in steps:
         assert isinstance(record.body, Step)
         groups = trained_in_order(record, samples)
@@ -76,7 +77,7 @@ def plain_loop(run: WholeRun, steps: list[LedgerRecord]) -> list[str]:
             assert {segment.version for segment in sample.segments} == {record.version - 1}
         batch = tuple(sample for group in groups for sample in grpo_samples(group))
         engine.train_step(TrainingBatch(samples=batch, plan=record.body.plan))
-        weights.append(sha256_of(engine.export_weights()))
+        weights.append(sha256_of(exported_by(engine)))
     engine.close()
     return weights
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from support.exports import exported_by
 from support.small_training import (
     FakeRun,
     NaiveEngine,
@@ -168,7 +169,7 @@ def test_a_plain_loop_over_the_recorded_samples_gives_the_same_weights(
         groups = [[samples[f"g{2 * version + i}.r{j}.a0"] for j in range(2)] for i in range(2)]
         plan = plan_groups(groups, settings.trainer, world_size=1, seed=step_seed(settings.seed, version + 1))
         engine.train_step(training_batch(groups, plan, settings.algorithm, 1.0))
-        assert sha256_of(engine.export_weights()) == published[version]
+        assert sha256_of(exported_by(engine)) == published[version]
 
 
 def test_groups_without_signal_are_filtered_in_a_verdicts_record_of_their_own(

@@ -13,6 +13,7 @@ import torch
 
 from rollog.kernel.processes import ChildProcess
 from rollog.settings.training import AlgorithmConfig, OptimizerConfig, TrainerConfig
+from support.exports import exported_by
 from support.small_training import a_batch
 from trainer.engines.deepspeed import DeepSpeedEngine
 from trainer.engines.multi_rank.leader import Followers, MultiRankEngine
@@ -60,7 +61,7 @@ def trained(
         )
         for seed in range(num_steps)
     ]
-    weights = engine.export_weights()
+    weights = exported_by(engine)
     engine.close()
     return results, weights
 
@@ -147,7 +148,7 @@ class Cases:
         with closing(self.engine()) as engine:
             engine.start(self.model_path)
             result = engine.train_step(one_sample(2))
-            self.write("one-sample", [result], engine.export_weights())
+            self.write("one-sample", [result], exported_by(engine))
 
     def _with_a_checkpoint(self, zero_stage: int) -> None:
         checkpoint = self.directory / f"checkpoint-{zero_stage}"
@@ -157,11 +158,11 @@ class Cases:
             engine.train_step(a_batch(0, world_size=2))
             engine.save_checkpoint(checkpoint)
             result = engine.train_step(a_batch(1, world_size=2))
-            self.write(f"checkpoint-{zero_stage}", [result], engine.export_weights())
+            self.write(f"checkpoint-{zero_stage}", [result], exported_by(engine))
             engine.start(self.model_path)
             engine.load_checkpoint(checkpoint)
             result = engine.train_step(a_batch(1, world_size=2))
-            self.write(f"checkpoint-{zero_stage}-redone", [result], engine.export_weights())
+            self.write(f"checkpoint-{zero_stage}-redone", [result], exported_by(engine))
 
 
 def main(model_path: str, directory: Path, which: str) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import fastavro
 import pytest
 from support.broker_topics import a_topic, read_to_end
+from support.exports import exported_by
 from support.recorded_run import recorded_run, store_of
 from support.run_auditor import RunAuditor
 
@@ -151,7 +152,7 @@ def test_every_step_can_be_trained_again_from_an_archive_with_the_first_weights_
             history=history,
         )
         restore_engine(engine, recording, [])
-        assert sha256(engine.export_weights()).hexdigest() == history.state.weights[run.plan.num_steps]
+        assert sha256(exported_by(engine)).hexdigest() == history.state.weights[run.plan.num_steps]
 
 
 def test_of_the_shared_register_only_the_runs_own_manifest_is_archived(tmp_path: Path) -> None:

@@ -1,0 +1,14 @@
+"""What a policy version is, and how it is stored: tensors with one digest, a manifest, and shards of bounded size.
+
+| module | what is in it |
+| --- | --- |
+| tensors.py | the tensor table, and how an engine hands its tensors over, one after another |
+| safetensors.py | headers of safetensors files, written byte for byte |
+| identity.py | the content digest: of the tensors, whatever form they are stored in |
+| manifest.py | the file that names the shards of a version |
+| shards.py | writing: tensors into shards, digests taken meanwhile |
+| targets.py | where shards go: a disk, or a store elsewhere |
+| checking.py | reading: shards against their manifest |
+| single_file.py | the one file of runs that began before there were manifests |
+| files.py | what a path to a version's weights leads to |
+"""
