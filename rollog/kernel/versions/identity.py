@@ -32,6 +32,7 @@ first_line = b"rollog-weights-1\n"
 leaf_bytes = 16 << 20
 _most_threads = 8
 _worth_a_thread_bytes = 1 << 20
+_part_bytes = 256 << 10
 
 
 class _Infinity(NamedTuple):
@@ -157,13 +158,18 @@ def by_name(tensors: Sequence[TensorDigest]) -> Mapping[str, TensorDigest]:
 def _leaf_without_nan(spec: TensorSpec, piece: memoryview, start: int) -> str:
     infinity = _infinities.get(spec.dtype)
     if infinity is not None:
-        bits = np.frombuffer(piece, dtype=infinity.bits)
-        is_nan = (bits & infinity.bits(infinity.mask)) > infinity.bits(infinity.infinity)
-        if is_nan.any():
-            element = (start + int(is_nan.argmax()) * bits.itemsize) // bits.itemsize
-            raise EngineError(
-                f"weights tensor {spec.name} has a NaN at element {element}: training went astray, and the version is "
-                "not published; look at the losses and gradient norms of the last steps, and lower "
-                "optimizer.learning_rate"
-            )
+        # In parts that stay in the processor's cache, and take no memory to speak of.
+        for begin in range(0, len(piece), _part_bytes):
+            _refuse_nan(spec, infinity, piece[begin : begin + _part_bytes], start + begin)
     return leaf_of(piece)
+
+
+def _refuse_nan(spec: TensorSpec, infinity: _Infinity, part: memoryview, start: int) -> None:
+    bits = np.frombuffer(part, dtype=infinity.bits)
+    is_nan = (bits & infinity.bits(infinity.mask)) > infinity.bits(infinity.infinity)
+    if is_nan.any():
+        element = start // bits.itemsize + int(is_nan.argmax())
+        raise EngineError(
+            f"weights tensor {spec.name} has a NaN at element {element}: training went astray, and the version is not "
+            "published; look at the losses and gradient norms of the last steps, and lower optimizer.learning_rate"
+        )

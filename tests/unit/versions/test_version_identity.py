@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import random
 import struct
 from typing import TYPE_CHECKING
 
@@ -22,6 +21,7 @@ from rollog.kernel.versions.tensors import TensorSpec
 from rollog.kernel.weights import WeightsStore
 
 if TYPE_CHECKING:
+    import random
     from pathlib import Path
 
 dtypes = [
@@ -44,7 +44,7 @@ dtypes = [
 def models(draw: st.DrawFn) -> dict[str, torch.Tensor]:
     """Some tensors of any type and shape, scalars and empty ones among them."""
     names = draw(st.lists(st.text(min_size=1, max_size=8), unique=True, max_size=6))
-    found = {}
+    found: dict[str, torch.Tensor] = {}
     for name in names:
         shape = draw(st.lists(st.integers(0, 4), max_size=3))
         dtype = draw(st.sampled_from(dtypes))
@@ -145,7 +145,9 @@ def test_a_nan_is_refused_and_its_place_named(dtype: torch.dtype, sign: int) -> 
         tensor[2], tensor[3] = float("inf"), -float("inf")
     assert len(digest_of_export(export_of({"w": tensor.to(dtype)}))) == 64
     tensor[17] = sign * float("nan")
-    with pytest.raises(EngineError, match=r"weights tensor w has a NaN at element 17: .*optimizer.learning_rate"):
+    with pytest.raises(
+        EngineError, match=r"weights tensor w has a NaN at element 17: .*optimizer.learning_rate"
+    ):
         digest_of_export(export_of({"w": tensor.to(dtype)}))
 
 
