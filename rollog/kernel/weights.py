@@ -238,12 +238,20 @@ class WeightsStore:
         """Names of files whose writer died before it was done."""
         return self._folder.partial_names()
 
-    def orphans(self, named: Iterable[str]) -> list[str]:
-        """Names of files that belong to none of `named`, the names in committed notices."""
+    def belonging(self, named: Iterable[str]) -> list[str]:
+        """Names of files that belong to `named`, the names in notices: they themselves, and shards of manifests."""
         names = set(named)
         stems = {stem_of(name) for name in names if manifest_name.fullmatch(name)}
-        unnamed = (name for name in self.names() if name not in names)
-        return [name for name in unnamed if _final_name.fullmatch(name) or stem_of(name) not in stems]
+        return [
+            name
+            for name in self.names()
+            if name in names or (shard_name.fullmatch(name) and stem_of(name) in stems)
+        ]
+
+    def orphans(self, named: Iterable[str]) -> list[str]:
+        """Names of files that belong to none of `named`, the names in committed notices."""
+        own = set(self.belonging(named))
+        return [name for name in self.names() if name not in own]
 
     def delete(self, name: str) -> None:
         """Remove one complete or partial file; a missing one is fine."""

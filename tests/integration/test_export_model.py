@@ -41,7 +41,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.timeout(300)]
 recorded = Path(__file__).parents[1] / "data" / "recorded"
 
 
-def exported_by(tmp_path: Path, *words: str, model: Path = recorded / "model") -> Result:
+def exported(tmp_path: Path, *words: str, model: Path = recorded / "model") -> Result:
     archive = (
         "--archive",
         str(recorded / "run.zip"),
@@ -69,7 +69,7 @@ def test_a_version_becomes_a_directory_that_transformers_loads(
     words: tuple[str, ...], version: int, tmp_path: Path
 ) -> None:
     target = tmp_path / "out" / "model"
-    result = exported_by(tmp_path, "--model", str(target), *words)
+    result = exported(tmp_path, "--model", str(target), *words)
     assert result.exit_code == 0, result.output
     assert f"version {version}" in result.output
     model = AutoModelForCausalLM.from_pretrained(target)
@@ -88,7 +88,7 @@ def test_a_version_becomes_a_directory_that_transformers_loads(
 def test_a_tokenizer_that_auto_classes_rebuild_is_written_where_they_leave_it_alone(tmp_path: Path) -> None:
     # The recorded run's model is of type qwen2, whose tokenizer AutoTokenizer rebuilds beside a config.json.
     target = tmp_path / "model"
-    result = exported_by(tmp_path, "--model", str(target))
+    result = exported(tmp_path, "--model", str(target))
     on_cpu = installed_vllm()[1]
     program = Path(sys.executable) if on_cpu else Path(sys.executable).with_name("vllm")
     served = serving_command(str(target), "tokenizer", on_cpu=on_cpu, program=word_for(program, Path.cwd()))
@@ -103,7 +103,7 @@ def test_a_tokenizer_that_auto_classes_rebuild_is_written_where_they_leave_it_al
 
 def test_the_example_of_the_card_answers_a_prompt_of_the_run(tmp_path: Path) -> None:
     target = tmp_path / "model"
-    exported_by(tmp_path, "--model", str(target))
+    exported(tmp_path, "--model", str(target))
     (example,) = re.findall(r"```python\n(.*?)```", (target / "README.md").read_text(), flags=re.DOTALL)
     assert re.search(r"^prompt = '[\d ]+: \d+ ='$", example, flags=re.MULTILINE)
     ended = subprocess.run(
@@ -141,7 +141,7 @@ def test_what_cannot_be_exported_is_named_and_nothing_is_left(
     if not words:
         target.mkdir()
         (target / "mine").touch()
-    result = exported_by(tmp_path, "--model", str(target), *words)
+    result = exported(tmp_path, "--model", str(target), *words)
     assert result.exit_code != 0
     assert said in str(result.exception)
     assert [path.name for path in tmp_path.rglob("*")] == (["model", "mine"] if not words else [])
@@ -150,7 +150,7 @@ def test_what_cannot_be_exported_is_named_and_nothing_is_left(
 def test_a_model_without_a_tokenizer_is_named_and_nothing_is_left(tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
-    result = exported_by(tmp_path, "--model", str(tmp_path / "model"), model=empty)
+    result = exported(tmp_path, "--model", str(tmp_path / "model"), model=empty)
     assert isinstance(result.exception, DataError)
     assert "has no tokenizer files; set model.tokenizer" in str(result.exception)
     assert [path.name for path in tmp_path.iterdir()] == ["empty"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -234,7 +235,8 @@ def test_where_bits_differ_distances_are_reported_and_nothing_is_called_equal(re
 def test_without_the_published_file_there_is_no_distance(recording: Recording, tmp_path: Path) -> None:
     store = type(recording.store)(str(tmp_path / "store"))
     for path in (recording.settings.home / "weights").glob("v000000-*"):
-        store.filesystem[0].put_file(str(path), f"{store.filesystem[1]}/{path.name}")
+        (tmp_path / "store").mkdir(exist_ok=True)
+        shutil.copy(path, tmp_path / "store")
     settings = amended(recording.settings, {"optimizer.epsilon": 1e-6})
     _, steps = replayed(replace(recording, settings=settings, store=store), 0, 1)
     assert steps[0].differing

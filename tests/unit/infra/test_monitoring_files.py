@@ -16,7 +16,7 @@ infra = Path(__file__).parents[3] / "infra"
 parts_of_kind = {"histogram": ("_bucket", "_sum", "_count"), "summary": ("_sum", "_count")}
 
 
-def exported_by() -> set[str]:
+def exported() -> set[str]:
     """Every name that a scrape of rollog can show."""
     entries = Metrics().catalogue
     names = {entry.name for entry in entries if entry.kind not in parts_of_kind}
@@ -29,7 +29,7 @@ def metrics_of(expression: str) -> set[str]:
 
 def test_what_is_exported_is_what_the_catalogue_documents() -> None:
     documented = set(re.findall(r"^\| `(rollog_\w+)`", catalogue_table(), re.MULTILINE))
-    assert {re.sub(r"_(bucket|sum|count)$", "", name) for name in exported_by()} >= {
+    assert {re.sub(r"_(bucket|sum|count)$", "", name) for name in exported()} >= {
         name for name in documented if not name.endswith(("_sum", "_count"))
     }
 
@@ -37,7 +37,7 @@ def test_what_is_exported_is_what_the_catalogue_documents() -> None:
 @pytest.mark.parametrize("dashboard", dashboards, ids=lambda path: path.stem)
 def test_every_query_of_a_dashboard_asks_for_metrics_that_exist(dashboard: Path) -> None:
     asked = dict(queries(dashboard))
-    unknown = {title: metrics_of(expression) - exported_by() for title, expression in queries(dashboard)}
+    unknown = {title: metrics_of(expression) - exported() for title, expression in queries(dashboard)}
     assert asked
     assert not {title: names for title, names in unknown.items() if names}
 
@@ -53,7 +53,7 @@ def test_the_dashboards_together_show_every_metric_of_the_catalogue() -> None:
 def test_every_alert_asks_for_metrics_that_exist_and_names_a_remedy() -> None:
     for rule in rules():
         assert metrics_of(rule["expr"]), rule["alert"]
-        assert metrics_of(rule["expr"] + str(rule["annotations"])) <= exported_by(), rule["alert"]
+        assert metrics_of(rule["expr"] + str(rule["annotations"])) <= exported(), rule["alert"]
         assert {"summary", "remedy"} <= set(rule["annotations"]), rule["alert"]
         assert rule["labels"]["severity"] in {"warning", "critical"}
 
