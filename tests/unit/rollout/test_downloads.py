@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import pytest
+from support.exports import export_of, numbers
 
 from producers.rollout.downloads import Downloads
 from rollog.kernel.errors import WeightsError
@@ -48,6 +49,27 @@ def test_what_a_killed_worker_left_goes_with_the_next_download_and_a_living_ones
 
     asyncio.run(work())
     assert [each.name for each in tmp_path.iterdir()] == ["lock"]
+
+
+def test_all_files_of_a_version_in_shards_go_with_the_next_one(tmp_path: Path) -> None:
+    store = WeightsStore(f"memory://{tmp_path.name}")
+    first, second = (
+        store.publish_tensors(
+            version, export_of({"a": numbers(10), "b": numbers(20, seed=version)}), most_bytes=40
+        )
+        for version in (1, 2)
+    )
+
+    async def work() -> None:
+        async with opened(store, tmp_path / "downloads" / "w") as downloads:
+            for notice in (first, second):
+                await downloads.fetch(notice)
+                there = {path.name for path in downloads.path.parent.iterdir() if path.suffix}
+                assert there == set(store.file_names(notice))
+            downloads.discard()
+            assert [path for path in (tmp_path / "downloads" / "w").iterdir() if path.suffix] == []
+
+    asyncio.run(work())
 
 
 def test_weights_on_this_disk_are_read_in_place_and_stay(tmp_path: Path) -> None:
