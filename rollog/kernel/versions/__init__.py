@@ -8,7 +8,12 @@
 | manifest.py | the file that names the shards of a version |
 | shards.py | writing: tensors into shards, digests taken meanwhile |
 | targets.py | where shards go: a disk, or a store elsewhere |
-| checking.py | reading: shards against their manifest |
+| checking.py | one shard against its manifest, byte for byte |
+| reading.py | a noticed version, from any store |
 | single_file.py | the one file of runs that began before there were manifests |
 | files.py | what a path to a version's weights leads to |
+| bit_patterns.py | tensors as unsigned integers, which a patch compares and writes |
+| gaps.py, differences.py, frames.py | positions, new values and their compression in a patch |
+| patches.py | what of one tensor changed between two versions |
+| chains.py | which form a version is stored in, and which forms a reader needs |
 """
