@@ -11,12 +11,14 @@ from __future__ import annotations
 import time
 from collections import deque
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from statistics import fmean
 from typing import TYPE_CHECKING
 
 import torch
 from safetensors.torch import load
 
+from benchmarks.harness.exports import file_of
 from benchmarks.learning.batch_sampler import Decoding, sample_responses
 from benchmarks.learning.cells import Measured
 from producers.dispatcher.dataset import PromptOrder, load_prompts
@@ -24,7 +26,6 @@ from producers.engines.model_files import end_token_ids
 from producers.rewards.functions import call_reward_function, load_reward_function
 from producers.rollout.prompts import PromptRenderer, load_tokenizer, reward_fields, reward_prompt
 from rollog.kernel.errors import ConfigError, DataError
-from rollog.kernel.versions.single_file import SingleFileSink
 from rollog.rules.filtering import filter_reason
 from schemas import (
     Kind,
@@ -278,10 +279,9 @@ class InjectedLagRun:
         return self._source.held_out_accuracy(self._model, temperature, generator)
 
     def _keep(self, version: int) -> None:
-        weights = bytearray()
-        file = SingleFileSink(weights.extend)
-        self._engine.export_weights(file)
-        self._versions.append(_Version(number=version, weights=bytes(weights), digest=file.sha256[:16]))
+        weights = file_of(self._engine.export_weights)
+        digest = sha256(weights).hexdigest()[:16]
+        self._versions.append(_Version(number=version, weights=weights, digest=digest))
 
     @torch.no_grad()
     def _serve(self, version: _Version) -> None:

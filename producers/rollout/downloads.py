@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING
 
 from rollog.kernel.errors import WeightsError
 from rollog.kernel.process_directory import ProcessDirectory
-from rollog.kernel.versions.files import remove_files
+from rollog.kernel.weights import WeightsStore
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from rollog.kernel.weights import WeightsStore
     from schemas import WeightVersion
 
 
@@ -29,6 +28,7 @@ class Downloads:
     def __init__(self, store: WeightsStore, directory: Path) -> None:
         self._store = store
         self._directory = directory
+        self._copies = WeightsStore(directory.resolve().as_uri())
         self._made: ProcessDirectory | None = None
         self._path: Path | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="download")
@@ -48,7 +48,7 @@ class Downloads:
         """Delete what was fetched, unless it is the store's own."""
         path, self._path = self._path, None
         if path is not None and path.parent == self._directory:
-            remove_files(path)
+            self._keep_only()
 
     async def close(self) -> None:
         """Wait for a download under way, which waits for no silent store any more, then remove the directory."""
@@ -63,4 +63,11 @@ class Downloads:
                 self._made = ProcessDirectory(self._directory.parent, self._directory.name)
             except OSError as error:
                 raise WeightsError(f"{self._directory} cannot hold downloads: {error}") from error
+        if self._made is not None:
+            # Shards of a version whose download failed midway: they are of use to that version alone.
+            self._keep_only(notice.name)
         return self._store.fetch(notice, self._directory)
+
+    def _keep_only(self, *names: str) -> None:
+        for name in self._copies.orphans(names):
+            self._copies.delete(name)

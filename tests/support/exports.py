@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from benchmarks.harness.exports import file_of
 from rollog.kernel.versions.identity import digest_of_export
-from rollog.kernel.versions.single_file import SingleFileSink
 from rollog.kernel.versions.tensors import TensorSpec, file_order
 from trainer.model.export import tensor_bytes, type_names
 
@@ -22,13 +22,6 @@ if TYPE_CHECKING:
 def exported_by(engine: TrainingEngine) -> bytes:
     """All weights as one safetensors file."""
     return file_of(engine.export_weights)
-
-
-def file_of(export: Export) -> bytes:
-    """What is exported as one safetensors file."""
-    file = bytearray()
-    export(SingleFileSink(file.extend))
-    return bytes(file)
 
 
 def content_of(engine: TrainingEngine) -> str:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from rollog.kernel.errors import WeightsError
 from rollog.kernel.versions.identity import TensorDigest, content_digest, content_text, first_line, num_leaves
-from rollog.kernel.versions.safetensors import file_header
+from rollog.kernel.versions.safetensors import file_header, metadata_name
 from rollog.kernel.versions.tensors import TensorSpec, file_order, type_bytes
 
 if TYPE_CHECKING:
@@ -192,6 +192,8 @@ def _tensor(row: list[Any]) -> TensorDigest:
     name, dtype, dimensions, leaves = row
     if not isinstance(name, str) or not 0 < len(name) <= _most_name_characters or not _is_text(name):
         raise _Refused(f"a tensor is called {name!r:.80}, 1 to {_most_name_characters} characters are needed")
+    if name == metadata_name:
+        raise _Refused(f"a tensor is called {name}, which in a safetensors file is no tensor")
     if not isinstance(dtype, str) or dtype not in type_bytes:
         raise _Refused(f"tensor {name!r:.80} has elements of type {dtype!r:.80}, which is not known")
     shape = tuple(

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from rollog.kernel.versions.tensors import TensorSpec
 
+metadata_name = "__metadata__"
+"""What no tensor can be called: it stands beside the names of tensors."""
 _metadata = {"format": "pt"}
 """Without it transformers does not load a file."""
 _alignment = 8
@@ -24,7 +26,7 @@ _alignment = 8
 
 def file_header(specs: Sequence[TensorSpec]) -> bytes:
     """All that stands before the data of these tensors, which are in `file_order`."""
-    entries: dict[str, object] = {"__metadata__": _metadata}
+    entries: dict[str, object] = {metadata_name: _metadata}
     begin = 0
     for spec in specs:
         end = begin + spec.num_bytes

@@ -119,6 +119,7 @@ forged: dict[str, tuple[Callable[[dict[str, Any], dict[str, Any]], object], str]
     "a type that is no text": (tensor_of(1, ["F32"]), "which is not known"),
     "a name that is no text": (tensor_of(0, 1), "a tensor is called 1"),
     "an empty name": (tensor_of(0, ""), "a tensor is called ''"),
+    "the name of what is no tensor": (tensor_of(0, "__metadata__"), "called __metadata__"),
     "half a character": (tensor_of(0, "\ud800"), "a tensor is called"),
     "a long name": (tensor_of(0, "a" * 1001), "1 to 1000 characters"),
     "a negative dimension": (tensor_of(2, [-4]), "a number from 0"),
