@@ -1,4 +1,4 @@
-"""The weights files of a recorded run: the versions that its ledger names, their bytes checked."""
+"""The weights of a recorded run: the versions that its ledger names, their bytes checked."""
 
 from __future__ import annotations
 

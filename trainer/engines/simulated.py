@@ -45,7 +45,7 @@ class SimulatedTrainingEngine:
         try:
             self._digest = merged_tensors(weights_path, load_file)["digest"].tobytes()
         except (OSError, SafetensorError, KeyError) as error:
-            raise WeightsError(f"weights file {weights_path} holds no digest: {error}") from error
+            raise WeightsError(f"weights {weights_path} hold no digest: {error}") from error
 
     def train_step(self, batch: TrainingBatch) -> StepResult:
         """Take the batch into the digest."""

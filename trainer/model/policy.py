@@ -160,12 +160,12 @@ def load_weights(model: nn.Module, path: Path) -> None:
     try:
         tensors = merged_tensors(path, load_file)
     except (OSError, SafetensorError) as error:
-        raise WeightsError(f"weights file {path} cannot be read: {error}") from error
+        raise WeightsError(f"weights {path} cannot be read: {error}") from error
     expected = {name: tuple(tensor.shape) for name, tensor in untied_tensors(model)}
     given = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     if expected != given:
         differing = sorted(set(expected.items()) ^ set(given.items()))
-        raise WeightsError(f"weights file {path} does not fit the model; differing tensors: {differing[:6]}")
+        raise WeightsError(f"weights {path} do not fit the model; differing tensors: {differing[:6]}")
     with torch.no_grad():
         for name, tensor in untied_tensors(model):
             tensor.copy_(tensors[name])
