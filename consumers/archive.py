@@ -140,7 +140,7 @@ class _ArchiveWriter:
         self._consumer = consumer
         self._topics = topics
         self.ledger_head: str | None = None
-        self.notices: dict[str, WeightVersion] = {}
+        self.notices: dict[tuple[int, str], WeightVersion] = {}
         self.payloads: dict[str, Payload] = {}
 
     def topic(self, spec: TopicSpec) -> ArchivedTopic:
@@ -195,7 +195,8 @@ class _ArchiveWriter:
             except SchemaError as error:
                 log.warning("weights notice unreadable", offset=record.offset, error=str(error))
                 return
-            self.notices[notice.name] = notice
+            # Of the same weights the last notice: a store may have lost what earlier ones name.
+            self.notices[notice.version, notice.sha256] = notice
         elif record.topic in (self._topics.samples, self._topics.evaluations):
             payload = named_payload(record.value)
             if payload is not None:
@@ -236,7 +237,7 @@ class _Measuring(RawIOBase):
         return self._digest.hexdigest()
 
 
-def _chosen(notices: dict[str, WeightVersion], weights: WeightsChoice) -> list[WeightVersion]:
+def _chosen(notices: dict[tuple[int, str], WeightVersion], weights: WeightsChoice) -> list[WeightVersion]:
     match weights:
         case WeightsChoice.ALL:
             return list(notices.values())
@@ -249,22 +250,28 @@ def _chosen(notices: dict[str, WeightVersion], weights: WeightsChoice) -> list[W
 def _write_weights(
     archive: zipfile.ZipFile, store: WeightsStore, notices: Sequence[WeightVersion]
 ) -> dict[str, ArchivedWeights]:
-    """Store the files that `notices` name, each compared with its sha256; from a remote store, one at a time."""
+    """Store the files of the versions that `notices` name, all checked; from a remote store, one version at a time."""
     written = {}
     for notice in notices:
         with tempfile.TemporaryDirectory(prefix="rollog-export-") as downloads:
             source = store.fetch(notice, Path(downloads))
-            with (
-                source.open("rb") as stored,
-                archive.open(weights_member(notice.name), "w", force_zip64=True) as member,
-            ):
-                sink = _Measuring(member)
-                while chunk := stored.read(_chunk_bytes):
-                    sink.write(chunk)
-        written[notice.name] = ArchivedWeights(
-            version=notice.version, num_bytes=sink.num_bytes, sha256=sink.sha256
-        )
+            for name in store.file_names(notice):
+                sink = _write_file(archive, source.with_name(name))
+                written[name] = ArchivedWeights(
+                    version=notice.version, num_bytes=sink.num_bytes, sha256=sink.sha256
+                )
     return written
+
+
+def _write_file(archive: zipfile.ZipFile, path: Path) -> _Measuring:
+    with (
+        path.open("rb") as stored,
+        archive.open(weights_member(path.name), "w", force_zip64=True) as member,
+    ):
+        sink = _Measuring(member)
+        while chunk := stored.read(_chunk_bytes):
+            sink.write(chunk)
+    return sink
 
 
 def _write_payloads(

@@ -69,7 +69,7 @@ from schemas.tasks import (
     tasks_in,
 )
 from schemas.turns import Turn, TurnBase
-from schemas.weights import WeightVersion
+from schemas.weights import WeightsBase, WeightVersion
 from schemas.workers import RoleStatus, RunRole, WorkerState, WorkerStatus
 
 __all__ = [
@@ -129,6 +129,7 @@ __all__ = [
     "UInt8Array",
     "Verdict",
     "WeightVersion",
+    "WeightsBase",
     "WorkerState",
     "WorkerStatus",
     "array_types",

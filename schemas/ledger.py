@@ -76,7 +76,11 @@ class ClosedGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Genesis:
-    """Everything a later reader needs to judge whether it can reproduce the run."""
+    """Everything a later reader needs to judge whether it can reproduce the run.
+
+    `weights_identity` says what a sha256 of weights is of, from version 0 to the end of the run: `file`, one
+    safetensors file, or `content`, the tensors (`rollog.kernel.versions.identity`).
+    """
 
     manifest_json: str
     weights_sha256: str
@@ -86,6 +90,7 @@ class Genesis:
     world_size: int
     zero_stage: int
     dtype: str
+    weights_identity: str = "file"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,7 +41,7 @@ class FinishReason(StrEnum):
 class Segment:
     """Response tokens [start, end) generated under one policy version.
 
-    `weights_digest` is the first 16 hexadecimal digits of the sha256 of that version's weights file.
+    `weights_digest` is the first 16 hexadecimal digits of the sha256 of that version's weights.
     """
 
     version: int

@@ -21,6 +21,8 @@ from schemas.weights import WeightVersion
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+weights_identities = ("file", "content")
+"""What a sha256 of weights may be of: see `Genesis`."""
 most_id_characters = 200
 """Of the sample that a reward names."""
 
@@ -117,6 +119,12 @@ def check_ledger_record(record: LedgerRecord) -> None:
         raise SchemaError(
             f"ledger record {record.sequence} of kind {record.kind} cannot have a body of type "
             f"{type(record.body).__name__}"
+        )
+    identity = record.body.weights_identity if isinstance(record.body, Genesis) else "file"
+    if identity not in weights_identities:
+        raise SchemaError(
+            f"genesis has weights_identity {identity!r}, known are {' and '.join(weights_identities)}: use the release "
+            "of rollog that the run was begun with, or a later one"
         )
     if not 0 <= record.part < record.num_parts:
         raise SchemaError(f"ledger record {record.sequence} is part {record.part} of {record.num_parts}")

@@ -1,4 +1,4 @@
-"""Record of the `weights` topic: the notice that a policy version exists and where its file is."""
+"""Record of the `weights` topic: the notice that a policy version exists and where its weights are."""
 
 from __future__ import annotations
 
@@ -6,14 +6,34 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WeightsBase:
+    """The version that another one is stored as changes of."""
+
+    version: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WeightVersion:
-    """A committed policy version. `name` is a file name inside the run's weights store, never a path."""
+    """A committed policy version. `name` is a file name inside the run's weights store, never a path.
+
+    | `format` | `sha256` | `name` | `num_bytes` |
+    | --- | --- | --- | --- |
+    | `safetensors` | of the one file | of the file | of the file |
+    | `manifest-1` | the content digest of the tensors | of the manifest | of the tensors |
+
+    `manifest_sha256` is that of the manifest's text; `stored_bytes` are those of the files that it names and its own.
+    `base` is None for a version that is stored in full.
+    """
 
     version: int
     sha256: str
     name: str
     num_bytes: int
     format: str = "safetensors"
+    manifest_sha256: str = ""
+    base: WeightsBase | None = None
+    stored_bytes: int = 0
 
     @property
     def digest(self) -> str:

@@ -17,7 +17,7 @@ and there is never a batch.
 
 On a crash at any point the next trainer fences this one, folds the ledger, restores the engine from the newest
 checkpoint or version 0, redoes the committed steps after it, and reads samples again from the low-water marks. What
-was trained but not committed never happened; its weights file is an orphan.
+was trained but not committed never happened; files of its weights are orphans.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rollog.kernel.crash_points import CrashPoint, reach
-from rollog.kernel.errors import BrokerError, NotAuthorized
+from rollog.kernel.errors import BrokerError, NotAuthorized, WeightsError
 from rollog.kernel.lifecycle import Component
 from rollog.kernel.logs import get_logger
 from rollog.settings.run import LastBatch
 from schemas import Step, StepTimings
 from trainer.ledger.records import TrainedStep, close_record, step_record, verdicts_record
 from trainer.progress import check_progress
+from trainer.publishing import publish_weights
 from trainer.step.batch import check_finite, plan_groups, training_batch
 from trainer.step.planning import step_seed
 from trainer.waiting import TrainerFacts, cause_of, training
@@ -122,7 +123,7 @@ class Trainer(Component):
     | closed | none: the close record is committed | - |
 
     Example with `num_steps` = 2 and B = 2, genesis committed as version 0. Turn 1 finds 3 complete groups, trains
-    groups 0 and 1, publishes the weights file of version 1 and commits one transaction: the step record, the notice of
+    groups 0 and 1, publishes the weights of version 1 and commits one transaction: the step record, the notice of
     version 1, the offsets. Turn 2 finds group 2 alone: it publishes a verdict on a failed sample, so that its replica
     is issued again. Turn 3 finds group 3 complete and makes version 2 of groups 2 and 3: training is over. Turn 4 reads
     `Stopped` and notes that the partitions end at 5 and 4. Turn 5 has read so far: what is left in the buffer becomes
@@ -277,11 +278,8 @@ class Trainer(Component):
         self._failed.begin(version, batch)
         plan, result = self._train_groups(groups, seed)
         trained = self._clock()
-        # The file first, then its notice in the transaction: a worker never reads of weights that are not there.
-        weights = self._engine.export_weights()
-        # Training has not failed on these samples, whatever becomes of the step: a full disk, or a broker that is away.
-        self._failed.succeeded()
-        notice = self._store.publish(version, weights)
+        # The weights first, then their notice in the transaction: a worker never reads of some that are not there.
+        notice = self._publish(version)
         reach(CrashPoint.WEIGHTS_WRITTEN)
         step = TrainedStep(
             batch=batch,
@@ -308,6 +306,17 @@ class Trainer(Component):
         if version % settings.trainer.checkpoint_every_steps == 0:
             self._save_checkpoint()
         self._clocks.idle_since = self._clocks.tick = self._clock()
+
+    def _publish(self, version: int) -> WeightVersion:
+        try:
+            notice = publish_weights(self._store, version, self._engine, self._history.weights_identity)
+        except WeightsError:
+            # A full disk, or a store that is away: training has not failed on these samples. With a NaN it has.
+            self._failed.succeeded()
+            raise
+        # Nor has it, whatever becomes of the step from here on.
+        self._failed.succeeded()
+        return notice
 
     def _train_groups(
         self, groups: Sequence[Sequence[Sample]], seed: int

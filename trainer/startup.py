@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from rollog.kernel.broker.topics import RunTopics
 from rollog.kernel.errors import Expired, LedgerError, WeightsError
 from rollog.kernel.logs import get_logger
-from rollog.kernel.weights import WeightsStore, weights_name
+from rollog.kernel.weights import WeightsStore
 from rollog.rules.alpha_control import alpha_of_step
 from rollog.rules.role_voice import RoleVoice
 from rollog.settings.changes import new_changes
@@ -36,6 +36,7 @@ from trainer.ledger.records import amend_record, genesis_record, rebase_record
 from trainer.ledger.writer import LedgerWriter
 from trainer.log_readers import LogReaders
 from trainer.loop import Trainer, TrainerParts
+from trainer.publishing import publish_weights, weights_sha256
 from trainer.recorded.distances import weights_distance
 from trainer.recorded.environment import compare_environment
 from trainer.recorded.history import read_notices
@@ -230,8 +231,8 @@ class TakeOver:
             before = settings_at(self.manifested, ledger, ledger.revision - 1)
             self._tell_new_rate(before, in_force)
         if other_weights is not None:
-            self._rebase(writer, other_weights, in_force)
-        self._publish_lost(ledger)
+            self._rebase(writer, in_force)
+        self._publish_lost(ledger, writer)
         self.engine.change_settings(in_force.step_settings)
         return ledger, in_force
 
@@ -263,7 +264,7 @@ class TakeOver:
     def _check_begun(self, history: History) -> None:
         """The engine must stand at the version 0 of a genesis that is not its own. Raises Expired, LedgerError."""
         self._check_partitions(history.state)
-        if self.store.publish(0, self.engine.export_weights()).sha256 != history.state.weights[0]:
+        if weights_sha256(self.engine, history.weights_identity) != history.state.weights[0]:
             raise Expired(_moved_on.format(what="began the run from other weights"))
 
     @property
@@ -280,7 +281,8 @@ class TakeOver:
     def _begin(self, writer: LedgerWriter) -> None:
         """Publish version 0 and commit genesis."""
         settings = self.manifested
-        notice = self.store.publish(0, self.engine.export_weights())
+        identity = self.history.weights_identity
+        notice = publish_weights(self.store, 0, self.engine, identity)
         with self.broker.admin() as admin:
             versions = {"kafka": admin.broker_version()}
         record = genesis_record(
@@ -288,26 +290,33 @@ class TakeOver:
             manifest_json=settings.manifest_json,
             alpha=alpha_of_step(1, (), settings.freshness),
             weights_sha256=notice.sha256,
+            weights_identity=identity,
             num_partitions=settings.broker.samples_partitions,
             versions=versions,
         )
         _commit(self.history, writer, record, notice)
 
-    def _publish_lost(self, ledger: LedgerState) -> None:
-        """Put the newest version into the store again where that has lost it: no worker could begin without it."""
-        sha256 = ledger.weights[ledger.version]
-        name = weights_name(ledger.version, sha256)
-        if self.store.has(name):
+    def _publish_lost(self, ledger: LedgerState, writer: LedgerWriter) -> None:
+        """Put the newest version into the store again where that has lost it: no worker could begin without it.
+
+        Shards and manifest get new names, which another notice of the same weights tells.
+        """
+        version, sha256 = ledger.version, ledger.weights[ledger.version]
+        notice = read_notices(self.broker, self.topics, ledger).get(version)
+        if notice is not None and self.store.has(notice):
             return
+        what = f"the weights of version {version}" if notice is None else notice.name
         log.warning(
-            "weights are not in the store and are published again", name=name, store=self.store.public_uri
+            "weights are not in the store and are published again", name=what, store=self.store.public_uri
         )
-        published = self.store.publish(ledger.version, self.engine.export_weights())
+        published = publish_weights(self.store, version, self.engine, self.history.weights_identity)
         if published.sha256 != sha256:
             raise WeightsError(
-                f"{name} is not in {self.store.public_uri}, and the engine has other weights ({published.name}): "
+                f"{what} is not in {self.store.public_uri}, and the engine has other weights ({published.name}): "
                 "restore the store from a copy"
             )
+        if published != notice:
+            writer.announce(published)
 
     def _check_partitions(self, ledger: LedgerState) -> None:
         # group_id mod the number of partitions says where a group's samples are, so the number is the run's.
@@ -330,13 +339,15 @@ class TakeOver:
                 rate_after=change[1],
             )
 
-    def _rebase(self, writer: LedgerWriter, step: RedoneStep, in_force: TrainerSettings) -> None:
+    def _rebase(self, writer: LedgerWriter, in_force: TrainerSettings) -> None:
         """Go on from the weights that redo gave: publish them under a new version, say how far they are, checkpoint."""
         ledger, recording = self.history.state, self._recording
         published = read_notices(self.broker, self.topics, ledger)[ledger.version]
-        distance = weights_distance(step.weights, self.store.fetch(published, recording.downloads))
+        distance = weights_distance(
+            self.engine.export_weights, self.store.fetch(published, recording.downloads)
+        )
         reason = compare_environment(recording.genesis, self.engine.describe()).named_differences
-        notice = self.store.publish(ledger.version + 1, step.weights)
+        notice = publish_weights(self.store, ledger.version + 1, self.engine, self.history.weights_identity)
         record = rebase_record(
             ledger,
             notice.sha256,

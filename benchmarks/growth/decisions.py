@@ -7,10 +7,10 @@ another.
 
 from __future__ import annotations
 
-from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from rollog.kernel.lifecycle import Component
+from rollog.kernel.versions.single_file import SingleFileSink
 from rollog.kernel.weights import WeightsStore, weights_name
 from rollog.rules.alpha_control import alpha_of_step
 from rollog.rules.filtering import filter_reason
@@ -62,12 +62,13 @@ class Decisions(Component):
 
     def begin(self) -> None:
         """Publish version 0 and commit genesis."""
-        notice = self._store.publish(0, self._engine.export_weights())
+        notice = self._store.publish(0, self._engine.export_weights)
         record = genesis_record(
             self._engine.describe(),
             manifest_json=self._settings.manifest_json,
             alpha=alpha_of_step(1, (), self._settings.freshness),
             weights_sha256=notice.sha256,
+            weights_identity="file",
             num_partitions=self._settings.broker.samples_partitions,
             versions={},
         )
@@ -118,7 +119,7 @@ class Decisions(Component):
         """Write the newest weights and a checkpoint of them, as a trainer that leaves in order does."""
         version = self.ledger.version
         if version > 0:
-            self._store.publish(version, self._engine.export_weights())
+            self._store.publish(version, self._engine.export_weights)
             CheckpointStore(self._settings.checkpoints).save(
                 version, self.ledger.weights[version], self._engine.save_checkpoint, keep=1
             )
@@ -156,10 +157,14 @@ class Decisions(Component):
 
     def _notice(self) -> WeightVersion:
         """What the notice of the engine's weights says, without their file."""
-        weights = self._engine.export_weights()
-        version, digest = self.ledger.version + 1, sha256(weights).hexdigest()
+        file = SingleFileSink()
+        self._engine.export_weights(file)
+        version = self.ledger.version + 1
         return WeightVersion(
-            version=version, sha256=digest, name=weights_name(version, digest), num_bytes=len(weights)
+            version=version,
+            sha256=file.sha256,
+            name=weights_name(version, file.sha256),
+            num_bytes=file.num_bytes,
         )
 
     def _commit(self, record: LedgerRecord, weights: WeightVersion | None = None) -> None:

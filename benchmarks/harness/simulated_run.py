@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from benchmarks.harness.variant import Job, Variant
     from producers.engines.ports import GenerationRequest
     from rollog.kernel.broker.ports import Broker, Record
+    from rollog.kernel.versions.tensors import Export
     from schemas import WeightVersion
     from trainer.loop import Trainer
 
@@ -113,7 +114,7 @@ class SimulatedRun:
         """Topics, and version 0, which the trainer will publish once more with genesis."""
         with self._broker.admin() as admin:
             ensure_topics(admin, topic_specs(self.topics, self.sections.broker))
-        notice = self._store.publish(0, self._initial_weights())
+        notice = self._store.publish_tensors(0, self._initial_weights())
         with self._broker.producer(client_id="bench") as producer:
             producer.send(self.topics.weights, 0, encode(notice), key=b"0", headers=headers_of(notice))
             producer.flush(_ready_seconds)
@@ -241,10 +242,10 @@ class SimulatedRun:
             length_of=lambda request: self._workload.num_tokens(*rollout_of(request)),
         )
 
-    def _initial_weights(self) -> bytes:
+    def _initial_weights(self) -> Export:
         engine = SimulatedTrainingEngine()
         engine.start(self.sections.model.path or "")
-        return engine.export_weights()
+        return engine.export_weights
 
     def _dispatch(self, name: str) -> None:
         with self.take_over(name).start() as dispatcher:

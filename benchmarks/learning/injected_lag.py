@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import torch
 from safetensors.torch import load
 
+from benchmarks.harness.exports import file_of
 from benchmarks.learning.batch_sampler import Decoding, sample_responses
 from benchmarks.learning.cells import Measured
 from producers.dispatcher.dataset import PromptOrder, load_prompts
@@ -278,7 +279,7 @@ class InjectedLagRun:
         return self._source.held_out_accuracy(self._model, temperature, generator)
 
     def _keep(self, version: int) -> None:
-        weights = self._engine.export_weights()
+        weights = file_of(self._engine.export_weights)
         digest = sha256(weights).hexdigest()[:16]
         self._versions.append(_Version(number=version, weights=weights, digest=digest))
 

@@ -11,6 +11,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from benchmarks.harness.exports import file_of
 from benchmarks.harness.random_model import random_model
 from benchmarks.training.workloads import Workload, a_batch
 from rollog.demo.word_models import save_model
@@ -59,10 +60,10 @@ def exported_versions(
         PlainEngine(settings=settings, trainer=trainer, temperature=1.0, dtype="bfloat16")
     ) as engine:
         engine.start(workload.model_path)
-        yield engine.export_weights()
+        yield file_of(engine.export_weights)
         for number in range(num_steps):
             engine.train_step(a_batch(workload, number=number, seed=seed))
-            yield engine.export_weights()
+            yield file_of(engine.export_weights)
 
 
 def write_model(directory: Path, shape: ModelShape, seed: int) -> None:

@@ -133,7 +133,7 @@ class Checks:
             unit="trained samples",
         )
         self.files = Check(
-            name="I4 files", what="weights files have the sha256 of the ledger", unit="weights files"
+            name="I4 files", what="weights in the store have the sha256 of the ledger", unit="versions"
         )
         self.issues = Check(
             name="I5",

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from schemas import ClosedGroup, LedgerBody, LedgerRecord, RewardReference, Verdict
 
 num_weights_digits = 16
-"""Hexadecimal digits of a weights file's sha256 that segments carry."""
+"""Hexadecimal digits of the sha256 of a version's weights that segments carry."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -14,11 +15,15 @@ from schemas.codec import SchemaError, decode_as
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from consumers.audit.findings import Check
     from consumers.audit.ledger_end import LedgerEnd
     from consumers.audit.ledger_index import LedgerIndex
     from rollog.kernel.broker.ports import Record
     from rollog.kernel.weights import WeightsStore
     from schemas import Segment
+
+manifest_format = "manifest-1"
+_manifest_name = re.compile(r"v[0-9]{6,9}-[0-9a-f]{16}\.manifest")
 
 
 @dataclass(slots=True)
@@ -37,7 +42,7 @@ class WeightsChecks:
     """Workers whose heartbeats name weights that are not in the ledger."""
 
     def notice(self, record: Record) -> None:
-        """A notice names a version of the ledger, its sha256 and the file that they make, once."""
+        """A notice names a version of the ledger, its sha256 and a name that fits, once unless it is stored again."""
         place = Place(record.topic, record.partition, record.offset)
         try:
             notice = decode_as(WeightVersion, record.value or b"")
@@ -49,7 +54,7 @@ class WeightsChecks:
             return
         check, version = self.ledger.checks.versions, f"version {notice.version}"
         check.num_checked += 1
-        if notice.version in self.notices:
+        if notice.version in self.notices and not self._is_published_again(notice):
             first = self.notices[notice.version][0]
             check.find(
                 "a second notice",
@@ -71,12 +76,41 @@ class WeightsChecks:
                 expected=sha256 or "no such version",
                 found=notice.sha256,
             )
-        elif notice.name != weights_file_name(notice.version, sha256):
+        else:
+            self._check_name(notice, sha256, place)
+
+    def _is_published_again(self, notice: WeightVersion) -> bool:
+        """Whether a later notice of the same weights names other files: a store had lost those of the first."""
+        first = self.notices[notice.version][1]
+        return (
+            first.format == notice.format == manifest_format
+            and first.sha256 == notice.sha256
+            and first.name != notice.name
+        )
+
+    def _check_name(self, notice: WeightVersion, sha256: str, place: Place) -> None:
+        """The name follows from what the notice says, and its format from what a sha256 is of in this run."""
+        check, record_id = self.ledger.checks.versions, f"version {notice.version}"
+        genesis = self.ledger.genesis
+        if genesis is not None:
+            expected_format = "safetensors" if genesis.weights_identity == "file" else manifest_format
+            check.expect(
+                expected_format, notice.format, "format of the notice", place=place, record_id=record_id
+            )
+        if notice.format == manifest_format:
+            is_named_well = (
+                _manifest_name.fullmatch(notice.name) and version_of_file(notice.name) == notice.version
+            )
+            expected = f"v{notice.version:06d}-(16 digits).manifest"
+        else:
+            expected = weights_file_name(notice.version, sha256)
+            is_named_well = notice.name == expected
+        if not is_named_well:
             check.find(
                 "the notice names another file than its version and sha256 make",
                 place=place,
-                record_id=version,
-                expected=weights_file_name(notice.version, sha256),
+                record_id=record_id,
+                expected=expected,
                 found=notice.name,
             )
 
@@ -150,29 +184,37 @@ class WeightsChecks:
 
 
 def version_of_file(name: str) -> int:
-    """The version in the name of a weights file."""
+    """The version in the name of a file of the weights store."""
     return int(name[1:].partition("-")[0])
 
 
 def weights_file_name(version: int, sha256: str) -> str:
-    """Name of the file of a version."""
+    """Name of the one file of a version, in a run where a sha256 is of that file."""
     return f"v{version:06d}-{sha256[:16]}.safetensors"
 
 
 def check_files(
     ledger: LedgerIndex, store: WeightsStore, notices: Iterable[WeightVersion], *, has_all_files: bool = True
 ) -> Iterator[Missing]:
-    """Read every file of a version of the ledger; yields those that are missing and may be.
+    """Read all files of every version of the ledger; yields versions that are missing and may be.
 
     Version 0 and the newest are needed, to train again from the start and to go on: without them something is off,
     unless the store is one that was made with chosen files only.
     """
     check, newest = ledger.checks.files, ledger.version
-    num_bytes = {notice.version: notice.num_bytes for notice in notices}
+    noticed = {notice.version: notice for notice in notices}
     stored = set(store.names())
+    has_manifests = _has_manifests(ledger, noticed.values())
     missing: list[int] = []
     for version, sha256 in sorted(ledger.weights.items()):
         name, label = weights_file_name(version, sha256), f"version {version}"
+        notice = noticed.get(version)
+        is_sharded = notice is not None and (notice.format, notice.sha256) == (manifest_format, sha256)
+        if notice is not None and is_sharded:
+            name = notice.name
+        elif has_manifests:
+            check.num_unchecked += 1  # only its notice tells which files are its own
+            continue
         if name not in stored:
             if has_all_files and version in {0, newest}:
                 check.find(
@@ -183,24 +225,55 @@ def check_files(
                 )
             missing.append(version)
             continue
-        try:
-            found, found_bytes = store.digest(name)
-        except WeightsError as error:
-            check.find("the weights file cannot be read", record_id=label, expected=sha256, found=error)
-            continue
-        check.num_checked += 1
-        if found != sha256:
-            message = f"the weights file {name} was altered"
-            check.find(message, record_id=label, expected=sha256, found=found)
-        elif found_bytes != num_bytes.get(version, found_bytes):
-            message = f"the notice of {name} gives another length"
-            check.find(message, record_id=label, expected=found_bytes, found=num_bytes[version])
+        if notice is not None and is_sharded:
+            _check_shards(check, store, notice)
+        else:
+            _check_file(check, store, name, sha256, notice)
     check.num_unchecked += len(missing)
     if missing:
         yield Missing(
             what=f"weights files of {len(missing)} version(s) ({_ranges(missing)}) in {store.public_uri}",
             consequence="not checked; version 0, or a checkpoint, and the samples make them again",
         )
+
+
+def _has_manifests(ledger: LedgerIndex, notices: Iterable[WeightVersion]) -> bool:
+    """Whether versions of this run are manifests, by genesis, or where that is missing by the notices."""
+    if ledger.genesis is not None:
+        return ledger.genesis.weights_identity != "file"
+    return any(notice.format == manifest_format for notice in notices)
+
+
+def _check_shards(check: Check, store: WeightsStore, notice: WeightVersion) -> None:
+    try:
+        store.check(notice)
+    except WeightsError as error:
+        check.find(
+            f"the weights of {notice.name} are not there as noticed",
+            record_id=f"version {notice.version}",
+            expected=notice.sha256,
+            found=error,
+        )
+    else:
+        check.num_checked += 1
+
+
+def _check_file(
+    check: Check, store: WeightsStore, name: str, sha256: str, notice: WeightVersion | None
+) -> None:
+    label = f"version {version_of_file(name)}"
+    try:
+        found, found_bytes = store.digest(name)
+    except WeightsError as error:
+        check.find("the weights file cannot be read", record_id=label, expected=sha256, found=error)
+        return
+    check.num_checked += 1
+    if found != sha256:
+        message = f"the weights file {name} was altered"
+        check.find(message, record_id=label, expected=sha256, found=found)
+    elif notice is not None and found_bytes != notice.num_bytes:
+        message = f"the notice of {name} gives another length"
+        check.find(message, record_id=label, expected=found_bytes, found=notice.num_bytes)
 
 
 def _ranges(numbers: list[int]) -> str:

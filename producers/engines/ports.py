@@ -91,7 +91,9 @@ class Engine(Protocol):
         ...
 
     async def load_weights(self, path: Path, version: int) -> None:
-        """Replace the weights by a safetensors file (while paused) and label what follows `version`.
+        """Replace the weights by those at `path` (while paused) and label what follows `version`.
+
+        `path` is that of a safetensors file, or of a manifest beside its shards. All were checked byte for byte.
 
         Raises WeightsError when names or shapes do not fit; the old weights are then not to be served.
         """

@@ -1,4 +1,6 @@
-"""Weights files that an inference server may load: in one directory, with the digest that the caller has verified.
+"""Weights that an inference server may load: in one directory, with the digest that the caller has verified.
+
+Of a manifest that digest is the one of its text, from which the digests of its shards follow.
 
 Whoever reaches the server's update call can name any path. The directory is set where the server is started.
 """
@@ -12,6 +14,8 @@ from typing import TYPE_CHECKING
 
 from producers.engines.weights_file import check_weights_file
 from rollog.kernel.errors import WeightsError
+from rollog.kernel.versions.files import check_files, weights_files
+from rollog.kernel.versions.manifest import manifest_suffix
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,7 +29,7 @@ directory_variable = "ROLLOG_SERVED_WEIGHTS"
 def check_served_file(
     path: str, sha256: str, tensors: ModelTensors, environment: Mapping[str, str] | None = None
 ) -> Path:
-    """The file at `path` without links, when it is in the directory, fits the model and has the digest.
+    """The file or manifest at `path` without links, when it is in the directory, fits the model and has the digest.
 
     Raises WeightsError.
     """
@@ -45,9 +49,15 @@ def check_served_file(
         raise WeightsError(
             f"{found.name} is not there for the server: worker and server must read one directory under one path"
         )
+    for file in weights_files(found):
+        # A shard stands beside its manifest, but may be a link.
+        if not file.resolve().is_relative_to(Path(allowed).resolve()):
+            raise WeightsError(f"{file.name} leads out of {directory_variable} of the server")
     check_weights_file(found, tensors)
     if file_digest(found) != sha256:
         raise WeightsError(f"{found.name} has other bytes for the server than the worker has verified")
+    if found.suffix == manifest_suffix:
+        check_files(found)
     return found
 
 

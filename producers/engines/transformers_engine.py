@@ -30,6 +30,7 @@ from producers.engines.ports import Generation, GenerationRequest, VersionSpan
 from producers.engines.starting import Start
 from producers.engines.weights_file import ModelTensors, check_weights_file, model_tensors
 from rollog.kernel.errors import EngineError
+from rollog.kernel.versions.files import merged_tensors
 from schemas import FinishReason, float32_array, int32_array
 
 if TYPE_CHECKING:
@@ -187,7 +188,7 @@ class TransformersEngine:
     def _load(self, path: Path, version: int) -> None:
         self._version = None
         check_weights_file(path, self._tensors)
-        tensors = load_file(path)
+        tensors = merged_tensors(path, load_file)
         self._drop_cache()
         with torch.no_grad():
             for name, parameter in self._model.named_parameters():

@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import signal
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from safetensors.torch import load_file
@@ -20,6 +21,7 @@ from vllm.platforms import current_platform
 from producers.engines.served_weights import check_served_file
 from producers.engines.weights_file import ModelTensors, model_tensors
 from rollog.kernel.errors import WeightsError
+from rollog.kernel.versions.files import merged_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -62,9 +64,9 @@ class WeightLoader:
     model_runner: Any
 
     def rollog_load_weights(self, path: str, names: Sequence[str]) -> None:
-        """Overwrite the model's parameters by the named tensors of a safetensors file."""
+        """Overwrite the model's parameters by the named tensors of a version, a safetensors file or a manifest."""
         model = self.model_runner.get_model()
-        tensors = load_file(path)
+        tensors = merged_tensors(Path(path), load_file)
         model.load_weights((name, tensors[name]) for name in names)
         packed = [name for name, parameter in model.named_parameters() if parameter.numel() == 0]
         if packed:

@@ -1,4 +1,7 @@
-"""What a weights file must hold to be loaded into a model, decided from its header before anything changes."""
+"""What published weights must hold to be loaded into a model, decided from headers before anything changes.
+
+The path of a version is that of one safetensors file, or of a manifest beside its shards.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from typing import TYPE_CHECKING
 from safetensors import SafetensorError, safe_open
 
 from rollog.kernel.errors import DataError, WeightsError
+from rollog.kernel.versions.files import merged_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -50,9 +54,9 @@ def model_tensors(model: str) -> ModelTensors:
 
 
 def check_weights_file(path: Path, tensors: ModelTensors | None) -> None:
-    """Raises WeightsError unless the file holds exactly the model's tensors in their shapes.
+    """Raises WeightsError unless a version holds exactly the model's tensors in their shapes.
 
-    Without `tensors` it only has to be a safetensors file.
+    Without `tensors` it only has to be one that can be read.
     """
     shapes = shapes_in(path)
     if tensors is None:
@@ -73,7 +77,11 @@ def check_weights_file(path: Path, tensors: ModelTensors | None) -> None:
 
 
 def shapes_in(path: Path) -> dict[str, Shape]:
-    """The shape of each tensor in a safetensors file, from its header. Raises WeightsError where it is none."""
+    """The shape of each tensor of a version, from the headers. Raises WeightsError where there are none."""
+    return merged_tensors(path, _shapes_in_file)
+
+
+def _shapes_in_file(path: Path) -> dict[str, Shape]:
     try:
         with safe_open(path, framework="numpy") as file:
             return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118

@@ -1,4 +1,4 @@
-"""Weights files of one worker on this machine: one at a time, and none when the worker has ended.
+"""Fetched weights of one worker on this machine: one version at a time, and none when the worker has ended.
 
 What a worker that was killed leaves the next one removes that downloads for the same run.
 """
@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 from rollog.kernel.errors import WeightsError
 from rollog.kernel.process_directory import ProcessDirectory
+from rollog.kernel.weights import WeightsStore
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from rollog.kernel.weights import WeightsStore
     from schemas import WeightVersion
 
 
@@ -28,26 +28,27 @@ class Downloads:
     def __init__(self, store: WeightsStore, directory: Path) -> None:
         self._store = store
         self._directory = directory
+        self._copies = WeightsStore(directory.resolve().as_uri())
         self._made: ProcessDirectory | None = None
         self._path: Path | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="download")
 
     @property
     def path(self) -> Path:
-        """The file fetched last."""
+        """What was fetched last: a file, or a manifest beside its shards."""
         assert self._path is not None
         return self._path
 
     async def fetch(self, notice: WeightVersion) -> None:
-        """Have exactly the bytes that `notice` names at `path`, and no other file. Raises WeightsError."""
+        """Have exactly the weights that `notice` names at `path`, and no others. Raises WeightsError."""
         self.discard()
         self._path = await asyncio.get_running_loop().run_in_executor(self._thread, self._fetch, notice)
 
     def discard(self) -> None:
-        """Delete the fetched file, unless it is the store's own."""
+        """Delete what was fetched, unless it is the store's own."""
         path, self._path = self._path, None
         if path is not None and path.parent == self._directory:
-            path.unlink(missing_ok=True)
+            self._keep_only()
 
     async def close(self) -> None:
         """Wait for a download under way, which waits for no silent store any more, then remove the directory."""
@@ -62,4 +63,11 @@ class Downloads:
                 self._made = ProcessDirectory(self._directory.parent, self._directory.name)
             except OSError as error:
                 raise WeightsError(f"{self._directory} cannot hold downloads: {error}") from error
+        if self._made is not None:
+            # Shards of a version whose download failed midway: they are of use to that version alone.
+            self._keep_only(notice.name)
         return self._store.fetch(notice, self._directory)
+
+    def _keep_only(self, *names: str) -> None:
+        for name in self._copies.orphans(names):
+            self._copies.delete(name)

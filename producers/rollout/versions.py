@@ -12,14 +12,15 @@ if TYPE_CHECKING:
 most_digests = 4096
 """Of how many versions the digests are known."""
 _most_rivals = 8
-"""Notices of one version with different weights: all but one are strangers'."""
+"""Notices of one version: most are strangers'."""
 
 
 class KnownVersions:
     """Which version is `served`, which one to load next, and the digests of all that were ever put in service.
 
     Anybody may be able to write notices. Versions count up by one, so one that is further ahead is nobody's. Of several
-    notices of one version the first counts, until it is disowned.
+    notices of one version the first counts, until it is disowned or cannot be loaded: weights that a store has lost are
+    published again, with another notice.
     """
 
     def __init__(self) -> None:
@@ -99,5 +100,6 @@ class KnownVersions:
         """No version is in service: the engine may hold half of the new weights."""
         self.served = None
         rivals = self._notices.setdefault(notice.version, [])
-        if notice not in rivals:
-            rivals.insert(0, notice)
+        if notice in rivals:
+            rivals.remove(notice)
+        rivals.append(notice)

@@ -1,4 +1,4 @@
-"""The weights files and objects of an archive as a weights store that can only be read."""
+"""The files of versions and objects of an archive as a weights store that can only be read."""
 
 from __future__ import annotations
 

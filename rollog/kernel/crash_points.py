@@ -25,7 +25,7 @@ class CrashPoint(StrEnum):
     SAMPLE_ACKNOWLEDGED = "sample-acknowledged"
     """A worker's sample is in the log, the worker has not taken note of it."""
     WEIGHTS_WRITTEN = "weights-written"
-    """The weights file of a trainer's step is durable, its transaction has not begun."""
+    """The weights of a trainer's step are durable, its transaction has not begun."""
     TRANSACTION_OPEN = "transaction-open"
     """The trainer's transaction is open and empty."""
     FUTURES_PENDING = "futures-pending"

@@ -17,7 +17,7 @@
     │   └── ArchiveError       an archive is damaged, altered, or asked for what only a live broker does
     ├── DecodeError            bytes are not a record of ours
     ├── DiskFull               a disk that is written to has no room left
-    ├── WeightsError           a weights file is missing, or its bytes do not match their sha256
+    ├── WeightsError           weights are missing, or their bytes do not match their sha256
     │   └── WeightsStoreSilent the store does not answer: nothing can be said of any file
     ├── PayloadError           the object of a large sample cannot be used
     │   ├── PayloadMissing     the store answers and does not have it
@@ -133,7 +133,7 @@ class DiskFull(RollogError):
 
 
 class WeightsError(RollogError):
-    """A weights file is missing, or its bytes do not match their sha256."""
+    """Files of a version are missing, or their bytes do not match its sha256."""
 
 
 class WeightsStoreSilent(WeightsError):

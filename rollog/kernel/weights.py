@@ -1,8 +1,14 @@
-"""The weights store: published policy versions as files, written once and named after their content.
+"""The weights store: published policy versions, written once.
 
-The store is any fsspec address. A file appears under its final name only when it is complete: on a local disk
-it is written beside, synced and renamed; elsewhere it is uploaded by the one call that makes objects visible.
-Readers trust a file only after its length and sha256 agree with the notice that named it.
+The store is any fsspec address. A version has one of two forms there:
+
+    v000007-<attempt>.manifest         with v000007-<attempt>-00.safetensors, -01 ... (`rollog.kernel.versions`)
+    v000007-<sha256>.safetensors       one file: runs that began before there were manifests
+
+`attempt` is a random number: nobody writes under a name that another has used. A manifest, or the one file, appears
+under its name only when all of its version is durable: on a local disk it is written beside, synced and renamed;
+elsewhere it is uploaded by the one call that makes objects visible. Readers know a version by its notice, never by a
+listing, and trust files only after every byte of them agrees with the notice.
 """
 
 from __future__ import annotations
@@ -14,7 +20,7 @@ import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
@@ -24,13 +30,33 @@ from rollog.kernel.errors import RollogError, WeightsError, WeightsStoreSilent
 from rollog.kernel.logs import get_logger
 from rollog.kernel.store_address import is_silence, open_filesystem, protocols, remedy
 from rollog.kernel.store_folder import StoreFolder
+from rollog.kernel.versions.manifest import (
+    manifest_format,
+    manifest_name,
+    manifest_sha256,
+    new_manifest_name,
+    shard_name,
+    stem_of,
+    version_of,
+)
+from rollog.kernel.versions.reading import check_noticed, download_noticed, noticed_manifest
+from rollog.kernel.versions.shards import ShardedSink, shard_bytes
+from rollog.kernel.versions.single_file import (
+    SingleFileSink,
+    copy_noticed,
+    digest_of_file,
+    digest_of_stream,
+)
+from rollog.kernel.versions.targets import DiskFiles, ElsewhereFiles
 from schemas.weights import WeightVersion
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
+
+    from rollog.kernel.versions.shards import VersionFiles
+    from rollog.kernel.versions.tensors import Export
 
 _final_name = re.compile(r"v\d{6,9}-[0-9a-f]{16}\.safetensors")
-_chunk_bytes = 4 << 20
 _first_pause_seconds = 0.5
 _longest_pause_seconds = 5.0
 _log = get_logger("weights")
@@ -38,8 +64,12 @@ _Result = TypeVar("_Result")
 
 
 def weights_name(version: int, sha256: str) -> str:
-    """File name of a version whose file has this sha256."""
+    """File name of a version whose one file has this sha256."""
     return f"v{version:06d}-{sha256[:16]}.safetensors"
+
+
+def _is_complete(name: str) -> bool:
+    return any(pattern.fullmatch(name) for pattern in (_final_name, manifest_name, shard_name))
 
 
 class WeightsStore:
@@ -104,71 +134,128 @@ class WeightsStore:
             "write to it"
         )
 
-    def publish(self, version: int, data: bytes | Path) -> WeightVersion:
-        """Store one version; when this returns, the file is durable under its final name.
+    def publish_tensors(
+        self, version: int, export: Export, *, most_bytes: int = shard_bytes
+    ) -> WeightVersion:
+        """Store one version as shards of at most `most_bytes` and a manifest; when this returns, it is durable.
+
+        Its sha256 is the content digest. Memory is taken for one tensor, for a store elsewhere for two shards. Raises
+        WeightsError, after which what was written is deleted as far as possible, and EngineError for a NaN.
+        """
+        name = new_manifest_name(version)
+        with ShardedSink(self._new_files(), name, most_bytes=most_bytes) as sink:
+            export(sink)
+            manifest, text = sink.finish()
+        return WeightVersion(
+            version=version,
+            sha256=manifest.digest,
+            name=name,
+            num_bytes=manifest.num_bytes,
+            format=manifest_format,
+            manifest_sha256=manifest_sha256(text),
+            stored_bytes=len(text) + sum(shard.num_bytes for shard in manifest.shards),
+        )
+
+    def publish(self, version: int, data: bytes | Export) -> WeightVersion:
+        """Store one version as one file; when this returns, the file is durable under its final name.
 
         Publishing the same bytes again under the same version changes nothing.
         """
-        if self.is_local:
-            try:
-                return self._write(version, data)
-            except OSError as error:
-                raise WeightsError(
-                    f"weights of version {version} could not be written to {self.public_uri}: {error}; "
-                    "check that the store exists, is writable and has room"
-                ) from error
         what = f"weights of version {version} could not be written to"
-        return self._patiently(lambda: self._translated(what, lambda: self._upload(version, data)))
+        if self.is_local:
+            with self._naming_version(version):
+                return self._write(version, data)
+        if isinstance(data, bytes):
+            return self._patiently(lambda: self._translated(what, lambda: self._upload(version, data)))
+        with tempfile.NamedTemporaryFile(prefix="rollog-weights-") as spooled:
+            sink = self._single_file(version, spooled.file)
+            data(sink)
+            with self._naming_version(version):
+                spooled.flush()
+            path, notice = Path(spooled.name), _notice(version, sink.sha256, sink.num_bytes)
+            return self._patiently(lambda: self._translated(what, lambda: self._upload_noticed(notice, path)))
 
     def fetch(self, notice: WeightVersion, directory: Path) -> Path:
-        """Local path of a file with exactly the bytes that `notice` names.
+        """Local path of exactly the weights that `notice` names: of the one file, or of a manifest beside its shards.
 
-        For a store on this disk that is the stored file itself; otherwise a download in `directory`.
+        For a store on this disk these are the stored files themselves; otherwise downloads in `directory`.
         """
         _check_notice(notice)
-        path = self._folder.path(notice.name)
         if self.is_local:
-            self._found(notice, lambda: self._verify(path, notice))
-            return Path(path)
-        return self._patiently(lambda: self._found(notice, lambda: self._download(path, notice, directory)))
+            self._found(notice, lambda: self._verify(notice))
+            return Path(self._folder.path(notice.name))
+        return self._patiently(lambda: self._found(notice, lambda: self._download(notice, directory)))
+
+    def check(self, notice: WeightVersion) -> None:
+        """Read all files of a version through, keeping nothing. Raises WeightsError for what is not as noticed.
+
+        Of shards the sha256 is compared, too, which says nothing more of the tensors.
+        """
+        _check_notice(notice)
+        self._found(notice, lambda: self._verify(notice, with_sha256=True))
+
+    def file_names(self, notice: WeightVersion) -> list[str]:
+        """Names of all files of a version, its own the last. Raises WeightsError where a manifest is of no use."""
+        _check_notice(notice)
+        if notice.format != manifest_format:
+            return [notice.name]
+        manifest, _ = self._found(notice, lambda: noticed_manifest(self._folder, notice))
+        return [*(shard.name for shard in manifest.shards), notice.name]
 
     def stop_waiting(self) -> None:
         """From now on a store that does not answer is not waited for; what waits ends. For another thread to call."""
         self._no_longer.set()
 
-    def has(self, name: str) -> bool:
-        """Whether a complete file of this name is there. Raises WeightsError."""
-        if not _final_name.fullmatch(name):
-            raise WeightsError(_bad_name(name))
-        path = self._folder.path(name)
-        return self._translated(
-            f"weights {name} could not be looked for in", lambda: bool(self._fs.exists(path))
-        )
+    def has(self, notice: WeightVersion) -> bool:
+        """Whether all files of a version are there, with their lengths. Raises WeightsStoreSilent."""
+        _check_notice(notice)
+        what = f"weights {notice.name} could not be looked for in"
+        try:
+            return self._translated(what, lambda: self._has(notice))
+        except WeightsStoreSilent:
+            raise
+        except WeightsError as error:
+            _log.warning("weights cannot be used", name=notice.name, error=str(error))
+            return False
 
     def digest(self, name: str) -> tuple[str, int]:
         """The sha256 and length in bytes of a complete file as it is stored; nothing of it is kept."""
-        if not _final_name.fullmatch(name):
+        if not _is_complete(name):
             raise WeightsError(_bad_name(name))
         return self._translated(
             f"weights {name} could not be read from", lambda: self._digest(self._folder.path(name))
         )
 
     def names(self) -> list[str]:
-        """Names of all complete files, by version. Raises WeightsError for a store elsewhere that cannot be listed."""
+        """Names of weights files, manifests and shards, by version; a shard may still be written.
+
+        Raises WeightsError for a store elsewhere that cannot be listed.
+        """
         names = self._folder.names() if self.is_local else self._listed()
-        return sorted(name for name in names if _final_name.fullmatch(name))
+        return sorted(filter(_is_complete, names))
 
     def partial_names(self) -> list[str]:
         """Names of files whose writer died before it was done."""
         return self._folder.partial_names()
 
+    def belonging(self, named: Iterable[str]) -> list[str]:
+        """Names of files that belong to `named`, the names in notices: they themselves, and shards of manifests."""
+        names = set(named)
+        stems = {stem_of(name) for name in names if manifest_name.fullmatch(name)}
+        return [
+            name
+            for name in self.names()
+            if name in names or (shard_name.fullmatch(name) and stem_of(name) in stems)
+        ]
+
     def orphans(self, named: Iterable[str]) -> list[str]:
-        """Names of complete files that are not among `named`, the names in committed notices."""
-        return sorted(set(self.names()) - set(named))
+        """Names of files that belong to none of `named`, the names in committed notices."""
+        own = set(self.belonging(named))
+        return [name for name in self.names() if name not in own]
 
     def delete(self, name: str) -> None:
         """Remove one complete or partial file; a missing one is fine."""
-        if not (_final_name.fullmatch(name) or partial_name.fullmatch(name)):
+        if not (_is_complete(name) or partial_name.fullmatch(name)):
             raise WeightsError(_bad_name(name))
         self._folder.remove(name)
 
@@ -184,7 +271,7 @@ class WeightsStore:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all complete and partial files. What goes away meanwhile does not count."""
+        """Bytes of all files of versions, unfinished ones too. What goes away meanwhile does not count."""
         return self._folder.num_bytes([*self.names(), *self.partial_names()])
 
     def remove_if_empty(self) -> None:
@@ -196,9 +283,18 @@ class WeightsStore:
     def _listed(self) -> list[str]:
         return self._translated("the weights cannot be listed in", self._folder.names)
 
+    def _has(self, notice: WeightVersion) -> bool:
+        if not self._fs.exists(self._folder.path(notice.name)):
+            return False
+        if notice.format != manifest_format:
+            return True
+        shards = noticed_manifest(self._folder, notice)[0].shards
+        paths = [(self._folder.path(shard.name), shard.num_bytes) for shard in shards]
+        return all(self._fs.exists(path) and self._fs.size(path) == size for path, size in paths)
+
     def _digest(self, path: str) -> tuple[str, int]:
         with self._fs.open(path, "rb") as source:
-            return _digest_of(source)
+            return digest_of_stream(source)
 
     def _found(self, notice: WeightVersion, read: Callable[[], _Result]) -> _Result:
         try:
@@ -237,23 +333,74 @@ class WeightsStore:
             self._no_longer.wait(min(pause, max(left, 0)))
             pause = min(2 * pause, _longest_pause_seconds)
 
-    def _write(self, version: int, data: bytes | Path) -> WeightVersion:
+    @contextmanager
+    def _naming_version(self, version: int) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise WeightsError(
+                f"weights of version {version} could not be written to {self.public_uri}: {error}; "
+                "check that the store exists, is writable and has room"
+            ) from error
+
+    def _new_files(self) -> VersionFiles:
+        if self.is_local:
+            return DiskFiles(Path(self._root), self._naming_version)
+        return ElsewhereFiles(self._upload_file, self._remove_file)
+
+    def _upload_file(self, name: str, data: bytes) -> None:
+        def upload() -> None:
+            self._folder.make()
+            self._fs.pipe_file(self._folder.path(name), data)
+            self._fs.invalidate_cache()
+
+        what = f"weights of version {version_of(name)} could not be written to"
+        self._patiently(lambda: self._translated(what, upload))
+
+    def _remove_file(self, name: str) -> None:
+        self._translated(f"weights {name} could not be deleted in", lambda: self.delete(name))
+
+    def _write(self, version: int, data: bytes | Export) -> WeightVersion:
         root = Path(self._root)
         root.mkdir(parents=True, exist_ok=True)
         with partial_file(root) as partial:
-            notice = _write_durably(version, data, partial)
+            if isinstance(data, bytes):
+                notice = _write_bytes(version, data, partial)
+            else:
+                notice = self._write_export(version, data, partial)
             if (root / notice.name).exists():
-                self._verify(self._folder.path(notice.name), notice)
+                self._verify(notice)
             else:
                 partial.replace(root / notice.name)
         sync_path(root)
         return notice
 
-    def _upload(self, version: int, data: bytes | Path) -> WeightVersion:
-        notice = _notice(version, data)
+    def _write_export(self, version: int, export: Export, path: Path) -> WeightVersion:
+        """Write and sync a file while its tensors are gathered."""
+        with path.open("wb") as target:
+            sink = self._single_file(version, target)
+            export(sink)
+            target.flush()
+            os.fsync(target.fileno())
+        return _notice(version, sink.sha256, sink.num_bytes)
+
+    def _single_file(self, version: int, target: IO[bytes]) -> SingleFileSink:
+        """What writes to a file of this disk. Its errors are ours at once: whoever exports knows nothing of files."""
+
+        def write(data: memoryview) -> None:
+            with self._naming_version(version):
+                target.write(data)
+
+        return SingleFileSink(write)
+
+    def _upload(self, version: int, data: bytes) -> WeightVersion:
+        notice = _notice(version, hashlib.sha256(data).hexdigest(), len(data))
+        return self._upload_noticed(notice, data)
+
+    def _upload_noticed(self, notice: WeightVersion, data: bytes | Path) -> WeightVersion:
         path = self._folder.path(notice.name)
         if self._fs.exists(path):
-            self._verify(path, notice)
+            self._verify(notice)
             return notice
         self._folder.make()
         if isinstance(data, bytes):
@@ -263,30 +410,28 @@ class WeightsStore:
         self._fs.invalidate_cache()
         return notice
 
-    def _download(self, path: str, notice: WeightVersion, directory: Path) -> Path:
+    def _download(self, notice: WeightVersion, directory: Path) -> Path:
         directory.mkdir(parents=True, exist_ok=True)
+        if notice.format == manifest_format:
+            return download_noticed(self._folder, notice, directory)
         target = directory / notice.name
-        if target.is_file() and _digest_of_file(target) == (notice.sha256, notice.num_bytes):
+        if target.is_file() and digest_of_file(target) == (notice.sha256, notice.num_bytes):
             return target
         with partial_file(directory) as partial:
-            with self._fs.open(path, "rb") as source, partial.open("wb") as sink:
-                _copy(source, sink, notice)
+            with self._fs.open(self._folder.path(notice.name), "rb") as source, partial.open("wb") as sink:
+                copy_noticed(source, sink, notice)
             partial.replace(target)
         return target
 
-    def _verify(self, path: str, notice: WeightVersion) -> None:
-        with self._fs.open(path, "rb") as source:
-            _copy(source, None, notice)
+    def _verify(self, notice: WeightVersion, *, with_sha256: bool = False) -> None:
+        if notice.format == manifest_format:
+            check_noticed(self._folder, notice, with_sha256=with_sha256)
+            return
+        with self._fs.open(self._folder.path(notice.name), "rb") as source:
+            copy_noticed(source, None, notice)
 
 
-def _notice(version: int, data: bytes | Path) -> WeightVersion:
-    if isinstance(data, bytes):
-        sha256, num_bytes = hashlib.sha256(data).hexdigest(), len(data)
-    else:
-        try:
-            sha256, num_bytes = _digest_of_file(data)
-        except OSError as error:
-            raise WeightsError(f"weights of version {version} cannot be read from {data}: {error}") from error
+def _notice(version: int, sha256: str, num_bytes: int) -> WeightVersion:
     name = weights_name(version, sha256)
     if not _final_name.fullmatch(name):
         raise WeightsError(_bad_name(name))
@@ -294,6 +439,20 @@ def _notice(version: int, data: bytes | Path) -> WeightVersion:
 
 
 def _check_notice(notice: WeightVersion) -> None:
+    """Raise WeightsError for a notice that leads nowhere, or somewhere else."""
+    match notice.format:
+        case "safetensors":
+            _check_file_notice(notice)
+        case "manifest-1":
+            _check_manifest_notice(notice)
+        case _:
+            raise WeightsError(
+                f"weights {notice.name} of version {notice.version} have the format {notice.format!r}; this release of "
+                "rollog reads safetensors and manifest-1: use the release that the run was begun with, or a later one"
+            )
+
+
+def _check_file_notice(notice: WeightVersion) -> None:
     if not _final_name.fullmatch(notice.name):
         raise WeightsError(_bad_name(notice.name))
     expected = weights_name(notice.version, notice.sha256)
@@ -304,54 +463,32 @@ def _check_notice(notice: WeightVersion) -> None:
         )
 
 
+def _check_manifest_notice(notice: WeightVersion) -> None:
+    if not manifest_name.fullmatch(notice.name):
+        raise WeightsError(
+            f"{notice.name!r} is no name of a manifest; expected v000000-0123456789abcdef.manifest"
+        )
+    if version_of(notice.name) != notice.version:
+        raise WeightsError(
+            f"weights notice of version {notice.version} names {notice.name}, which is of another version; the notice "
+            "is refused"
+        )
+    if notice.base is not None:
+        raise WeightsError(
+            f"weights {notice.name} are stored as what changed since version {notice.base.version}, which this release "
+            "of rollog does not read: use the release that the run was begun with, or a later one"
+        )
+
+
 def _bad_name(name: str) -> str:
     return f"{name!r} is no name of a weights file; expected v000000-0123456789abcdef.safetensors"
 
 
-def _digest_of_file(path: Path) -> tuple[str, int]:
-    with path.open("rb") as source:
-        return _digest_of(source)
-
-
-def _digest_of(source: IO[bytes]) -> tuple[str, int]:
-    digest, num_bytes = hashlib.sha256(), 0
-    while chunk := source.read(_chunk_bytes):
-        digest.update(chunk)
-        num_bytes += len(chunk)
-    return digest.hexdigest(), num_bytes
-
-
-def _write_durably(version: int, data: bytes | Path, path: Path) -> WeightVersion:
-    """Write and sync a file. The digest of bytes is taken meanwhile: each takes a second for a billion of them."""
+def _write_bytes(version: int, data: bytes, path: Path) -> WeightVersion:
+    """Write and sync a file. Its digest is taken meanwhile: each takes a second for a billion bytes."""
     with path.open("wb") as target, ThreadPoolExecutor(1, thread_name_prefix="digest") as other:
-        noticed = other.submit(_notice, version, data)
-        if isinstance(data, bytes):
-            target.write(data)
-        else:
-            notice = noticed.result()
-            with data.open("rb") as source:
-                _copy(source, target, notice)
+        digest = other.submit(hashlib.sha256, data)
+        target.write(data)
         target.flush()
         os.fsync(target.fileno())
-        return noticed.result()
-
-
-def _copy(source: IO[bytes], target: IO[bytes] | None, notice: WeightVersion) -> None:
-    """Read `source`, into `target` if there is one, no further than it is as noticed; raises WeightsError otherwise."""
-    digest, num_bytes = hashlib.sha256(), 0
-    while num_bytes <= notice.num_bytes and (chunk := source.read(_chunk_bytes)):
-        digest.update(chunk)
-        num_bytes += len(chunk)
-        if target is not None:
-            target.write(chunk)
-    if num_bytes != notice.num_bytes:
-        at_least = "at least " if num_bytes > notice.num_bytes else ""
-        raise WeightsError(
-            f"weights {notice.name} have {at_least}{num_bytes} bytes instead of {notice.num_bytes}; the file was cut "
-            "or overwritten and is not used"
-        )
-    if digest.hexdigest() != notice.sha256:
-        raise WeightsError(
-            f"weights {notice.name} have sha256 {digest.hexdigest()} instead of {notice.sha256}; the file "
-            "was altered and is not used"
-        )
+        return _notice(version, digest.result().hexdigest(), len(data))

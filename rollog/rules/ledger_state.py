@@ -25,7 +25,7 @@ def record_hash(value: bytes) -> bytes:
 
 
 num_weights_digits = 16
-"""Of the sha256 of a weights file, as segments carry them."""
+"""Of the sha256 of a version's weights, as segments carry them."""
 
 _most_replicas = 1 << 16
 

@@ -1,4 +1,4 @@
-"""The weights files of a recorded run: the versions that its ledger names, their bytes checked."""
+"""The weights of a recorded run: the versions that its ledger names, their bytes checked."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from rollog.kernel.errors import WeightsError
+from rollog.kernel.versions.files import remove_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -36,7 +37,7 @@ class LedgerWeights:
 
     @contextmanager
     def file(self, version: int) -> Iterator[Path]:
-        """The file, its bytes checked; a copy that was fetched for it is deleted afterwards. Raises WeightsError."""
+        """The file or manifest, all bytes checked; what was fetched is deleted afterwards. Raises WeightsError."""
         notice = self._notices.get(version)
         if notice is None:
             raise WeightsError(f"no notice names the weights that the ledger has under version {version}")
@@ -45,4 +46,4 @@ class LedgerWeights:
             yield path
         finally:
             if path.parent == self._downloads:
-                path.unlink(missing_ok=True)
+                remove_files(path)

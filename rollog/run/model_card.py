@@ -102,7 +102,7 @@ def model_card(facts: ModelFacts, *, tokenizer_folder: str | None = None, exampl
     rows = [
         ("run", facts.run),
         ("version", f"{facts.version} of {facts.newest_version}"),
-        ("sha256 of its weights file", f"`{facts.weights_sha256}`"),
+        ("sha256 of its weights", f"`{facts.weights_sha256}`"),
         ("ledger head at export", f"`{facts.ledger_head}` (record {facts.ledger_sequence})"),
         ("base model", facts.base_model),
         ("data", facts.data),

@@ -1,4 +1,4 @@
-"""A Hugging Face model directory from one weights file: configuration, tokenizer, generation defaults, shards.
+"""A Hugging Face model directory from the weights of a version: configuration, tokenizer, generation defaults, shards.
 
 What is not of the run (tokenizer, chat template, generation defaults) is copied from the directory or cached model
 that the run began with. Nothing here imports or copies code of a model.
@@ -11,8 +11,10 @@ import shutil
 from typing import TYPE_CHECKING, Any
 
 from producers.engines.model_files import end_token_ids, model_file, read_json
+from producers.engines.weights_file import shapes_in
 from producers.rollout.prompts import load_tokenizer
 from rollog.kernel.errors import DataError
+from rollog.kernel.versions.files import merged_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -66,12 +68,12 @@ def copy_tokenizer(directory: Path, tokenizer: str) -> None:
 def write_weights(directory: Path, weights: Path, most_bytes: int = most_shard_bytes) -> int:
     """The tensors in shards of at most `most_bytes`, with their index; returns how many tensors there are.
 
-    One shard is model.safetensors, without an index. The file is mapped, not read at once.
+    One shard is model.safetensors, without an index. The files are mapped, not read at once.
     """
     from huggingface_hub import save_torch_state_dict  # noqa: PLC0415  # heavy, and so is torch
     from safetensors.torch import load_file  # noqa: PLC0415
 
-    tensors = load_file(weights)
+    tensors = merged_tensors(weights, load_file)
     save_torch_state_dict(tensors, directory, max_shard_size=most_bytes)
     for path in directory.glob("*.safetensors"):
         path.chmod(0o644)
@@ -81,7 +83,6 @@ def write_weights(directory: Path, weights: Path, most_bytes: int = most_shard_b
 def require_loadable(directory: Path, weights: Path) -> None:
     """Compare the tensors with those of the model that config.json describes. Raises DataError."""
     import torch  # noqa: PLC0415
-    from safetensors import safe_open  # noqa: PLC0415
     from transformers import AutoConfig, AutoModelForCausalLM  # noqa: PLC0415
 
     with torch.device("meta"):
@@ -89,8 +90,7 @@ def require_loadable(directory: Path, weights: Path) -> None:
         model = auto.from_config(AutoConfig.from_pretrained(directory))
     tied = set(model.all_tied_weights_keys or ())
     expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    with safe_open(weights, framework="pt") as file:
-        found = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 - no mapping
+    found = shapes_in(weights)
     missing = expected.keys() - found.keys() - tied
     wrong = sorted(missing | {name for name, shape in found.items() if expected.get(name) != shape})
     if wrong:

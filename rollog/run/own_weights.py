@@ -4,10 +4,10 @@
 | --- | --- |
 | `HOME/weights/RUN`, which no other run names | all with names of weights, unfinished ones as well |
 | `X/weights/RUN` of another state directory X, from which this one was copied | none: they are the original's |
-| any other, such as `s3://bucket/w` | those that the run's notices name, and no other run's that names the same store |
+| any other, such as `s3://bucket/w` | those that the run's notices lead to, and none of another run with that store |
 
-Versions are named after their content: two runs that begin with the same model have the same version 0. In a store that
-they share it stays until the last of them is deleted.
+Versions that are one file are named after their content: two runs that begin with the same model have the same version
+0. In a store that they share it stays until the last of them is deleted. Manifests and shards are one run's alone.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class OwnWeights:
             names = (*complete, *store.partial_names())
             return cls(store=store, names=names, num_others=0, payloads=payloads)
         own = _noticed(broker, topics).difference(*(_noticed_beside(broker, topics, of) for of in sharers))
-        names = tuple(name for name in complete if name in own)
+        names = tuple(store.belonging(own))
         return cls(store=store, names=names, num_others=len(complete) - len(names), payloads=payloads)
 
     def line(self) -> str:

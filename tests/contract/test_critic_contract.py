@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load
+from support.exports import exported_by
 from support.small_training import a_batch
 from torch.nn.functional import log_softmax
 from transformers import AutoModelForCausalLM
@@ -193,7 +194,7 @@ def engine(request: pytest.FixtureRequest) -> Iterator[TrainingEngine]:
 def trained(engine: TrainingEngine, model_path: str, **cut: Any) -> tuple[list[tuple[float, ...]], bytes]:
     engine.start(model_path)
     losses = [engine.train_step(batch_of(seed, **cut)).losses for seed in range(num_steps)]
-    return losses, engine.export_weights()
+    return losses, exported_by(engine)
 
 
 def agree(
@@ -246,11 +247,11 @@ def test_a_checkpoint_holds_the_value_head(engine: TrainingEngine, model_path: s
     engine.train_step(a_batch(0, with_rewards=True))
     engine.save_checkpoint(tmp_path)
     result = engine.train_step(a_batch(1, with_rewards=True))
-    after = engine.export_weights()
+    after = exported_by(engine)
     engine.start(model_path)
     engine.load_checkpoint(tmp_path)
     assert engine.train_step(a_batch(1, with_rewards=True)) == result
-    assert engine.export_weights() == after
+    assert exported_by(engine) == after
 
 
 @pytest.mark.parametrize("maker", [plain, partial(deepspeed, 1)], ids=["plain", "zero-1"])

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from support.exports import export_of
 from support.tiny_engine import (
     Bench,
     LentEngine,
@@ -380,7 +381,10 @@ def order_and_publish(stage: Stage, bench: Bench, num_tasks: int) -> None:
             # A fast engine may be done before this thread comes to look.
             ordered = version * share
             stage.wait_for_status(partial(has_begun, ordered))
-            notice = stage.store.publish(version, bench.versions[version].read_bytes())
+            tensors = load_file(bench.versions[version])
+            # Shards of a few tensors each, and of one that is larger.
+            notice = stage.store.publish_tensors(version, export_of(tensors), most_bytes=40_000)
+            assert len(stage.store.file_names(notice)) > 3
             stage.send(stage.topics.weights, notice)
             stage.wait_until_serving(version)
         stage.samples(num_tasks)

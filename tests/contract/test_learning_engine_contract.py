@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import pytest
 import torch
 from safetensors.torch import load
+from support.exports import exported_by
 from support.small_training import a_batch, make_model
 from support.training_engines import deepspeed, learning_makers, naive, plain, step_settings, temperature
 
@@ -41,7 +42,7 @@ def engine(request: pytest.FixtureRequest) -> Iterator[TrainingEngine]:
 
 def test_a_new_engine_exports_the_weights_of_the_directory(engine: TrainingEngine, model_path: str) -> None:
     engine.start(model_path)
-    exported = load(engine.export_weights())
+    exported = load(exported_by(engine))
     expected = dict(untied_tensors(load_model(model_path, None, "float32")))
     assert exported.keys() == expected.keys()
     assert all(torch.equal(tensor, expected[name]) for name, tensor in exported.items())
@@ -57,8 +58,8 @@ def test_steps_give_the_weights_of_the_reference(engine: TrainingEngine, model_p
         assert result.losses == pytest.approx(expected.losses, abs=1e-5)
         assert result.gradient_norms == pytest.approx(expected.gradient_norms, rel=1e-4)
         assert result.learning_rates == expected.learning_rates
-    expected_weights = load(reference.export_weights())
-    weights = load(engine.export_weights())
+    expected_weights = load(exported_by(reference))
+    weights = load(exported_by(engine))
     for name, tensor in expected_weights.items():
         torch.testing.assert_close(weights[name], tensor, atol=2e-4, rtol=1e-3)
 
@@ -74,7 +75,7 @@ def test_packed_steps_give_the_weights_of_the_reference(
         engine.change_settings(settings)
         for seed in range(3):
             result = engine.train_step(a_batch(seed, micro_batch_tokens=40, packing=True))
-        found.append((result, load(engine.export_weights())))
+        found.append((result, load(exported_by(engine))))
         engine.close()
     (result, weights) = found[1]
     agree(weights, result, found[0])
@@ -94,7 +95,7 @@ def test_activations_computed_twice_give_the_same_weights(zero_stage: int | None
         first_layer_of(engine).register_forward_hook(lambda *_, calls=calls: calls.append(None))
         for seed in range(2):
             engine.train_step(a_batch(seed, micro_batch_tokens=25))
-        exports.append(engine.export_weights())
+        exports.append(exported_by(engine))
         num_forwards.append(len(calls))
         engine.close()
     assert exports[0] == exports[1]
@@ -135,7 +136,7 @@ def test_changed_settings_give_what_an_engine_gives_that_has_them(
     engine.train_step(a_batch(0))
     engine.save_checkpoint(tmp_path)
     engine.train_step(a_batch(1))
-    unchanged = engine.export_weights()
+    unchanged = exported_by(engine)
 
     exports = []
     for goes_by_checkpoint in (False, True):
@@ -148,7 +149,7 @@ def test_changed_settings_give_what_an_engine_gives_that_has_them(
             engine.train_step(a_batch(0))
         engine.change_settings(other)
         engine.train_step(a_batch(1))
-        exports.append(engine.export_weights())
+        exports.append(exported_by(engine))
     assert exports[0] == exports[1]
     assert exports[0] != unchanged
 
@@ -169,8 +170,8 @@ def test_changed_settings_are_those_of_the_formulas(engine: TrainingEngine, mode
     expected, result = reference.train_step(a_batch(1)), engine.train_step(a_batch(1))
     assert result.losses == pytest.approx(expected.losses, abs=1e-5)
     assert result.learning_rates == expected.learning_rates
-    expected_weights = load(reference.export_weights())
-    weights = load(engine.export_weights())
+    expected_weights = load(exported_by(reference))
+    weights = load(exported_by(engine))
     for name, tensor in expected_weights.items():
         torch.testing.assert_close(weights[name], tensor, atol=2e-5, rtol=1e-3)
 
@@ -236,7 +237,7 @@ def test_a_divergence_in_the_reward_moves_the_advantages(model_path: str) -> Non
                 algorithm=AlgorithmConfig(type="rloo", kl_coefficient=coefficient, max_response_tokens=8),
             )
         )
-        exports.append((engine.train_step(batch), engine.export_weights()))
+        exports.append((engine.train_step(batch), exported_by(engine)))
         engine.close()
     (_, without), (barely, almost_without), (result, with_divergence), again = exports
     for name, tensor in load(almost_without).items():
@@ -258,7 +259,7 @@ def taken_under(
         engine.change_settings(settings)
         for seed in (0, 1):
             result = engine.train_step(a_batch(seed, micro_batch_tokens=25, num_epochs=num_epochs))
-        exported = engine.export_weights()
+        exported = exported_by(engine)
         found.append((result, load(exported), exported))
         engine.close()
     *others, (expected, weights, _) = found
@@ -284,7 +285,7 @@ def test_micro_batches_only_cut_up_the_work(maker: Callable[[], TrainingEngine],
     for tokens in (1000, 25, 1):
         engine.start(model_path)
         result = engine.train_step(a_batch(micro_batch_tokens=tokens))
-        results.append((result, load(engine.export_weights())))
+        results.append((result, load(exported_by(engine))))
     engine.close()
     (whole, weights), *others = results
     for result, other_weights in others:
@@ -304,7 +305,7 @@ def test_an_export_holds_each_tensor_once_and_loads_back(
     engine = maker()
     engine.start(path)
     engine.train_step(a_batch())
-    exported = engine.export_weights()
+    exported = exported_by(engine)
     engine.close()
     assert ("lm_head.weight" in load(exported)) is not tied
     file = tmp_path / "weights.safetensors"
@@ -319,16 +320,16 @@ def test_bfloat16_is_exported_as_bfloat16_and_learns(
 ) -> None:
     engine = plain("bfloat16") if zero_stage is None else deepspeed(zero_stage, "bfloat16")
     engine.start(model_path)
-    before = engine.export_weights()
+    before = exported_by(engine)
     engine.train_step(a_batch(0))
-    after = engine.export_weights()
+    after = exported_by(engine)
     engine.save_checkpoint(tmp_path)
     engine.train_step(a_batch(1))
-    again = engine.export_weights()
+    again = exported_by(engine)
     engine.start(model_path)
     engine.load_checkpoint(tmp_path)
     engine.train_step(a_batch(1))
-    redone = engine.export_weights()
+    redone = exported_by(engine)
     engine.close()
     assert {tensor.dtype for tensor in load(after).values()} == {torch.bfloat16}
     assert before != after
@@ -371,7 +372,7 @@ def test_in_bfloat16_the_plain_engine_gives_the_weights_of_deepspeed(model_path:
         engine.start(model_path)
         for seed in (0, 1):
             engine.train_step(a_batch(seed))
-        exports.append(load(engine.export_weights()))
+        exports.append(load(exported_by(engine)))
         engine.close()
     for name, tensor in exports[0].items():
         torch.testing.assert_close(exports[1][name], tensor, atol=1e-5, rtol=1e-5)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load
+from support.exports import exported_by
 from support.loss_reference import Response, reference_loss
 from support.small_training import a_batch
 from torch.func import functional_call
@@ -147,7 +148,7 @@ def engine(request: pytest.FixtureRequest) -> Iterator[TrainingEngine]:
 
 def test_a_run_begins_with_the_model_it_was_given(engine: TrainingEngine, model_path: str) -> None:
     engine.start(model_path)
-    exported = load(engine.export_weights())
+    exported = load(exported_by(engine))
     expected = dict(AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32).named_parameters())
     assert exported.keys() == expected.keys()
     assert all(torch.equal(tensor, expected[name]) for name, tensor in exported.items())
@@ -156,11 +157,11 @@ def test_a_run_begins_with_the_model_it_was_given(engine: TrainingEngine, model_
 def test_steps_give_the_weights_of_the_reference(engine: TrainingEngine, model_path: str) -> None:
     reference = Reference(model_path)
     engine.start(model_path)
-    before = load(engine.export_weights())
+    before = load(exported_by(engine))
     for seed in range(3):
         batch = a_batch(seed, micro_batch_tokens=25)
         assert engine.train_step(batch).losses == pytest.approx(reference.train_step(batch), abs=1e-4)
-    weights, merged = load(engine.export_weights()), reference.merged()
+    weights, merged = load(exported_by(engine)), reference.merged()
     for name, tensor in weights.items():
         torch.testing.assert_close(tensor, merged[name].detach(), atol=2e-4, rtol=1e-3)
         is_adapted = name.removesuffix(".weight").endswith(targets)
@@ -169,18 +170,18 @@ def test_steps_give_the_weights_of_the_reference(engine: TrainingEngine, model_p
 
 def test_a_checkpoint_goes_on_bit_for_bit(engine: TrainingEngine, model_path: str, tmp_path: Path) -> None:
     engine.start(model_path)
-    first = load(engine.export_weights())
+    first = load(exported_by(engine))
     engine.train_step(a_batch(0))
-    saved = engine.export_weights()
+    saved = exported_by(engine)
     assert any(not torch.equal(tensor, first[name]) for name, tensor in load(saved).items())
     engine.save_checkpoint(tmp_path)
     result = engine.train_step(a_batch(1))
-    after = engine.export_weights()
+    after = exported_by(engine)
     engine.start(model_path)
     engine.load_checkpoint(tmp_path)
-    assert engine.export_weights() == saved
+    assert exported_by(engine) == saved
     assert engine.train_step(a_batch(1)) == result
-    assert engine.export_weights() == after
+    assert exported_by(engine) == after
 
 
 @pytest.mark.parametrize("maker", [plain, partial(deepspeed, 1)], ids=["plain", "zero-1"])
@@ -205,7 +206,7 @@ def test_other_ways_to_compute_give_the_same_weights(changes: dict[str, Any], mo
         engine.start(model_path)
         for seed in range(2):
             engine.train_step(a_batch(seed, packing="packing" in changes))
-        exports.append(load(engine.export_weights()))
+        exports.append(load(exported_by(engine)))
         engine.close()
     for name, tensor in exports[0].items():
         torch.testing.assert_close(exports[1][name], tensor, atol=1e-4, rtol=1e-3)
@@ -218,7 +219,7 @@ def test_in_bfloat16_products_are_added_in_float32(model_path: str) -> None:
     engine.start(model_path)
     for seed in range(3):
         engine.train_step(a_batch(seed))
-    weights = load(engine.export_weights())
+    weights = load(exported_by(engine))
     layer = vars(engine)["_state"].prepared.model.model.layers[0].self_attn.q_proj
     base, first, second = (
         matrix.weight.detach().float()
@@ -241,7 +242,7 @@ def test_published_weights_give_the_log_probabilities_that_are_trained(
     for seed in range(3):
         engine.train_step(a_batch(seed))
     file = tmp_path / "weights.safetensors"
-    file.write_bytes(engine.export_weights())
+    file.write_bytes(exported_by(engine))
     batch = a_batch(7)
     published = Policy(load_model(model_path, file, "float32"), temperature)
     logprobs_BR = frozen_logprobs(published, collate(batch.samples)).numpy()

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from support.exports import exported_by
 from support.small_training import a_batch, a_training_sample
 from support.training_engines import every_maker, learning_makers, step_settings
 
@@ -39,8 +40,8 @@ def test_the_same_batches_give_the_same_bytes_and_others_give_others(
         engine.start(model_path)
         for seed in seeds:
             engine.train_step(a_batch(seed))
-        exports.append(engine.export_weights())
-        assert engine.export_weights() == exports[-1]
+        exports.append(exported_by(engine))
+        assert exported_by(engine) == exports[-1]
     assert exports[0] == exports[1] != exports[2]
 
 
@@ -58,16 +59,16 @@ def test_a_checkpoint_goes_on_where_it_was_saved_bit_for_bit(
 ) -> None:
     engine.start(model_path)
     engine.train_step(a_batch(0))
-    saved = engine.export_weights()
+    saved = exported_by(engine)
     engine.save_checkpoint(tmp_path)
     result = engine.train_step(a_batch(1))
-    after = engine.export_weights()
+    after = exported_by(engine)
 
     engine.start(model_path)
     engine.load_checkpoint(tmp_path)
-    assert engine.export_weights() == saved
+    assert exported_by(engine) == saved
     assert engine.train_step(a_batch(1)) == result
-    assert engine.export_weights() == after
+    assert exported_by(engine) == after
 
 
 def failing(batch: TrainingBatch) -> TrainingBatch:
@@ -87,13 +88,13 @@ def test_after_a_step_that_failed_midway_a_checkpoint_goes_on_where_it_was_saved
         engine.train_step(a_batch(0))
         engine.save_checkpoint(tmp_path)
         expected = engine.train_step(a_batch(1))
-        after = engine.export_weights()
+        after = exported_by(engine)
         for seed in (2, 3):
             with pytest.raises(Exception, match=r"out of (range|bounds)"):
                 engine.train_step(failing(a_batch(seed, micro_batch_tokens=20)))
             engine.load_checkpoint(tmp_path)
         assert engine.train_step(a_batch(1)) == expected
-        assert engine.export_weights() == after
+        assert exported_by(engine) == after
 
 
 @pytest.mark.parametrize("maker", learning_makers.values(), ids=learning_makers)
@@ -122,10 +123,10 @@ def test_weights_from_a_file_are_those_that_are_trained(
 ) -> None:
     engine.start(model_path)
     engine.train_step(a_batch(0))
-    exported = engine.export_weights()
+    exported = exported_by(engine)
     (tmp_path / "weights.safetensors").write_bytes(exported)
     engine.start(model_path, tmp_path / "weights.safetensors")
-    assert engine.export_weights() == exported
+    assert exported_by(engine) == exported
 
 
 def test_a_file_that_holds_no_weights_is_refused(
@@ -139,13 +140,13 @@ def test_a_file_that_holds_no_weights_is_refused(
 def test_changed_settings_leave_the_weights_as_they_are(engine: TrainingEngine, model_path: str) -> None:
     engine.start(model_path)
     engine.train_step(a_batch(0))
-    before = engine.export_weights()
+    before = exported_by(engine)
     engine.change_settings(
         replace(step_settings, algorithm=AlgorithmConfig(type="rloo", max_response_tokens=8))
     )
-    assert engine.export_weights() == before
+    assert exported_by(engine) == before
     engine.train_step(a_batch(1))
-    assert engine.export_weights() != before
+    assert exported_by(engine) != before
 
 
 def test_a_batch_with_nothing_to_train_is_a_step_without_gradient(
@@ -172,7 +173,7 @@ def test_it_describes_one_and_the_same_engine_each_time(engine: TrainingEngine, 
 calls: dict[str, Callable[[TrainingEngine, Path], object]] = {
     "train_step": lambda engine, _: engine.train_step(a_batch(0)),
     "change_settings": lambda engine, _: engine.change_settings(step_settings),
-    "export_weights": lambda engine, _: engine.export_weights(),
+    "export_weights": lambda engine, _: exported_by(engine),
     "save_checkpoint": lambda engine, directory: engine.save_checkpoint(directory),
     "load_checkpoint": lambda engine, directory: engine.load_checkpoint(directory),
     "describe": lambda engine, _: engine.describe(),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
 import torch
+from support.exports import exported_by
 from support.small_training import a_rollout, vocabulary
 
 from rollog.settings.training import AlgorithmConfig, AlgorithmType, OptimizerConfig, TrainerConfig
@@ -73,7 +74,7 @@ def test_every_algorithm_learns_from_rollouts_one_version_old(
     actor = load_model(model_path, None, "float32")
     rewards: list[float] = []
     for version in range(1, num_steps + 1):
-        newest = engine.export_weights()
+        newest = exported_by(engine)
         groups = drawn(actor, max(version - 2, 0))
         rewards.append(fmean(sample.reward or 0.0 for group in groups for sample in group))
         plan = plan_groups(groups, trainer, world_size=1, seed=version)

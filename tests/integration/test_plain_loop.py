@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from support.broker_topics import read_to_end
-from support.small_training import notices, sha256_of
+from support.exports import content_of
+from support.small_training import notices
 from support.threaded_run import small_settings, whole_run
 
 from rollog.run.role_settings import trainer_settings
@@ -63,11 +64,11 @@ def trained_in_order(record: LedgerRecord, samples: dict[tuple[int, int], Sample
 
 
 def plain_loop(run: WholeRun, steps: list[LedgerRecord]) -> list[str]:
-    """sha256 of the weights of every version, from the model's files and the recorded samples alone."""
+    """The content digest of every version, from the model's files and the recorded samples alone."""
     samples = recorded_samples(run)
     engine = training_engine(trainer_settings(run.settings, run.manifest, run.home))
     engine.start(str(run.settings.model.path))
-    weights = [sha256_of(engine.export_weights())]
+    weights = [content_of(engine)]
     for record in steps:
         assert isinstance(record.body, Step)
         groups = trained_in_order(record, samples)
@@ -76,7 +77,7 @@ def plain_loop(run: WholeRun, steps: list[LedgerRecord]) -> list[str]:
             assert {segment.version for segment in sample.segments} == {record.version - 1}
         batch = tuple(sample for group in groups for sample in grpo_samples(group))
         engine.train_step(TrainingBatch(samples=batch, plan=record.body.plan))
-        weights.append(sha256_of(engine.export_weights()))
+        weights.append(content_of(engine))
     engine.close()
     return weights
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -36,10 +36,11 @@ from schemas.codec import decode
 from trainer.startup import start_trainer
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from rollog.kernel.broker.topics import RunTopics
+    from rollog.kernel.versions.tensors import TensorSink, TensorSpec
     from trainer.loop import Trainer
     from trainer.settings import TrainerSettings
 
@@ -180,8 +181,24 @@ def test_a_run_that_another_trainer_begins_meanwhile_is_taken_over(
 
 
 class MeanwhileFromOtherWeights(Meanwhile):
-    def export_weights(self) -> bytes:
-        return super().export_weights() + b" "
+    def export_weights(self, sink: TensorSink | None) -> None:
+        assert sink is not None
+        super().export_weights(_Negated(sink))
+
+
+@dataclass(frozen=True)
+class _Negated:
+    """Passes on what it takes, with the sign of the last element turned."""
+
+    sink: TensorSink
+
+    def begin(self, table: Sequence[TensorSpec]) -> None:
+        self.sink.begin(table)
+
+    def add(self, spec: TensorSpec, data: memoryview) -> None:
+        turned = bytearray(data)
+        turned[-1] ^= 0x80
+        self.sink.add(spec, memoryview(turned))
 
 
 def test_a_run_that_another_trainer_begins_meanwhile_from_other_weights_is_joined_at_the_next_start(

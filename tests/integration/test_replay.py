@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
+from support.exports import export_of
 from support.recorded_steps import altered_copy, recording_of, replayed
 from support.threaded_run import small_settings, whole_run
 
@@ -16,7 +18,7 @@ from rollog.kernel.broker.memory import MemoryBroker
 from rollog.kernel.broker.ports import TopicPartition
 from rollog.kernel.errors import ConfigError, EngineError, LedgerError, RunExists
 from rollog.kernel.payloads import PayloadStore
-from rollog.kernel.weights import weights_name
+from rollog.kernel.versions.files import merged_tensors
 from rollog.run.replay_report import replay_line, verdict_line
 from rollog.run.role_settings import trainer_settings
 from schemas import Disposition, LedgerRecord, Step
@@ -258,25 +260,23 @@ def test_where_bits_differ_distances_are_reported_and_nothing_is_called_equal(re
 
 
 def test_without_the_published_file_there_is_no_distance(recording: Recording, tmp_path: Path) -> None:
-    first = weights_name(0, recording.history.state.weights[0])
     store = type(recording.store)(str(tmp_path / "store"))
-    data = (recording.settings.home / "weights" / first).read_bytes()
-    store.publish(0, data)
+    for path in (recording.settings.home / "weights").glob("v000000-*"):
+        (tmp_path / "store").mkdir(exist_ok=True)
+        shutil.copy(path, tmp_path / "store")
     settings = amended(recording.settings, {"optimizer.epsilon": 1e-6})
     _, steps = replayed(replace(recording, settings=settings, store=store), 0, 1)
     assert steps[0].differing
     assert steps[0].distance is None
 
 
-def test_the_distance_of_weights_is_worked_out_over_all_tensors(recording: Recording, tmp_path: Path) -> None:
-    name = weights_name(0, recording.history.state.weights[0])
-    published = recording.settings.home / "weights" / name
-    tensors = load_file(published)
+def test_the_distance_of_weights_is_worked_out_over_all_tensors(recording: Recording) -> None:
+    (published,) = (recording.settings.home / "weights").glob("v000000-*.manifest")
+    tensors = merged_tensors(published, load_file)
+    norm = sum(tensor.double().square().sum().item() for tensor in tensors.values()) ** 0.5
     moved = next(iter(tensors))
     tensors[moved] = tensors[moved] + 0.5
-    save_file(tensors, tmp_path / "moved")
-    distance = weights_distance((tmp_path / "moved").read_bytes(), published)
-    norm = sum(tensor.double().square().sum().item() for tensor in load_file(published).values()) ** 0.5
+    distance = weights_distance(export_of(tensors), published)
     assert distance.max_absolute == pytest.approx(0.5, abs=1e-6)
     assert distance.relative == pytest.approx(0.5 * tensors[moved].numel() ** 0.5 / norm, rel=1e-5)
 

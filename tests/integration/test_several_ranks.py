@@ -18,6 +18,7 @@ import pytest
 import torch
 from safetensors.torch import load
 from support import two_ranks_process
+from support.exports import content_of, exported_by
 from support.recorded_steps import recording_of
 from support.small_training import FakeRun, a_group, dispositions, make_model, trainer_settings
 from support.two_ranks_process import (
@@ -128,6 +129,24 @@ def distance(one: bytes, other: bytes) -> float:
     return max(float((tensor - load(other)[name]).abs().max()) for name, tensor in load(one).items())
 
 
+def content_of_model(model_path: str) -> str:
+    with closing(one_rank_engine()) as engine:
+        engine.start(model_path)
+        return content_of(engine)
+
+
+def test_weights_that_two_ranks_share_out_have_the_digest_of_one_rank(few: Answers) -> None:
+    digests = json.loads((few.directory / "digests.json").read_text())
+    assert set(digests) == {content_of_model(few.model_path)}
+
+
+@pytest.mark.slow
+def test_weights_have_one_digest_at_every_stage(two_ranks: Answers) -> None:
+    digests = json.loads((two_ranks.directory / "digests.json").read_text())
+    assert len(digests) == 8
+    assert set(digests) == {content_of_model(two_ranks.model_path)}
+
+
 def test_no_object_is_pickled_between_ranks(few: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
     assert few.weights(
         "zero-3-packed"
@@ -212,7 +231,7 @@ def test_a_rank_without_a_sample_takes_part(few: Answers) -> None:
     alone = one_rank_engine()
     alone.start(few.model_path)
     alone.train_step(one_sample(1))
-    assert distance(few.weights("one-sample"), alone.export_weights()) < 1e-5
+    assert distance(few.weights("one-sample"), exported_by(alone)) < 1e-5
     alone.close()
 
 

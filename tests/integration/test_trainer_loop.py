@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from support.exports import content_of
 from support.small_training import (
     FakeRun,
     NaiveEngine,
@@ -16,7 +17,6 @@ from support.small_training import (
     a_rollout,
     dispositions,
     notices,
-    sha256_of,
     trainer_settings,
     turn_until,
     turn_until_version,
@@ -34,6 +34,7 @@ from rollog.kernel.errors import (
     Superseded,
 )
 from rollog.kernel.metrics import Metrics
+from rollog.kernel.versions.files import read_manifest
 from rollog.kernel.weights import WeightsStore
 from rollog.rules.reasons import aged_surplus
 from rollog.settings.run import LastBatch, RunConfig
@@ -105,8 +106,8 @@ def test_a_run_begins_with_genesis_and_version_0(run: FakeRun, settings: Trainer
     assert isinstance(genesis.body, Genesis)
     (notice,) = notices(run.broker, run.topics)
     assert (notice.version, notice.sha256) == (0, genesis.body.weights_sha256)
-    stored = Path(settings.weights_uri, notice.name).read_bytes()
-    assert sha256_of(stored) == notice.sha256
+    assert (genesis.body.weights_identity, notice.format) == ("content", "manifest-1")
+    assert read_manifest(Path(settings.weights_uri, notice.name))[0].digest == notice.sha256
     assert {"rollog", "python", "numpy", "torch", "kafka"} <= genesis.body.versions.keys()
     assert genesis.alpha == 1.0
 
@@ -168,7 +169,7 @@ def test_a_plain_loop_over_the_recorded_samples_gives_the_same_weights(
         groups = [[samples[f"g{2 * version + i}.r{j}.a0"] for j in range(2)] for i in range(2)]
         plan = plan_groups(groups, settings.trainer, world_size=1, seed=step_seed(settings.seed, version + 1))
         engine.train_step(training_batch(groups, plan, settings.algorithm, 1.0))
-        assert sha256_of(engine.export_weights()) == published[version]
+        assert content_of(engine) == published[version]
 
 
 def test_groups_without_signal_are_filtered_in_a_verdicts_record_of_their_own(
@@ -475,7 +476,7 @@ def test_weights_from_a_gradient_that_is_no_number_are_never_published(
         send_groups(run, trainer, 0, 1)
         with pytest.raises(EngineError, match="nothing was published"):
             turn_until_version(trainer, 1)
-    assert len(WeightsStore(settings.weights_uri).names()) == 1
+    assert len(WeightsStore(settings.weights_uri).names()) == 2
 
 
 def test_several_ranks_of_an_engine_that_has_one_are_refused(run: FakeRun, settings: TrainerSettings) -> None:

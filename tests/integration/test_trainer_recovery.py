@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from support.exports import content_of, exported_by
 from support.small_training import (
     FakeRun,
     NaiveEngine,
@@ -24,6 +26,8 @@ from rollog.kernel.metrics import Metrics
 from rollog.kernel.weights import WeightsStore
 from rollog.settings.training import TrainerConfig
 from schemas import Disposition, Rebase, Step
+from trainer.ledger.records import genesis_record
+from trainer.ledger.writer import LedgerWriter
 from trainer.recorded.history import History
 from trainer.role import training_engine
 from trainer.startup import start_trainer
@@ -181,7 +185,7 @@ def test_killed_around_the_commit_the_step_happened_once_or_not_at_all(
         with pytest.raises(Killed):
             train(run, trainer, 2)
         broker.death = None
-    assert len(WeightsStore(settings.weights_uri).names()) == 3
+    assert len(WeightsStore(settings.weights_uri).names()) == 6
     with a_trainer(settings, broker) as trainer:
         assert trainer.ledger.version == version_after
         turn_until_version(trainer, 2)
@@ -314,20 +318,86 @@ def test_missing_initial_weights_stop_recovery(run: FakeRun, settings: TrainerSe
         pass
 
 
-def test_the_newest_version_is_put_into_a_store_that_was_lost(
-    run: FakeRun, settings: TrainerSettings
+@pytest.mark.parametrize("kept", ["none", ".manifest", ".safetensors", "damaged manifest", "cut shard"])
+def test_the_newest_version_is_put_under_new_names_into_a_store_that_has_lost_it(
+    run: FakeRun, settings: TrainerSettings, tmp_path: Path, kept: str
 ) -> None:
     with a_trainer(settings, run.broker) as trainer:
         train(run, trainer, 1, 2)
     store = WeightsStore(settings.weights_uri)
-    first, *lost = store.names()
-    for name in lost:
-        store.delete(name)
+    newest = notices(run.broker, run.topics)[-1]
+    for path in Path(settings.weights_uri).glob("v000002-*"):
+        if kept == "damaged manifest" and path.suffix == ".manifest":
+            path.write_bytes(path.read_bytes()[:-2])
+        elif kept == "cut shard" and path.suffix == ".safetensors":
+            path.write_bytes(path.read_bytes()[:-1])
+        elif kept in ("none", ".manifest", ".safetensors") and path.suffix != kept:
+            path.unlink()
 
     with a_trainer(settings, run.broker) as trainer:
-        assert store.names() == [first, lost[-1]]
+        again = notices(run.broker, run.topics)[-1]
+        assert (again.version, again.sha256) == (2, newest.sha256)
+        assert again.name != newest.name
+        store.fetch(again, tmp_path / "fetched")
         train(run, trainer, 3)
-    assert [name[:7] for name in store.names()] == ["v000000", "v000002", "v000003"]
+    with a_trainer(settings, run.broker):
+        assert [notice.version for notice in notices(run.broker, run.topics)] == [0, 1, 2, 2, 3]
+    published(run)
+
+
+def test_a_version_that_is_there_is_not_published_again(run: FakeRun, settings: TrainerSettings) -> None:
+    for _ in range(2):
+        with a_trainer(settings, run.broker):
+            (notice,) = notices(run.broker, run.topics)
+            assert sorted(WeightsStore(settings.weights_uri).file_names(notice)) == sorted(
+                path.name for path in Path(settings.weights_uri).iterdir()
+            )
+
+
+def test_a_run_that_began_with_single_files_goes_on_with_them(
+    run: FakeRun, settings: TrainerSettings
+) -> None:
+    begin_with_one_file(run, settings)
+    with a_trainer(settings, run.broker) as trainer:
+        train(run, trainer, 1, 2)
+    shutil.rmtree(settings.checkpoints)
+    store = WeightsStore(settings.weights_uri)
+    newest = notices(run.broker, run.topics)[-1]
+    store.delete(newest.name)
+    with a_trainer(settings, run.broker) as trainer:  # which redoes every step, and compares
+        assert notices(run.broker, run.topics)[-1] == newest, (
+            "the file has its name again, and no other notice"
+        )
+        train(run, trainer, 3)
+        assert content_of(trainer._engine) != trainer.ledger.weights[3]
+        assert sha256(exported_by(trainer._engine)).hexdigest() == trainer.ledger.weights[3]
+    for notice in notices(run.broker, run.topics):
+        assert notice.format == "safetensors"
+        assert sha256(Path(settings.weights_uri, notice.name).read_bytes()).hexdigest() == notice.sha256
+    assert len(store.names()) == 4
+
+
+def begin_with_one_file(run: FakeRun, settings: TrainerSettings) -> None:
+    """Version 0 and genesis, as a trainer wrote them that knew no manifests."""
+    engine = naive(settings)
+    engine.start(settings.model_path)
+    data = exported_by(engine)
+    notice = WeightsStore(settings.weights_uri).publish(0, data)
+    assert notice.name == f"v000000-{sha256(data).hexdigest()[:16]}.safetensors"
+    record = genesis_record(
+        engine.describe(),
+        manifest_json=settings.manifest_json,
+        alpha=1.0,
+        weights_sha256=notice.sha256,
+        weights_identity="file",
+        num_partitions=settings.broker.samples_partitions,
+        versions={},
+    )
+    writer = LedgerWriter(
+        run.broker, run.topics, transaction_timeout_seconds=15.0, max_record_bytes=1_000_000
+    )
+    writer.commit(record, weights=notice)
+    writer.close()
 
 
 @pytest.mark.parametrize("zero_stage", [1, 3])

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from safetensors.torch import save
 from torch.nn.functional import log_softmax
 from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
 from transformers.utils import logging as transformers_logging
@@ -50,6 +49,7 @@ from schemas import (
 )
 from schemas.codec import decode_as, encode
 from schemas.headers import headers_of
+from support.exports import export_of
 from support.loss_reference import Response, reference_loss
 from support.waiting import wait_until
 from trainer.engines.ports import EngineDescription
@@ -66,6 +66,7 @@ if TYPE_CHECKING:
 
     from rollog.kernel.broker.ports import Broker
     from rollog.kernel.broker.ports import Record as StoredRecord
+    from rollog.kernel.versions.tensors import TensorSink
     from schemas.records import Record
     from trainer.loop import Trainer
 
@@ -263,10 +264,9 @@ class NaiveEngine:
         logits = model(input_ids=tokens[None]).logits[0] / self._temperature
         return log_softmax(logits[len(sample.prompt_token_ids) - 1 : -1], dim=-1)
 
-    def export_weights(self) -> bytes:
-        tensors = {name: parameter.detach().clone() for name, parameter in self._model.named_parameters()}
-        data: bytes = save(tensors, metadata={"format": "pt"})
-        return data
+    def export_weights(self, sink: TensorSink | None) -> None:
+        if sink is not None:
+            export_of(dict(self._model.named_parameters()))(sink)
 
     def save_checkpoint(self, directory: Path) -> None:
         state = {

@@ -11,6 +11,7 @@ import json
 import sys
 
 from rollog.settings.training import AlgorithmConfig, OptimizerConfig, TrainerConfig
+from support.exports import exported_by
 from support.small_training import a_batch
 from trainer.engines.plain import PlainEngine
 from trainer.step.ports import StepSettings
@@ -29,7 +30,7 @@ def main(model: str, level: str, algorithm: str) -> None:
     engine.start(model)
     for step in range(num_steps):
         engine.train_step(a_batch(step))
-    weights = hashlib.sha256(engine.export_weights()).hexdigest()
+    weights = hashlib.sha256(exported_by(engine)).hexdigest()
     sys.stdout.write(json.dumps({"weights": weights, "facts": dict(engine.describe().versions)}) + "\n")
 
 

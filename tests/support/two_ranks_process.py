@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 
 from rollog.kernel.processes import ChildProcess
+from rollog.kernel.weights import WeightsStore
 from rollog.settings.training import AlgorithmConfig, OptimizerConfig, TrainerConfig
+from support.exports import content_of, exported_by
 from support.small_training import a_batch
 from trainer.engines.deepspeed import DeepSpeedEngine
 from trainer.engines.multi_rank.leader import Followers, MultiRankEngine
@@ -60,7 +62,7 @@ def trained(
         )
         for seed in range(num_steps)
     ]
-    weights = engine.export_weights()
+    weights = exported_by(engine)
     engine.close()
     return results, weights
 
@@ -122,6 +124,7 @@ class Cases:
         found = trained(self.engine(3, packing=True), self.model_path, world_size=2, packing=True)
         self.write("zero-3-packed", *found)
         self._with_one_sample()
+        self._digests(3)
 
     def train_all(self) -> None:
         for zero_stage in range(4):
@@ -142,12 +145,25 @@ class Cases:
             self.write(f"lora-{zero_stage}", *found)
         for zero_stage in (1, 3):
             self._with_a_checkpoint(zero_stage)
+        self._digests(0, 1, 2, 3)
+
+    def _digests(self, *zero_stages: int) -> None:
+        """The content digest of the weights as they are at first, and as they are published in shards."""
+        found = []
+        for zero_stage in zero_stages:
+            with closing(self.engine(zero_stage)) as engine:
+                engine.start(self.model_path)
+                store = WeightsStore(str(self.directory / f"store-{zero_stage}"))
+                published = store.publish_tensors(0, engine.export_weights, most_bytes=4000)
+                store.check(published)
+                found += [published.sha256, content_of(engine)]
+        (self.directory / "digests.json").write_text(json.dumps(found))
 
     def _with_one_sample(self) -> None:
         with closing(self.engine()) as engine:
             engine.start(self.model_path)
             result = engine.train_step(one_sample(2))
-            self.write("one-sample", [result], engine.export_weights())
+            self.write("one-sample", [result], exported_by(engine))
 
     def _with_a_checkpoint(self, zero_stage: int) -> None:
         checkpoint = self.directory / f"checkpoint-{zero_stage}"
@@ -157,11 +173,11 @@ class Cases:
             engine.train_step(a_batch(0, world_size=2))
             engine.save_checkpoint(checkpoint)
             result = engine.train_step(a_batch(1, world_size=2))
-            self.write(f"checkpoint-{zero_stage}", [result], engine.export_weights())
+            self.write(f"checkpoint-{zero_stage}", [result], exported_by(engine))
             engine.start(self.model_path)
             engine.load_checkpoint(checkpoint)
             result = engine.train_step(a_batch(1, world_size=2))
-            self.write(f"checkpoint-{zero_stage}-redone", [result], engine.export_weights())
+            self.write(f"checkpoint-{zero_stage}-redone", [result], exported_by(engine))
 
 
 def main(model_path: str, directory: Path, which: str) -> None:

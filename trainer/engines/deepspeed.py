@@ -30,8 +30,9 @@ from trainer.engines.multi_rank.process_group import (
     limit_waiting,
 )
 from trainer.engines.ports import EngineDescription
-from trainer.model.adapters import published_tensors, trained_parameters
-from trainer.model.policy import model_config_json, to_safetensors
+from trainer.model.adapters import trained_parameters
+from trainer.model.export import export_model
+from trainer.model.policy import model_config_json
 from trainer.model.preparation import library_versions, prepare_policy
 from trainer.step.optimizer import new_adamw, set_adamw
 from trainer.step.training_step import train_step
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
+    from rollog.kernel.versions.tensors import TensorSink
     from rollog.settings.training import OptimizerConfig, TrainerConfig
     from trainer.engines.multi_rank.ranks import RankGroup
     from trainer.model.preparation import PreparedPolicy
@@ -120,15 +122,9 @@ class DeepSpeedEngine:
         self._started()
         self._settings = settings
 
-    def export_weights(self) -> bytes:
-        """All weights as safetensors, gathered from their partitions at stage 3; on other ranks than 0 nothing."""
-        state = self._started()
-        copies = {}
-        for tensor in published_tensors(state.prepared.model):
-            with self._gathered(tensor.parts):
-                if state.rank == 0:
-                    copies[tensor.name] = tensor.value().to("cpu", copy=True)
-        return to_safetensors(copies, self._dtype) if state.rank == 0 else b""
+    def export_weights(self, sink: TensorSink | None) -> None:
+        """Hand all weights over, one after another; at stage 3 each is gathered from its partitions for that long."""
+        export_model(self._started().prepared.model, self._dtype, sink, self._gathered)
 
     def save_checkpoint(self, directory: Path) -> None:
         """Write DeepSpeed's own checkpoint below `directory`."""

@@ -18,8 +18,9 @@ from torch import Tensor, nn
 
 from rollog.kernel.errors import EngineError
 from trainer.engines.ports import EngineDescription
-from trainer.model.adapters import published_tensors, trained_parameters
-from trainer.model.policy import model_config_json, to_safetensors
+from trainer.model.adapters import trained_parameters
+from trainer.model.export import export_model
+from trainer.model.policy import model_config_json
 from trainer.model.preparation import library_versions, prepare_policy
 from trainer.step.optimizer import new_adamw, set_adamw
 from trainer.step.training_step import train_step
@@ -27,6 +28,7 @@ from trainer.step.training_step import train_step
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from rollog.kernel.versions.tensors import TensorSink
     from rollog.settings.training import OptimizerConfig, TrainerConfig
     from trainer.model.preparation import PreparedPolicy
     from trainer.step.ports import Float64Array, StepResult, StepSettings, TrainingBatch
@@ -74,12 +76,9 @@ class PlainEngine:
         self._started()
         self._settings = settings
 
-    def export_weights(self) -> bytes:
-        """All weights as safetensors."""
-        tensors = published_tensors(self._started().prepared.model)
-        return to_safetensors(
-            {tensor.name: tensor.value().to("cpu", copy=True) for tensor in tensors}, self._dtype
-        )
+    def export_weights(self, sink: TensorSink | None) -> None:
+        """Hand all weights over, one after another."""
+        export_model(self._started().prepared.model, self._dtype, sink)
 
     def save_checkpoint(self, directory: Path) -> None:
         """Write weights, what the optimizer moves, and its state into one file."""

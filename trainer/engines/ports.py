@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from rollog.kernel.versions.tensors import TensorSink
     from trainer.step.ports import StepResult, StepSettings, TrainingBatch
 
 
@@ -51,8 +52,11 @@ class TrainingEngine(Protocol):
         """
         ...
 
-    def export_weights(self) -> bytes:
-        """The weights as a safetensors file. Equal weights give equal bytes; tied tensors appear once."""
+    def export_weights(self, sink: TensorSink | None) -> None:
+        """Hand the weights to `sink`, one tensor after another; of tied tensors only the first.
+
+        Equal weights give equal names and bytes, in one order. Ranks without a sink only take part in gathering.
+        """
         ...
 
     def save_checkpoint(self, directory: Path) -> None:

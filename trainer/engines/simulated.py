@@ -6,17 +6,19 @@ import time
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-import numpy as np
 from safetensors import SafetensorError
-from safetensors.numpy import load, save
+from safetensors.numpy import load_file
 
 from rollog.kernel.errors import EngineError, WeightsError
+from rollog.kernel.versions.files import merged_tensors
+from rollog.kernel.versions.tensors import TensorSpec
 from trainer.engines.ports import EngineDescription
 from trainer.step.ports import StepResult
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from rollog.kernel.versions.tensors import TensorSink
     from trainer.step.ports import StepSettings, TrainingBatch
 
 _on_policy = {"first_effective_sample_size": 1.0, "first_divergence": 0.0}
@@ -36,14 +38,14 @@ class SimulatedTrainingEngine:
         self._digest: bytes | None = None
 
     def start(self, model_path: str, weights_path: Path | None = None) -> None:
-        """Begin with the digest of the path, or with that of a weights file. Raises WeightsError for other files."""
+        """Begin with the digest of the path, or with that of published weights. Raises WeightsError for others."""
         if weights_path is None:
             self._digest = sha256(model_path.encode()).digest()
             return
         try:
-            self._digest = load(weights_path.read_bytes())["digest"].tobytes()
+            self._digest = merged_tensors(weights_path, load_file)["digest"].tobytes()
         except (OSError, SafetensorError, KeyError) as error:
-            raise WeightsError(f"weights file {weights_path} holds no digest: {error}") from error
+            raise WeightsError(f"weights {weights_path} hold no digest: {error}") from error
 
     def train_step(self, batch: TrainingBatch) -> StepResult:
         """Take the batch into the digest."""
@@ -65,10 +67,13 @@ class SimulatedTrainingEngine:
         del settings
         self._started()
 
-    def export_weights(self) -> bytes:
-        """The digest as a safetensors file."""
-        file: bytes = save({"digest": np.frombuffer(self._started(), dtype=np.uint8)})
-        return file
+    def export_weights(self, sink: TensorSink | None) -> None:
+        """Hand the digest over as the one tensor."""
+        digest = memoryview(self._started())
+        if sink is not None:
+            spec = TensorSpec("digest", "U8", (len(digest),))
+            sink.begin([spec])
+            sink.add(spec, digest)
 
     def save_checkpoint(self, directory: Path) -> None:
         """Write the digest."""

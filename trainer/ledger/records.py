@@ -61,6 +61,7 @@ def genesis_record(
     manifest_json: str,
     alpha: float,
     weights_sha256: str,
+    weights_identity: str,
     num_partitions: int,
     versions: Mapping[str, str],
 ) -> LedgerRecord:
@@ -81,6 +82,7 @@ def genesis_record(
             world_size=description.world_size,
             zero_stage=description.zero_stage,
             dtype=description.dtype,
+            weights_identity=weights_identity,
         ),
     )
 

@@ -89,6 +89,28 @@ class LedgerWriter(Component):
             raise why_ended(self._broker, self._topics.control, self.epoch, error) from error
         return LedgerEntry(record=record, offset=offset, digest=record_hash(value))
 
+    def announce(self, weights: WeightVersion) -> None:
+        """Commit another notice of weights that the ledger has, which were published again.
+
+        Raises BrokerTimeout, Superseded or Expired as `commit` does.
+        """
+        producer = self._producer
+        try:
+            producer.begin()
+            self._send_notice(weights)
+            producer.commit(self._commit_seconds)
+        except (ProducerFenced, BrokerTimeout) as error:
+            raise why_ended(self._broker, self._topics.control, self.epoch, error) from error
+
+    def _send_notice(self, weights: WeightVersion) -> None:
+        self._producer.send(
+            self._topics.weights,
+            0,
+            encode(weights),
+            key=str(weights.version).encode(),
+            headers=headers_of(weights),
+        )
+
     def _transact(
         self,
         record: LedgerRecord,
@@ -101,13 +123,7 @@ class LedgerWriter(Component):
         reach(CrashPoint.TRANSACTION_OPEN)
         sent = producer.send(self._topics.steps, 0, value, headers=headers_of(record))
         if weights is not None:
-            producer.send(
-                self._topics.weights,
-                0,
-                encode(weights),
-                key=str(weights.version).encode(),
-                headers=headers_of(weights),
-            )
+            self._send_notice(weights)
         for letter in dead_letters:
             producer.send(self._topics.dead_letters, 0, encode(letter), headers=headers_of(letter))
         producer.send_offsets(

@@ -33,7 +33,7 @@ _seed = 0
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PublishedTensor:
-    """One tensor of a weights file: its name, what it is made of, and the layer whose adapter is added, if any.
+    """One tensor of a version: its name, what it is made of, and the layer whose adapter is added, if any.
 
     Where tensors are shared out among ranks, `parts` have to be gathered before `value` is asked for.
     """
@@ -104,7 +104,7 @@ def trained_parameters(module: nn.Module) -> list[nn.Parameter]:
 
 
 def published_tensors(model: nn.Module) -> Iterator[PublishedTensor]:
-    """What a weights file holds: the model's tensors under its own names, with adapters merged in."""
+    """What a version holds: the model's tensors under its own names, with adapters merged in."""
     adapted = {name: module for name, module in model.named_modules() if _has_adapter(module)}
     for name, tensor in untied_tensors(model):
         owner = next((layer for layer in adapted if name.startswith(f"{layer}.")), None)

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
 from rollog.kernel.errors import DataError, EngineError, WeightsError
+from rollog.kernel.versions.files import merged_tensors
 from trainer.model.arithmetic import pin_instructions
 
 if TYPE_CHECKING:
@@ -155,16 +156,16 @@ def checkpoint_activations(model: PreTrainedModel) -> None:
 
 
 def load_weights(model: nn.Module, path: Path) -> None:
-    """Replace all weights of `model` by those of a safetensors file in which tied tensors appear once."""
+    """Replace all weights of `model` by published ones, a file or a manifest, in which tied tensors appear once."""
     try:
-        tensors = load_file(path)
+        tensors = merged_tensors(path, load_file)
     except (OSError, SafetensorError) as error:
-        raise WeightsError(f"weights file {path} cannot be read: {error}") from error
+        raise WeightsError(f"weights {path} cannot be read: {error}") from error
     expected = {name: tuple(tensor.shape) for name, tensor in untied_tensors(model)}
     given = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     if expected != given:
         differing = sorted(set(expected.items()) ^ set(given.items()))
-        raise WeightsError(f"weights file {path} does not fit the model; differing tensors: {differing[:6]}")
+        raise WeightsError(f"weights {path} do not fit the model; differing tensors: {differing[:6]}")
     with torch.no_grad():
         for name, tensor in untied_tensors(model):
             tensor.copy_(tensors[name])
@@ -177,16 +178,6 @@ def untied_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
         if id(tensor) not in seen:
             seen.add(id(tensor))
             yield name, tensor
-
-
-def to_safetensors(tensors: dict[str, Tensor], dtype: str) -> bytes:
-    """A safetensors file: floating tensors in `dtype`, byte for byte a function of names and values."""
-    prepared = {
-        name: (tensor.to(dtypes[dtype]) if tensor.is_floating_point() else tensor).contiguous()
-        for name, tensor in tensors.items()
-    }
-    data: bytes = save(prepared, metadata={"format": "pt"})
-    return data
 
 
 def model_config_json(model: PreTrainedModel) -> str:

@@ -22,6 +22,7 @@ from rollog.kernel.errors import ConfigError, RunExists
 from rollog.kernel.weights import WeightsStore
 from rollog.settings.changes import refuse_other_keys
 from rollog.settings.scopes import engine_keys, training_keys
+from trainer.publishing import publish_weights
 from trainer.recorded.redo import redo_steps
 from trainer.settings import changed_by_type
 from trainer.step.off_policy import finite
@@ -94,10 +95,8 @@ def train_counterfactual(
     for _ in redo_steps(engine, recording, range(stands_at + 1, question.begin + 1)):
         pass
     steps: list[CounterfactualStep] = []
-    weights = b""
     for step in redo_steps(engine, recording, range(question.begin + 1, question.end + 1), question.changes):
         recorded, result = step.recorded, step.result
-        weights = step.weights
         steps.append(
             CounterfactualStep(
                 version=step.version,
@@ -112,7 +111,8 @@ def train_counterfactual(
             )
         )
         yield steps[-1]
-    notice = WeightsStore((directory / "weights").resolve().as_uri()).publish(question.end, weights)
+    store = WeightsStore((directory / "weights").resolve().as_uri())
+    notice = publish_weights(store, question.end, engine, recording.history.weights_identity)
     _write(directory / "summary.json", _summary(recording, question, steps, notice))
 
 

@@ -1,4 +1,4 @@
-"""How far two weights files are apart, where they are not the same bytes."""
+"""How far weights are from published ones, where they are not the same."""
 
 from __future__ import annotations
 
@@ -7,12 +7,19 @@ from typing import TYPE_CHECKING
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load, load_file
+from safetensors.torch import load_file
 
 from rollog.kernel.errors import WeightsError
+from rollog.kernel.versions.files import merged_tensors
+from trainer.model.export import tensor_of_bytes
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
+
+    from torch import Tensor
+
+    from rollog.kernel.versions.tensors import Export, TensorSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,22 +33,44 @@ class WeightsDistance:
     relative: float
 
 
-def weights_distance(weights: bytes, published: Path) -> WeightsDistance:
-    """How far a weights file is from a published one. Raises WeightsError where names or shapes differ."""
+def weights_distance(export: Export, published: Path) -> WeightsDistance:
+    """How far exported weights are from published ones, tensor by tensor.
+
+    Raises WeightsError where names or shapes differ.
+    """
     try:
-        here, there = load(weights), load_file(published)
+        sink = _Distances(merged_tensors(published, load_file))
     except SafetensorError as error:
-        raise WeightsError(f"weights file {published} cannot be compared: {error}") from error
-    if {name: tensor.shape for name, tensor in here.items()} != {
-        name: tensor.shape for name, tensor in there.items()
-    }:
-        raise WeightsError(f"weights file {published} has other tensors than the model trained here")
-    largest, squares, norm = 0.0, 0.0, 0.0
-    for name, tensor in there.items():
-        if not tensor.is_floating_point() or tensor.numel() == 0:
-            continue
-        difference = here[name].to(torch.float64) - tensor.to(torch.float64)
-        largest = max(largest, difference.abs().max().item())
-        squares += difference.square().sum().item()
-        norm += tensor.to(torch.float64).square().sum().item()
-    return WeightsDistance(max_absolute=largest, relative=(squares / norm) ** 0.5 if norm > 0 else 0.0)
+        raise WeightsError(f"weights {published} cannot be compared: {error}") from error
+    export(sink)
+    if not sink.are_alike:
+        raise WeightsError(f"weights {published} have other tensors than the model trained here")
+    norm = sink.norm**0.5
+    return WeightsDistance(max_absolute=sink.largest, relative=sink.squares**0.5 / norm if norm > 0 else 0.0)
+
+
+class _Distances:
+    """Compares each tensor as it comes. What is not alike is said afterwards: an error would end the other ranks."""
+
+    def __init__(self, published: dict[str, Tensor]) -> None:
+        self._published = published
+        self.are_alike = False
+        self.largest = 0.0
+        self.squares = 0.0
+        self.norm = 0.0
+
+    def begin(self, table: Sequence[TensorSpec]) -> None:
+        there = {name: tuple(tensor.shape) for name, tensor in self._published.items()}
+        self.are_alike = there == {spec.name: spec.shape for spec in table}
+
+    def add(self, spec: TensorSpec, data: memoryview) -> None:
+        if not self.are_alike or not spec.num_bytes:
+            return
+        there = self._published[spec.name]
+        if not there.is_floating_point():
+            return
+        there = there.to(torch.float64)
+        difference = tensor_of_bytes(spec, data).to(torch.float64) - there
+        self.largest = max(self.largest, difference.abs().max().item())
+        self.squares += difference.square().sum().item()
+        self.norm += there.square().sum().item()

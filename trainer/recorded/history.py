@@ -18,6 +18,7 @@ from rollog.kernel.errors import LedgerError
 from rollog.rules.ledger_state import LedgerState
 from schemas import Disposition, Genesis, Rebase, Step, WeightVersion
 from schemas.codec import decode_as
+from trainer.publishing import new_identity
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,6 +49,11 @@ class History:
         """What the run began with; None while the ledger is empty."""
         body = None if self.first is None else self.first.body
         return body if isinstance(body, Genesis) else None
+
+    @property
+    def weights_identity(self) -> str:
+        """What a sha256 of weights is of, in this run; of one that has not begun, what it will be of."""
+        return new_identity if self.genesis is None else self.genesis.weights_identity
 
     def add(self, entry: LedgerEntry) -> None:
         """Fold one more record. Raises LedgerError where it does not follow."""
@@ -103,18 +109,21 @@ def read_history(broker: Broker, topics: RunTopics) -> History:
 
 
 def read_notices(broker: Broker, topics: RunTopics, ledger: LedgerState) -> dict[int, WeightVersion]:
-    """The committed notices of the weights that the ledger names, by version."""
+    """The committed notices of the weights that the ledger names, by version; of several the last.
+
+    What a store has lost is published again, with another notice of the same weights.
+    """
     return {notice.version: notice for notice in _notices(broker, topics, ledger)}
 
 
 def initial_weights(broker: Broker, topics: RunTopics, ledger: LedgerState) -> WeightVersion:
     """The committed notice of version 0. Raises LedgerError when it is missing."""
-    for notice in _notices(broker, topics, ledger):
-        if notice.version == 0:
-            return notice
-    raise LedgerError(
-        f"{topics.weights} holds no notice of version 0 with sha256 {ledger.weights[0]}; restore the topic"
-    )
+    notice = read_notices(broker, topics, ledger).get(0)
+    if notice is None:
+        raise LedgerError(
+            f"{topics.weights} holds no notice of version 0 with sha256 {ledger.weights[0]}; restore the topic"
+        )
+    return notice
 
 
 def _notices(broker: Broker, topics: RunTopics, ledger: LedgerState) -> Iterator[WeightVersion]:

@@ -7,8 +7,7 @@ for the caller to judge.
 
 from __future__ import annotations
 
-import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -18,6 +17,7 @@ from rollog.kernel.payloads import PayloadStore
 from rollog.settings.scopes import planning_keys
 from schemas import Step
 from trainer.checkpoints import usable_checkpoint
+from trainer.publishing import weights_sha256
 from trainer.recorded.environment import compare_environment
 from trainer.recorded.history import initial_weights, recorded_groups
 from trainer.settings import changed_by_type, settings_at
@@ -73,17 +73,15 @@ class Recording:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedoneStep:
-    """What one redone step gave, beside what was recorded of it."""
+    """What one redone step gave, beside what was recorded of it.
+
+    The engine has its weights until the next step is asked for.
+    """
 
     version: int
     recorded: Step
     result: StepResult
-    weights: bytes = field(repr=False)
-
-    @property
-    def weights_sha256(self) -> str:
-        """sha256 of the redone weights file."""
-        return hashlib.sha256(self.weights).hexdigest()
+    weights_sha256: str
 
 
 def restore(
@@ -122,7 +120,7 @@ def restore(
         checkpoint = None
     if checkpoint is not None:
         _load(engine, checkpoint)
-        sha256 = hashlib.sha256(engine.export_weights()).hexdigest()
+        sha256 = weights_sha256(engine, history.weights_identity)
         if sha256 != checkpoint.weights_sha256:
             raise EngineError(not_reproduced(recording, here, checkpoint.version, sha256, checkpoint.name))
     return checkpoint
@@ -178,7 +176,10 @@ def redo_steps(
             check_finite(result, version)
             reach(CrashPoint.REDO_RUNNING)
             yield RedoneStep(
-                version=version, recorded=recorded, result=result, weights=engine.export_weights()
+                version=version,
+                recorded=recorded,
+                result=result,
+                weights_sha256=weights_sha256(engine, history.weights_identity),
             )
 
 

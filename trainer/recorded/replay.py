@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from trainer.engines.ports import TrainingEngine
     from trainer.recorded.distances import WeightsDistance
     from trainer.recorded.history import History
-    from trainer.recorded.redo import Recording, RedoneStep
+    from trainer.recorded.redo import Recording
 
 log = get_logger("replay")
 
@@ -99,7 +99,9 @@ def replay_steps(engine: TrainingEngine, recording: Recording, versions: range) 
             recorded_losses=step.recorded.losses,
             gradient_norms=step.result.gradient_norms,
             recorded_gradient_norms=step.recorded.gradient_norms,
-            distance=None if sha256 == expected else _distance(recording, step, notices.get(step.version)),
+            distance=None
+            if sha256 == expected
+            else _distance(engine, recording, step.version, notices.get(step.version)),
             ranks=ranks,
         )
 
@@ -128,13 +130,16 @@ def largest_difference(here: Sequence[float], there: Sequence[float]) -> float |
     return max((abs(a - b) for a, b in zip(here, there, strict=True)), default=0.0)
 
 
-def _distance(recording: Recording, step: RedoneStep, notice: WeightVersion | None) -> WeightsDistance | None:
-    """The distance to the published file, None where there is no such file any more."""
+def _distance(
+    engine: TrainingEngine, recording: Recording, version: int, notice: WeightVersion | None
+) -> WeightsDistance | None:
+    """How far the engine is from the published weights; None where these are not there any more."""
     if notice is None:
-        log.warning("no notice of the published weights", version=step.version)
+        log.warning("no notice of the published weights", version=version)
         return None
     try:
-        return weights_distance(step.weights, recording.store.fetch(notice, recording.downloads))
+        published = recording.store.fetch(notice, recording.downloads)
+        return weights_distance(engine.export_weights, published)
     except WeightsError as error:
-        log.warning("published weights cannot be compared", version=step.version, error=error)
+        log.warning("published weights cannot be compared", version=version, error=error)
         return None

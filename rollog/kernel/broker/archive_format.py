@@ -2,7 +2,7 @@
 
     manifest.json               what the archive holds; see `ArchiveManifest`
     topics/<topic>/<n>.avro     the committed records of partition n: offset, timestamp_ms, key, headers, value
-    weights/<name>              published weights files, as `rollog.kernel.weights` names them
+    weights/<name>              files of published versions, as `rollog.kernel.weights` names them
     payloads/<sha256>           objects that records of large samples name
 
 Members are stored as they are: records are compressed inside their containers (Avro's deflate), so that a reader
@@ -68,7 +68,9 @@ parsed_record_schema = parse_schema(record_schema)
 _Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 _Count = Annotated[int, Field(ge=0, lt=2**63)]
 _TopicName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,248}$")]
-_WeightsName = Annotated[str, Field(pattern=r"^v\d{6,9}-[0-9a-f]{16}\.safetensors$")]
+_WeightsName = Annotated[
+    str, Field(pattern=r"^v\d{6,9}-[0-9a-f]{16}(\.safetensors|\.manifest|-[0-9]{2,5}\.safetensors)$")
+]
 
 
 class _Part(BaseModel):
@@ -94,7 +96,7 @@ class ArchivedTopic(_Part):
 
 
 class ArchivedWeights(_Part):
-    """One published weights file."""
+    """One file of a published version."""
 
     version: _Count
     num_bytes: _Count

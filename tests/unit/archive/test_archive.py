@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import fastavro
 import pytest
 from support.broker_topics import a_topic, read_to_end
+from support.exports import content_of
 from support.recorded_run import recorded_run, store_of
 from support.run_auditor import RunAuditor
 
@@ -27,6 +28,7 @@ from rollog.kernel.broker.ports import TopicPartition
 from rollog.kernel.broker.topics import RunTopics, run_topic_names, runs_topic
 from rollog.kernel.errors import ArchiveError, ConfigError, TopicMismatch, WeightsError
 from rollog.kernel.runs import find_run, read_runs, register_run
+from rollog.kernel.versions.files import read_manifest
 from rollog.kernel.weights import WeightsStore
 from schemas import RunManifest, WeightVersion
 from schemas.codec import decode_as
@@ -125,8 +127,9 @@ def test_a_run_comes_back_record_by_record_with_its_weights_and_its_head(tmp_pat
         for record in read_to_end(archive, run.topics.weights):
             notice = decode_as(WeightVersion, record.value or b"")
             fetched = store.fetch(notice, tmp_path / "fetched")
-            assert sha256(fetched.read_bytes()).hexdigest() == notice.sha256
-        assert len(store.names()) == run.plan.num_steps + 1
+            assert read_manifest(fetched)[0].digest == notice.sha256
+            store.check(notice)
+        assert len(store.names()) == 2 * (run.plan.num_steps + 1)
         auditor = RunAuditor(archive, run.topics, run.plan.groups, run.plan.freshness, 4, 2, 3)
         auditor.look()
         auditor.conclude(store)
@@ -151,7 +154,7 @@ def test_every_step_can_be_trained_again_from_an_archive_with_the_first_weights_
             history=history,
         )
         restore_engine(engine, recording, [])
-        assert sha256(engine.export_weights()).hexdigest() == history.state.weights[run.plan.num_steps]
+        assert content_of(engine) == history.state.weights[run.plan.num_steps]
 
 
 def test_of_the_shared_register_only_the_runs_own_manifest_is_archived(tmp_path: Path) -> None:
@@ -172,7 +175,7 @@ def test_of_the_shared_register_only_the_runs_own_manifest_is_archived(tmp_path:
         assert set(read_runs(ArchiveBroker(path), run.topics.prefix)) == {run.topics.run}
 
 
-@pytest.mark.parametrize(("choice", "num_files"), [("all", 5), ("first", 1), ("none", 0)])
+@pytest.mark.parametrize(("choice", "num_files"), [("all", 10), ("first", 2), ("none", 0)])
 def test_weights_are_put_in_as_chosen(tmp_path: Path, choice: str, num_files: int) -> None:
     with recorded_run() as run:
         path = tmp_path / "run.zip"

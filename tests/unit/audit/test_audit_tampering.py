@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import re
 from dataclasses import replace
+from hashlib import sha256
 from typing import TYPE_CHECKING
 
 import pytest
@@ -169,20 +172,49 @@ def test_a_head_kept_earlier_is_found_in_the_chain(run: AuditedRun) -> None:
 
 def test_a_swapped_weights_file_is_named(run: AuditedRun, tmp_path: Path) -> None:
     weights = run.copied_weights(tmp_path)
-    first, second = sorted(weights.iterdir())[1:3]
+    first, second = sorted(weights.glob("*-00.safetensors"))[1:3]
     second.write_bytes(first.read_bytes())
     report = run.audit(weights=weights)
 
     (finding,) = findings(report, "I4 files")
     assert finding.record_id == "version 2"
-    assert second.name in finding.message
-    assert finding.expected.startswith(second.name[8:24])
-    assert finding.found.startswith(first.name[8:24])
+    assert finding.expected == decode_as_notice(run, 2).sha256
+    assert re.search(rf"tensor 'digest' of {second.name} has a leaf \w+ instead of", finding.found)
+
+
+def test_a_swapped_manifest_is_named(run: AuditedRun, tmp_path: Path) -> None:
+    weights = run.copied_weights(tmp_path)
+    first, second = sorted(weights.glob("*.manifest"))[1:3]
+    second.write_bytes(first.read_bytes())
+    (finding,) = findings(run.audit(weights=weights), "I4 files")
+    assert finding.record_id == "version 2"
+    assert f"weights {second.name} have sha256" in finding.found
+
+
+def test_a_manifest_that_is_wrong_about_a_shard_is_named_though_the_tensors_are_right(
+    run: AuditedRun, tmp_path: Path
+) -> None:
+    weights = run.copied_weights(tmp_path)
+    manifest = sorted(weights.glob("*.manifest"))[1]
+    lines = manifest.read_bytes().split(b"\n")
+    storage = json.loads(lines[2])
+    storage["shards"][0][2] = "0" * 64
+    text = b"\n".join([*lines[:2], json.dumps(storage, sort_keys=True, separators=(",", ":")).encode(), b""])
+    manifest.write_bytes(text)
+    record = run.recorded.all(run.topics.weights)[1]
+    notice = replace(decode_as_notice(run, 1), manifest_sha256=sha256(text).hexdigest())
+    report = run.audit(run.recorded.with_value(record, encode(notice)), weights=weights)
+    (finding,) = findings(report, "I4 files")
+    assert "is wrong about the file" in finding.found
+
+
+def decode_as_notice(run: AuditedRun, version: int) -> WeightVersion:
+    return decode_as(WeightVersion, run.recorded.all(run.topics.weights)[version].value or b"")
 
 
 def test_a_missing_weights_file_is_told_and_off_only_at_the_ends(run: AuditedRun, tmp_path: Path) -> None:
     weights = run.copied_weights(tmp_path)
-    files = sorted(weights.iterdir())
+    files = sorted(weights.glob("*.manifest"))
     files[1].unlink()
     files[2].unlink()
     report = run.audit(weights=weights)
@@ -214,6 +246,11 @@ def test_a_forged_or_missing_notice_is_named(run: AuditedRun) -> None:
     assert findings(missing, "I4")[0].record_id == f"version {notice.version}"
 
     place = TopicPartition(run.topics.weights, 0)
+    again = encode(replace(notice, name=f"v{notice.version:06d}-0123456789abcdef.manifest"))
+    published_again = run.audit(run.recorded.with_more(place, again))
+    assert findings(published_again, "I4") == []
+    assert ["(2)" in missing.what for missing in published_again.missing] == [True]
+
     twice = run.audit(run.recorded.with_more(place, record.value, encode(replace(notice, version=77))))
     assert [finding.record_id for finding in findings(twice, "I4")] == [
         f"version {notice.version}",

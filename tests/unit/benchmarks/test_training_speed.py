@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load
+from support.exports import exported_by
 from support.small_training import make_model, vocabulary
 
 from benchmarks.training.bare_loop import BareLoop
@@ -54,7 +55,7 @@ def test_the_bare_loop_gives_the_weights_of_an_engine(workload: Workload) -> Non
     for number in range(4):
         batch = a_batch(workload, number=number, seed=3)
         assert bare.train_step(batch) == pytest.approx(engine.train_step(batch).losses, abs=1e-5)
-    for name, tensor in load(engine.export_weights()).items():
+    for name, tensor in load(exported_by(engine)).items():
         torch.testing.assert_close(dict(untied_tensors(model))[name], tensor, atol=1e-5, rtol=1e-5)
     engine.close()
 

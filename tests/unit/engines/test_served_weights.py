@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+import torch
 from safetensors.numpy import save_file
+from support.exports import export_of
 
 from producers.engines.served_weights import check_served_file, directory_variable, file_digest
 from producers.engines.weights_file import ModelTensors
 from rollog.kernel.errors import WeightsError
+from rollog.kernel.weights import WeightsStore
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -61,6 +64,55 @@ def test_a_file_that_does_not_fit_or_is_not_there_is_refused(tmp_path: Path) -> 
         checked(tmp_path / "missing.safetensors", tmp_path, digest="")
     with pytest.raises(WeightsError, match="cannot be read"):
         file_digest(tmp_path / "missing.safetensors")
+
+
+def a_manifest(directory: Path) -> tuple[Path, list[Path]]:
+    """Of two shards."""
+    store = WeightsStore(str(directory))
+    notice = store.publish_tensors(
+        1, export_of({"weight": torch.zeros(2, 3), "other": torch.ones(2)}), most_bytes=24
+    )
+    return directory / notice.name, [directory / name for name in store.file_names(notice)[:-1]]
+
+
+of_manifest = ModelTensors({"weight": (2, 3), "other": (2,)})
+
+
+def check_manifest(path: Path, directory: Path) -> Path:
+    environment = {directory_variable: str(directory)}
+    return check_served_file(str(path), file_digest(path), of_manifest, environment)
+
+
+def test_a_manifest_is_loaded_when_its_shards_have_their_digests(tmp_path: Path) -> None:
+    path, shards = a_manifest(tmp_path)
+    assert check_manifest(path, tmp_path) == path
+    assert len(shards) == 2
+    for shard in shards:
+        data = bytearray(shard.read_bytes())
+        data[-1] ^= 1
+        shard.write_bytes(data)
+        with pytest.raises(WeightsError, match=f"{shard.name} has a leaf"):
+            check_manifest(path, tmp_path)
+        data[-1] ^= 1
+        shard.write_bytes(data)
+    shards[1].unlink()
+    with pytest.raises(WeightsError, match=shards[1].name):
+        check_manifest(path, tmp_path)
+
+
+def test_a_shard_that_is_a_link_out_of_the_directory_is_refused(tmp_path: Path) -> None:
+    inside = tmp_path / "weights"
+    path, shards = a_manifest(inside)
+    shards[0].rename(tmp_path / "elsewhere")
+    shards[0].symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(WeightsError, match=f"{shards[0].name} leads out of"):
+        check_manifest(path, inside)
+
+
+def test_a_manifest_of_other_tensors_is_refused(tmp_path: Path) -> None:
+    path, _ = a_manifest(tmp_path)
+    with pytest.raises(WeightsError, match="unknown other"):
+        checked(path, tmp_path)
 
 
 def test_without_a_directory_nothing_is_loaded(tmp_path: Path) -> None:

@@ -86,8 +86,7 @@ def test_a_version_of_another_process_is_seen_after_the_store_was_listed(
 def test_a_version_is_one_object_that_appears_whole(
     s3_bucket: str, s3_server: S3Server, tmp_path: Path
 ) -> None:
-    large = tmp_path / "large"
-    large.write_bytes(os.urandom(1 << 20) * 70)
+    large = os.urandom(1 << 20) * 70
     store = WeightsStore(f"s3://{s3_bucket}/run")
     uploading = threading.Event()
 

@@ -11,10 +11,11 @@ from uuid import uuid4
 
 import pytest
 from fsspec.implementations.local import LocalFileSystem
+from safetensors.torch import save
+from support.exports import export_of, numbers
 
-from rollog.kernel import weights
 from rollog.kernel.errors import ConfigError, WeightsError
-from rollog.kernel.weights import WeightsStore, weights_name
+from rollog.kernel.weights import WeightsStore
 from schemas.weights import WeightVersion
 
 if TYPE_CHECKING:
@@ -58,13 +59,15 @@ def test_a_published_version_comes_back_byte_for_byte(store: WeightsStore, tmp_p
     assert store.fetch(notice, tmp_path / "cache").read_bytes() == content
 
 
-def test_a_version_can_be_published_from_a_file(store: WeightsStore, tmp_path: Path) -> None:
-    source = tmp_path / "model.safetensors"
-    source.write_bytes(content)
+def test_a_version_is_published_as_one_file_while_its_tensors_are_gathered(
+    store: WeightsStore, tmp_path: Path
+) -> None:
+    tensors = {"b": numbers(3, 5), "a": numbers(7, seed=1)}
 
-    notice = store.publish(0, source)
+    notice = store.publish(0, export_of(tensors))
 
-    assert store.fetch(notice, tmp_path / "cache").read_bytes() == content
+    assert store.fetch(notice, tmp_path / "cache").read_bytes() == save(tensors, metadata={"format": "pt"})
+    assert store.publish(0, export_of(tensors)) == notice
 
 
 def test_publishing_the_same_bytes_again_changes_nothing(store: WeightsStore) -> None:
@@ -183,20 +186,6 @@ def test_a_writer_that_dies_before_the_rename_leaves_no_final_name(tmp_path: Pat
     (partial,) = store.partial_names()
     store.delete(partial)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_file_that_changes_while_it_is_published_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source = tmp_path / "source"
-    source.write_bytes(content)
-    read_before = replace(a_notice(weights_name(1, "0" * 64)), sha256="0" * 64)
-    monkeypatch.setattr(weights, "_notice", lambda *_: read_before)
-
-    with pytest.raises(WeightsError, match="altered"):
-        WeightsStore(str(tmp_path / "store")).publish(1, source)
-
-    assert list((tmp_path / "store").iterdir()) == []
 
 
 def test_bytes_that_cannot_be_named_leave_nothing(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import pytest
+from support.exports import export_of, numbers
 
 from producers.rollout.downloads import Downloads
 from rollog.kernel.errors import WeightsError
@@ -48,6 +49,50 @@ def test_what_a_killed_worker_left_goes_with_the_next_download_and_a_living_ones
 
     asyncio.run(work())
     assert [each.name for each in tmp_path.iterdir()] == ["lock"]
+
+
+def test_all_files_of_a_version_in_shards_go_with_the_next_one(tmp_path: Path) -> None:
+    store = WeightsStore(f"memory://{tmp_path.name}")
+    first, second = (
+        store.publish_tensors(
+            version, export_of({"a": numbers(10), "b": numbers(20, seed=version)}), most_bytes=40
+        )
+        for version in (1, 2)
+    )
+
+    async def work() -> None:
+        async with opened(store, tmp_path / "downloads" / "w") as downloads:
+            for notice in (first, second):
+                await downloads.fetch(notice)
+                there = {path.name for path in downloads.path.parent.iterdir() if path.suffix}
+                assert there == set(store.file_names(notice))
+            downloads.discard()
+            assert [path for path in (tmp_path / "downloads" / "w").iterdir() if path.suffix] == []
+
+    asyncio.run(work())
+
+
+def test_shards_of_a_download_that_failed_midway_go_with_the_next_version(tmp_path: Path) -> None:
+    store = WeightsStore(f"memory://{tmp_path.name}")
+    broken, whole = (
+        store.publish_tensors(version, export_of({"a": numbers(10), "b": numbers(20)}), most_bytes=40)
+        for version in (1, 2)
+    )
+    first, second, _ = store.file_names(broken)
+    filesystem, root = store.filesystem
+    filesystem.pipe_file(f"{root}/{second}", b"cut")
+
+    async def work() -> None:
+        directory = tmp_path / "downloads" / "w"
+        async with opened(store, directory) as downloads:
+            with pytest.raises(WeightsError, match=second):
+                await downloads.fetch(broken)
+            assert [path.name for path in directory.iterdir() if path.suffix] == [first]
+            await downloads.fetch(whole)
+            there = {path.name for path in directory.iterdir() if path.suffix}
+            assert there == set(store.file_names(whole))
+
+    asyncio.run(work())
 
 
 def test_weights_on_this_disk_are_read_in_place_and_stay(tmp_path: Path) -> None:

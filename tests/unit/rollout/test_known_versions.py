@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from support.session_driver import a_notice
 
 from producers.rollout.versions import KnownVersions, most_digests
@@ -35,3 +37,17 @@ def test_no_more_digests_are_held_than_that() -> None:
     known = versions(1)
     known.learn_digests(dict.fromkeys(range(3 * most_digests), "learnt"))
     assert known.num_digests == most_digests
+
+
+def test_after_a_load_that_failed_another_notice_of_the_version_is_tried() -> None:
+    known = versions(1)
+    known.loaded(a_notice(0))
+    lost, again = a_notice(1), replace(a_notice(1), name="published again")
+    known.add(lost)
+    known.add(again)
+    assert known.target(()) == lost
+    known.load_begins(lost)
+    known.load_failed(lost)
+    assert known.target(()) == again
+    known.load_failed(again)
+    assert known.target(()) == lost

@@ -59,6 +59,7 @@ from schemas import (
     Turn,
     TurnBase,
     Verdict,
+    WeightsBase,
     WeightVersion,
     WorkerState,
     WorkerStatus,
@@ -358,8 +359,31 @@ def records_of_the_run() -> list[Record]:
 def examples() -> dict[str, Record]:
     ledger = {f"LedgerRecord-{kind}": a_ledger_record(kind, number) for number, kind in enumerate(LedgerKind)}
     others = [*records_of_work(), *records_of_roles(), *records_of_the_run()]
-    return (
-        {type(record).__name__: record for record in others} | ledger | {"LedgerRecord-late": late_record()}
+    variants = {
+        "LedgerRecord-late": late_record(),
+        "LedgerRecord-genesis-content": genesis_of_a_run_with_manifests(),
+        "WeightVersion-manifest": a_manifest_notice(),
+    }
+    return {type(record).__name__: record for record in others} | ledger | variants
+
+
+def genesis_of_a_run_with_manifests() -> LedgerRecord:
+    record = a_ledger_record(LedgerKind.GENESIS, 0)
+    assert isinstance(record.body, Genesis)
+    return replace(record, body=replace(record.body, weights_identity="content"))
+
+
+def a_manifest_notice() -> WeightVersion:
+    """Of a version that is stored as changes, so that every field is in use."""
+    return WeightVersion(
+        version=3,
+        sha256=new_weights,
+        name="v000003-0123456789abcdef.manifest",
+        num_bytes=1_600_000,
+        format="manifest-1",
+        manifest_sha256="ef" * 32,
+        base=WeightsBase(version=2, sha256=old_weights),
+        stored_bytes=48_000,
     )
 
 

@@ -43,6 +43,7 @@ from schemas import (
 )
 from schemas.codec import SchemaError, _written, _written_quickly, decode, decode_as, default_codec, encode
 from schemas.sample_checks import most_attempts
+from schemas.validation import weights_identities
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -186,7 +187,13 @@ def a_valid_reward(reward: Reward) -> Reward:
 
 def ledger_records() -> st.SearchStrategy[LedgerRecord]:
     def of_kind(kind: LedgerKind) -> st.SearchStrategy[LedgerRecord]:
-        body = records_of(bodies[kind]) if kind in bodies else st.none()
+        body: st.SearchStrategy[Any] = records_of(bodies[kind]) if kind in bodies else st.none()
+        if kind is LedgerKind.GENESIS:
+            body = st.builds(
+                lambda genesis, identity: replace(genesis, weights_identity=identity),
+                body,
+                st.sampled_from(weights_identities),
+            )
         return st.builds(
             lambda record, body: replace(record, kind=kind, body=body, part=0, num_parts=2),
             records_of(LedgerRecord),

@@ -17,6 +17,7 @@ from schemas import (
     Sample,
     Status,
     TurnSpan,
+    WeightVersion,
     float32_array,
     int32_array,
     uint8_array,
@@ -72,6 +73,14 @@ def test_a_sample_of_a_session_needs_the_third_release() -> None:
     for sample in (replace(a_sample(), turns=(turn,)), replace(a_sample(), awaits_reward=True)):
         assert release_of(sample) == 3
         assert decode(encode(sample)) == sample
+
+
+def test_a_notice_of_one_file_is_written_as_ever_and_one_of_a_manifest_is_refused_by_older_readers() -> None:
+    notice = WeightVersion(version=1, sha256="ab" * 32, name="v000001-abab.safetensors", num_bytes=8)
+    assert release_of(notice) == 1
+    manifest = replace(notice, format="manifest-1", manifest_sha256="cd" * 32, stored_bytes=9)
+    assert release_of(manifest) is None
+    assert decode(encode(manifest)) == manifest
 
 
 def test_every_record_is_in_the_newest_release() -> None:

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 import pytest
 import torch
+from support.exports import export_of, file_of
 from support.small_training import NaiveEngine, a_training_sample, make_model
 
 from rollog.kernel.errors import DataError, WeightsError
-from trainer.model.policy import Policy, checkpoint_activations, load_model, to_safetensors, untied_tensors
+from trainer.model.policy import Policy, checkpoint_activations, load_model, untied_tensors
 from trainer.step.collation import collate
 from trainer.step.forward import frozen_logprobs, policy_outputs
 
@@ -119,7 +120,7 @@ def test_weights_that_do_not_fit_are_refused_by_name(tmp_path: Path) -> None:
     weights = tmp_path / "weights.safetensors"
     tensors = dict(untied_tensors(load_model(path, None, "float32")))
     tensors["model.norm.weight"] = torch.ones(3)
-    weights.write_bytes(to_safetensors(tensors, "float32"))
+    weights.write_bytes(file_of(export_of(tensors)))
     with pytest.raises(WeightsError, match=r"model\.norm\.weight"):
         load_model(path, weights, "float32")
     weights.write_bytes(b"garbage")
@@ -134,7 +135,7 @@ def test_weights_from_a_file_replace_those_of_the_directory(tmp_path: Path) -> N
     tensors = {
         name: torch.ones_like(tensor) for name, tensor in untied_tensors(load_model(path, None, "float32"))
     }
-    weights.write_bytes(to_safetensors(tensors, "float32"))
+    weights.write_bytes(file_of(export_of(tensors)))
     loaded = load_model(path, weights, "float32")
     assert all((tensor == 1).all() for _, tensor in untied_tensors(loaded))
     output_layer = cast("torch.nn.Linear", loaded.get_output_embeddings())  # type: ignore[no-untyped-call]

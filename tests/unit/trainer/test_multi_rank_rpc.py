@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from support.exports import exported_by
 from support.small_training import a_batch
 from support.waiting import wait_until
 
@@ -26,6 +27,7 @@ from trainer.step.ports import StepSettings
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from rollog.kernel.versions.tensors import TensorSink
     from trainer.step.ports import StepResult, TrainingBatch
 
 pytestmark = pytest.mark.engine
@@ -61,9 +63,9 @@ class RecordingEngine(SimulatedTrainingEngine):
     def load_checkpoint(self, directory: Path) -> None:
         self.calls.append(f"load_checkpoint {directory}")
 
-    def export_weights(self) -> bytes:
+    def export_weights(self, sink: TensorSink | None) -> None:
         self.calls.append("export_weights")
-        return super().export_weights()
+        super().export_weights(sink)
 
     def close(self) -> None:
         self.calls.append("close")
@@ -139,7 +141,7 @@ def test_every_rank_makes_every_call_in_order(job: Job) -> None:
     engine = job.begin()
     engine.change_settings(settings)
     engine.train_step(a_batch(0, world_size=3))
-    weights = engine.export_weights()
+    weights = exported_by(engine)
     engine.save_checkpoint(Path("some/where"))
     engine.load_checkpoint(Path("some/where"))
     engine.close()
@@ -153,7 +155,7 @@ def test_every_rank_makes_every_call_in_order(job: Job) -> None:
         "load_checkpoint some/where",
         "close",
     ]
-    assert job.own.export_weights() == weights
+    assert exported_by(job.own) == weights
     for other in job.others.values():
         assert other.calls == job.own.calls[:7]
         assert other.made_with["temperature"] == 0.5
@@ -192,7 +194,7 @@ def test_what_fails_on_another_rank_is_told_and_ends_everything(job: Job) -> Non
     with pytest.raises(EngineError, match=r"rank 2 failed in train_step: MemoryError: no room"):
         engine.train_step(a_batch(0, world_size=3))
     with pytest.raises(EngineError, match=r"rank 2 failed in train_step"):
-        engine.export_weights()
+        exported_by(engine)
     job.end()
     assert {type(each) for each in job.ended} == {MemoryError, EngineError}
 

@@ -91,7 +91,7 @@ def _dispatch(call: RankMessage, engine: TrainingEngine | None) -> None:
         case "change_settings":
             engine.change_settings(settings_of(arguments))
         case "export_weights":
-            engine.export_weights()
+            engine.export_weights(None)
         case "save_checkpoint":
             engine.save_checkpoint(Path(arguments["directory"]))
         case "load_checkpoint":

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from rollog.kernel.processes import ChildProcess
+    from rollog.kernel.versions.tensors import TensorSink
     from rollog.settings.training import TrainerConfig
     from trainer.engines.multi_rank.ranks import RankGroup
     from trainer.engines.ports import EngineDescription, TrainingEngine
@@ -260,9 +261,9 @@ class MultiRankEngine:
             **settings_arguments(settings),
         )
 
-    def export_weights(self) -> bytes:
-        """All weights as safetensors, gathered from the ranks where they are shared out."""
-        return self._call("export_weights", self._engine.export_weights)
+    def export_weights(self, sink: TensorSink | None) -> None:
+        """Hand all weights over, each gathered from the ranks where they are shared out. Rank 0 alone has the sink."""
+        self._call("export_weights", lambda: self._engine.export_weights(sink))
 
     def save_checkpoint(self, directory: Path) -> None:
         """Have every rank write its part; returns when all have."""

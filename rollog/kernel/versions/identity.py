@@ -1,0 +1,175 @@
+"""The content digest: what a version is, whatever form it is stored in.
+
+It is the sha256 of a text: `rollog-weights-1`, a newline, and JSON (ASCII, sorted keys, no spaces) of
+
+    {"adapter": null, "tensors": [[name, dtype, shape, [leaf, ...]], ...]}
+
+with names sorted by their bytes. A leaf is the sha256 of up to 16 MiB of the tensor's little-endian row-major bytes, so
+that threads can share a tensor, and whoever has one tensor can check it alone. A tensor without elements has no leaf.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+import numpy as np
+
+from rollog.kernel.errors import EngineError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from types import TracebackType
+    from typing import Any
+
+    from rollog.kernel.versions.tensors import Export, TensorSpec
+
+first_line = b"rollog-weights-1\n"
+leaf_bytes = 16 << 20
+_most_threads = 8
+_worth_a_thread_bytes = 1 << 20
+_part_bytes = 256 << 10
+
+
+class _Infinity(NamedTuple):
+    """What an element is above of whose bits only exponent and mantissa are left, if it is a NaN."""
+
+    bits: type[np.unsignedinteger[Any]]
+    mask: int
+    infinity: int
+
+
+_infinities = {
+    "F64": _Infinity(np.uint64, 0x7FFF_FFFF_FFFF_FFFF, 0x7FF0_0000_0000_0000),
+    "F32": _Infinity(np.uint32, 0x7FFF_FFFF, 0x7F80_0000),
+    "F16": _Infinity(np.uint16, 0x7FFF, 0x7C00),
+    "BF16": _Infinity(np.uint16, 0x7FFF, 0x7F80),
+    "F8_E5M2": _Infinity(np.uint8, 0x7F, 0x7C),
+    "F8_E4M3": _Infinity(np.uint8, 0x7F, 0x7E),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TensorDigest:
+    """One row of the text: a tensor of the table and its leaves."""
+
+    spec: TensorSpec
+    leaves: tuple[str, ...]
+
+
+def content_text(tensors: Sequence[TensorDigest]) -> bytes:
+    """The text whose sha256 is the content digest."""
+    rows = sorted(tensors, key=lambda tensor: tensor.spec.name.encode())
+    content = {
+        "adapter": None,
+        "tensors": [[row.spec.name, row.spec.dtype, list(row.spec.shape), list(row.leaves)] for row in rows],
+    }
+    return first_line + json.dumps(content, sort_keys=True, separators=(",", ":")).encode("ascii")
+
+
+def content_digest(tensors: Sequence[TensorDigest]) -> str:
+    """The content digest, in hexadecimal."""
+    return hashlib.sha256(content_text(tensors)).hexdigest()
+
+
+def num_leaves(spec: TensorSpec) -> int:
+    """How many leaves a tensor has."""
+    return -(-spec.num_bytes // leaf_bytes)
+
+
+def leaf_of(data: memoryview | bytes) -> str:
+    """The leaf of up to 16 MiB of a tensor."""
+    return hashlib.sha256(data).hexdigest()
+
+
+class LeafHasher:
+    """Hashes tensors on several threads; a context manager. One tensor at a time."""
+
+    def __init__(self, num_threads: int | None = None) -> None:
+        self._pool = ThreadPoolExecutor(
+            num_threads or min(_most_threads, os.cpu_count() or 1), thread_name_prefix="leaves"
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._pool.shutdown()
+
+    def begin(self, spec: TensorSpec, data: memoryview) -> Iterator[str]:
+        """Begin to hash a tensor whose bytes stay as they are until all leaves were taken from the result.
+
+        A NaN is an EngineError: no two of them are equal, and nothing can be generated with it.
+        """
+        pieces = [data[begin : begin + leaf_bytes] for begin in range(0, len(data), leaf_bytes)]
+        starts = range(0, len(data), leaf_bytes)
+        if len(data) < _worth_a_thread_bytes:
+            return iter([_leaf_without_nan(spec, *pair) for pair in zip(pieces, starts, strict=True)])
+        return self._pool.map(lambda piece, start: _leaf_without_nan(spec, piece, start), pieces, starts)
+
+
+class DigestSink:
+    """Takes the content digest of a version and keeps nothing of it; a context manager."""
+
+    def __init__(self, num_threads: int | None = None) -> None:
+        self._hasher = LeafHasher(num_threads)
+        self._tensors: list[TensorDigest] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._hasher.__exit__(kind, error, trace)
+
+    def begin(self, table: Sequence[TensorSpec]) -> None:
+        """Nothing depends on the table before its tensors come."""
+        del table
+
+    def add(self, spec: TensorSpec, data: memoryview) -> None:
+        """Hash one tensor."""
+        self._tensors.append(TensorDigest(spec, tuple(self._hasher.begin(spec, data))))
+
+    @property
+    def digest(self) -> str:
+        """The content digest of all that was added."""
+        return content_digest(self._tensors)
+
+
+def digest_of_export(export: Export) -> str:
+    """The content digest of what is exported. Raises EngineError for a NaN."""
+    with DigestSink() as sink:
+        export(sink)
+        return sink.digest
+
+
+def by_name(tensors: Sequence[TensorDigest]) -> Mapping[str, TensorDigest]:
+    """The rows by the names of their tensors."""
+    return {tensor.spec.name: tensor for tensor in tensors}
+
+
+def _leaf_without_nan(spec: TensorSpec, piece: memoryview, start: int) -> str:
+    infinity = _infinities.get(spec.dtype)
+    if infinity is not None:
+        # In parts that stay in the processor's cache, and take no memory to speak of.
+        for begin in range(0, len(piece), _part_bytes):
+            _refuse_nan(spec, infinity, piece[begin : begin + _part_bytes], start + begin)
+    return leaf_of(piece)
+
+
+def _refuse_nan(spec: TensorSpec, infinity: _Infinity, part: memoryview, start: int) -> None:
+    bits = np.frombuffer(part, dtype=infinity.bits)
+    is_nan = (bits & infinity.bits(infinity.mask)) > infinity.bits(infinity.infinity)
+    if is_nan.any():
+        element = start // bits.itemsize + int(is_nan.argmax())
+        raise EngineError(
+            f"weights tensor {spec.name} has a NaN at element {element}: training went astray, and the version is not "
+            "published; look at the losses and gradient norms of the last steps, and lower optimizer.learning_rate"
+        )

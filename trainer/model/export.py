@@ -1,0 +1,81 @@
+"""Handing a model's weights over, tensor after tensor: what every engine that holds a model does to export them."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from rollog.kernel.versions.tensors import TensorSpec, file_order
+from trainer.model.adapters import published_tensors
+from trainer.model.policy import dtypes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from contextlib import AbstractContextManager
+
+    from torch import Tensor, nn
+
+    from rollog.kernel.versions.tensors import TensorSink
+    from trainer.model.adapters import PublishedTensor
+
+    Gather = Callable[[Iterable[Tensor]], AbstractContextManager[Any]]
+
+type_names: dict[torch.dtype, str] = {
+    torch.bool: "BOOL",
+    torch.uint8: "U8",
+    torch.int8: "I8",
+    torch.float8_e5m2: "F8_E5M2",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.int16: "I16",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int32: "I32",
+    torch.float32: "F32",
+    torch.float64: "F64",
+    torch.int64: "I64",
+}
+_types = {name: dtype for dtype, name in type_names.items()}
+
+
+def _whole(_: Iterable[Tensor]) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
+def export_model(model: nn.Module, dtype: str, sink: TensorSink | None, gather: Gather = _whole) -> None:
+    """Hand all weights to `sink`, floating ones in `dtype`, in the order of `file_order`.
+
+    One tensor at a time is gathered by `gather`, which on ranks that share tensors out is a collective operation: a
+    rank without a sink takes part in it and in nothing else.
+    """
+    published = {tensor.name: tensor for tensor in published_tensors(model)}
+    table = file_order([_spec(tensor, dtypes[dtype]) for tensor in published.values()])
+    if sink is not None:
+        sink.begin(table)
+    for spec in table:
+        tensor = published[spec.name]
+        with gather(tensor.parts):
+            if sink is not None:
+                sink.add(spec, tensor_bytes(tensor.value(), dtypes[dtype]))
+
+
+def tensor_bytes(tensor: Tensor, dtype: torch.dtype) -> memoryview:
+    """The little-endian row-major bytes of a tensor, a floating one in `dtype`; a view where no copy is needed."""
+    here = tensor.detach().to("cpu")
+    if here.is_floating_point():
+        here = here.to(dtype)
+    data: memoryview = here.contiguous().reshape(-1).view(torch.uint8).numpy().data
+    return data
+
+
+def tensor_of_bytes(spec: TensorSpec, data: memoryview) -> Tensor:
+    """A copy of what was handed over, with at least one element."""
+    return torch.frombuffer(bytearray(data), dtype=_types[spec.dtype]).reshape(spec.shape)
+
+
+def _spec(tensor: PublishedTensor, dtype: torch.dtype) -> TensorSpec:
+    # The adapter's product has the shape of the layer's weight. DeepSpeed keeps the shape of what it has shared out.
+    weight = tensor.parts[0]
+    shape = tuple(getattr(weight, "ds_shape", weight.shape))
+    return TensorSpec(tensor.name, type_names[dtype if weight.is_floating_point() else weight.dtype], shape)
