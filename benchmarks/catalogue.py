@@ -62,6 +62,11 @@ experiments: Mapping[str, Experiment] = {
     "dispatcher": Experiment(
         question="what a task costs the dispatcher, and how many workers one carries", minutes=13
     ),
+    "weights": Experiment(
+        question="how small a version's weights can be on their way, and what that takes",
+        minutes=20,
+        minutes_by_part={"patches": 20},
+    ),
     "picture": Experiment(question="a run whose trainer, worker and broker are killed, drawn", minutes=2),
     "demo": Experiment(question="what the demo learns, and how long a step takes", minutes=5),
     "agentic": Experiment(

@@ -72,26 +72,36 @@ def _verified_reward(value: bytes | None, reference: RewardReference) -> Reward:
 def _read_samples(
     consumer: Consumer, topic: str, references: Sequence[Verdict], payloads: PayloadStore
 ) -> dict[tuple[int, int], Sample]:
-    found: dict[tuple[int, int], Sample] = {}
-    for partition in sorted({reference.partition for reference in references}):
-        wanted = {reference.offset: reference for reference in references if reference.partition == partition}
-        found.update(_read_places(consumer, TopicPartition(topic, partition), wanted, payloads))
+    wanted = {(reference.partition, reference.offset): reference for reference in references}
+    starts, ends = spans(topic, wanted)
+    beginnings = consumer.beginning_offsets(starts)
+    for place, beginning in beginnings.items():
+        _require_all(
+            place, [at for partition, at in wanted if partition == place.partition and at < beginning]
+        )
+    # All partitions at once: each assignment waits for the fetch under way, up to a tenth of a second.
+    found = {
+        (record.partition, record.offset): _verified(record.value, reference, payloads)
+        for record in read_until(consumer, starts, ends)
+        if (reference := wanted.get((record.partition, record.offset))) is not None
+    }
+    for place in starts:
+        missing = [at for partition, at in wanted.keys() - found.keys() if partition == place.partition]
+        _require_all(place, missing)
     return found
 
 
-def _read_places(
-    consumer: Consumer, partition: TopicPartition, wanted: dict[int, Verdict], payloads: PayloadStore
-) -> Iterable[tuple[tuple[int, int], Sample]]:
-    beginning = consumer.beginning_offsets([partition])[partition]
-    _require_all(partition, [offset for offset in wanted if offset < beginning])
-    records = read_until(consumer, {partition: min(wanted)}, {partition: max(wanted) + 1})
-    found = [
-        ((partition.partition, record.offset), _verified(record.value, wanted[record.offset], payloads))
-        for record in records
-        if record.offset in wanted
-    ]
-    _require_all(partition, wanted.keys() - {offset for (_, offset), _ in found})
-    return found
+def spans(
+    topic: str, wanted: Iterable[tuple[int, int]]
+) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+    """From the first to behind the last wanted (partition, offset), for each partition of a topic."""
+    starts: dict[TopicPartition, int] = {}
+    ends: dict[TopicPartition, int] = {}
+    for partition, offset in wanted:
+        place = TopicPartition(topic, partition)
+        starts[place] = min(offset, starts.get(place, offset))
+        ends[place] = max(offset + 1, ends.get(place, 0))
+    return starts, ends
 
 
 def _require_all(partition: TopicPartition, missing: Collection[int], what: str = "trained samples") -> None:

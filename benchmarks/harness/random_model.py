@@ -38,6 +38,15 @@ shapes = {
         num_heads=2,
         num_key_value_heads=1,
     ),
+    # 98 million parameters, a quarter of them in the vocabulary.
+    "0.1b": ModelShape(
+        vocab_size=32_768,
+        hidden_size=768,
+        intermediate_size=2048,
+        num_layers=12,
+        num_heads=12,
+        num_key_value_heads=2,
+    ),
     # Of Qwen2.5-0.5B: 494 million parameters.
     "0.5b": ModelShape(
         vocab_size=151_936,

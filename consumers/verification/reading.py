@@ -9,10 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from consumers.references import whole_sample
+from consumers.references import spans, whole_sample
 from consumers.verification.order import Part
 from consumers.verification.pieces import pieces_of
-from rollog.kernel.broker.ports import TopicPartition
 from rollog.kernel.broker.reading import read_until
 from rollog.kernel.errors import PayloadError
 from rollog.rules.headers import record_digest
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
     from consumers.verification.pieces import Piece
     from consumers.verification.selection import ChosenRecords
-    from rollog.kernel.broker.ports import Consumer
+    from rollog.kernel.broker.ports import Consumer, TopicPartition
     from rollog.kernel.payloads import PayloadStore
     from schemas import Verdict
 
@@ -127,15 +126,10 @@ def _spans(
     consumer: Consumer, topic: str, wanted: Sequence[Place]
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
     """Where to begin and to end in each partition, within what is still there."""
-    starts: dict[TopicPartition, int] = {}
-    ends: dict[TopicPartition, int] = {}
-    for number in {partition for partition, _ in wanted}:
-        place = TopicPartition(topic, number)
-        offsets = [offset for partition, offset in wanted if partition == number]
-        start = max(min(offsets), consumer.beginning_offsets([place])[place])
-        if start <= max(offsets):
-            starts[place], ends[place] = start, max(offsets) + 1
-    return starts, ends
+    starts, ends = spans(topic, wanted)
+    there = {place: max(starts[place], begin) for place, begin in consumer.beginning_offsets(starts).items()}
+    starts = {place: start for place, start in there.items() if start < ends[place]}
+    return starts, {place: ends[place] for place in starts}
 
 
 def _unread(verdict: Verdict, reason: str) -> Unread:

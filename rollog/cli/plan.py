@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rollog.planning.advice import Advice, PlayedPlan
     from rollog.planning.protocol_simulation import GroupRules
     from rollog.planning.sizing import Workload
+    from rollog.run.recorded_run import RecordedRun
     from rollog.run.request import RunRequest
 
 _alphas = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)
@@ -222,14 +223,19 @@ def _kind_of_durations(workload: Workload, measured: Measured | None) -> str:
 
 
 def _measure(options: RunRequest) -> Measured:
-    from consumers.durations import measure_durations  # noqa: PLC0415
-    from rollog.kernel.broker.topics import RunTopics  # noqa: PLC0415
-    from rollog.planning.protocol_simulation import GroupRules  # noqa: PLC0415
-    from rollog.run.joining import join_run  # noqa: PLC0415
+    from rollog.run.recorded_run import open_run  # noqa: PLC0415  # help needs no Kafka
+    from rollog.run.request import RecordedRunRequest  # noqa: PLC0415
 
-    run = join_run(options, wait_seconds=0.0)
+    with open_run(RecordedRunRequest(run=options.run, archive=None, common=options)) as run:
+        return _measured_in(run)
+
+
+def _measured_in(run: RecordedRun) -> Measured:
+    from consumers.durations import measure_durations  # noqa: PLC0415  # help needs no Kafka
+    from rollog.planning.protocol_simulation import GroupRules  # noqa: PLC0415
+
     groups, freshness = run.settings.groups, run.settings.freshness
-    times = measure_durations(run.broker, RunTopics(run.manifest.prefix, run.manifest.run))
+    times = measure_durations(run.broker, run.topics)
     return Measured(
         run=run.manifest.run,
         times=times,

@@ -1,4 +1,4 @@
-"""Kills in the middle of real runs: a short version of the chaos experiment."""
+"""Kills in the middle of real runs: two short versions of the chaos experiment."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from support.threaded_run import settings_file, small_settings
 
 from benchmarks.chaos.checks import verify
 from benchmarks.chaos.killed_run import chaos_run
-from benchmarks.chaos.kills import Role, roles_of_every_run
+from benchmarks.chaos.kills import Kill, Role
 from rollog.kernel.crash_points import CrashPoint
 
 if TYPE_CHECKING:
@@ -21,9 +21,25 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.broker, pytest.mark.engine, pytest.mark.timeout(900)]
 
 
+# Worker and trainer are killed besides where only they reach a window on their way back.
+@pytest.mark.parametrize(
+    ("num_kills", "targets"),
+    [
+        pytest.param(
+            5,
+            (Role.BROKER, CrashPoint.GRANT_SENT, CrashPoint.WEIGHTS_WRITTEN, CrashPoint.COMMIT_SENT),
+            id="some",
+        ),
+        pytest.param(12, (Role.DISPATCHER, Role.BROKER, *CrashPoint), id="all", marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.usefixtures("embedded_kafka")  # whose start has fetched the jars
 def test_whatever_is_killed_nothing_is_lost_and_nothing_is_done_twice(
-    tmp_path: Path, cache_directory: Path, monkeypatch: pytest.MonkeyPatch
+    num_kills: int,
+    targets: tuple[Role | CrashPoint, ...],
+    tmp_path: Path,
+    cache_directory: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))
     home = tmp_path / "home"
@@ -34,14 +50,14 @@ def test_whatever_is_killed_nothing_is_lost_and_nothing_is_done_twice(
         "chaos",
         home,
         ["--config", str(settings_file(tmp_path / "run.toml", settings))],
-        num_kills=12,
+        num_kills=num_kills,
         seed=0,
-        # Worker and trainer are killed besides, so that two of the windows are reached.
-        targets=[Role.DISPATCHER, Role.BROKER, *CrashPoint],
+        targets=targets,
         on_kill=print,
         longest_pause_seconds=1.0,
     )
-    assert run.num_kills >= 12
-    assert run.kills.keys() >= {*roles_of_every_run, *CrashPoint}, run.missed
+    assert run.num_kills >= num_kills
+    provoking = {Kill(0.0, target).provoked_by for target in targets} - {None}
+    assert run.kills.keys() >= {*targets, *provoking}, run.missed
     lines = verify(run, weights=tmp_path / "weights")
     assert all("OFF" not in line for line in lines), lines

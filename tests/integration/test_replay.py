@@ -13,23 +13,26 @@ from support.recorded_steps import altered_copy, recording_of, replayed
 from support.threaded_run import small_settings, whole_run
 
 from rollog.kernel.broker.memory import MemoryBroker
+from rollog.kernel.broker.ports import TopicPartition
 from rollog.kernel.errors import ConfigError, EngineError, LedgerError, RunExists
+from rollog.kernel.payloads import PayloadStore
 from rollog.kernel.weights import weights_name
 from rollog.run.replay_report import replay_line, verdict_line
 from rollog.run.role_settings import trainer_settings
-from schemas import LedgerRecord, Step
+from schemas import Disposition, LedgerRecord, Step
 from trainer.checkpoints import CheckpointStore
 from trainer.model.arithmetic import pinned_fact, processor_facts
 from trainer.recorded.counterfactual import Question, check_question, train_counterfactual
 from trainer.recorded.distances import weights_distance
 from trainer.recorded.environment import EnvironmentComparison, compare_environment
+from trainer.recorded.history import recorded_groups
 from trainer.recorded.redo import restore
 from trainer.recorded.replay import recorded_span
 from trainer.role import training_engine
 from trainer.settings import amended
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from rollog.kernel.broker.ports import Consumer
@@ -75,6 +78,30 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[MemoryBroker, Tr
 def recording(recorded: tuple[MemoryBroker, TrainerSettings], tmp_path: Path) -> Recording:
     broker, settings = recorded
     return recording_of(ReadingBroker(broker), settings, tmp_path / "downloads")  # type: ignore[arg-type]
+
+
+def test_the_samples_of_a_step_are_read_by_one_assignment(
+    recording: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each assignment waits for the fetch under way: partition after partition a step takes a second longer."""
+    with recording.broker.consumer(client_id="test") as consumer:
+        entry = recording.history.read_step(consumer, recording.topics.steps, 1)
+        places = {
+            TopicPartition(recording.topics.samples, verdict.partition)
+            for verdict in entry.record.verdicts
+            if verdict.disposition is Disposition.TRAINED
+        }
+        assign, assigned = consumer.assign, []
+
+        def assign_and_note(positions: Mapping[TopicPartition, int]) -> None:
+            assigned.append(set(positions))
+            assign(positions)
+
+        monkeypatch.setattr(consumer, "assign", assign_and_note)
+        payloads = PayloadStore(recording.store, recording.topics)
+        recorded_groups(entry, consumer, recording.topics, payloads)
+    assert len(places) > 1
+    assert assigned == [places]
 
 
 def contents(directory: Path) -> dict[str, bytes]:

@@ -12,11 +12,11 @@ from confluent_kafka import TopicPartition as ConfluentTopicPartition
 
 from rollog.kernel.broker.confluent_errors import error_in, translated
 from rollog.kernel.broker.ports import Record, TopicPartition
-from rollog.kernel.errors import BrokerError, BrokerTimeout
+from rollog.kernel.errors import BrokerError, BrokerTimeout, BrokerUnreachable
 from rollog.kernel.lifecycle import Component
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from rollog.kernel.broker.confluent_errors import CommitReports, LastErrors
     from rollog.kernel.broker.kafka_topics import TopicDirectory
@@ -26,6 +26,7 @@ logger = logging.getLogger(__name__)
 
 _close_timeout_seconds = 5.0
 _retry_seconds = 0.02
+_metadata_timeout_seconds = 1.0
 _max_poll_records = 200
 """Whose values are copied before the first is looked at: with more of them, they are in no cache any longer then."""
 _beginning, _end = -2, -1
@@ -35,6 +36,7 @@ _passing = frozenset(
         KafkaError._TRANSPORT,  # noqa: SLF001 - the library names its own errors so
         KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001
         KafkaError._RESOLVE,  # noqa: SLF001
+        KafkaError._DESTROY_BROKER,  # noqa: SLF001 - it is found anew
         KafkaError._TIMED_OUT,  # noqa: SLF001
         # Whether it refuses this client, or is not ready yet, its watch finds out.
         KafkaError._AUTHENTICATION,  # noqa: SLF001
@@ -56,6 +58,8 @@ _passing = frozenset(
     }
 )
 """A broker that is away or not ready yet: the library asks again by itself."""
+_unknown_here = frozenset({KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})  # noqa: SLF001
+"""What the library says of a topic that its metadata lack: it is gone, or no broker answers who has it."""
 _unreadable = frozenset({KafkaError._BAD_COMPRESSION, KafkaError._BAD_MSG})  # noqa: SLF001
 _gone = frozenset({KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET})  # noqa: SLF001
 
@@ -230,39 +234,55 @@ class ConfluentConsumer(Component):
             return {}
         for partition in wanted:
             self._directory.require(partition.topic, partition.partition)
-        names = ", ".join(sorted({partition.topic for partition in wanted}))
+        topics = sorted({partition.topic for partition in wanted})
         deadline = time.monotonic() + self._offsets_timeout_seconds
         while True:
-            found = self._ask(wanted, at, max(0.001, deadline - time.monotonic()), names)
+            found = self._ask(wanted, at, max(0.001, deadline - time.monotonic()), topics)
             if found is not None:
                 return found
             if time.monotonic() > deadline:
                 raise BrokerTimeout(
-                    f"no offsets of {names} within {self._offsets_timeout_seconds:g} s: check the cluster's health"
+                    f"no offsets of {', '.join(topics)} within {self._offsets_timeout_seconds:g} s: check the "
+                    "cluster's health"
                 )
             self._refusals.silent()
             time.sleep(_retry_seconds)
 
     def _ask(
-        self, wanted: list[TopicPartition], at: int, timeout_seconds: float, names: str
+        self, wanted: list[TopicPartition], at: int, timeout_seconds: float, topics: Collection[str]
     ) -> dict[TopicPartition, int] | None:
         """Offsets of all, or None where the broker is away or some partition has no leader for the moment."""
         question = [ConfluentTopicPartition(place.topic, place.partition, at) for place in wanted]
         try:
             answer = self._refusals.during(lambda: self._raw.offsets_for_times(question, timeout_seconds))
         except KafkaException as exception:
-            self._raise_unless_passing(exception.args[0], names)
+            self._raise_unless_passing(exception.args[0], topics)
             return None
         for each in answer:
             if each.error is not None:
-                self._raise_unless_passing(each.error, names)
+                self._raise_unless_passing(each.error, topics)
                 return None
         found = {TopicPartition(each.topic, each.partition): each.offset for each in answer}
         return {place: found[place] for place in wanted}
 
-    def _raise_unless_passing(self, error: KafkaError, names: str) -> None:
-        if error.code() not in _passing:
-            raise translated(error, f"asking for offsets of {names}")
+    def _raise_unless_passing(self, error: KafkaError, topics: Collection[str]) -> None:
+        if error.code() in _unknown_here:
+            for topic in topics:
+                self._find(topic)
+        elif error.code() not in _passing:
+            raise translated(error, f"asking for offsets of {', '.join(topics)}")
+
+    def _find(self, topic: str) -> None:
+        """Have the library know a topic again. Raises TopicMismatch where it is gone, and what says why it is not told.
+
+        By itself the library would look again in five minutes: so long it believes a broker that, just started, had not
+        read its own metadata yet and said that there is no such topic.
+        """
+        try:
+            self._directory.confirm(topic)
+            self._raw.list_topics(topic, _metadata_timeout_seconds)
+        except (BrokerUnreachable, BrokerTimeout, KafkaException) as error:
+            logger.debug("topic not found again topic=%s error=%s", topic, error)
 
     def _require_open(self) -> None:
         if self._is_closed:

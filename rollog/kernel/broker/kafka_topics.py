@@ -210,10 +210,19 @@ class TopicDirectory:
             )
         return facts
 
+    def confirm(self, topic: str) -> None:
+        """Ask the broker once whether a topic that was there still is.
+
+        Raises TopicMismatch where it is not, and whatever keeps the broker from answering.
+        """
+        with self._new_admin() as admin:
+            if topic not in admin.describe_topics([topic]):
+                raise _missing(topic)
+
     def _ask(self, topic: str) -> TopicFacts:
         spec = self._described(topic)
         if spec is None:
-            raise TopicMismatch(f"topic {topic} does not exist: create it with `rollog topics create`")
+            raise _missing(topic)
         limit = int(spec.config.get("max.message.bytes", self._max_record_bytes))
         return TopicFacts(
             num_partitions=spec.num_partitions,
@@ -230,3 +239,7 @@ class TopicDirectory:
                 except BrokerUnreachable:
                     if time.monotonic() > deadline:
                         raise
+
+
+def _missing(topic: str) -> TopicMismatch:
+    return TopicMismatch(f"topic {topic} does not exist: create it with `rollog topics create`")

@@ -16,7 +16,13 @@ from rollog.kernel.broker.confluent_errors import CommitReports, LastErrors  # n
 from rollog.kernel.broker.ports import TopicPartition  # noqa: E402
 from rollog.kernel.broker.refusal_watch import RefusalWatch  # noqa: E402
 from rollog.kernel.broker.security import plain_text  # noqa: E402
-from rollog.kernel.errors import BrokerError, NotAuthorized  # noqa: E402
+from rollog.kernel.errors import (  # noqa: E402
+    BrokerError,
+    BrokerRefused,
+    BrokerUnreachable,
+    NotAuthorized,
+    TopicMismatch,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,6 +73,8 @@ class Library:
     rest: list[Message] = field(default_factory=list)
     refusals: list[int] = field(default_factory=list)
     """What questions for offsets are answered first."""
+    looked_for: list[str] = field(default_factory=list)
+    """Topics whose metadata was fetched again."""
 
     def incremental_assign(self, places: list[Any]) -> None:
         """All places are read."""
@@ -89,21 +97,36 @@ class Library:
             place.offset = 7
         return places
 
+    def list_topics(self, topic: str, _timeout_seconds: float) -> None:
+        self.looked_for.append(topic)
+
     def close(self) -> None:
         """Nothing is open."""
 
 
+@dataclass
 class AnyTopic:
-    """A directory of topics in which every one stands."""
+    """A directory of topics in which every one stood, and what it says when it is asked anew."""
+
+    anew: list[BrokerError] = field(default_factory=list)
 
     def require(self, topic: str, partition: int) -> None:
         """It does exist."""
 
+    def confirm(self, _topic: str) -> None:
+        if self.anew:
+            raise self.anew.pop(0)
 
-def reading(*batches: list[Message], refusals: Sequence[int] = ()) -> ConfluentConsumer:
-    directory: Any = AnyTopic()
+
+def reading(
+    *batches: list[Message],
+    refusals: Sequence[int] = (),
+    anew: Sequence[BrokerError] = (),
+    looked_for: list[str] | None = None,
+) -> ConfluentConsumer:
+    directory: Any = AnyTopic(list(anew))
     consumer = ConfluentConsumer(
-        Library(list(batches), refusals=list(refusals)),
+        Library(list(batches), refusals=list(refusals), looked_for=[] if looked_for is None else looked_for),
         LastErrors("reader"),
         CommitReports(None),
         directory,
@@ -167,4 +190,23 @@ def test_a_question_for_offsets_is_asked_again_while_a_leader_is_elected(code: i
 def test_a_question_for_offsets_that_is_refused_is_not_asked_again() -> None:
     consumer = reading(refusals=[KafkaError.TOPIC_AUTHORIZATION_FAILED])
     with pytest.raises(NotAuthorized):
+        consumer.end_offsets(samples)
+
+
+unknown = KafkaError._UNKNOWN_PARTITION
+
+
+def test_a_topic_that_the_library_does_not_know_is_looked_for_before_the_question_is_asked_again() -> None:
+    """Without a connection it knows none: that is no reason to say that a topic is missing."""
+    looked_for: list[str] = []
+    nobody = BrokerUnreachable("nobody answers")
+    consumer = reading(refusals=[unknown, unknown], anew=[nobody], looked_for=looked_for)
+    assert consumer.end_offsets(samples) == dict.fromkeys(samples, 7)
+    assert looked_for == ["samples"]
+
+
+@pytest.mark.parametrize("cause", [TopicMismatch("it is gone"), BrokerRefused("certificate has expired")])
+def test_why_the_library_does_not_know_a_topic_is_said(cause: BrokerError) -> None:
+    consumer = reading(refusals=[unknown], anew=[cause])
+    with pytest.raises(type(cause), match=str(cause)):
         consumer.end_offsets(samples)

@@ -235,3 +235,11 @@ def test_the_lines_of_a_recorded_run_name_it_and_what_was_played() -> None:
 
     assert "workload (run first)" in told
     assert "by playing the protocol on recorded rollout times" in told
+
+
+def test_a_run_is_looked_for_where_the_state_directory_keeps_its_broker(tmp_path: Path) -> None:
+    """As an audit does it: the embedded broker is started for that time, but none is made where none was."""
+    answer = plan("--run", "first", "--home", str(tmp_path))
+    assert answer.exit_code == 1
+    assert f"no runs in the state directory {tmp_path}" in str(answer.exception)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,1 @@
+"""Policy versions as tensors: how one is named, stored, patched and rebuilt."""

@@ -1,0 +1,43 @@
+"""Rising positions as bytes: one byte for each, the number of elements passed over since the one before.
+
+A byte below 255 passes over so many elements and takes the next one. 255 is the escape: it passes over 255 elements and
+takes none. Positions 0, 3, 4, 600 are
+
+    0  2  0  255 255 85          since 600 - 4 - 1 = 595 = 2 * 255 + 85
+
+So every stream of bytes stands for rising positions, and one for n elements has at most n bytes. The last byte is no
+escape.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from rollog.kernel.versions.bit_patterns import Positions
+    from schemas.arrays import UInt8Array
+
+escape = 255
+
+
+def packed_gaps(positions: Positions) -> UInt8Array:
+    """The bytes of rising positions, of which there is at least one."""
+    gaps = positions.copy()
+    gaps[1:] -= positions[:-1] + 1
+    escapes, rest = np.divmod(gaps, escape)
+    ends = np.cumsum(escapes + 1) - 1
+    packed = np.full(int(ends[-1]) + 1, escape, dtype=np.uint8)
+    packed[ends] = rest
+    return packed
+
+
+def unpacked_positions(packed: UInt8Array) -> Positions:
+    """The positions of such bytes; their number and range are for the caller to check."""
+    takes = packed != escape
+    # int32 holds the sum for any stream within a segment: 2**20 bytes of at most 255.
+    passed = np.cumsum(packed + takes.astype(np.int32), dtype=np.int32)
+    positions: Positions = passed[takes].astype(np.intp)
+    positions -= 1
+    return positions
