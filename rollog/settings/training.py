@@ -250,10 +250,12 @@ class TrainerConfig(Section):
     output_layer_dtype: Annotated[Literal["model", "float32"], FIXED, WEIGHTS | ENGINE] = "model"
     """What the output layer computes logits in: the type of the model, or float32 also where that is bfloat16. A run
     keeps what it began with."""
-    gradient_dtype: Annotated[Literal["model", "float32"], FIXED, WEIGHTS | ENGINE, Formerly("model")] = "float32"
+    gradient_dtype: Annotated[Literal["model", "float32"], FIXED, WEIGHTS | ENGINE, Formerly("model")] = (
+        "float32"
+    )
     """What gradients of micro-batches and ranks are added up in: float32 also where the model is bfloat16, or the type
-    of the model, in which small ones are rounded away: 2 instead of 4 bytes a parameter. A run keeps what it began with;
-    one from before there was this key has `model`."""
+    of the model, in which small ones are rounded away: 2 instead of 4 bytes a parameter. A run keeps what it began
+    with; one from before there was this key has `model`."""
     num_threads: Annotated[Annotated[int, Field(ge=1)] | None, PER_MACHINE] = None
     """CPU threads of the trainer. Left out, half of the processors of the machine that creates the run: the number
     stands in the manifest, because the last bits of the weights depend on it."""

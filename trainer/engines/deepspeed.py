@@ -89,8 +89,6 @@ class DeepSpeedEngine:
             with_value_head=self._settings.algorithm.needs_values,
         )
         trained = trained_parameters(prepared.policy)
-        if self._is_accumulated_wide and self._trainer.zero_stage == 0:
-            accumulate_in_float32(trained)  # DeepSpeed has no way of its own there
         adamw = new_adamw(trained, self._settings.optimizer)
         deepspeed = _import_deepspeed()
         timeout_seconds = self._trainer.rank_timeout_seconds
@@ -103,6 +101,8 @@ class DeepSpeedEngine:
             dist_init_required=False,
         )[0]
         limit_waiting(timeout_seconds)
+        if self._is_accumulated_wide and self._trainer.zero_stage == 0:
+            accumulate_in_float32(trained)  # DeepSpeed has no way of its own there
         self._state = _DeepSpeedStepEngine(
             prepared=prepared, policy=engine, packing=self._trainer.packing, clipping=clipping
         )

@@ -33,7 +33,7 @@ _probed_tokens = 2
 
 @dataclass(frozen=True, slots=True)
 class LogitTransform:
-    """What a model does to each logit: `factor * z`, `z / divisor`, then `cap * tanh(z / cap)`; None for what it does not."""
+    """What a model does to each logit: `factor * z`, `z / divisor`, `cap * tanh(z / cap)`; None: it does not."""
 
     factor: float | None = None
     divisor: float | None = None

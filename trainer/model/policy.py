@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
+from torch.nn.functional import linear
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
@@ -129,7 +131,15 @@ class Policy(nn.Module):
         return logprobs_N, logsums_N - (logits_NV.softmax(dim=1) * logits_NV).sum(dim=1)
 
     def _logits(self, inputs: dict[str, Tensor]) -> Tensor:
-        logits_NV: Tensor = self.model(**inputs, use_cache=False).logits[0].float()
+        layer: Any = output_layer(self.model)
+        dtype = self.computation.dtype
+
+        def wide(hidden_1NH: Tensor) -> Tensor:
+            bias = None if layer.bias is None else layer.bias.to(dtype)
+            return linear(hidden_1NH.to(dtype), layer.weight.to(dtype), bias)
+
+        with nullcontext() if dtype is None else computing(layer, wide):
+            logits_NV: Tensor = self.model(**inputs, use_cache=False).logits[0].float()
         return logits_NV
 
     def _values(self, hidden_1NH: Tensor | None) -> Tensor:

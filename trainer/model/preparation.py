@@ -114,9 +114,7 @@ def output_computation(model: PreTrainedModel, trainer: TrainerConfig) -> Output
             reason=transform,
         )
         return OutputComputation(dtype=dtype)
-    return OutputComputation(
-        chunk_tokens=trainer.logprob_chunk_tokens, transform=transform, dtype=dtype
-    )
+    return OutputComputation(chunk_tokens=trainer.logprob_chunk_tokens, transform=transform, dtype=dtype)
 
 
 def library_versions(trainer: TrainerConfig, device: torch.device) -> dict[str, str]:

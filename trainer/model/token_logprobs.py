@@ -13,7 +13,7 @@ at least, and rounded once.
 
 Shapes: N tokens, C tokens of a chunk, B tokens of a block of it, H hidden size, V vocabulary, K = 1 or 2 outputs.
 """
-# ruff: noqa: N803, N806 - tensors carry shape suffixes
+# ruff: noqa: N815 - tensors carry shape suffixes
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class _TokenLogprobs(Function):
     """The two passes over all chunks. The logits of a chunk are its own: every step works on them in place."""
 
     @staticmethod
-    def forward(
+    def forward(  # noqa: PLR0917 - autograd gives them by place
         ctx: Any,
         hidden_NH: Tensor,
         weight_VH: Tensor,
@@ -81,11 +81,9 @@ class _TokenLogprobs(Function):
         )
         logsums_N = torch.zeros_like(outputs_NK[:, 0])
         for chunk in _parts(len(target_N), settings.chunk_tokens):
-            logits_CV = layer.logits(hidden_NH[chunk])
-            for block in _blocks(logits_CV):
-                here = slice(chunk.start + block.start, chunk.start + block.stop)
-                logits_BV = _shaped(logits_CV[block], settings)
-                outputs_NK[here], logsums_N[here] = _block_outputs(logits_BV, target_N[here], num_outputs)
+            outputs_NK[chunk], logsums_N[chunk] = _chunk_outputs(
+                layer.logits(hidden_NH[chunk]), target_N[chunk], num_outputs, settings
+            )
         ctx.settings = settings
         ctx.save_for_backward(hidden_NH, weight_VH, bias_V, target_N, outputs_NK, logsums_N)
         return outputs_NK
@@ -98,20 +96,16 @@ class _TokenLogprobs(Function):
         layer = _Layer.of(weight_VH, bias_V, settings.dtype)
         sums = _LayerGradients.wanted(layer, hidden_NH, ctx.needs_input_grad)
         for chunk in _parts(len(target_N), settings.chunk_tokens):
-            logits_CV = layer.logits(hidden_NH[chunk])
-            for block in _blocks(logits_CV):
-                here = slice(chunk.start + block.start, chunk.start + block.stop)
-                grads_BV = _block_gradients(
-                    logits_CV[block],
-                    settings,
-                    target_N[here],
-                    logsums_N[here],
-                    grads_NK[here],
-                    entropies_B=outputs_NK[here, 1] if settings.with_entropy else None,
-                )
-                if grads_BV.dtype != logits_CV.dtype:
-                    logits_CV[block].copy_(grads_BV)
-            sums.add(chunk, logits_CV, hidden_NH[chunk], layer.weight_VH)
+            grads_CV = _chunk_gradients(
+                layer.logits(hidden_NH[chunk]),
+                target_N[chunk],
+                settings,
+                outputs_CK=outputs_NK[chunk],
+                logsums_C=logsums_N[chunk],
+                grads_CK=grads_NK[chunk],
+            )
+            sums.add(chunk, grads_CV, hidden_NH[chunk], layer.weight_VH)
+            del grads_CV  # before the logits of the next chunk are computed
         return (*sums.rounded(hidden_NH, weight_VH, bias_V), None, None)
 
 
@@ -172,6 +166,42 @@ class _LayerGradients:
             None if self.weight_VH is None else self.weight_VH.to(weight_VH.dtype),
             None if self.bias_V is None or bias_V is None else self.bias_V.to(bias_V.dtype),
         )
+
+
+def _chunk_outputs(
+    logits_CV: Tensor, target_C: Tensor, num_outputs: int, settings: LogprobSettings
+) -> tuple[Tensor, Tensor]:
+    """Log pi and entropies (C, K), and log-sums (C). Overwrites the logits."""
+    found = [
+        _block_outputs(_shaped(logits_CV[block], settings), target_C[block], num_outputs)
+        for block in _blocks(logits_CV)
+    ]
+    outputs, logsums = zip(*found, strict=True)
+    return torch.cat(outputs), torch.cat(logsums)
+
+
+def _chunk_gradients(
+    logits_CV: Tensor,
+    target_C: Tensor,
+    settings: LogprobSettings,
+    *,
+    outputs_CK: Tensor,
+    logsums_C: Tensor,
+    grads_CK: Tensor,
+) -> Tensor:
+    """The gradient of the layer's own logits, in their place."""
+    for block in _blocks(logits_CV):
+        grads_BV = _block_gradients(
+            logits_CV[block],
+            settings,
+            target_C[block],
+            logsums_C[block],
+            grads_CK[block],
+            entropies_B=outputs_CK[block, 1] if settings.with_entropy else None,
+        )
+        if grads_BV.dtype != logits_CV.dtype:
+            logits_CV[block].copy_(grads_BV)
+    return logits_CV
 
 
 def _block_outputs(logits_BV: Tensor, target_B: Tensor, num_outputs: int) -> tuple[Tensor, Tensor]:
