@@ -263,6 +263,27 @@ def replaced(sample: TrainingSample, behaviour_logprobs: Any) -> TrainingSample:
     )
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("maker", makers.values(), ids=makers.keys())
+def test_the_reference_is_the_model_without_its_adapters(
+    maker: Callable[..., TrainingEngine], dtype: str, model_path: str
+) -> None:
+    engine = maker(dtype=dtype)
+    engine.start(model_path)
+    state = vars(engine)["_state"]
+    batch = collate(a_batch(7).samples)
+    before = frozen_logprobs(state.reference(), batch)
+    engine.train_step(a_batch(0))
+    after, trained = frozen_logprobs(state.reference(), batch), frozen_logprobs(state.policy, batch)
+    computation = state.prepared.policy.computation
+    copy = Policy(load_model(model_path, None, dtype), temperature, computation=computation)
+    expected = frozen_logprobs(copy, batch)
+    assert torch.equal(before, expected)
+    assert torch.equal(after, expected)
+    assert not torch.equal(trained, expected)
+    engine.close()
+
+
 @pytest.mark.parametrize("wrong", ["w_pack", "embed_tokens", "norm", "lm_head"])
 def test_layers_that_cannot_have_an_adapter_are_named(model_path: str, wrong: str) -> None:
     with pytest.raises(
