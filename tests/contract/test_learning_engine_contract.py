@@ -55,7 +55,7 @@ def test_steps_give_the_weights_of_the_reference(engine: TrainingEngine, model_p
         batch = a_batch(seed, micro_batch_tokens=25)
         expected, result = reference.train_step(batch), engine.train_step(batch)
         assert result.losses == pytest.approx(expected.losses, abs=1e-5)
-        assert result.gradient_norms == pytest.approx(expected.gradient_norms, rel=1e-4)
+        assert result.gradient_norms == pytest.approx(expected.gradient_norms, rel=2e-4)
         assert result.learning_rates == expected.learning_rates
     expected_weights = load(reference.export_weights())
     weights = load(engine.export_weights())
@@ -352,7 +352,7 @@ def test_the_plain_engine_says_what_it_is(model_path: str) -> None:
     description = engine.describe()
     engine.close()
     assert (description.name, description.world_size, description.zero_stage) == ("torch", 1, 0)
-    facts = arithmetic_facts(torch.device(description.device), "machine")
+    facts = arithmetic_facts(torch.device("cuda" if torch.cuda.is_available() else "cpu"), "machine")
     assert description.versions.keys() == {"torch", "transformers"} | facts.keys()
 
 

@@ -226,7 +226,7 @@ def test_in_bfloat16_products_are_added_in_float32(model_path: str) -> None:
     )
     engine.close()
     expected = (base + scaling * (second @ first)).to(torch.bfloat16)
-    assert torch.equal(weights["model.layers.0.self_attn.q_proj.weight"], expected)
+    assert torch.equal(weights["model.layers.0.self_attn.q_proj.weight"], expected.cpu())
     assert engine_versions(lora_rank=4).keys() - engine_versions(lora_rank=0).keys() == {"peft"}
 
 
@@ -271,12 +271,12 @@ def test_the_reference_is_the_model_without_its_adapters(
     engine = maker(dtype=dtype)
     engine.start(model_path)
     state = vars(engine)["_state"]
-    batch = collate(a_batch(7).samples)
+    batch = collate(a_batch(7).samples).to(state.device)
     before = frozen_logprobs(state.reference(), batch)
     engine.train_step(a_batch(0))
     after, trained = frozen_logprobs(state.reference(), batch), frozen_logprobs(state.policy, batch)
     computation = state.prepared.policy.computation
-    copy = Policy(load_model(model_path, None, dtype), temperature, computation=computation)
+    copy = Policy(load_model(model_path, None, dtype), temperature, computation=computation).to(state.device)
     expected = frozen_logprobs(copy, batch)
     assert torch.equal(before, expected)
     assert torch.equal(after, expected)
