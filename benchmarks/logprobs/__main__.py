@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 def logprobs(*, num_pairs: int, device: str, options: BenchOptions) -> None:
     """Measure CPU seconds of a training step with `trainer.logprob_chunk_tokens` above 0 against 0.
 
-    The demo's model, and a random one of 0.1 billion parameters that takes 3 GiB of memory. With `--device gpu`: the output
-    layer alone at 16,384 tokens and a vocabulary of 152,000, and steps of DeepSpeed with a random model of 0.5 billion
-    parameters. That takes 100 GiB of the GPU's memory, because logits of all tokens at once do.
+    The demo's model, and a random one of 0.1 billion parameters that takes 3 GiB of memory. With `--device gpu`: the
+    output layer alone at 16,384 tokens and a vocabulary of 152,000, and steps of DeepSpeed with a random model of 0.5
+    billion parameters. That takes 100 GiB of the GPU's memory, because logits of all tokens at once do.
     """
     with tempfile.TemporaryDirectory(prefix="rollog-bench-") as directory:
         measured = _on_gpu if device == "gpu" else _on_cpu
