@@ -55,6 +55,9 @@ experiments: Mapping[str, Experiment] = {
     "recovery": Experiment(question="what a killed trainer needs to come back", minutes=7),
     "training": Experiment(question="how fast the trainer's engine is against a bare loop", minutes=1),
     "reproducible": Experiment(question="what a training step costs with pinned instructions", minutes=3),
+    "logprobs": Experiment(
+        question="what log-probabilities in chunks of tokens cost a training step", minutes=2
+    ),
     "accelerator": Experiment(question="where the time of the whole loop goes on one GPU", minutes=8),
     "verification": Experiment(
         question="how long `rollog verify` takes, and whether it raises false alarms", minutes=7

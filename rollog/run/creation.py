@@ -151,11 +151,15 @@ def _refuse_differences(existing: RunManifest, wanted: RunManifest, address: str
     # Read as every role reads it, so that a key younger than the run has its default there.
     there = by_key(Settings.from_manifest(existing.config_json).to_manifest())
     here = by_key(wanted.config_json)
+    recorded, defaults = by_key(existing.config_json), by_key(Settings().to_manifest())
     # What machines may differ in makes no other run: threads, say, are filled in from this one's processors.
     differences = [
         f"{key} = {there[key]!r} there, {here[key]!r} here"
         for key in here
-        if key not in local_keys and there[key] != here[key]
+        if key not in local_keys
+        and there[key] != here[key]
+        # A default says nothing about a run that began before there was the key.
+        and (key in recorded or here[key] != defaults[key])
     ]
     if not differences:
         return

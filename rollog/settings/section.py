@@ -7,6 +7,7 @@ A key names its scope (where it may change) and, where that matters, what it dec
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum, Flag, auto
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +49,17 @@ class Decides(Flag):
 
 
 WHICH_RUN, WEIGHTS, PLAN, ENGINE = Decides
+
+
+@dataclass(frozen=True, slots=True)
+class Formerly:
+    """What a manifest from before a key existed means by leaving it out, where that is not the key's default.
+
+    So a new way to compute is the default of new runs, and a run that began without it goes on, and is replayed, as it
+    began.
+    """
+
+    value: object
 
 
 class SecretPart(Enum):
@@ -104,6 +116,11 @@ def decided_by(field: FieldInfo) -> Decides:
         if isinstance(mark, Decides):
             found |= mark
     return found
+
+
+def formerly_of(field: FieldInfo) -> Formerly | None:
+    """What a manifest without a declared key means by that, where it is not the default."""
+    return next((mark for mark in field.metadata if isinstance(mark, Formerly)), None)
 
 
 def secret_part_of(field: FieldInfo) -> SecretPart | None:

@@ -38,7 +38,14 @@ from rollog.settings.run import (
     SupervisionConfig,
     WeightsConfig,
 )
-from rollog.settings.section import Scope, SecretPart, Section, scope_of, secret_part_of
+from rollog.settings.section import (
+    Scope,
+    SecretPart,
+    Section,
+    formerly_of,
+    scope_of,
+    secret_part_of,
+)
 from rollog.settings.training import AlgorithmConfig, OptimizerConfig, TrainerConfig
 
 if TYPE_CHECKING:
@@ -122,9 +129,12 @@ class Settings(Section):
 
     @classmethod
     def from_manifest(cls, text: str) -> Settings:
-        """The configuration of a manifest. Raises ConfigError when another version of rollog wrote it."""
+        """The configuration of a manifest; keys younger than it are as their `Formerly` says.
+
+        Raises ConfigError when another version of rollog wrote it and it does not fit.
+        """
         try:
-            return cls.model_validate_json(text)
+            return cls.model_validate_json(_with_former_values(text))
         except ValidationError as error:
             raise ConfigError(
                 f"the configuration in the run's manifest does not fit this version of rollog ({error}); "
@@ -138,6 +148,22 @@ def section_class(name: str) -> type[Section]:
     assert isinstance(declared, type)
     assert issubclass(declared, Section)
     return declared
+
+
+def _with_former_values(text: str) -> str:
+    """The text of a manifest with what it leaves out by being older than a key. What is no manifest stays as it is."""
+    try:
+        sections = json.loads(text)
+    except ValueError:
+        return text
+    for name in Settings.model_fields:
+        for key, field in section_class(name).model_fields.items():
+            former = formerly_of(field)
+            if former is not None and isinstance(sections, dict):
+                section = sections.setdefault(name, {})
+                if isinstance(section, dict):
+                    section.setdefault(key, former.value)
+    return json.dumps(sections)
 
 
 def by_key(manifest_json: str) -> dict[str, object]:

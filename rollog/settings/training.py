@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from rollog.kernel.errors import ConfigError
-from rollog.settings.section import AMENDABLE, ENGINE, FIXED, PER_MACHINE, PLAN, WEIGHTS, Section
+from rollog.settings.section import AMENDABLE, ENGINE, FIXED, PER_MACHINE, PLAN, WEIGHTS, Formerly, Section
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -243,6 +243,19 @@ class TrainerConfig(Section):
     """Whether several samples share a row of a forward pass, each attending to itself alone, instead of being padded to
     the longest. Faster where lengths differ; for models whose attention heeds restarting positions, which is
     tested when training begins. A run keeps what it began with."""
+    logprob_chunk_tokens: Annotated[int, Field(ge=0), FIXED, WEIGHTS | ENGINE, Formerly(0)] = 1024
+    """Most tokens whose logits are in memory at once while log-probabilities are computed: the forward pass takes them
+    chunk by chunk, the backward pass computes them again. 0 is all of a micro-batch at once, which takes about five
+    times tokens x vocabulary x 4 bytes. A run keeps what it began with; one from before there was this key has 0."""
+    output_layer_dtype: Annotated[Literal["model", "float32"], FIXED, WEIGHTS | ENGINE] = "model"
+    """What the output layer computes logits in: the type of the model, or float32 also where that is bfloat16. A run
+    keeps what it began with."""
+    gradient_dtype: Annotated[Literal["model", "float32"], FIXED, WEIGHTS | ENGINE, Formerly("model")] = (
+        "float32"
+    )
+    """What gradients of micro-batches and ranks are added up in: float32 also where the model is bfloat16, or the type
+    of the model, in which small ones are rounded away: 2 instead of 4 bytes a parameter. A run keeps what it began
+    with; one from before there was this key has `model`."""
     num_threads: Annotated[Annotated[int, Field(ge=1)] | None, PER_MACHINE] = None
     """CPU threads of the trainer. Left out, half of the processors of the machine that creates the run: the number
     stands in the manifest, because the last bits of the weights depend on it."""

@@ -227,7 +227,7 @@ def test_in_bfloat16_products_are_added_in_float32(model_path: str) -> None:
     )
     engine.close()
     expected = (base + scaling * (second @ first)).to(torch.bfloat16)
-    assert torch.equal(weights["model.layers.0.self_attn.q_proj.weight"], expected)
+    assert torch.equal(weights["model.layers.0.self_attn.q_proj.weight"], expected.cpu())
     assert engine_versions(lora_rank=4).keys() - engine_versions(lora_rank=0).keys() == {"peft"}
 
 
@@ -262,6 +262,27 @@ def replaced(sample: TrainingSample, behaviour_logprobs: Any) -> TrainingSample:
         loss_mask=sample.loss_mask,
         advantage=sample.advantage,
     )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("maker", makers.values(), ids=makers.keys())
+def test_the_reference_is_the_model_without_its_adapters(
+    maker: Callable[..., TrainingEngine], dtype: str, model_path: str
+) -> None:
+    engine = maker(dtype=dtype)
+    engine.start(model_path)
+    state = vars(engine)["_state"]
+    batch = collate(a_batch(7).samples).to(state.device)
+    before = frozen_logprobs(state.reference(), batch)
+    engine.train_step(a_batch(0))
+    after, trained = frozen_logprobs(state.reference(), batch), frozen_logprobs(state.policy, batch)
+    computation = state.prepared.policy.computation
+    copy = Policy(load_model(model_path, None, dtype), temperature, computation=computation).to(state.device)
+    expected = frozen_logprobs(copy, batch)
+    assert torch.equal(before, expected)
+    assert torch.equal(after, expected)
+    assert not torch.equal(trained, expected)
+    engine.close()
 
 
 @pytest.mark.parametrize("wrong", ["w_pack", "embed_tokens", "norm", "lm_head"])

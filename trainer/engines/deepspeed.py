@@ -30,7 +30,7 @@ from trainer.engines.multi_rank.process_group import (
     limit_waiting,
 )
 from trainer.engines.ports import EngineDescription
-from trainer.model.adapters import trained_parameters
+from trainer.model.adapters import accumulate_in_float32, trained_parameters
 from trainer.model.export import export_model
 from trainer.model.policy import model_config_json
 from trainer.model.preparation import library_versions, prepare_policy
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from rollog.settings.training import OptimizerConfig, TrainerConfig
     from trainer.engines.multi_rank.ranks import RankGroup
     from trainer.model.preparation import PreparedPolicy
+    from trainer.step.forward import AnyPolicy
     from trainer.step.ports import Float64Array, StepResult, StepSettings, TrainingBatch
 
 checkpoint_tag = "engine"
@@ -89,7 +90,8 @@ class DeepSpeedEngine:
             dtype=self._dtype,
             with_value_head=self._settings.algorithm.needs_values,
         )
-        adamw = new_adamw(trained_parameters(prepared.policy), self._settings.optimizer)
+        trained = trained_parameters(prepared.policy)
+        adamw = new_adamw(trained, self._settings.optimizer)
         deepspeed = _import_deepspeed()
         timeout_seconds = self._trainer.rank_timeout_seconds
         self._owns_group = join_process_group(deepspeed, self._ranks, timeout_seconds)
@@ -101,6 +103,8 @@ class DeepSpeedEngine:
             dist_init_required=False,
         )[0]
         limit_waiting(timeout_seconds)
+        if self._is_accumulated_wide and self._trainer.zero_stage == 0:
+            accumulate_in_float32(trained)  # DeepSpeed has no way of its own there
         self._state = _DeepSpeedStepEngine(
             prepared=prepared, policy=engine, packing=self._trainer.packing, clipping=clipping
         )
@@ -183,6 +187,10 @@ class DeepSpeedEngine:
         self._owns_group = False
 
     @property
+    def _is_accumulated_wide(self) -> bool:
+        return self._trainer.gradient_dtype == "float32" and self._dtype != "float32"
+
+    @property
     def _must_clip_itself(self) -> bool:
         """At stage 0 in float32 DeepSpeed reports no gradient norm, so the engine takes it before each step."""
         return self._trainer.zero_stage == 0 and self._dtype == "float32"
@@ -210,7 +218,14 @@ class DeepSpeedEngine:
             "zero_force_ds_cpu_optimizer": False,
             "bf16": {"enabled": self._dtype == "bfloat16"},
             "steps_per_print": 2**31,
+            **(self._wide_gradients if self._is_accumulated_wide else {}),
         }
+
+    @property
+    def _wide_gradients(self) -> dict[str, Any]:
+        """Gradients go to other ranks in float32, and are added up in it."""
+        accumulated = {} if self._trainer.zero_stage == 0 else {"data_types": {"grad_accum_dtype": "fp32"}}
+        return {"communication_data_type": "fp32", **accumulated}
 
 
 class _ClippingBeforeStep:
@@ -246,8 +261,8 @@ class _DeepSpeedStepEngine:
         device: torch.device = self.policy.device
         return device
 
-    def reference(self) -> nn.Module:
-        return self.prepared.reference.policy(self.device)
+    def reference(self) -> AnyPolicy:
+        return self.prepared.reference(self.policy, self.device)
 
     def gather(self, numbers: Float64Array) -> list[Float64Array]:
         return gather_numbers(numbers, self.device)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from rollog.kernel.errors import EngineError
 from trainer.engines.ports import EngineDescription
-from trainer.model.adapters import trained_parameters
+from trainer.model.adapters import accumulate_in_float32, trained_parameters
 from trainer.model.export import export_model
 from trainer.model.policy import model_config_json
 from trainer.model.preparation import library_versions, prepare_policy
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from rollog.kernel.versions.tensors import TensorSink
     from rollog.settings.training import OptimizerConfig, TrainerConfig
     from trainer.model.preparation import PreparedPolicy
+    from trainer.step.forward import AnyPolicy
     from trainer.step.ports import Float64Array, StepResult, StepSettings, TrainingBatch
 
 checkpoint_file = "engine.pt"
@@ -60,7 +61,7 @@ class PlainEngine:
             dtype=self._dtype,
             with_value_head=self._settings.algorithm.needs_values,
         )
-        self._state = _on_device(prepared, self._settings.optimizer, packing=self._trainer.packing)
+        self._state = _on_device(prepared, self._settings.optimizer, self._trainer)
         self._steps_taken = 0
 
     def train_step(self, batch: TrainingBatch) -> StepResult:
@@ -152,8 +153,8 @@ class _PlainStepEngine:
     masters: list[Tensor]
     rank: int = 0
 
-    def reference(self) -> nn.Module:
-        return self.prepared.reference.policy(self.device)
+    def reference(self) -> AnyPolicy:
+        return self.prepared.reference(self.policy, self.device)
 
     def gather(self, numbers: Float64Array) -> list[Float64Array]:
         return [numbers]
@@ -177,10 +178,14 @@ class _PlainStepEngine:
         return norm.item()
 
 
-def _on_device(prepared: PreparedPolicy, optimizer: OptimizerConfig, *, packing: bool) -> _PlainStepEngine:
+def _on_device(
+    prepared: PreparedPolicy, optimizer: OptimizerConfig, trainer: TrainerConfig
+) -> _PlainStepEngine:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     policy = prepared.policy.to(device).train()
     trained = trained_parameters(policy)
+    if trainer.gradient_dtype == "float32":
+        accumulate_in_float32(trained)
     masters: list[Tensor] = [
         parameter if parameter.dtype is torch.float32 else parameter.detach().float() for parameter in trained
     ]
@@ -188,7 +193,7 @@ def _on_device(prepared: PreparedPolicy, optimizer: OptimizerConfig, *, packing:
         prepared=prepared,
         policy=policy,
         device=device,
-        packing=packing,
+        packing=trainer.packing,
         optimizer=new_adamw(masters, optimizer),
         trained=trained,
         masters=masters,

@@ -19,7 +19,7 @@ from rollog.kernel.errors import ConfigError
 from trainer.model.policy import untied_tensors
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from torch import Tensor, nn
     from transformers import PreTrainedModel
@@ -50,6 +50,27 @@ class PublishedTensor:
         first, second = (matrix.float() for matrix in matrices)
         product: Tensor = self.adapted.scaling[_adapter] * (second @ first)
         return weight.float() + (product.T if self.adapted.fan_in_fan_out else product)
+
+
+class WithoutAdapters:
+    """Calls of `policy`, or of an engine around one, with its adapters off: the model that the run began with.
+
+    No second copy of the model is needed, and an engine that shares out the weights goes on doing so.
+    """
+
+    def __init__(self, policy: nn.Module) -> None:
+        self._policy = policy
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """What the policy answers without its adapters; meant for calls without gradient."""
+        layers: list[Any] = [module for module in self._policy.modules() if _has_adapter(module)]
+        for layer in layers:
+            layer.enable_adapters(enabled=False)
+        try:
+            return self._policy(*args, **kwargs)
+        finally:
+            for layer in layers:
+                layer.enable_adapters(enabled=True)
 
 
 def add_adapters(model: PreTrainedModel, trainer: TrainerConfig) -> None:
@@ -101,6 +122,12 @@ def adapter_versions(trainer: TrainerConfig) -> dict[str, str]:
 def trained_parameters(module: nn.Module) -> list[nn.Parameter]:
     """The parameters that an optimizer moves: with adapters only these, and a value head."""
     return [parameter for parameter in module.parameters() if parameter.requires_grad]
+
+
+def accumulate_in_float32(parameters: Iterable[nn.Parameter]) -> None:
+    """Have autograd add up the gradients of `parameters` in float32, whatever type these have."""
+    for parameter in parameters:
+        parameter.grad_dtype = torch.float32
 
 
 def published_tensors(model: nn.Module) -> Iterator[PublishedTensor]:

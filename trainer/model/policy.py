@@ -3,26 +3,31 @@
 Shapes: B samples of a micro-batch, S rows of a forward pass, T positions of a row, R response positions, N trained
 tokens, V vocabulary.
 
-The output layer runs only where a trained token is predicted: N rows instead of S * T, which for large
-vocabularies decides how much memory a step takes.
+The output layer runs only where a trained token is predicted: N rows instead of S * T, and of these, unless a run asks
+for all logits at once, a chunk at a time (`token_logprobs.py`). With large vocabularies that decides how much memory a
+step takes.
 """
 
 from __future__ import annotations
 
 import json
 import os
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
+from torch.nn.functional import linear
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
 from rollog.kernel.errors import DataError, EngineError, WeightsError
 from rollog.kernel.versions.files import merged_tensors
 from trainer.model.arithmetic import pin_instructions
+from trainer.model.output_layer import OutputComputation, computing, output_layer
+from trainer.model.token_logprobs import LogprobSettings, token_logprobs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,6 +38,8 @@ if TYPE_CHECKING:
     from rollog.settings.training import Reproducible
 
 dtypes: dict[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+all_at_once = OutputComputation()
+"""The model's own way."""
 
 
 class Policy(nn.Module):
@@ -42,19 +49,25 @@ class Policy(nn.Module):
     with the model and saved in checkpoints; the model's own weights, which are published, are without it.
     """
 
-    def __init__(self, model: PreTrainedModel, temperature: float, *, with_value_head: bool = False) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        temperature: float,
+        *,
+        with_value_head: bool = False,
+        computation: OutputComputation = all_at_once,
+    ) -> None:
         super().__init__()
         self.model = model
+        self.computation = computation
         self.value_head: nn.Linear | None = None
         self._temperature = temperature
         self._source_N: Tensor | None = None
         self._hidden_1NH: Tensor | None = None
-        output_layer: nn.Module | None = model.get_output_embeddings()  # type: ignore[no-untyped-call]
-        if output_layer is None:
-            raise EngineError(f"{type(model).__name__} has no output layer: it is no causal language model")
-        output_layer.register_forward_pre_hook(self._select_trained)
+        layer = output_layer(model)
+        layer.register_forward_pre_hook(self._select_trained)
         if with_value_head:
-            self.value_head = _zero_head(output_layer)
+            self.value_head = _zero_head(layer)
 
     def forward(
         self,
@@ -73,19 +86,62 @@ class Policy(nn.Module):
         Raises EngineError for values where there is no value head.
         """
         self._source_N = source_N
-        packed = {} if position_ids_ST is None else {"position_ids": position_ids_ST}
-        logits_NV = self.model(input_ids=input_ids_ST, use_cache=False, **packed).logits[0].float()
+        inputs = {"input_ids": input_ids_ST}
+        if position_ids_ST is not None:
+            inputs["position_ids"] = position_ids_ST
+        answered = self._in_chunks if self.computation.chunk_tokens else self._all_at_once
+        logprobs_N, entropies_N = answered(inputs, target_N, with_entropy=with_entropy)
         hidden_1NH, self._source_N, self._hidden_1NH = self._hidden_1NH, None, None
         values_BR = _placed(self._values(hidden_1NH), response_N, mask_BR) if with_values else None
+        return (
+            _placed(logprobs_N, response_N, mask_BR),
+            None if entropies_N is None else _placed(entropies_N, response_N, mask_BR),
+            values_BR,
+        )
+
+    def _in_chunks(
+        self, inputs: dict[str, Tensor], target_N: Tensor, *, with_entropy: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        layer: Any = output_layer(self.model)
+        settings = LogprobSettings(
+            chunk_tokens=self.computation.chunk_tokens,
+            temperature=self._temperature,
+            transform=self.computation.transform,
+            with_entropy=with_entropy,
+            dtype=self.computation.dtype,
+        )
+
+        def answer(hidden_1NH: Tensor) -> Tensor:
+            return token_logprobs(hidden_1NH[0], layer.weight, layer.bias, target_N, settings)[None]
+
+        with computing(layer, answer) as outputs:
+            self.model(**inputs, use_cache=False)
+        outputs_NK = outputs[0][0]
+        return outputs_NK[:, 0], outputs_NK[:, 1] if with_entropy else None
+
+    def _all_at_once(
+        self, inputs: dict[str, Tensor], target_N: Tensor, *, with_entropy: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        logits_NV = self._logits(inputs)
         if self._temperature != 1.0:
             logits_NV = logits_NV / self._temperature
         logsums_N = logits_NV.logsumexp(dim=1)
         logprobs_N = logits_NV.gather(1, target_N[:, None])[:, 0] - logsums_N
-        logprobs_BR = _placed(logprobs_N, response_N, mask_BR)
         if not with_entropy:
-            return logprobs_BR, None, values_BR
-        entropies_N = logsums_N - (logits_NV.softmax(dim=1) * logits_NV).sum(dim=1)
-        return logprobs_BR, _placed(entropies_N, response_N, mask_BR), values_BR
+            return logprobs_N, None
+        return logprobs_N, logsums_N - (logits_NV.softmax(dim=1) * logits_NV).sum(dim=1)
+
+    def _logits(self, inputs: dict[str, Tensor]) -> Tensor:
+        layer: Any = output_layer(self.model)
+        dtype = self.computation.dtype
+
+        def wide(hidden_1NH: Tensor) -> Tensor:
+            bias = None if layer.bias is None else layer.bias.to(dtype)
+            return linear(hidden_1NH.to(dtype), layer.weight.to(dtype), bias)
+
+        with nullcontext() if dtype is None else computing(layer, wide):
+            logits_NV: Tensor = self.model(**inputs, use_cache=False).logits[0].float()
+        return logits_NV
 
     def _values(self, hidden_1NH: Tensor | None) -> Tensor:
         if self.value_head is None or hidden_1NH is None:

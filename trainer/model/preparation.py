@@ -8,27 +8,43 @@ from typing import TYPE_CHECKING
 import torch
 import transformers
 
-from trainer.model.adapters import adapter_versions, add_adapters
+from rollog.kernel.errors import ConfigError
+from rollog.kernel.logs import get_logger
+from trainer.model.adapters import WithoutAdapters, adapter_versions, add_adapters
 from trainer.model.arithmetic import arithmetic_facts
+from trainer.model.output_layer import OutputComputation, find_transform, output_layer
 from trainer.model.packing_probe import check_packing
 from trainer.model.policy import Policy, checkpoint_activations, compute_deterministically, load_model
 from trainer.model.reference import ReferenceModel
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+    from typing import Any
 
+    from torch import nn
     from transformers import PreTrainedModel
 
     from rollog.settings.training import TrainerConfig
 
+log = get_logger("policy")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PreparedPolicy:
-    """The language model, the policy around it, both on the CPU, and the reference that is loaded when asked for."""
+    """The language model, the policy around it, both on the CPU, and the copy of it that is loaded when asked for."""
 
     model: PreTrainedModel
     policy: Policy
-    reference: ReferenceModel
+    copy: ReferenceModel
+    has_adapters: bool
+
+    def reference(self, trained: nn.Module, device: torch.device) -> Callable[..., Any]:
+        """The model that the run began with, on `device`; called like `trained`, the policy or an engine around it.
+
+        With adapters it is `trained` without them: their own weights are what the run began with. Else a frozen copy.
+        """
+        return WithoutAdapters(trained) if self.has_adapters else self.copy.policy(device)
 
 
 def prepare_policy(
@@ -60,7 +76,8 @@ def prepare_policy(
     """
     compute_deterministically(trainer.num_threads or 1, trainer.reproducible)
     model = load_model(model_path, weights_path, dtype)
-    policy = Policy(model, temperature, with_value_head=with_value_head)
+    computation = output_computation(model, trainer)
+    policy = Policy(model, temperature, with_value_head=with_value_head, computation=computation)
     if trainer.activation_checkpointing:
         checkpoint_activations(model)
     if trainer.packing:
@@ -69,8 +86,35 @@ def prepare_policy(
     return PreparedPolicy(
         model=model,
         policy=policy,
-        reference=ReferenceModel(model_path, weights_path, temperature, dtype),
+        copy=ReferenceModel(model_path, weights_path, temperature, dtype, computation),
+        has_adapters=trainer.lora_rank > 0,
     )
+
+
+def output_computation(model: PreTrainedModel, trainer: TrainerConfig) -> OutputComputation:
+    """How log-probabilities come from the output layer of `model`; what cannot be done in chunks is said in the log.
+
+    Raises ConfigError where `trainer.output_layer_dtype` asks for what the layer cannot.
+    """
+    layer, dtype = output_layer(model), None
+    if trainer.output_layer_dtype == "float32":
+        if not isinstance(layer, torch.nn.Linear):
+            raise ConfigError(
+                f'trainer.output_layer_dtype = "float32": the output layer of {type(model).__name__} is a '
+                f'{type(layer).__name__}, not a linear layer; set it to "model"'
+            )
+        dtype = torch.float32
+    if trainer.logprob_chunk_tokens == 0:
+        return OutputComputation(dtype=dtype)
+    transform = find_transform(model)
+    if isinstance(transform, str):
+        log.warning(
+            "log-probabilities are computed from the logits of all tokens at once, which takes memory",
+            model=type(model).__name__,
+            reason=transform,
+        )
+        return OutputComputation(dtype=dtype)
+    return OutputComputation(chunk_tokens=trainer.logprob_chunk_tokens, transform=transform, dtype=dtype)
 
 
 def library_versions(trainer: TrainerConfig, device: torch.device) -> dict[str, str]:

@@ -12,10 +12,12 @@ if TYPE_CHECKING:
 
     import torch
 
+    from trainer.model.output_layer import OutputComputation
+
 
 @dataclass(slots=True)
 class ReferenceModel:
-    """A copy of the model that an engine was started with, loaded when it is first asked for.
+    """A copy of the model that an engine was started with, loaded when it is first asked for; it computes as that does.
 
     Engines start with version 0 also where they then continue from a checkpoint, so a redo has the same reference.
     """
@@ -24,13 +26,13 @@ class ReferenceModel:
     weights_path: Path | None
     temperature: float
     dtype: str
+    computation: OutputComputation
     _policy: Policy | None = None
 
     def policy(self, device: torch.device) -> Policy:
         """The model on `device`. Raises DataError or WeightsError where it cannot be loaded any more."""
         if self._policy is None:
             model = load_model(self.model_path, self.weights_path, self.dtype)
-            self._policy = (
-                Policy(model, self.temperature).requires_grad_(requires_grad=False).eval().to(device)
-            )
+            policy = Policy(model, self.temperature, computation=self.computation)
+            self._policy = policy.requires_grad_(requires_grad=False).eval().to(device)
         return self._policy

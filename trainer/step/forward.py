@@ -11,9 +11,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from collections.abc import Callable
+
+    from torch import Tensor
 
     from trainer.step.collation import CollatedBatch
+
+    AnyPolicy = Callable[..., tuple[Tensor, Tensor | None, Tensor | None]]
 
 
 class PolicyOutputs(NamedTuple):
@@ -29,9 +33,9 @@ class PolicyOutputs(NamedTuple):
 
 
 def policy_outputs(
-    policy: nn.Module, batch: CollatedBatch, *, with_entropy: bool = False, with_values: bool = False
+    policy: AnyPolicy, batch: CollatedBatch, *, with_entropy: bool = False, with_values: bool = False
 ) -> PolicyOutputs:
-    """What `policy`, a `trainer.model.policy.Policy` or an engine around one, says of one micro-batch."""
+    """What `policy`, a `trainer.model.policy.Policy` or what calls one, says of one micro-batch."""
     outputs: tuple[Tensor, Tensor | None, Tensor | None] = policy(
         batch.input_ids_ST,
         batch.source_N,
@@ -46,13 +50,13 @@ def policy_outputs(
 
 
 @torch.no_grad()
-def frozen_logprobs(policy: nn.Module, batch: CollatedBatch) -> Tensor:
+def frozen_logprobs(policy: AnyPolicy, batch: CollatedBatch) -> Tensor:
     """The log pi (B, R) of one micro-batch, without gradient."""
     return policy_outputs(policy, batch).logprobs_BR
 
 
 @torch.no_grad()
-def frozen_values(policy: nn.Module, batch: CollatedBatch) -> Tensor:
+def frozen_values(policy: AnyPolicy, batch: CollatedBatch) -> Tensor:
     """The values (B, R) before the trained tokens of one micro-batch, without gradient. Raises EngineError."""
     values_BR = policy_outputs(policy, batch, with_values=True).values_BR
     assert values_BR is not None

@@ -30,10 +30,11 @@ from trainer.step.planning import has_one_pass
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from torch import Tensor, nn
+    from torch import Tensor
 
     from rollog.settings.training import AlgorithmConfig
     from trainer.step.collation import CollatedBatch
+    from trainer.step.forward import AnyPolicy
     from trainer.step.minibatches import Minibatch
     from trainer.step.ports import StepEngine, TrainingBatch
 
@@ -87,7 +88,7 @@ def _old_logprobs(batch: TrainingBatch, engine: StepEngine) -> LogprobsByPositio
 
 
 def _logprobs_by_position(
-    model: nn.Module, batch: TrainingBatch, engine: StepEngine, *, without_first_minibatch: bool = False
+    model: AnyPolicy, batch: TrainingBatch, engine: StepEngine, *, without_first_minibatch: bool = False
 ) -> LogprobsByPosition:
     logprobs_of: dict[int, Tensor] = {}
     for positions, collated in first_pass_micro_batches(

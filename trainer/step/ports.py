@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rollog.settings.training import AlgorithmConfig, OptimizerConfig
     from schemas import MicroBatch
     from schemas.arrays import Float32Array, Int32Array, UInt8Array
+    from trainer.step.forward import AnyPolicy
 
 Float64Array = np.ndarray[tuple[int], np.dtype[np.float64]]
 
@@ -132,8 +133,8 @@ class StepEngine(Protocol):
         """Whether samples share rows of a forward pass."""
         ...
 
-    def reference(self) -> nn.Module:
-        """The model that the run began with, frozen, on the same device."""
+    def reference(self) -> AnyPolicy:
+        """The model that the run began with, frozen, on the same device; called as the policy is."""
         ...
 
     def gather(self, numbers: Float64Array) -> list[Float64Array]:

@@ -41,7 +41,11 @@ optimizer = keys(
     "betas epsilon final_fraction learning_rate max_gradient_norm warmup_steps weight_decay",
 )
 batch_plan = keys("trainer", "micro_batch_tokens num_epochs num_minibatches")
-engine = keys("trainer", "engine lora_alpha lora_rank lora_targets packing reproducible zero_stage")
+engine = keys(
+    "trainer",
+    "engine gradient_dtype logprob_chunk_tokens lora_alpha lora_rank lora_targets output_layer_dtype packing "
+    "reproducible zero_stage",
+)
 
 
 def test_these_keys_are_amendable_and_no_others() -> None:

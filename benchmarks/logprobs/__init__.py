@@ -1,0 +1,1 @@
+"""What log-probabilities in chunks of tokens cost in time, against logits of all tokens at once."""
