@@ -68,7 +68,7 @@ def _on_cpu(directory: Path, num_pairs: int, seed: int) -> Measured:
 def _on_gpu(directory: Path, num_pairs: int, seed: int) -> Measured:
     from benchmarks.logprobs.on_gpu import measure_layer, measure_step, name_of_gpu
 
-    details = {"gpu": name_of_gpu()}
+    details: dict[str, object] = {"gpu": name_of_gpu()}
     layer = measure_layer(num_pairs=num_pairs, seed=seed)
     for figure in layer:
         progress(figure.line())

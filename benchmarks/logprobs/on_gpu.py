@@ -50,12 +50,13 @@ class Cost:
     peak_bytes: int
 
 
-def require_gpu() -> None:
+def name_of_gpu() -> str:
     """Raises EngineError where torch sees no GPU."""
     if not torch.cuda.is_available():
         raise EngineError(
-            "--gpu: torch sees no GPU on this machine; leave the option out to measure on the CPU"
+            "--device gpu: torch sees no GPU on this machine; --device cpu measures without one"
         )
+    return torch.cuda.get_device_name()
 
 
 def measure_layer(*, num_pairs: int, seed: int) -> list[Figure]:

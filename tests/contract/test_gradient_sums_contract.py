@@ -82,7 +82,7 @@ def error(found: Tensor, exact: Tensor) -> float:
     """Relative; DeepSpeed pads its flat gradients with zeros."""
     num = min(len(found), len(exact))
     assert found[num:].abs().sum() == exact[num:].abs().sum() == 0
-    return ((found[:num] - exact[:num]).norm() / exact[:num].norm()).item()
+    return float((found[:num] - exact[:num]).norm() / exact[:num].norm())
 
 
 @pytest.mark.parametrize(

@@ -359,7 +359,7 @@ def records_of_the_run() -> list[Record]:
 def examples() -> dict[str, Record]:
     ledger = {f"LedgerRecord-{kind}": a_ledger_record(kind, number) for number, kind in enumerate(LedgerKind)}
     others = [*records_of_work(), *records_of_roles(), *records_of_the_run()]
-    variants = {
+    variants: dict[str, Record] = {
         "LedgerRecord-late": late_record(),
         "LedgerRecord-genesis-content": genesis_of_a_run_with_manifests(),
         "WeightVersion-manifest": a_manifest_notice(),

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 import pytest
 import torch
-from support.exports import export_of, file_of
+from support.exports import export_of
 from support.small_training import NaiveEngine, a_training_sample, make_model
 
+from benchmarks.harness.exports import file_of
 from rollog.kernel.errors import DataError, WeightsError
 from trainer.model.policy import Policy, checkpoint_activations, load_model, untied_tensors
 from trainer.step.collation import collate

@@ -62,11 +62,12 @@ expected_transforms = {
 def model_of(name: str, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        model: PreTrainedModel = AutoModelForCausalLM.from_config(configs[name], dtype=dtype)
-        layer: Any = model.get_output_embeddings()
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(configs[name], dtype=dtype)  # type: ignore[no-untyped-call]
+        layer: Any = model.get_output_embeddings()  # type: ignore[no-untyped-call]
         if layer.bias is not None:
             nn.init.normal_(layer.bias)
-    return model.eval()
+    model.eval()  # type: ignore[no-untyped-call]
+    return model
 
 
 def outputs_and_gradients(model: PreTrainedModel, computation: OutputComputation) -> list[Tensor]:

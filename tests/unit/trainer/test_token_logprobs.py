@@ -104,7 +104,7 @@ def found(outputs_NK: Tensor, given: Inputs, leaves: list[Tensor]) -> Found:
 
 def distance(one: Tensor, other: Tensor) -> float:
     """Relative to the size of `other`."""
-    return ((one.double() - other.double()).norm() / other.double().norm()).item()
+    return float((one.double() - other.double()).norm() / other.double().norm())
 
 
 @pytest.mark.parametrize("with_bias", [False, True], ids=["", "bias"])

@@ -12,8 +12,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save
-from support.exports import export_of, file_of, numbers
+from support.exports import export_of, numbers
 
+from benchmarks.harness.exports import file_of
 from rollog.kernel.errors import EngineError
 from rollog.kernel.versions import identity
 from rollog.kernel.versions.identity import DigestSink, digest_of_export
