@@ -2,7 +2,7 @@
 
 `python -m benchmarks.chaos.recount --broker HOST:PORT --run NAME [--prefix P] [--weights DIRECTORY]` reads the topics
 `steps`, `samples` and `weights` and prints counts and faults as JSON; exit status 1 where there are faults. It imports
-the Kafka client, fastavro and the standard library, and `raw_log`, which does the same.
+the Kafka client, fastavro and the standard library, and `raw_log` and `stored_weights`, which do the same.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.chaos.raw_log import Decoder, read_topic
+from benchmarks.chaos.stored_weights import fault_of_version
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -223,17 +224,10 @@ def recount(steps: Sequence[Raw], samples: Sequence[Raw], notices: Sequence[Raw]
 
 
 def altered_weights(notices: Sequence[Raw], directory: Path) -> list[str]:
-    """Published files in a directory that are missing, or have another sha256 than their notice."""
+    """What is wrong with the published weights in a directory, by their notices."""
     decoder = Decoder()
-    faults = []
-    for raw in notices:
-        notice = decoder.decode(raw.value)[1]
-        path = directory / Path(notice["name"]).name
-        if not path.is_file():
-            faults.append(f"weights of version {notice['version']} are not there: {path.name}")
-        elif sha256(path.read_bytes()).hexdigest() != notice["sha256"]:
-            faults.append(f"weights of version {notice['version']} have another sha256: {path.name}")
-    return faults
+    found = (fault_of_version(decoder.decode(raw.value)[1], directory) for raw in notices)
+    return [fault for fault in found if fault is not None]
 
 
 def main(words: Sequence[str] | None = None) -> int:

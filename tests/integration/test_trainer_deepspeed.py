@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from safetensors.torch import load
 from support.small_training import FakeRun, a_group, dispositions, make_model, notices, trainer_settings
 from support.waiting import wait_until
 
 from rollog.kernel.errors import RollogError
 from rollog.kernel.metrics import Metrics
+from rollog.kernel.weights import WeightsStore
 from schemas import Disposition, Genesis, Step
 from trainer.role import run_trainer
 
@@ -54,4 +54,4 @@ def test_deepspeed_trains_on_either_broker(broker: Broker, run_topics: RunTopics
     assert set(dispositions(run).values()) == {Disposition.TRAINED}
     newest = notices(broker, run_topics)[-1]
     assert newest.version == 3
-    assert load(Path(settings.weights_uri, newest.name).read_bytes())
+    WeightsStore(settings.weights_uri).check(newest)

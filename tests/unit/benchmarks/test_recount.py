@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from hashlib import sha256
 from typing import TYPE_CHECKING
 
 import pytest
 from support.audited_run import AuditedRun, record_run
+from support.exports import export_of, numbers
 
 from benchmarks.chaos.raw_log import Raw
 from benchmarks.chaos.recount import altered_weights, recount
+from benchmarks.chaos.stored_weights import fault_of_version
+from rollog.kernel.weights import WeightsStore
 from schemas import Disposition, LedgerKind, Step
 
 if TYPE_CHECKING:
@@ -157,21 +162,48 @@ def test_a_planted_fault_is_found(run: AuditedRun, fault: Planted) -> None:
     assert result.num_trained_twice == (fault.change in {doubled_verdict, trained_twice})
 
 
-def test_a_weights_file_that_is_gone_or_altered_is_found(run: AuditedRun, tmp_path: Path) -> None:
+def test_weights_that_are_gone_or_altered_are_found(run: AuditedRun, tmp_path: Path) -> None:
     weights = run.copied_weights(tmp_path)
-    first, second, *_ = sorted(weights.iterdir())
+    first, second, third, fourth, *_ = sorted(weights.glob("*.manifest"))
     first.write_bytes(b"other")
     second.unlink()
+    shard_of(third).unlink()
+    changed = bytearray(shard_of(fourth).read_bytes())
+    changed[-1] ^= 1
+    shard_of(fourth).write_bytes(changed)
 
     faults = altered_weights(raw(run.recorded, run.topics.weights), weights)
 
     assert [fault.split(":")[0] for fault in faults] == [
         "weights of version 0 have another sha256",
         "weights of version 1 are not there",
+        "weights of version 2 are not there",
+        "weights of version 3 have another sha256",
     ]
 
 
-@pytest.mark.parametrize("module", ["recount", "raw_log"])
+def test_a_manifest_that_names_other_tensors_than_its_shards_is_found(tmp_path: Path) -> None:
+    notice = WeightsStore(str(tmp_path)).publish_tensors(0, export_of({"one": numbers(2, 3)}))
+    manifest = tmp_path / notice.name
+    assert fault_of_version(asdict(notice), tmp_path) is None
+    content, _, storage = manifest.read_bytes().rstrip(b"\n").rpartition(b"\n")
+    leaf = json.loads(content.partition(b"\n")[2])["tensors"][0][3][0]
+    forged = content.replace(leaf.encode(), b"0" * 64)
+    manifest.write_bytes(forged + b"\n" + storage + b"\n")
+    noticed = {
+        "sha256": sha256(forged).hexdigest(),
+        "manifest_sha256": sha256(manifest.read_bytes()).hexdigest(),
+    }
+    fault = fault_of_version(asdict(notice) | noticed, tmp_path)
+    assert fault is not None
+    assert "another sha256: one in " in fault
+
+
+def shard_of(manifest: Path) -> Path:
+    return manifest.with_name(f"{manifest.stem}-00.safetensors")
+
+
+@pytest.mark.parametrize("module", ["recount", "raw_log", "stored_weights"])
 def test_it_shares_no_code_with_the_product(module: str) -> None:
     script = f"import benchmarks.chaos.{module}, sys; print(*sys.modules)"
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
