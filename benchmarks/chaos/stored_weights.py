@@ -27,20 +27,25 @@ def fault_of_version(notice: Mapping[str, Any], directory: Path) -> str | None:
     data = path.read_bytes()
     if notice["format"] != "manifest-1":
         return None if _hex(data) == notice["sha256"] else f"{where} have another sha256: {path.name}"
+    fault = _fault_of_manifest(data, notice, directory)
+    return fault and f"{where} {fault}"
+
+
+def _fault_of_manifest(data: bytes, notice: Mapping[str, Any], directory: Path) -> str | None:
     content, _, storage = data.rstrip(b"\n").rpartition(b"\n")
     if (_hex(data), _hex(content)) != (notice["manifest_sha256"], notice["sha256"]):
-        return f"{where} have another sha256: {path.name}"
+        return f"have another sha256: {notice['name']}"
     leaves = {name: listed for name, _, _, listed in json.loads(content.partition(b"\n")[2])["tensors"]}
     for name, _, expected in json.loads(storage)["shards"]:
         shard = directory / Path(name).name
         if not shard.is_file():
-            return f"{where} are not there: {shard.name}"
+            return f"are not there: {shard.name}"
         if _hex(shard.read_bytes()) != expected:
-            return f"{where} have another sha256: {shard.name}"
+            return f"have another sha256: {shard.name}"
         for tensor, found in _leaves(shard.read_bytes()):
             if leaves.pop(tensor, None) != found:
-                return f"{where} have another sha256: {tensor} in {shard.name}"
-    return f"{where} lack {', '.join(leaves)}: {path.name}" if leaves else None
+                return f"have another sha256: {tensor} in {shard.name}"
+    return f"lack {', '.join(leaves)}: {notice['name']}" if leaves else None
 
 
 def _leaves(shard: bytes) -> Iterator[tuple[str, list[str]]]:

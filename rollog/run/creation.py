@@ -12,6 +12,7 @@ from rollog.kernel.broker.printed_topics import kafka_topics_commands
 from rollog.kernel.broker.rights import Role
 from rollog.kernel.broker.topics import RunTopics, check_topics, ensure_topics, topic_specs
 from rollog.kernel.errors import ConfigError, NotAuthorized, RunExists
+from rollog.kernel.logs import get_logger
 from rollog.kernel.machine import num_processors
 from rollog.kernel.private_directory import make_private
 from rollog.kernel.runs import find_run, name_taken, read_runs, register_run
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from rollog.kernel.broker.ports import Broker, TopicSpec
 
+log = get_logger("runs")
 demo_reward = "rollog.demo.countdown:reward"
 
 
@@ -162,6 +164,9 @@ def _refuse_differences(existing: RunManifest, wanted: RunManifest, address: str
         and (key in recorded or here[key] != defaults[key])
     ]
     if not differences:
+        former = {key: there[key] for key in here if key not in recorded and there[key] != here[key]}
+        if former:
+            log.info("the run began before there were these keys, and keeps what it computed with", **former)
         return
     raise ConfigError(
         f"run {wanted.run!r} exists at {address} with another configuration: {'; '.join(differences)}. "

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,6 +17,8 @@ from schemas import Disposition, Genesis, Step
 from trainer.role import run_trainer
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rollog.kernel.broker.ports import Broker
     from rollog.kernel.broker.topics import RunTopics
 

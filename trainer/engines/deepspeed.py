@@ -14,8 +14,9 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import sys
 import warnings
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -96,12 +97,14 @@ class DeepSpeedEngine:
         timeout_seconds = self._trainer.rank_timeout_seconds
         self._owns_group = join_process_group(deepspeed, self._ranks, timeout_seconds)
         clipping = _ClippingBeforeStep(adamw) if self._must_clip_itself else None
-        engine = deepspeed.initialize(
-            model=prepared.policy,
-            optimizer=adamw,
-            config=self._deepspeed_config(),
-            dist_init_required=False,
-        )[0]
+        # It prints what memory is in use; standard output belongs to what a command answers.
+        with redirect_stdout(sys.stderr):
+            engine = deepspeed.initialize(
+                model=prepared.policy,
+                optimizer=adamw,
+                config=self._deepspeed_config(),
+                dist_init_required=False,
+            )[0]
         limit_waiting(timeout_seconds)
         if self._is_accumulated_wide and self._trainer.zero_stage == 0:
             accumulate_in_float32(trained)  # DeepSpeed has no way of its own there

@@ -119,7 +119,8 @@ def find_transform(model: PreTrainedModel) -> LogitTransform | str:
 
     hook = layer.register_forward_hook(replace)
     try:
-        tokens_1T = torch.zeros((1, _probed_tokens), dtype=torch.long, device=layer.weight.device)
+        # Not token 0 alone: the embedding of padding may be zero, on which all layers agree.
+        tokens_1T = torch.arange(_probed_tokens, device=layer.weight.device)[None]
         shown: Tensor = model(input_ids=tokens_1T, use_cache=False).logits
     finally:
         hook.remove()

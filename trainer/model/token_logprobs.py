@@ -9,7 +9,7 @@ temperature. Tokens are taken chunk after chunk, in the forward pass and, comput
 
 so memory holds the logits of one chunk, C x V, which these gradients overwrite, and a part of them beside: at most 1.5
 times C x V x 4 bytes. What is computed again has the same bits. The gradient of W is added up over chunks in float32
-at least, and rounded once.
+at least, and rounded once: where W is narrower, this sum takes V x H x 4 bytes more.
 
 Shapes: N tokens, C tokens of a chunk, B tokens of a block of it, H hidden size, V vocabulary, K = 1 or 2 outputs.
 """
@@ -153,7 +153,9 @@ class _LayerGradients:
         if self.weight_VH is not None and self.weight_VH.dtype == grads_CV.dtype:
             self.weight_VH.addmm_(grads_CV.t(), hidden_CH)
         elif self.weight_VH is not None:
-            self.weight_VH += grads_CV.t() @ hidden_CH
+            # Part by part: the product of a chunk, in the layer's own type, may be larger than its logits.
+            for part in _parts(len(self.weight_VH), -(-len(self.weight_VH) // _num_blocks)):
+                self.weight_VH[part] += grads_CV[:, part].t() @ hidden_CH
         if self.bias_V is not None:
             self.bias_V += grads_CV.sum(dim=0, dtype=self.bias_V.dtype)
 

@@ -50,7 +50,8 @@ def _memory(settings: Settings, num_parameters: int, there: int | None) -> list[
     # Weights and gradients in training, and the engine's weights where it is here.
     num_copies = 2 if settings.rollout.engine == "remote" else 3
     needed = num_copies * _version_bytes(settings, num_parameters)
-    needed += num_parameters * _optimizer_bytes * (settings.trainer.lora_rank == 0)
+    if settings.trainer.lora_rank == 0:
+        needed += num_parameters * (_optimizer_bytes + _wider_gradient_bytes(settings))
     found = f"trainer and engine need at least {readable_bytes(needed)}, there are {readable_bytes(there)}"
     remedy = (
         'use a smaller model, model.dtype = "bfloat16", trainer.lora_rank, or a machine with more memory'
@@ -58,6 +59,13 @@ def _memory(settings: Settings, num_parameters: int, there: int | None) -> list[
         else None
     )
     return [Finding(what="memory", found=found, remedy=remedy, is_needed=False)]
+
+
+def _wider_gradient_bytes(settings: Settings) -> int:
+    """By how much the gradient of a parameter is longer than the parameter."""
+    if settings.trainer.gradient_dtype == "model":
+        return 0
+    return max(_bytes_of_type["float32"] - _bytes_of_type[settings.model.dtype], 0)
 
 
 def _disk(settings: Settings, home: Path, num_parameters: int) -> list[Finding]:
