@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+import torch
 from support.exports import exported_by
 from support.small_training import a_batch, a_training_sample
 from support.training_engines import every_maker, learning_makers, step_settings
@@ -167,7 +168,8 @@ def test_it_describes_one_and_the_same_engine_each_time(engine: TrainingEngine, 
     description = engine.describe()
     engine.train_step(a_batch(0))
     assert engine.describe() == description
-    assert (description.world_size, description.dtype, description.device) == (1, "float32", "cpu")
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
+    assert (description.world_size, description.dtype, description.device) == (1, "float32", device)
 
 
 calls: dict[str, Callable[[TrainingEngine, Path], object]] = {
