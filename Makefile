@@ -28,8 +28,8 @@ PYTEST := $(CPU) $(BIN)/python -m pytest
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
 ORDINARY := -m "not docker and not gpu and not slow"
 # A file's tests stay in one process: they share an engine or a broker that takes long to start.
-# One more than the two cores, because many tests wait for processes of their own.
-TEST_PROCESSES ?= 3
+# Twice the two cores, because many tests wait for processes of their own.
+TEST_PROCESSES ?= 4
 # The files come in the order of tests/conftest.py, the longest first; by the number of tests they would come last.
 PARALLEL := -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 

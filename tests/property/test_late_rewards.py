@@ -115,23 +115,37 @@ histories = st.lists(
 )
 
 
-@pytest.mark.timeout(600)
-@settings(
-    database=None,
-    derandomize=True,
-    max_examples=60,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+checks = settings(
+    database=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large], deadline=None
 )
-@given(plan=plans, history=histories)
-def test_in_whatever_order_rewards_come_the_first_valid_one_is_trained(
-    plan: Plan, history: list[tuple[str, int]]
-) -> None:
+
+
+def come_in_any_order(plan: Plan, history: list[tuple[str, int]]) -> None:
     with SimulatedRun(plan) as run:
         for name, seed in history:
             events[name](run, seed)
             run.look()
         run.finish()
         assert_first_valid_ones(run)
+
+
+@pytest.mark.timeout(600)
+@settings(checks, derandomize=True, max_examples=25)
+@given(plan=plans, history=histories)
+def test_in_whatever_order_rewards_come_the_first_valid_one_is_trained(
+    plan: Plan, history: list[tuple[str, int]]
+) -> None:
+    come_in_any_order(plan, history)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@settings(checks, max_examples=600)
+@given(plan=plans, history=histories)
+def test_in_whatever_other_order_rewards_come_the_first_valid_one_is_trained(
+    plan: Plan, history: list[tuple[str, int]]
+) -> None:
+    come_in_any_order(plan, history)
 
 
 early_plans = st.builds(
@@ -147,26 +161,16 @@ early_plans = st.builds(
 early_events = {name: events[name] for name in ("score_ahead", "crowd", "kill_trainer", "cut_commit")}
 
 
-@pytest.mark.timeout(600)
-@settings(
-    database=None,
-    derandomize=True,
-    max_examples=15,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
-@given(
-    plan=early_plans,
-    history=st.lists(
-        st.tuples(
-            st.sampled_from(["score_ahead", "score_ahead", "kill_trainer", *early_events]), st.integers(0, 15)
-        ),
-        min_size=10,
-        max_size=30,
+early_histories = st.lists(
+    st.tuples(
+        st.sampled_from(["score_ahead", "score_ahead", "kill_trainer", *early_events]), st.integers(0, 15)
     ),
+    min_size=10,
+    max_size=30,
 )
-def test_rewards_ahead_of_everything_count_the_same_for_every_trainer(
-    plan: Plan, history: list[tuple[str, int]]
-) -> None:
+
+
+def come_ahead_of_everything(plan: Plan, history: list[tuple[str, int]]) -> None:
     """The run goes on all the time, and comes to where groups are that were named when they were beyond reach."""
     with SimulatedRun(plan) as run:
         for name, seed in history:
@@ -174,6 +178,25 @@ def test_rewards_ahead_of_everything_count_the_same_for_every_trainer(
             run.calm_round()
         run.finish()
         assert_first_valid_ones(run)
+
+
+@pytest.mark.timeout(600)
+@settings(checks, derandomize=True, max_examples=8)
+@given(plan=early_plans, history=early_histories)
+def test_rewards_ahead_of_everything_count_the_same_for_every_trainer(
+    plan: Plan, history: list[tuple[str, int]]
+) -> None:
+    come_ahead_of_everything(plan, history)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@settings(checks, max_examples=150)
+@given(plan=early_plans, history=early_histories)
+def test_other_rewards_ahead_of_everything_count_the_same_for_every_trainer(
+    plan: Plan, history: list[tuple[str, int]]
+) -> None:
+    come_ahead_of_everything(plan, history)
 
 
 def assert_first_valid_ones(run: SimulatedRun) -> None:

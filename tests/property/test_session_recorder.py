@@ -134,7 +134,7 @@ def recorded(agent: Agent) -> Recording | None:
     return None
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_every_trained_token_has_before_it_exactly_what_the_engine_saw_and_stands_once(
     data: st.DataObject,
@@ -147,7 +147,7 @@ def test_every_trained_token_has_before_it_exactly_what_the_engine_saw_and_stand
         assert [turn.number for turn in recording.turns] == list(range(len(agent.calls)))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(st.data())
 def test_a_call_forks_only_where_no_sequence_ends_with_the_longest_call_it_begins_with(
     data: st.DataObject,
@@ -169,7 +169,7 @@ def test_a_call_forks_only_where_no_sequence_ends_with_the_longest_call_it_begin
     assert len(ends) == len(recording.sequences)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(st.data())
 def test_a_turn_is_untrained_only_for_the_reason_that_a_naive_account_finds(data: st.DataObject) -> None:
     agent = a_played_session(data, most_acts=15)

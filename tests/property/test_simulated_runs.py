@@ -234,7 +234,7 @@ half_a_group_twice = [
 
 
 @pytest.mark.timeout(300)
-@settings(common, derandomize=True, max_examples=80)
+@settings(common, derandomize=True, max_examples=40)
 @example(plan=Plan(groups_per_batch=1), history=half_a_group_twice)
 @given(plan=plans, history=histories())
 def test_whatever_happens_the_invariants_hold_and_the_run_ends(
@@ -245,7 +245,7 @@ def test_whatever_happens_the_invariants_hold_and_the_run_ends(
 
 
 @pytest.mark.timeout(300)
-@settings(common, derandomize=True, max_examples=40)
+@settings(common, derandomize=True, max_examples=20)
 @given(plan=plans, history=histories(), alpha=alphas_of_stragglers, straggler=st.integers(0, 3))
 def test_whatever_happens_to_a_run_with_stragglers_the_invariants_hold_and_it_ends(
     plan: Plan, history: list[tuple[str, int]], alpha: float, straggler: int
@@ -269,7 +269,7 @@ episodes_of_a_group = st.integers(1, 2)
 
 
 @pytest.mark.timeout(300)
-@settings(common, derandomize=True, max_examples=40)
+@settings(common, derandomize=True, max_examples=20)
 @given(plan=plans, history=histories(), seats=several_seats, num_episodes=episodes_of_a_group)
 def test_whatever_happens_to_a_run_of_several_seats_the_invariants_hold_and_it_ends(
     plan: Plan, history: list[tuple[str, int]], seats: int, num_episodes: int
@@ -296,7 +296,7 @@ def live_in_seats(plan: Plan, history: list[tuple[str, int]], seats: int, num_ep
 
 
 @pytest.mark.timeout(300)
-@settings(common, derandomize=True, max_examples=20)
+@settings(common, derandomize=True, max_examples=12)
 @given(plan=plans, history=histories(), seconds=st.sampled_from([0.0, 0.0, 1.0]))
 def test_whatever_happens_a_snapshot_and_what_follows_it_say_what_the_whole_log_says(
     plan: Plan, history: list[tuple[str, int]], seconds: float
@@ -363,7 +363,7 @@ def test_a_rollout_that_can_only_end_stale_is_taken_back_before_its_end(
         assert max(attempts) == (1 if action == "regenerate" else 0)
 
 
-@settings(common, derandomize=True, max_examples=20)
+@settings(common, derandomize=True, max_examples=12)
 @given(plan=plans, history=histories(), reward=st.sampled_from([1.0, None]))
 def test_a_run_that_can_train_nothing_is_given_up(
     plan: Plan, history: list[tuple[str, int]], reward: float | None

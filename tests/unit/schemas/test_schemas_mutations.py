@@ -14,7 +14,7 @@ from schemas.codec import SchemaError, decode, encode
 
 golden = sorted((Path(__file__).parents[2] / "data" / "golden").glob("*.bin"))
 frame_size = 10
-quick = settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow])
+quick = settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
 huge_numbers = st.sampled_from(
     [
         b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01",  # 2**63 - 1

@@ -220,7 +220,7 @@ def valid_records(record_type: type[Record]) -> st.SearchStrategy[Any]:
 
 @pytest.mark.parametrize("record_type", record_types)
 @given(data=st.data())
-@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow])
 def test_every_record_survives_a_round_trip(record_type: type[Record], data: st.DataObject) -> None:
     record = data.draw(valid_records(record_type))
     read = decode(encode(record))
@@ -245,7 +245,7 @@ def the_bytes(write: Callable[[], bytes | None]) -> bytes | None:
 
 @pytest.mark.parametrize("record_type", record_types)
 @given(data=st.data())
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
 def test_both_ways_of_writing_choose_one_release_and_write_the_same_bytes(
     record_type: type[Record], data: st.DataObject
 ) -> None:
@@ -277,7 +277,7 @@ def test_a_field_that_is_held_otherwise_than_declared_is_left_to_the_way_that_de
     .filter(lambda sample: sample.status is not Status.FINISHED)
     .map(with_numbers_that_count)
 )
-@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow])
 def test_an_unfinished_sample_may_hold_anything_that_counts(sample: Sample) -> None:
     assert decode_as(Sample, encode(sample)) == sample
 
