@@ -59,18 +59,6 @@ begin() {
     [ -z "$stopped" ] || kill -TERM "$child" 2>/dev/null
 }
 
-finish() {
-    if [ -n "${KEEP_RUNNING_STAY:-}" ] && [ -z "$stopped" ]; then
-        echo "$1" > "$KEEP_RUNNING_STAY"
-        echo "keep-running: status $1 is final, waiting to be stopped" >&2
-        while [ -z "$stopped" ]; do
-            begin sleep 3600
-            wait "$child"
-        done
-    fi
-    exit "$1"
-}
-
 # A trapped signal interrupts `wait`; what counts is the status after the last one.
 wait_for_child() {
     while :; do
@@ -78,6 +66,27 @@ wait_for_child() {
         status=$?
         kill -0 "$child" 2>/dev/null || return
     done
+}
+
+# Sleeps, or less where a signal comes. The end of `sleep` is waited for in any case: the mark that it looks for has to
+# outlive it.
+rest() {
+    ended_with=$status
+    begin sleep "$1"
+    wait_for_child
+    child=
+    status=$ended_with
+}
+
+finish() {
+    if [ -n "${KEEP_RUNNING_STAY:-}" ] && [ -z "$stopped" ]; then
+        echo "$1" > "$KEEP_RUNNING_STAY"
+        echo "keep-running: status $1 is final, waiting to be stopped" >&2
+        while [ -z "$stopped" ]; do
+            rest 3600
+        done
+    fi
+    exit "$1"
 }
 
 take_note() {
@@ -117,9 +126,7 @@ while :; do
         restarts=$((restarts + 1))
         echo "keep-running: status $status, restart $restarts in $pause s" >&2
     fi
-    begin sleep "$pause"
-    wait "$child"
-    child=
+    rest "$pause"
     [ -z "$stopped" ] || exit "$status"
     pause=$((pause * 2 > 15 ? 15 : pause * 2))
 done

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -201,6 +202,34 @@ def test_where_it_is_to_stay_a_final_status_is_written_and_sigterm_is_waited_for
     process.communicate(timeout=30)
 
     assert process.returncode == status
+
+
+def test_a_stop_beside_the_start_of_a_rest_leaves_no_sleep_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A `sleep` that outlives the script holds its output open: whoever reads that waits for an hour.
+
+    The moment between a child's fork and its look for the mark is stretched until the test lets the child go.
+    """
+    look = '        [ -z "$stopped" ] && [ ! -e'
+    text = script.read_text()
+    assert look in text
+    late = tmp_path / "late"
+    os.mkfifo(late)
+    slow = tmp_path / "keep-running.sh"
+    slow.write_text(text.replace(look, f"        trap '' TERM; read -r gate < {late}; trap - TERM\n{look}"))
+    monkeypatch.setenv("KEEP_RUNNING_STAY", str(tmp_path / "ended"))
+    process = subprocess.Popen(["sh", str(slow), "sh", "-c", "exit 78"], stderr=subprocess.PIPE)
+    late.write_text("the command\n")
+    with late.open("w") as gate:
+        process.send_signal(signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=1)
+        gate.write("the rest\n")
+
+    process.communicate(timeout=30)
+
+    assert process.returncode == 78
 
 
 def answers(question: str, ended: Path, **environment: str) -> int:

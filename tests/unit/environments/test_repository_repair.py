@@ -314,7 +314,8 @@ def test_a_hang_in_one_episode_costs_the_pool_nothing() -> None:
             hanging, other = await pool.open(spec, 1), await pool.open(spec, 2)
             await hanging.reset()
             await other.reset()
-            bomb = "```sh\nb() { b | b & }; b; yes | head -c 10G; sleep 1117.25\n```"
+            # What waits is the shell itself: after the bomb it may find no process for a command.
+            bomb = "```sh\nyes | head -c 100G & b() { b | b & }; b; wait\n```"
             ended, beside = await asyncio.gather(hanging.step(bomb), other.step("```sh\necho here\n```"))
             assert "ended by its limit" in ended.observation.text
             assert beside.observation.to_act
