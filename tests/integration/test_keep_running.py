@@ -214,18 +214,24 @@ def test_a_stop_beside_the_start_of_a_rest_leaves_no_sleep_behind(
     look = '        [ -z "$stopped" ] && [ ! -e'
     text = script.read_text()
     assert look in text
-    late = tmp_path / "late"
-    os.mkfifo(late)
+    gate_path, reached = tmp_path / "gate", tmp_path / "reached"
+    os.mkfifo(gate_path)
     slow = tmp_path / "keep-running.sh"
-    slow.write_text(text.replace(look, f"        trap '' TERM; read -r gate < {late}; trap - TERM\n{look}"))
+    stretched = f"trap '' TERM; echo here >> {reached}; read -r gate < {gate_path}; trap - TERM"
+    slow.write_text(text.replace(look, f"        {stretched}\n{look}"))
     monkeypatch.setenv("KEEP_RUNNING_STAY", str(tmp_path / "ended"))
     process = subprocess.Popen(["sh", str(slow), "sh", "-c", "exit 78"], stderr=subprocess.PIPE)
-    late.write_text("the command\n")
-    with late.open("w") as gate:
+    # Open for reading, too: what is written stays until the next child reads it.
+    gate = os.open(gate_path, os.O_RDWR)
+    try:
+        os.write(gate, b"the command\n")
+        wait_until(lambda: reached.exists() and reached.read_text() == "here\n" * 2, 30, "the rest")
         process.send_signal(signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(timeout=1)
-        gate.write("the rest\n")
+        os.write(gate, b"the rest\n")
+    finally:
+        os.close(gate)
 
     process.communicate(timeout=30)
 
