@@ -28,14 +28,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rollog.kernel.crash_points import CrashPoint, reach
-from rollog.kernel.errors import BrokerError, NotAuthorized, WeightsError
+from rollog.kernel.errors import BrokerError, NotAuthorized
 from rollog.kernel.lifecycle import Component
 from rollog.kernel.logs import get_logger
 from rollog.settings.run import LastBatch
 from schemas import Step, StepTimings
 from trainer.ledger.records import TrainedStep, close_record, step_record, verdicts_record
 from trainer.progress import check_progress
-from trainer.publishing import publish_weights
 from trainer.step.batch import check_finite, plan_groups, training_batch
 from trainer.step.planning import step_seed
 from trainer.waiting import TrainerFacts, cause_of, training
@@ -45,7 +44,6 @@ if TYPE_CHECKING:
     from contextlib import ExitStack
     from threading import Event
 
-    from rollog.kernel.weights import WeightsStore
     from rollog.rules.ledger_state import LedgerState
     from rollog.rules.role_voice import RoleVoice
     from rollog.rules.standing_still import Cause
@@ -56,6 +54,7 @@ if TYPE_CHECKING:
     from trainer.failed_batches import FailedBatches
     from trainer.ledger.writer import LedgerWriter
     from trainer.log_readers import OpenReaders
+    from trainer.publishing import WeightsPublisher
     from trainer.recorded.history import History
     from trainer.reporting import Reporter
     from trainer.settings import TrainerSettings
@@ -83,7 +82,7 @@ class TrainerParts:
     snapshot: TrainerSnapshot
     writer: LedgerWriter
     engine: TrainingEngine
-    store: WeightsStore
+    publisher: WeightsPublisher
     checkpoints: EngineCheckpoints
     reading: OpenReaders
     failed: FailedBatches
@@ -137,7 +136,7 @@ class Trainer(Component):
         self._ledger = parts.history.state
         self._writer = parts.writer
         self._engine = parts.engine
-        self._store = parts.store
+        self._publisher = parts.publisher
         self._checkpoints = parts.checkpoints
         self._buffer = parts.reading.buffer
         self._stream = parts.reading.stream
@@ -308,15 +307,11 @@ class Trainer(Component):
         self._clocks.idle_since = self._clocks.tick = self._clock()
 
     def _publish(self, version: int) -> WeightVersion:
-        try:
-            notice = publish_weights(self._store, version, self._engine, self._history.weights_identity)
-        except WeightsError:
-            # A full disk, or a store that is away: training has not failed on these samples. With a NaN it has.
-            self._failed.succeeded()
-            raise
-        # Nor has it, whatever becomes of the step from here on.
+        sealed = self._publisher.seal(version, self._engine)
+        # Not before: with a NaN training has failed on these samples. With a full disk, or a store that is away, it
+        # has not, nor whatever else becomes of the step from here on.
         self._failed.succeeded()
-        return notice
+        return self._publisher.write(sealed)
 
     def _train_groups(
         self, groups: Sequence[Sequence[Sample]], seed: int

@@ -36,7 +36,7 @@ from trainer.ledger.records import amend_record, genesis_record, rebase_record
 from trainer.ledger.writer import LedgerWriter
 from trainer.log_readers import LogReaders
 from trainer.loop import Trainer, TrainerParts
-from trainer.publishing import publish_weights, weights_sha256
+from trainer.publishing import WeightsPublisher, weights_sha256
 from trainer.recorded.distances import weights_distance
 from trainer.recorded.environment import compare_environment
 from trainer.recorded.history import read_notices
@@ -93,6 +93,7 @@ def start_trainer(
         opened.callback(engine.close)
         enters("reading the ledger")
         history, known = snapshot.read(broker)
+        store = WeightsStore(settings.weights_uri, wait_seconds=settings.weights_wait_seconds, no_longer=stop)
         take_over = TakeOver(
             history=history,
             manifested=settings,
@@ -100,9 +101,8 @@ def start_trainer(
             broker=broker,
             topics=RunTopics(settings.prefix, settings.run),
             engine=engine,
-            store=WeightsStore(
-                settings.weights_uri, wait_seconds=settings.weights_wait_seconds, no_longer=stop
-            ),
+            store=store,
+            publisher=WeightsPublisher(store, lambda: history.weights_identity),
             checkpoints=EngineCheckpoints(CheckpointStore(settings.checkpoints), engine, reporter, clock),
             enters=enters,
         )
@@ -120,7 +120,7 @@ def start_trainer(
             snapshot=snapshot,
             writer=writer,
             engine=engine,
-            store=take_over.store,
+            publisher=take_over.publisher,
             checkpoints=take_over.checkpoints,
             reading=reading,
             failed=FailedBatches.read(settings.failed_batches),
@@ -168,6 +168,7 @@ class TakeOver:
     topics: RunTopics
     engine: TrainingEngine
     store: WeightsStore
+    publisher: WeightsPublisher
     checkpoints: EngineCheckpoints
     enters: Callable[[str], None] = log.info
 
@@ -281,8 +282,7 @@ class TakeOver:
     def _begin(self, writer: LedgerWriter) -> None:
         """Publish version 0 and commit genesis."""
         settings = self.manifested
-        identity = self.history.weights_identity
-        notice = publish_weights(self.store, 0, self.engine, identity)
+        notice = self.publisher.publish(0, self.engine)
         with self.broker.admin() as admin:
             versions = {"kafka": admin.broker_version()}
         record = genesis_record(
@@ -290,7 +290,7 @@ class TakeOver:
             manifest_json=settings.manifest_json,
             alpha=alpha_of_step(1, (), settings.freshness),
             weights_sha256=notice.sha256,
-            weights_identity=identity,
+            weights_identity=self.history.weights_identity,
             num_partitions=settings.broker.samples_partitions,
             versions=versions,
         )
@@ -309,7 +309,7 @@ class TakeOver:
         log.warning(
             "weights are not in the store and are published again", name=what, store=self.store.public_uri
         )
-        published = publish_weights(self.store, version, self.engine, self.history.weights_identity)
+        published = self.publisher.publish(version, self.engine)
         if published.sha256 != sha256:
             raise WeightsError(
                 f"{what} is not in {self.store.public_uri}, and the engine has other weights ({published.name}): "
@@ -347,7 +347,7 @@ class TakeOver:
             self.engine.export_weights, self.store.fetch(published, recording.downloads)
         )
         reason = compare_environment(recording.genesis, self.engine.describe()).named_differences
-        notice = publish_weights(self.store, ledger.version + 1, self.engine, self.history.weights_identity)
+        notice = self.publisher.publish(ledger.version + 1, self.engine)
         record = rebase_record(
             ledger,
             notice.sha256,

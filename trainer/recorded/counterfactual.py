@@ -22,7 +22,7 @@ from rollog.kernel.errors import ConfigError, RunExists
 from rollog.kernel.weights import WeightsStore
 from rollog.settings.changes import refuse_other_keys
 from rollog.settings.scopes import engine_keys, training_keys
-from trainer.publishing import publish_weights
+from trainer.publishing import publish_export
 from trainer.recorded.redo import redo_steps
 from trainer.settings import changed_by_type
 from trainer.step.off_policy import finite
@@ -112,7 +112,7 @@ def train_counterfactual(
         )
         yield steps[-1]
     store = WeightsStore((directory / "weights").resolve().as_uri())
-    notice = publish_weights(store, question.end, engine, recording.history.weights_identity)
+    notice = publish_export(store, question.end, engine.export_weights, recording.history.weights_identity)
     _write(directory / "summary.json", _summary(recording, question, steps, notice))
 
 

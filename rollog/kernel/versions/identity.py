@@ -155,16 +155,21 @@ def by_name(tensors: Sequence[TensorDigest]) -> Mapping[str, TensorDigest]:
     return {tensor.spec.name: tensor for tensor in tensors}
 
 
-def _leaf_without_nan(spec: TensorSpec, piece: memoryview, start: int) -> str:
+def refuse_nan(spec: TensorSpec, piece: memoryview, start: int) -> None:
+    """Raise EngineError for a NaN in a piece of a tensor that begins at its byte `start`."""
     infinity = _infinities.get(spec.dtype)
     if infinity is not None:
         # In parts that stay in the processor's cache, and take no memory to speak of.
         for begin in range(0, len(piece), _part_bytes):
-            _refuse_nan(spec, infinity, piece[begin : begin + _part_bytes], start + begin)
+            _refuse_nan_in(spec, infinity, piece[begin : begin + _part_bytes], start + begin)
+
+
+def _leaf_without_nan(spec: TensorSpec, piece: memoryview, start: int) -> str:
+    refuse_nan(spec, piece, start)
     return leaf_of(piece)
 
 
-def _refuse_nan(spec: TensorSpec, infinity: _Infinity, part: memoryview, start: int) -> None:
+def _refuse_nan_in(spec: TensorSpec, infinity: _Infinity, part: memoryview, start: int) -> None:
     bits = np.frombuffer(part, dtype=infinity.bits)
     is_nan = (bits & infinity.bits(infinity.mask)) > infinity.bits(infinity.infinity)
     if is_nan.any():
