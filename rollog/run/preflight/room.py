@@ -47,7 +47,7 @@ def _memory(settings: Settings, num_parameters: int, there: int | None) -> list[
         return []  # that it is missing is said elsewhere
     if there is None or (has_devices() and visible_devices(os.environ)):
         return []
-    # Weights and gradients in training, the copy that versions are written from, and the engine's weights if it is here.
+    # Weights and gradients in training, the copy that is published, and the engine's weights where it is here.
     num_copies = 3 if settings.rollout.engine == "remote" else 4
     needed = num_copies * _version_bytes(settings, num_parameters)
     if settings.trainer.lora_rank == 0:

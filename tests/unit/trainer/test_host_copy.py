@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 import torch
+from support.exports import export_of, numbers
 
 from benchmarks.harness.exports import file_of
 from rollog.kernel.errors import EngineError
 from rollog.kernel.versions.identity import digest_of_export, leaf_bytes
 from rollog.kernel.versions.tensors import TensorSpec
-from tests.support.exports import export_of, numbers
 from trainer.host_copy import HostCopy
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def test_an_engine_that_fails_half_way_leaves_no_usable_copy_and_no_base() -> No
     def failing(sink: TensorSink) -> None:
         table = [TensorSpec("a", "F32", (10,)), TensorSpec("b", "F32", (10,))]
         sink.begin(table)
-        sink.add(table[0], memoryview(np.zeros(40, np.uint8)))
+        sink.add(table[0], np.zeros(40, np.uint8).data)
         raise EngineError("the device is gone")
 
     copy.fill(1, export_of(given))

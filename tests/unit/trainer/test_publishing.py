@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
+from support.exports import export_of, numbers
 
 from rollog.kernel.errors import EngineError, WeightsError
 from rollog.kernel.weights import WeightsStore
-from tests.support.exports import export_of, numbers
 from trainer.engines.simulated import SimulatedTrainingEngine
 from trainer.publishing import WeightsPublisher, weights_sha256
 
