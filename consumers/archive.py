@@ -19,6 +19,7 @@ from typing import IO, TYPE_CHECKING, Any
 from fastavro import writer as write_container
 
 from consumers.named_payloads import named_payload
+from consumers.named_weights import pruned_in
 from rollog import __version__
 from rollog.kernel.atomic_write import atomic_write
 from rollog.kernel.broker.archive_format import (
@@ -34,17 +35,17 @@ from rollog.kernel.broker.archive_format import (
     weights_member,
 )
 from rollog.kernel.broker.ports import TopicPartition
-from rollog.kernel.broker.reading import read_to_end
+from rollog.kernel.broker.reading import read_to_end, read_topic
 from rollog.kernel.broker.topics import runs_topic
-from rollog.kernel.errors import PayloadAltered, PayloadMissing, TopicMismatch
+from rollog.kernel.errors import PayloadAltered, PayloadMissing, TopicMismatch, WeightsError
 from rollog.kernel.logs import get_logger
 from rollog.kernel.payloads import PayloadStore
 from rollog.rules.ledger_state import record_hash
-from schemas import SchemaError, WeightVersion
-from schemas.codec import decode_as
+from schemas import SchemaError, WeightsPruned, WeightVersion
+from schemas.codec import decode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from rollog.kernel.broker.ports import Broker, Consumer, Record, TopicSpec
     from rollog.kernel.broker.topics import RunTopics
@@ -108,7 +109,12 @@ def write_archive(
             ledger_head=written.ledger_head,
             weights_chosen=weights.value,
             topics=archived,
-            weights=_write_weights(archive, store, _chosen(written.notices, weights)),
+            weights=_write_weights(
+                archive,
+                store,
+                _chosen(written.notices, weights),
+                lambda: pruned_in(read_topic(broker, topics.weights, client_id="export-pruned")),
+            ),
             payloads=_write_payloads(archive, PayloadStore(store, topics), written.payloads),
         )
         unneeded = None if manifest.payloads else {"payloads"}
@@ -141,6 +147,7 @@ class _ArchiveWriter:
         self._topics = topics
         self.ledger_head: str | None = None
         self.notices: dict[tuple[int, str], WeightVersion] = {}
+        """Of versions that were not pruned."""
         self.payloads: dict[str, Payload] = {}
 
     def topic(self, spec: TopicSpec) -> ArchivedTopic:
@@ -191,16 +198,22 @@ class _ArchiveWriter:
             self.ledger_head = record_hash(record.value or b"").hex()
         elif record.topic == self._topics.weights:
             try:
-                notice = decode_as(WeightVersion, record.value or b"")
+                self._take_note_of_weights(decode(record.value or b""))
             except SchemaError as error:
                 log.warning("weights notice unreadable", offset=record.offset, error=str(error))
-                return
-            # Of the same weights the last notice: a store may have lost what earlier ones name.
-            self.notices[notice.version, notice.sha256] = notice
         elif record.topic in (self._topics.samples, self._topics.evaluations):
             payload = named_payload(record.value)
             if payload is not None:
                 self.payloads[payload.sha256] = payload
+
+    def _take_note_of_weights(self, record: object) -> None:
+        if isinstance(record, WeightVersion):
+            # Of the same weights the last notice: a store may have lost what earlier ones name.
+            self.notices[record.version, record.sha256] = record
+        elif isinstance(record, WeightsPruned):
+            newest = max((version for version, _ in self.notices), default=0)
+            gone = {version for version in record.versions if version < newest}
+            self.notices = {key: notice for key, notice in self.notices.items() if key[0] not in gone}
 
 
 @dataclass(slots=True)
@@ -248,14 +261,27 @@ def _chosen(notices: dict[tuple[int, str], WeightVersion], weights: WeightsChoic
 
 
 def _write_weights(
-    archive: zipfile.ZipFile, store: WeightsStore, notices: Sequence[WeightVersion]
+    archive: zipfile.ZipFile,
+    store: WeightsStore,
+    notices: Sequence[WeightVersion],
+    pruned: Callable[[], Collection[int]],
 ) -> dict[str, ArchivedWeights]:
-    """Store the files of the versions that `notices` name, all checked; from a remote store, one version at a time."""
-    written = {}
+    """Store the files of the versions that `notices` name, all checked; from a remote store, one version at a time.
+
+    One that the run has let go since its notices were read (`pruned`) is left out.
+    """
+    written: dict[str, ArchivedWeights] = {}
     for notice in notices:
         with tempfile.TemporaryDirectory(prefix="rollog-export-") as downloads:
-            source = store.fetch(notice, Path(downloads))
-            for name in store.file_names(notice):
+            try:
+                source = store.fetch(notice, Path(downloads))
+                names = store.file_names(notice)
+            except WeightsError as error:
+                if notice.version not in pruned():
+                    raise
+                log.warning("weights left out, pruned meanwhile", version=notice.version, error=str(error))
+                continue
+            for name in names:
                 sink = _write_file(archive, source.with_name(name))
                 written[name] = ArchivedWeights(
                     version=notice.version, num_bytes=sink.num_bytes, sha256=sink.sha256

@@ -13,7 +13,8 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from consumers.ledger import StoredLedger
-from consumers.readable import read_readable, read_tasks
+from consumers.named_weights import read_named_weights
+from consumers.readable import read_tasks
 from consumers.reason_words import reason_in_words
 from consumers.references import read_rewards
 from rollog.kernel.broker.reading import read_topic
@@ -28,7 +29,6 @@ from schemas import (
     RolloutTask,
     Sample,
     Step,
-    WeightVersion,
     sample_id,
 )
 from schemas.codec import SchemaError, decode_as
@@ -198,10 +198,12 @@ class Lineage:
             raise ConfigError(
                 f"run {self.topics.run} has no version {number}; there are 0 to {self.state.version}"
             )
-        notice = self._notice(number)
+        named = read_named_weights(self.broker, self.topics, self.state.weights)
+        notice = next((notice for notice in reversed(named.notices) if notice.version == number), None)
         return {
             **self._version(number),
             "file": None if notice is None else notice.name,
+            "is_pruned": number in named.pruned,
             "num_bytes": None if notice is None else notice.num_bytes,
             "ancestors": [self._version(ancestor) for ancestor in range(number - 1, -1, -1)],
         }
@@ -295,12 +297,6 @@ class Lineage:
 
     def _tasks(self) -> Iterator[tuple[Record, RolloutTask]]:
         return read_tasks(self.broker, self.topics.tasks, client_id="lineage")
-
-    def _notice(self, number: int) -> WeightVersion | None:
-        for _, notice in read_readable(self.broker, self.topics.weights, WeightVersion, client_id="lineage"):
-            if notice.version == number and notice.sha256 == self.state.weights[number]:
-                return notice
-        return None
 
     def _all(self, topic: str) -> Iterator[Record]:
         return read_topic(self.broker, topic, client_id="lineage")

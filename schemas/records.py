@@ -13,7 +13,7 @@ from schemas.runs import RunManifest
 from schemas.samples import Sample
 from schemas.tasks import Cancel, Fence, RolloutTask, Stop, TaskBatch
 from schemas.turns import Turn
-from schemas.weights import WeightVersion
+from schemas.weights import WeightsPruned, WeightVersion
 from schemas.workers import RoleStatus, WorkerStatus
 
 Record = (
@@ -27,6 +27,7 @@ Record = (
     | Turn
     | Reward
     | WeightVersion
+    | WeightsPruned
     | LedgerRecord
     | WorkerStatus
     | RoleStatus

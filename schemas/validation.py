@@ -6,6 +6,7 @@ are judged elsewhere.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from schemas.sample_checks import check_sample, gap_in, most_attempts
 from schemas.samples import FinishReason, Sample
 from schemas.tasks import RolloutTask, TaskBatch, most_tasks_in_record
 from schemas.turns import Turn
-from schemas.weights import WeightVersion
+from schemas.weights import WeightsPruned, WeightVersion
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -94,6 +95,15 @@ def check_weight_version(notice: WeightVersion) -> None:
         raise SchemaError(f"weights of version {notice.version}: {notice.name!r} is not a plain file name")
 
 
+def check_weights_pruned(pruned: WeightsPruned) -> None:
+    """It names versions, each once and in order, and not version 0, without which nothing can be trained again."""
+    versions = pruned.versions
+    if not versions or versions[0] < 1 or any(b <= a for a, b in pairwise(versions)):
+        raise SchemaError(
+            f"pruned versions are {list(versions[:10])}; at least one is needed, from 1 on and ascending"
+        )
+
+
 def check_reward(reward: Reward) -> None:
     """It names a sample, and all its numbers are finite."""
     if not 0 < len(reward.sample_id) <= most_id_characters:
@@ -136,6 +146,7 @@ checks: Mapping[type[Any], Callable[[Any], None]] = {
     TaskBatch: check_task_batch,
     Turn: check_turn,
     WeightVersion: check_weight_version,
+    WeightsPruned: check_weights_pruned,
     Reward: check_reward,
     LedgerRecord: check_ledger_record,
 }

@@ -1,4 +1,4 @@
-"""Record of the `weights` topic: the notice that a policy version exists and where its weights are."""
+"""Records of the `weights` topic: that a policy version exists and where its weights are, and that versions may go."""
 
 from __future__ import annotations
 
@@ -39,3 +39,13 @@ class WeightVersion:
     def digest(self) -> str:
         """The 16 hexadecimal digits that segments carry."""
         return self.sha256[:16]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightsPruned:
+    """The files of these versions, ascending, may be gone: the run keeps them no longer.
+
+    It stands on the log before the first file is deleted. A later notice of a version stands for files that are there.
+    """
+
+    versions: tuple[int, ...]

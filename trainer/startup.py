@@ -20,6 +20,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from consumers.named_weights import read_named_weights
 from rollog.kernel.broker.topics import RunTopics
 from rollog.kernel.errors import Expired, LedgerError, WeightsError
 from rollog.kernel.logs import get_logger
@@ -39,7 +40,6 @@ from trainer.loop import Trainer, TrainerParts
 from trainer.publishing import WeightsPublisher, weights_sha256
 from trainer.recorded.distances import weights_distance
 from trainer.recorded.environment import compare_environment
-from trainer.recorded.history import read_notices
 from trainer.recorded.recovery import redo_recorded, restore_engine
 from trainer.recorded.redo import Recording
 from trainer.reporting import Reporter
@@ -302,7 +302,7 @@ class TakeOver:
         Shards and manifest get new names, which another notice of the same weights tells.
         """
         version, sha256 = ledger.version, ledger.weights[ledger.version]
-        notice = read_notices(self.broker, self.topics, ledger).get(version)
+        notice = read_named_weights(self.broker, self.topics, ledger.weights).get(version)
         if notice is not None and self.store.has(notice):
             return
         what = f"the weights of version {version}" if notice is None else notice.name
@@ -342,7 +342,7 @@ class TakeOver:
     def _rebase(self, writer: LedgerWriter, in_force: TrainerSettings) -> None:
         """Go on from the weights that redo gave: publish them under a new version, say how far they are, checkpoint."""
         ledger, recording = self.history.state, self._recording
-        published = read_notices(self.broker, self.topics, ledger)[ledger.version]
+        published = read_named_weights(self.broker, self.topics, ledger.weights).of(ledger.version)
         distance = weights_distance(
             self.engine.export_weights, self.store.fetch(published, recording.downloads)
         )

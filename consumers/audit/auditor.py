@@ -27,7 +27,9 @@ from consumers.audit.other_writers import OtherWriters
 from consumers.audit.report import AuditReport, Head
 from consumers.audit.tasks import TasksPass
 from consumers.audit.topics import StoredTopics
-from consumers.audit.weights import WeightsChecks, check_files
+from consumers.audit.weights import WeightsChecks
+from consumers.audit.weights_files import check_files
+from consumers.named_weights import pruned_in
 from rollog.kernel.broker.ports import TopicPartition
 from rollog.kernel.broker.topics import runs_topic
 from rollog.kernel.payloads import PayloadStore
@@ -151,7 +153,7 @@ class _Audit:
         self._dead_letters.conclude()
         self._orders.conclude(stored.cut(topics.samples))
         for record in stored.read(topics.weights):
-            self._weights.notice(record)
+            self._weights.add(record)
         self._weights.conclude(are_notices_cut=stored.is_cut(topics.weights))
         for record in stored.read(topics.evaluations):
             self._weights.evaluation(record)
@@ -169,8 +171,22 @@ class _Audit:
             self._missing.append(Missing(what="weights store", consequence="its files are not checked"))
             return
         self._end.take_files(store.names())
-        notices = [notice for _, notice in self._weights.notices.values()]
-        self._missing += check_files(self._ledger, store, notices, has_all_files=has_all_files)
+        self._missing += check_files(
+            self._ledger,
+            store,
+            self._weights,
+            pruned_meanwhile=self._pruned_meanwhile,
+            has_all_files=has_all_files,
+        )
+
+    def _pruned_meanwhile(self) -> set[int]:
+        """Versions that were let go since `weights` was read: their files may have left under this audit."""
+        topic = self._topics.weights
+        place = TopicPartition(topic, 0)
+        if topic not in self._stored.ends:
+            return set()
+        later, _ = self._stored.read_later(topic, 0, self._stored.ends[topic][place])
+        return pruned_in(later)
 
     def look_at_end(self, ends_with: str | None, settles_within_seconds: float) -> None:
         """Nothing points beyond the end of the ledger, read once more; it ends with the record that its archive names.

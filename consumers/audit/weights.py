@@ -6,20 +6,15 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from consumers.audit.findings import Missing, Place
+from consumers.audit.findings import Place
 from consumers.audit.samples import segments_of
-from rollog.kernel.errors import WeightsError
-from schemas import Sample, Status, WeightVersion, WorkerStatus
-from schemas.codec import SchemaError, decode_as
+from schemas import Sample, Status, WeightsPruned, WeightVersion, WorkerStatus
+from schemas.codec import SchemaError, decode, decode_as
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from consumers.audit.findings import Check
     from consumers.audit.ledger_end import LedgerEnd
     from consumers.audit.ledger_index import LedgerIndex
     from rollog.kernel.broker.ports import Record
-    from rollog.kernel.weights import WeightsStore
     from schemas import Segment
 
 manifest_format = "manifest-1"
@@ -37,18 +32,51 @@ class WeightsChecks:
     end: LedgerEnd
     is_live: bool
     notices: dict[int, tuple[Place, WeightVersion]] = field(default_factory=dict)
+    pruned: set[int] = field(default_factory=set)
+    """Versions whose files the run let go: they are not looked for."""
     num_unreadable: int = 0
+    _newest_noticed: int = -1
     unexpected: list[str] = field(default_factory=list)
     """Workers whose heartbeats name weights that are not in the ledger."""
 
-    def notice(self, record: Record) -> None:
-        """A notice names a version of the ledger, its sha256 and a name that fits, once unless it is stored again."""
+    def add(self, record: Record) -> None:
+        """One record of `weights`."""
         place = Place(record.topic, record.partition, record.offset)
         try:
-            notice = decode_as(WeightVersion, record.value or b"")
+            decoded = decode(record.value or b"")
         except SchemaError:
             self.num_unreadable += 1
             return
+        match decoded:
+            case WeightVersion():
+                self._newest_noticed = max(self._newest_noticed, decoded.version)
+                self._notice(decoded, place)
+            case WeightsPruned():
+                self._prune(decoded, place)
+            case _:
+                self.num_unreadable += 1
+
+    def _prune(self, pruned: WeightsPruned, place: Place) -> None:
+        """Only what was noticed before, and is neither the first nor the newest version, may be let go."""
+        check = self.ledger.checks.versions
+        for version in pruned.versions:
+            if self._is_too_new(version):
+                self.end.names_version(version, "a record of pruned versions", place)
+                continue
+            check.num_checked += 1
+            if not 0 < version < self._newest_noticed:
+                check.find(
+                    "a version is said to be pruned that no trainer lets go",
+                    place=place,
+                    record_id=f"version {version}",
+                    expected=f"one from 1 to {self._newest_noticed - 1}",
+                    found=version,
+                )
+            else:
+                self.pruned.add(version)
+
+    def _notice(self, notice: WeightVersion, place: Place) -> None:
+        """A notice names a version of the ledger, its sha256 and a name that fits, once unless it is stored again."""
         if self._is_too_new(notice.version):
             self.end.names_version(notice.version, "a notice", place)
             return
@@ -65,6 +93,7 @@ class WeightsChecks:
             )
             return
         self.notices[notice.version] = (place, notice)
+        self.pruned.discard(notice.version)
         sha256 = self.ledger.weights.get(notice.version)
         if sha256 is None and self.ledger.knows(notice.version, notice.digest) is None:
             check.num_unchecked += 1
@@ -191,97 +220,3 @@ def version_of_file(name: str) -> int:
 def weights_file_name(version: int, sha256: str) -> str:
     """Name of the one file of a version, in a run where a sha256 is of that file."""
     return f"v{version:06d}-{sha256[:16]}.safetensors"
-
-
-def check_files(
-    ledger: LedgerIndex, store: WeightsStore, notices: Iterable[WeightVersion], *, has_all_files: bool = True
-) -> Iterator[Missing]:
-    """Read all files of every version of the ledger; yields versions that are missing and may be.
-
-    Version 0 and the newest are needed, to train again from the start and to go on: without them something is off,
-    unless the store is one that was made with chosen files only.
-    """
-    check, newest = ledger.checks.files, ledger.version
-    noticed = {notice.version: notice for notice in notices}
-    stored = set(store.names())
-    has_manifests = _has_manifests(ledger, noticed.values())
-    missing: list[int] = []
-    for version, sha256 in sorted(ledger.weights.items()):
-        name, label = weights_file_name(version, sha256), f"version {version}"
-        notice = noticed.get(version)
-        is_sharded = notice is not None and (notice.format, notice.sha256) == (manifest_format, sha256)
-        if notice is not None and is_sharded:
-            name = notice.name
-        elif has_manifests:
-            check.num_unchecked += 1  # only its notice tells which files are its own
-            continue
-        if name not in stored:
-            if has_all_files and version in {0, newest}:
-                check.find(
-                    "the weights file is missing",
-                    record_id=label,
-                    expected=f"{store.public_uri}/{name}",
-                    found="none",
-                )
-            missing.append(version)
-            continue
-        if notice is not None and is_sharded:
-            _check_shards(check, store, notice)
-        else:
-            _check_file(check, store, name, sha256, notice)
-    check.num_unchecked += len(missing)
-    if missing:
-        yield Missing(
-            what=f"weights files of {len(missing)} version(s) ({_ranges(missing)}) in {store.public_uri}",
-            consequence="not checked; version 0, or a checkpoint, and the samples make them again",
-        )
-
-
-def _has_manifests(ledger: LedgerIndex, notices: Iterable[WeightVersion]) -> bool:
-    """Whether versions of this run are manifests, by genesis, or where that is missing by the notices."""
-    if ledger.genesis is not None:
-        return ledger.genesis.weights_identity != "file"
-    return any(notice.format == manifest_format for notice in notices)
-
-
-def _check_shards(check: Check, store: WeightsStore, notice: WeightVersion) -> None:
-    try:
-        store.check(notice)
-    except WeightsError as error:
-        check.find(
-            f"the weights of {notice.name} are not there as noticed",
-            record_id=f"version {notice.version}",
-            expected=notice.sha256,
-            found=error,
-        )
-    else:
-        check.num_checked += 1
-
-
-def _check_file(
-    check: Check, store: WeightsStore, name: str, sha256: str, notice: WeightVersion | None
-) -> None:
-    label = f"version {version_of_file(name)}"
-    try:
-        found, found_bytes = store.digest(name)
-    except WeightsError as error:
-        check.find("the weights file cannot be read", record_id=label, expected=sha256, found=error)
-        return
-    check.num_checked += 1
-    if found != sha256:
-        message = f"the weights file {name} was altered"
-        check.find(message, record_id=label, expected=sha256, found=found)
-    elif notice is not None and found_bytes != notice.num_bytes:
-        message = f"the notice of {name} gives another length"
-        check.find(message, record_id=label, expected=found_bytes, found=notice.num_bytes)
-
-
-def _ranges(numbers: list[int]) -> str:
-    """`0-3, 5` for 0, 1, 2, 3 and 5."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1] = [runs[-1][0], number]
-        else:
-            runs.append([number])
-    return ", ".join("-".join(map(str, run)) for run in runs)

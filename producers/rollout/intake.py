@@ -9,8 +9,8 @@ from producers.rollout.outcomes import undecodable_task_sample
 from producers.rollout.tasks import TaskLimits
 from rollog.kernel.logs import get_logger
 from rollog.rules.dead_letters import DeadLetterLimit
-from schemas import RunClosed, SchemaError, WeightVersion
-from schemas.codec import decode, decode_as
+from schemas import RunClosed, SchemaError, WeightsPruned, WeightVersion
+from schemas.codec import decode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -86,9 +86,14 @@ class RecordIntake:
 
     def _take_weights(self, record: Record) -> None:
         try:
-            notice = decode_as(WeightVersion, record.value or b"")
+            notice = decode(record.value or b"")
         except SchemaError as error:
             _log.warning("weights notice ignored", offset=record.offset, error=str(error))
+            return
+        if isinstance(notice, WeightsPruned):
+            return  # never the newest: what is fetched and fails for it is followed by the newest
+        if not isinstance(notice, WeightVersion):
+            _log.warning("weights notice ignored", offset=record.offset, error=f"a {type(notice).__name__}")
             return
         if (refused := self._session.why_refused_weights(notice)) is not None:
             _log.warning("weights notice ignored", offset=record.offset, error=refused)

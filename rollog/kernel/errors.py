@@ -18,6 +18,7 @@
     ├── DecodeError            bytes are not a record of ours
     ├── DiskFull               a disk that is written to has no room left
     ├── WeightsError           weights are missing, or their bytes do not match their sha256
+    │   ├── VersionPruned      the run let the version's files go, by its rule
     │   └── WeightsStoreSilent the store does not answer: nothing can be said of any file
     ├── PayloadError           the object of a large sample cannot be used
     │   ├── PayloadMissing     the store answers and does not have it
@@ -134,6 +135,10 @@ class DiskFull(RollogError):
 
 class WeightsError(RollogError):
     """Files of a version are missing, or their bytes do not match its sha256."""
+
+
+class VersionPruned(WeightsError):
+    """The files of a version were let go by the rule of its run: they are not lost."""
 
 
 class WeightsStoreSilent(WeightsError):

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from consumers.evaluation import EvaluationTally
 from consumers.ledger import StoredLedger, folded
+from consumers.named_weights import read_named_weights
 from consumers.readable import read_readable, read_tasks
 from producers.rollout.prompts import reward_prompt
 from rollog.kernel.errors import ConfigError, DataError, LedgerError
@@ -32,7 +33,6 @@ from rollog.run.model_directory import (
 )
 from rollog.run.role_settings import trainer_settings
 from schemas import Disposition, Genesis, Sample
-from trainer.recorded.history import read_notices
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -71,9 +71,9 @@ def export_model(
     model = settings.model_path
     tokenizer = run.settings.model.tokenizer or model
     facts = _facts(run, ledger, genesis, chosen, model)
-    notices = read_notices(run.broker, run.topics, ledger)
+    named = read_named_weights(run.broker, run.topics, ledger.weights)
     with _whole_directory(directory) as partial, TemporaryDirectory(prefix="rollog-export-") as downloads:
-        with LedgerWeights(ledger.weights, notices, run.store, Path(downloads)).file(chosen) as weights:
+        with LedgerWeights(named, run.store, Path(downloads)).file(chosen) as weights:
             write_configuration(partial, genesis.model_config_json, genesis.dtype)
             require_loadable(partial, weights)
             num_tensors = write_weights(partial, weights)

@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal
 
 from consumers.ledger import folded, read_ledger
+from consumers.named_weights import read_named_weights
 from consumers.verification.reading import ChosenSamples
 from consumers.verification.rule import Tolerances, float32_tolerance
 from consumers.verification.selection import chosen_records
@@ -22,7 +23,6 @@ from rollog.kernel.payloads import PayloadStore
 from rollog.run.ledger_weights import LedgerWeights
 from rollog.run.recorded_run import open_run
 from rollog.run.role_settings import trainer_settings
-from trainer.recorded.history import read_notices
 from trainer.recorded.prefill import PolicyPrefill, bfloat16_noise
 
 if TYPE_CHECKING:
@@ -115,9 +115,8 @@ def verify_recorded(
     entries = read_ledger(run.broker, run.topics)
     ledger = folded(entries)
     chosen = chosen_records(entries, request.selection)
-    weights = LedgerWeights(
-        ledger.weights, read_notices(run.broker, run.topics, ledger), run.store, downloads
-    )
+    named = read_named_weights(run.broker, run.topics, ledger.weights)
+    weights = LedgerWeights(named, run.store, downloads)
     verifier = Verifier(scorer, weights, _calibration(settings, request.tolerance))
     with run.broker.consumer(client_id="verify") as consumer:
         samples = ChosenSamples(consumer, run.topics.samples, PayloadStore(run.store, run.topics))

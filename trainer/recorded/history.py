@@ -13,16 +13,13 @@ from typing import TYPE_CHECKING
 from consumers.ledger import LedgerEntry, StoredLedger, ledger_entry
 from consumers.references import read_referenced
 from rollog.kernel.broker.ports import TopicPartition
-from rollog.kernel.broker.reading import read_to_end, read_until
+from rollog.kernel.broker.reading import read_until
 from rollog.kernel.errors import LedgerError
 from rollog.rules.ledger_state import LedgerState
-from schemas import Disposition, Genesis, Rebase, Step, WeightVersion
-from schemas.codec import decode_as
+from schemas import Disposition, Genesis, Rebase, Step
 from trainer.publishing import new_identity
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from rollog.kernel.broker.ports import Broker, Consumer
     from rollog.kernel.broker.topics import RunTopics
     from rollog.kernel.payloads import PayloadStore
@@ -106,32 +103,6 @@ def read_history(broker: Broker, topics: RunTopics) -> History:
     history = History()
     history.read_on(broker, topics)
     return history
-
-
-def read_notices(broker: Broker, topics: RunTopics, ledger: LedgerState) -> dict[int, WeightVersion]:
-    """The committed notices of the weights that the ledger names, by version; of several the last.
-
-    What a store has lost is published again, with another notice of the same weights.
-    """
-    return {notice.version: notice for notice in _notices(broker, topics, ledger)}
-
-
-def initial_weights(broker: Broker, topics: RunTopics, ledger: LedgerState) -> WeightVersion:
-    """The committed notice of version 0. Raises LedgerError when it is missing."""
-    notice = read_notices(broker, topics, ledger).get(0)
-    if notice is None:
-        raise LedgerError(
-            f"{topics.weights} holds no notice of version 0 with sha256 {ledger.weights[0]}; restore the topic"
-        )
-    return notice
-
-
-def _notices(broker: Broker, topics: RunTopics, ledger: LedgerState) -> Iterator[WeightVersion]:
-    with broker.consumer(client_id="trainer-weights") as consumer:
-        for record in read_to_end(consumer, topics.weights, 0):
-            notice = decode_as(WeightVersion, record.value or b"")
-            if ledger.weights.get(notice.version) == notice.sha256:
-                yield notice
 
 
 def recorded_groups(

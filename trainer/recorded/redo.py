@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from consumers.named_weights import initial_weights
 from rollog.kernel.crash_points import CrashPoint, reach
 from rollog.kernel.errors import EngineError, Expired, LedgerError
 from rollog.kernel.payloads import PayloadStore
@@ -19,7 +20,7 @@ from schemas import Step
 from trainer.checkpoints import usable_checkpoint
 from trainer.publishing import weights_sha256
 from trainer.recorded.environment import compare_environment
-from trainer.recorded.history import initial_weights, recorded_groups
+from trainer.recorded.history import recorded_groups
 from trainer.settings import changed_by_type, settings_at
 from trainer.step.batch import check_finite, plan_groups, training_batch
 
@@ -108,7 +109,7 @@ def restore(
         candidate for candidate in checkpoints if history.continued_as(candidate.version) == candidate.version
     ]
     checkpoint = usable_checkpoint(current, history.state, at_most=at_most)
-    notice = initial_weights(recording.broker, recording.topics, history.state)
+    notice = initial_weights(recording.broker, recording.topics, history.state.weights)
     engine.start(recording.settings.model_path, recording.store.fetch(notice, recording.downloads))
     here = engine.describe()
     if here.world_size != genesis.world_size:

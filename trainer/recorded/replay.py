@@ -13,16 +13,16 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from consumers.named_weights import read_named_weights
 from rollog.kernel.errors import ConfigError, WeightsError
 from rollog.kernel.logs import get_logger
 from trainer.recorded.distances import weights_distance
-from trainer.recorded.history import read_notices
 from trainer.recorded.redo import redo_steps
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from schemas import WeightVersion
+    from consumers.named_weights import NamedWeights
     from trainer.engines.ports import TrainingEngine
     from trainer.recorded.distances import WeightsDistance
     from trainer.recorded.history import History
@@ -87,7 +87,7 @@ def replay_steps(engine: TrainingEngine, recording: Recording, versions: range) 
     """
     ledger = recording.history.state
     ranks = (recording.genesis.world_size, engine.describe().world_size)
-    notices = read_notices(recording.broker, recording.topics, ledger)
+    named = read_named_weights(recording.broker, recording.topics, ledger.weights)
     for step in redo_steps(engine, recording, versions):
         expected = ledger.weights[step.version]
         sha256 = step.weights_sha256
@@ -99,9 +99,7 @@ def replay_steps(engine: TrainingEngine, recording: Recording, versions: range) 
             recorded_losses=step.recorded.losses,
             gradient_norms=step.result.gradient_norms,
             recorded_gradient_norms=step.recorded.gradient_norms,
-            distance=None
-            if sha256 == expected
-            else _distance(engine, recording, step.version, notices.get(step.version)),
+            distance=None if sha256 == expected else _distance(engine, recording, step.version, named),
             ranks=ranks,
         )
 
@@ -131,14 +129,11 @@ def largest_difference(here: Sequence[float], there: Sequence[float]) -> float |
 
 
 def _distance(
-    engine: TrainingEngine, recording: Recording, version: int, notice: WeightVersion | None
+    engine: TrainingEngine, recording: Recording, version: int, named: NamedWeights
 ) -> WeightsDistance | None:
-    """How far the engine is from the published weights; None where these are not there any more."""
-    if notice is None:
-        log.warning("no notice of the published weights", version=version)
-        return None
+    """How far the engine is from the published weights; None where these are pruned or lost."""
     try:
-        published = recording.store.fetch(notice, recording.downloads)
+        published = recording.store.fetch(named.of(version), recording.downloads)
         return weights_distance(engine.export_weights, published)
     except WeightsError as error:
         log.warning("published weights cannot be compared", version=version, error=error)

@@ -24,6 +24,7 @@ from schemas import (
     TaskBatch,
     TrainerEpoch,
     Turn,
+    WeightsPruned,
     WeightVersion,
     WorkerStatus,
 )
@@ -39,7 +40,7 @@ records_by_topic: Mapping[str, tuple[type[Record], ...]] = {
     "rewards": (Reward,),
     "evaluations": (Sample,),
     "steps": (LedgerRecord,),
-    "weights": (WeightVersion,),
+    "weights": (WeightVersion, WeightsPruned),
     "control": (DispatcherEpoch, TrainerEpoch, Grant, Revoke, DatasetEnd, Stopped, RunClosed),
     "workers": (WorkerStatus, RoleStatus),
     "dead-letters": (DeadLetter,),

@@ -18,6 +18,7 @@ from support.recorded_run import recorded_run, store_of
 from support.run_auditor import RunAuditor
 
 from consumers.archive import WeightsChoice, export_archive, write_archive
+from consumers.audit.auditor import audit_run
 from consumers.ledger import read_ledger
 from rollog.kernel.archived_weights import archived_weights
 from rollog.kernel.broker import archive_format
@@ -30,8 +31,8 @@ from rollog.kernel.errors import ArchiveError, ConfigError, TopicMismatch, Weigh
 from rollog.kernel.runs import find_run, read_runs, register_run
 from rollog.kernel.versions.files import read_manifest
 from rollog.kernel.weights import WeightsStore
-from schemas import RunManifest, WeightVersion
-from schemas.codec import decode_as
+from schemas import RunManifest, WeightsPruned, WeightVersion
+from schemas.codec import decode_as, encode
 from trainer.engines.simulated import SimulatedTrainingEngine
 from trainer.recorded.history import read_history
 from trainer.recorded.recovery import restore_engine
@@ -264,6 +265,27 @@ def test_a_flipped_byte_is_found_and_its_member_named(tmp_path: Path, where: str
         consumer.assign({TopicPartition(topic, 0): 0})
         with pytest.raises(ArchiveError, match=f"{member} does not"):
             consumer.poll(0.0)
+
+
+def test_versions_that_were_let_go_are_not_in_the_archive_and_its_audit_says_so(tmp_path: Path) -> None:
+    with recorded_run() as run:
+        store = store_of(run)
+        with run.broker.producer(client_id="trainer") as producer:
+            producer.send(run.topics.weights, 0, encode(WeightsPruned(versions=(1,)))).offset(10.0)
+        for name in [name for name in store.names() if name.startswith("v000001-")]:
+            store.delete(name)
+        path = tmp_path / "run.zip"
+        manifest = export_archive(run.broker, run.topics, store, path, weights=WeightsChoice.ALL)
+        assert {weights.version for weights in manifest.weights.values()} == {
+            0,
+            *range(2, run.plan.num_steps + 1),
+        }
+        archive = ArchiveBroker(path)
+        report = audit_run(
+            archive, run.topics, archived_weights(archive.file), ends_with=manifest.ledger_head
+        )
+        assert report.is_clean, "\n".join(report.lines())
+        assert [str(missing).split(",")[0] for missing in report.missing] == ["weights of 1 version(s) (1)"]
 
 
 def test_a_swapped_weights_file_is_refused(tmp_path: Path) -> None:

@@ -61,8 +61,10 @@ def test_a_role_that_may_only_read_the_registry_makes_a_run_of_what_others_regis
     register_schemas(settings)
     registry.refused_methods, registry.refused_paths = {"POST", "PUT"}, "/versions$|^/config/"
     create_run(MemoryBroker(), settings)
-    del registry.subjects["rollog.first.weights-value"]
-    with pytest.raises(RegistryRefused, match=r"rollog\.first\.weights-value.*refuses.*not permitted"):
+    del registry.subjects["rollog.first.weights-rollog.WeightVersion"]
+    with pytest.raises(
+        RegistryRefused, match=r"rollog\.first\.weights-rollog\.WeightVersion.*refuses.*not permitted"
+    ):
         create_run(MemoryBroker(), settings)
 
 
@@ -113,9 +115,10 @@ def test_a_role_waits_for_its_registry_and_then_writes_without_it(
 def test_a_role_ends_where_a_schema_is_missing(registry: SmallRegistry, tmp_path: Path) -> None:
     settings = a_run(tmp_path, registry.url)
     create_run(MemoryBroker(), settings)
-    del registry.subjects["rollog.first.weights-value"]
+    del registry.subjects["rollog.first.weights-rollog.WeightVersion"]
     with pytest.raises(
-        RegistryRefused, match=r"rollog\.first\.weights-value: WeightVersion .*schemas register"
+        RegistryRefused,
+        match=r"rollog\.first\.weights-rollog\.WeightVersion: WeightVersion .*schemas register",
     ):
         checked_at_start(framed_broker(MemoryBroker(), settings), settings, 60.0)
 

@@ -51,6 +51,7 @@ def test_a_record_that_is_gone_is_named(capsys: pytest.CaptureFixture[str]) -> N
         "release 1: Fence: the record is gone, but logs hold it; restore its schema\n"
         "release 2: Fence: the record is gone, but logs hold it; restore its schema\n"
         "release 3: Fence: the record is gone, but logs hold it; restore its schema\n"
+        "release 4: Fence: the record is gone, but logs hold it; restore its schema\n"
     )
 
 

@@ -60,6 +60,7 @@ from schemas import (
     TurnBase,
     Verdict,
     WeightsBase,
+    WeightsPruned,
     WeightVersion,
     WorkerState,
     WorkerStatus,
@@ -332,6 +333,7 @@ def records_of_the_run() -> list[Record]:
     """What is said of the run as a whole."""
     return [
         WeightVersion(version=3, sha256=new_weights, name="v000003-cdcd.safetensors", num_bytes=1_600_000),
+        WeightsPruned(versions=(1, 2, 4)),
         RunManifest(
             run="one",
             prefix="rollog",

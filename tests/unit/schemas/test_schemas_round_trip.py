@@ -33,6 +33,7 @@ from schemas import (
     TaskBatch,
     Turn,
     TurnSpan,
+    WeightsPruned,
     WeightVersion,
     array_types,
     float32_array,
@@ -213,6 +214,9 @@ def valid_records(record_type: type[Record]) -> st.SearchStrategy[Any]:
         Turn: records_of(Turn).map(a_valid_turn),
         Reward: records_of(Reward).map(a_valid_reward),
         WeightVersion: records_of(WeightVersion).map(lambda notice: replace(notice, name="v1.safetensors")),
+        WeightsPruned: st.sets(st.integers(1, 1 << 40), min_size=1, max_size=5).map(
+            lambda versions: WeightsPruned(versions=tuple(sorted(versions)))
+        ),
         LedgerRecord: ledger_records(),
     }
     return special[record_type] if record_type in special else records_of(record_type)
