@@ -6,18 +6,19 @@ import gc
 import os
 import sys
 import uuid
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
 from support.broker_topics import ReadBack
 from support.longest_files import longest_files
+from support.session_kafka import SessionKafka, SharedKafka
 from support.small_registry import small_registry
 
 from consumers.archive import WeightsChoice, write_archive
 from rollog.kernel.broker.archive import ArchiveBroker
-from rollog.kernel.broker.embedded import EmbeddedKafka
 from rollog.kernel.broker.memory import MemoryBroker
 from rollog.kernel.broker.topics import RunTopics
 from rollog.kernel.errors import ConfigError
@@ -61,27 +62,54 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: ranks.get(item.path, len(ranks)))
 
 
+_shared_kafka = pytest.StashKey[SharedKafka]()
+
+
+def _cache_directory() -> Path:
+    home = os.environ.get("ROLLOG_HOME") or tests.parent / ".rollog"
+    return Path(home) / "cache"
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Tell each test process where to ask for the broker that all of them share."""
+    stash = node.config.stash
+    if _shared_kafka not in stash:
+        stash[_shared_kafka] = SharedKafka(_cache_directory())
+    node.workerinput["kafka"] = str(stash[_shared_kafka].exchange)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Stop the broker of the test processes, which have ended."""
+    shared = config.stash.get(_shared_kafka, None)
+    if shared is not None:
+        shared.stop()
+
+
 @pytest.fixture(scope="session")
 def cache_directory() -> Path:
     """Where downloads stay from one test session to the next."""
-    home = os.environ.get("ROLLOG_HOME") or Path(__file__).resolve().parents[1] / ".rollog"
-    return Path(home) / "cache"
+    return _cache_directory()
 
 
 @pytest.fixture(scope="session")
 def embedded_kafka(
-    tmp_path_factory: pytest.TempPathFactory, cache_directory: Path
-) -> Iterator[EmbeddedKafka]:
+    pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory, cache_directory: Path
+) -> Iterator[SessionKafka]:
     """One Apache Kafka for the whole session; where its jars cannot be had, skips, but fails in CI."""
-    kafka = EmbeddedKafka(tmp_path_factory.mktemp("kafka"), cache_directory)
-    try:
-        kafka.start()
-    except ConfigError as error:
-        if os.environ.get("CI") == "true":
-            raise
-        pytest.skip(str(error))
-    yield kafka
-    kafka.stop()
+    started_by = getattr(pytestconfig, "workerinput", None)
+    with ExitStack() as opened:
+        try:
+            if started_by is not None:
+                kafka = SessionKafka.asked_for(Path(started_by["kafka"]))
+            else:
+                directory = tmp_path_factory.mktemp("kafka")
+                kafka = opened.enter_context(SessionKafka.started(directory, cache_directory))
+        except ConfigError as error:
+            if os.environ.get("CI") == "true":
+                raise
+            pytest.skip(str(error))
+        yield kafka
 
 
 @pytest.fixture(scope="session")
@@ -90,7 +118,7 @@ def kafka_address(request: pytest.FixtureRequest) -> str:
     given = os.environ.get("ROLLOG_TEST_BROKER")
     if given:
         return given
-    embedded: EmbeddedKafka = request.getfixturevalue("embedded_kafka")
+    embedded: SessionKafka = request.getfixturevalue("embedded_kafka")
     return embedded.address
 
 

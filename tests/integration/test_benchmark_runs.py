@@ -19,7 +19,8 @@ from benchmarks.scheduling.steady_redundancy import steady_redundancy_comparison
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from rollog.kernel.broker.embedded import EmbeddedKafka
+    from support.session_kafka import SessionKafka
+
     from rollog.kernel.broker.ports import Broker
 
 
@@ -113,7 +114,7 @@ def test_a_run_of_several_steps_with_redundant_prompts_comes_to_its_end(
 @pytest.mark.broker
 @pytest.mark.slow
 def test_the_load_of_real_workers_is_measured_with_a_process_for_each_role(
-    embedded_kafka: EmbeddedKafka, tmp_path: Path
+    embedded_kafka: SessionKafka, tmp_path: Path
 ) -> None:
     job = a_job(worker_variant(2), speed=20.0)
     load = measure_workers(job, embedded_kafka.address, tmp_path / "run")
@@ -125,7 +126,7 @@ def test_the_load_of_real_workers_is_measured_with_a_process_for_each_role(
 @pytest.mark.broker
 @pytest.mark.slow
 def test_the_dispatcher_is_measured_with_workers_that_answer_at_once(
-    embedded_kafka: EmbeddedKafka, tmp_path: Path
+    embedded_kafka: SessionKafka, tmp_path: Path
 ) -> None:
     job = a_job(answering_variant(2), speed=1.0)
     load = measure_dispatcher(job, embedded_kafka.address, tmp_path / "run", seconds=1.0)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from rollog.kernel.broker.embedded import EmbeddedKafka
+    from support.session_kafka import SessionKafka
 
 pytestmark = pytest.mark.broker
 
@@ -91,7 +91,7 @@ class Shell:
 
 
 @pytest.fixture
-def shell(tmp_path: Path, embedded_kafka: EmbeddedKafka) -> Iterator[Shell]:
+def shell(tmp_path: Path, embedded_kafka: SessionKafka) -> Iterator[Shell]:
     made = Shell(tmp_path, embedded_kafka.address)
     yield made
     for process in made.started:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from support.session_kafka import SessionKafka
+
     from rollog.kernel.broker.ports import TransactionalProducer
 
     NewBroker = Callable[..., KafkaBroker]
@@ -43,7 +45,7 @@ def new_broker(request: pytest.FixtureRequest) -> NewBroker:
 
 @pytest.fixture(scope="module")
 def mortal_kafka(
-    embedded_kafka: EmbeddedKafka, tmp_path_factory: pytest.TempPathFactory, cache_directory: Path
+    embedded_kafka: SessionKafka, tmp_path_factory: pytest.TempPathFactory, cache_directory: Path
 ) -> Iterator[EmbeddedKafka]:
     """A broker that tests may kill, as long as they bring it back."""
     assert embedded_kafka.pid
@@ -268,7 +270,7 @@ def test_no_client_can_be_had_where_nothing_listens(new_broker: NewBroker) -> No
 
 
 def test_a_broker_that_finds_no_room_says_where_and_leaves_its_directory_free(
-    embedded_kafka: EmbeddedKafka, tmp_path: Path, cache_directory: Path
+    embedded_kafka: SessionKafka, tmp_path: Path, cache_directory: Path
 ) -> None:
     assert embedded_kafka.pid  # its jars are there
     kafka = EmbeddedKafka(tmp_path, cache_directory)
@@ -332,7 +334,7 @@ def test_what_was_committed_can_be_read_although_the_broker_died_meanwhile(
 
 
 @pytest.fixture
-def fenced(embedded_kafka: EmbeddedKafka) -> Iterator[FencedBroker]:
+def fenced(embedded_kafka: SessionKafka) -> Iterator[FencedBroker]:
     """The broker of all tests, behind one that can say that there is none."""
     with FencedBroker(embedded_kafka.address) as broker:
         yield broker

@@ -24,6 +24,8 @@ from rollog.settings.run import BrokerConfig
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from support.session_kafka import SessionKafka
+
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
 starter = """
@@ -42,7 +44,7 @@ time.sleep(600)
 
 
 @pytest.fixture
-def home(embedded_kafka: EmbeddedKafka, tmp_path: Path) -> Path:
+def home(embedded_kafka: SessionKafka, tmp_path: Path) -> Path:
     """A data directory; that the session's broker runs shows that one can be started here."""
     assert embedded_kafka.pid
     return tmp_path / "broker"
@@ -82,7 +84,7 @@ def test_data_and_address_outlive_the_broker(home: Path, cache_directory: Path) 
 
 
 def test_a_data_directory_serves_one_broker_at_a_time(
-    embedded_kafka: EmbeddedKafka, cache_directory: Path
+    embedded_kafka: SessionKafka, cache_directory: Path
 ) -> None:
     data_directory = embedded_kafka.log_path.parent
     with pytest.raises(ConfigError, match=embedded_kafka.address):

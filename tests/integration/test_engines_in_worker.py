@@ -24,7 +24,8 @@ from schemas import Sample, SamplingParameters, Status, WorkerStatus
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from rollog.kernel.broker.embedded import EmbeddedKafka
+    from support.session_kafka import SessionKafka
+
     from rollog.kernel.broker.kafka import KafkaBroker
     from rollog.kernel.broker.topics import RunTopics
     from schemas import RolloutTask
@@ -55,7 +56,7 @@ def weights_of(seed: int) -> bytes:
 
 @contextmanager
 def starting_process(
-    stage: Stage, kafka: EmbeddedKafka, model: Path, engine: str, *extension: str
+    stage: Stage, kafka: SessionKafka, model: Path, engine: str, *extension: str
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A worker that was heard; it is killed at the end, if it still runs."""
     tests = Path(__file__).parents[1]
@@ -77,7 +78,7 @@ def starting_process(
 
 
 @contextmanager
-def worker_process(stage: Stage, kafka: EmbeddedKafka, model: Path, engine: str) -> Iterator[int]:
+def worker_process(stage: Stage, kafka: SessionKafka, model: Path, engine: str) -> Iterator[int]:
     """The pid of a worker that serves."""
     with starting_process(stage, kafka, model, engine) as process:
         stage.give_grant()
@@ -117,7 +118,7 @@ def logprobs_of(sample: Sample, weights: bytes) -> torch.Tensor:
 
 @pytest.mark.parametrize("engine", ["transformers", "vllm"])
 def test_a_worker_makes_scored_samples_follows_a_reload_and_dies_with_all_its_processes(
-    stage: Stage, embedded_kafka: EmbeddedKafka, model: Path, engine: str
+    stage: Stage, embedded_kafka: SessionKafka, model: Path, engine: str
 ) -> None:
     with worker_process(stage, embedded_kafka, model, engine) as pid:
         order_some(stage, 20)
@@ -142,7 +143,7 @@ def test_a_worker_makes_scored_samples_follows_a_reload_and_dies_with_all_its_pr
 
 
 def test_sigterm_makes_a_worker_end_its_tasks_and_leave(
-    stage: Stage, embedded_kafka: EmbeddedKafka, model: Path
+    stage: Stage, embedded_kafka: SessionKafka, model: Path
 ) -> None:
     with worker_process(stage, embedded_kafka, model, "transformers") as pid:
         order_some(stage, 8, min_version=7)
@@ -165,7 +166,7 @@ def engine_process_of(pid: int) -> int | None:
 
 @pytest.mark.parametrize("moment", ["importing", "waiting for its process"])
 def test_sigterm_ends_a_worker_whose_engine_would_never_come_up(
-    stage: Stage, embedded_kafka: EmbeddedKafka, model: Path, moment: str
+    stage: Stage, embedded_kafka: SessionKafka, model: Path, moment: str
 ) -> None:
     pytest.importorskip("vllm", reason="vLLM is not installed")
     with starting_process(stage, embedded_kafka, model, "vllm", "support.hanging_worker.Hanging") as process:

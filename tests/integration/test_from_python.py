@@ -17,7 +17,7 @@ from support.terminal import sigint_heeded
 from support.threaded_run import make_model, make_prompts, small_settings
 
 if TYPE_CHECKING:
-    from rollog.kernel.broker.embedded import EmbeddedKafka
+    from support.session_kafka import SessionKafka
 
 pytestmark = [pytest.mark.broker, pytest.mark.engine, pytest.mark.timeout(300)]
 
@@ -66,7 +66,7 @@ def pieces(*, with_files: bool) -> list[tuple[str, str]]:
 
 
 def test_every_example_of_the_page_runs(
-    embedded_kafka: EmbeddedKafka, tmp_path: Path, cache_directory: Path
+    embedded_kafka: SessionKafka, tmp_path: Path, cache_directory: Path
 ) -> None:
     environment = {
         "ROLLOG_BROKER__BOOTSTRAP_SERVERS": embedded_kafka.address,
@@ -98,7 +98,7 @@ def test_every_example_of_the_page_runs(
 
 @pytest.mark.slow
 def test_the_notebook_runs_from_its_first_cell_to_its_last(
-    embedded_kafka: EmbeddedKafka, tmp_path: Path, cache_directory: Path
+    embedded_kafka: SessionKafka, tmp_path: Path, cache_directory: Path
 ) -> None:
     del embedded_kafka  # whose start has fetched the jars: the notebook starts a broker of its own
     cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
@@ -164,7 +164,7 @@ except ValueError as error:
 
 @pytest.mark.slow
 def test_an_interrupt_and_an_error_of_the_listener_end_every_process(
-    embedded_kafka: EmbeddedKafka, tmp_path: Path, cache_directory: Path
+    embedded_kafka: SessionKafka, tmp_path: Path, cache_directory: Path
 ) -> None:
     settings = small_settings(tmp_path, "unnamed", run={"num_steps": 2000})
     sections = settings.model_dump(mode="json", exclude_none=True, exclude_defaults=True)

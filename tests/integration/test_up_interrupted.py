@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from support.session_kafka import SessionKafka
+
 
 pytestmark = [
     pytest.mark.broker,
@@ -29,7 +31,7 @@ pytestmark = [
 
 
 @pytest.fixture
-def terminal(tmp_path: Path, cache_directory: Path, embedded_kafka: EmbeddedKafka) -> Iterator[Terminal]:
+def terminal(tmp_path: Path, cache_directory: Path, embedded_kafka: SessionKafka) -> Iterator[Terminal]:
     del embedded_kafka  # whose start has fetched the jars
     made = Terminal(tmp_path, cache_directory)
     yield made
