@@ -196,6 +196,11 @@ def test_every_algorithm_gives_the_weights_of_the_reference_twice_alike(
 
 
 @pytest.mark.parametrize(
+    "engine",
+    [name if name in {"plain", "zero-3"} else pytest.param(name, marks=pytest.mark.slow) for name in makers],
+    indirect=True,
+)
+@pytest.mark.parametrize(
     "changed",
     [
         {"kl_coefficient": 0.3, "entropy_coefficient": 0.1},

@@ -94,7 +94,16 @@ def test_a_training_run_is_measured_beside_its_ideal(broker: Broker, tmp_path: P
     assert found.seconds > 0
 
 
-@pytest.mark.parametrize("number", [0, 1, 2, 3], ids=["queue", "static", "batch", "without_redundancy"])
+@pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(0, id="queue"),
+        *(
+            pytest.param(number, id=name, marks=pytest.mark.slow)
+            for number, name in enumerate(["static", "batch", "without_redundancy"], start=1)
+        ),
+    ],
+)
 def test_a_run_with_a_slow_worker_comes_to_its_end(broker: Broker, tmp_path: Path, number: int) -> None:
     variant = slow_worker_comparisons(1, steps=2)[number].mode
     found = measure_run(a_job(variant), broker, tmp_path)

@@ -172,7 +172,9 @@ class MutatedRun(SimulatedRun):
         self.kill_trainer()
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    "seed", [*range(2), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 8))]
+)
 def test_thousands_of_mutants_stop_nobody_and_are_all_accounted_for(
     seed: int,
 ) -> None:
