@@ -106,8 +106,9 @@ class MicroBatch:
 class StepTimings:
     """Seconds of one training step by the trainer's monotonic clock.
 
-    What follows the record cannot stand in it: `commit_seconds` are those of the step before this one, and
-    `checkpoint_seconds` those of the checkpoint written since.
+    `publish_seconds` are those in which publishing held training up. What follows the record cannot stand in it:
+    `commit_seconds` are those of the step before this one, and `checkpoint_seconds` those in which the checkpoint
+    written since held training up.
     """
 
     wait_seconds: float = 0.0

@@ -1,7 +1,7 @@
 """Checkpoints of one run on the local disk.
 
-A checkpoint is a directory `step-NNNNNN`. It is complete when it holds `manifest.json`, which names every file with
-its sha256 and is renamed into place last; anything else is the remains of a crash. Only the run's user may write here:
+A checkpoint is a directory `step-NNNNNN` with `manifest.json`, which names every file with its sha256. It is written
+under another name and renamed last; anything else is the remains of a crash. Only the run's user may write here:
 `trainer.trusted_files` looks before one is loaded.
 """
 
@@ -11,7 +11,9 @@ import hashlib
 import json
 import os
 import re
+import secrets
 import shutil
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,7 +25,8 @@ from rollog.kernel.logs import get_logger
 from rollog.kernel.private_directory import make_private, only_for_me
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
+    from concurrent.futures import Executor, Future
     from pathlib import Path
 
     from rollog.rules.ledger_state import LedgerState
@@ -83,38 +86,66 @@ class CheckpointStore:
             reverse=True,
         )
 
+    def remove_remains(self) -> None:
+        """Remove what is no checkpoint. For who has taken the run over: nobody else writes one any more."""
+        for path in self._directory.glob("step-*"):
+            if _read(path) is None or not _directory_name.fullmatch(path.name):
+                shutil.rmtree(path, ignore_errors=True)
+
     def save(
         self, version: int, weights_sha256: str, write: Callable[[Path], None], *, keep: int
     ) -> Checkpoint:
-        """Let `write` fill a directory, complete it, and remove all but the newest `keep`. Raises DiskFull."""
-        try:
-            with naming_full_disk(self._directory):
-                return self._save(version, weights_sha256, write, keep=keep)
-        except DiskFull:
-            # What is half written takes room, and is of no use to anybody.
-            shutil.rmtree(self._directory / _name_of(version), ignore_errors=True)
-            raise
+        """Let `write` fill a directory, finish it, and remove all but the newest `keep`. Raises DiskFull."""
+        return self.finish(self.begin(version, write), version, lambda: weights_sha256, keep=keep)
 
-    def _save(
-        self, version: int, weights_sha256: str, write: Callable[[Path], None], *, keep: int
-    ) -> Checkpoint:
-        directory = self._directory / _name_of(version)
-        # What a crash left under this name must not be taken for a file of this checkpoint.
-        shutil.rmtree(directory, ignore_errors=True)
+    def begin(self, version: int, write: Callable[[Path], None]) -> Path:
+        """Let `write` fill a new directory, which is no checkpoint until `finish`. Raises DiskFull."""
         make_private(self._directory)
-        directory.mkdir(mode=0o700)
-        write(directory)
-        only_for_me(directory)
-        files = {
-            str(path.relative_to(directory)): _synced_sha256(path)
-            for path in sorted(directory.rglob("*"))
-            if path.is_file()
-        }
-        reach(CrashPoint.CHECKPOINT_HALF_WRITTEN)
-        _write_manifest(directory, {"version": version, "weights_sha256": weights_sha256, "files": files})
+        # A name of its own: an overtaken trainer must not meddle with the checkpoint of who took over.
+        begun = self._directory / f"{_name_of(version)}.{secrets.token_hex(4)}.partial"
+        with self._gone_if_full(begun):
+            begun.mkdir(mode=0o700)
+            write(begun)
+            only_for_me(begun)
+        return begun
+
+    def finish(self, begun: Path, version: int, committed: Callable[[], str], *, keep: int) -> Checkpoint:
+        """Make a checkpoint of what was begun, and remove all but the newest `keep`. Raises DiskFull.
+
+        `committed` returns when the version is, with the sha256 of its weights. Where it raises, there is no such
+        version: what was begun is removed.
+        """
+        try:
+            weights_sha256 = committed()
+        except BaseException:
+            shutil.rmtree(begun, ignore_errors=True)
+            raise
+        with self._gone_if_full(begun):
+            files = {
+                str(path.relative_to(begun)): _synced_sha256(path)
+                for path in sorted(begun.rglob("*"))
+                if path.is_file()
+            }
+            reach(CrashPoint.CHECKPOINT_HALF_WRITTEN)
+            _write_manifest(begun, {"version": version, "weights_sha256": weights_sha256, "files": files})
+            directory = self._directory / _name_of(version)
+            # What a crash left under this name is no checkpoint of this version, or was not usable.
+            shutil.rmtree(directory, ignore_errors=True)
+            begun.rename(directory)
+            sync_path(self._directory)
         # Only now, so that a crash at any moment before leaves the one that was newest.
         self._thin_out(keep)
         return Checkpoint(version=version, weights_sha256=weights_sha256, directory=directory, files=files)
+
+    @contextmanager
+    def _gone_if_full(self, begun: Path) -> Iterator[None]:
+        """What is half written when a disk is full takes room, and is of no use to anybody."""
+        try:
+            with naming_full_disk(self._directory):
+                yield
+        except DiskFull:
+            shutil.rmtree(begun, ignore_errors=True)
+            raise
 
     def _thin_out(self, keep: int) -> None:
         kept = {checkpoint.directory for checkpoint in self.complete()[:keep]}
@@ -147,16 +178,26 @@ class EngineCheckpoints:
     """The checkpoints of one engine: when to save, and what the ledger says of them.
 
     `newest_version` is the version saved last or restored from, None before either. `seconds_since_step` is how long
-    saving took since the newest step; whoever records it resets it.
+    saving has held the training thread since the newest step; whoever records it resets it.
+
+    A version that is in flight is saved in two parts: its files at once, before the engine goes on, and the rest on
+    another thread, when the version is committed.
     """
 
     def __init__(
-        self, store: CheckpointStore, engine: TrainingEngine, reporter: Reporter, clock: Callable[[], float]
+        self,
+        store: CheckpointStore,
+        engine: TrainingEngine,
+        reporter: Reporter,
+        clock: Callable[[], float],
+        executor: Executor,
     ) -> None:
         self._store = store
         self._engine = engine
         self._reporter = reporter
         self._clock = clock
+        self._executor = executor
+        self._finishing: Future[Checkpoint] | None = None
         self.newest_version: int | None = None
         self.seconds_since_step = 0.0
 
@@ -169,17 +210,42 @@ class EngineCheckpoints:
         """All complete checkpoints on this disk, newest first."""
         return self._store.complete()
 
+    def remove_remains(self) -> None:
+        """Remove what crashes left, now that nobody else writes checkpoints of the run."""
+        self._store.remove_remains()
+
     def save(self, ledger: LedgerState, *, keep: int) -> None:
         """Save the committed version, once; version 0 is in the weights store already."""
+        self.take_note(wait=True)
         version = ledger.version
         if version in {0, self.newest_version}:
             return
         started = self._clock()
-        checkpoint = self._store.save(
-            version, ledger.weights[version], self._engine.save_checkpoint, keep=keep
+        self._saved(
+            self._store.save(version, ledger.weights[version], self._engine.save_checkpoint, keep=keep),
+            started,
         )
-        self.newest_version = version
+
+    def begin(self, version: int, committed: Callable[[], str], *, keep: int) -> None:
+        """Write the files of a version that is in flight; `committed` is as for `CheckpointStore.finish`."""
+        self.take_note(wait=True)
+        started = self._clock()
+        begun = self._store.begin(version, self._engine.save_checkpoint)
         self.seconds_since_step = self._clock() - started
+        self._finishing = self._executor.submit(self._store.finish, begun, version, committed, keep=keep)
+
+    def take_note(self, *, wait: bool = False) -> None:
+        """See whether what was begun is a checkpoint now. Raises DiskFull, and what `committed` raised."""
+        finishing = self._finishing
+        if finishing is None or not (wait or finishing.done()):
+            return
+        self._finishing = None
+        self._saved(finishing.result())
+
+    def _saved(self, checkpoint: Checkpoint, started: float | None = None) -> None:
+        self.newest_version = checkpoint.version
+        if started is not None:
+            self.seconds_since_step = self._clock() - started
         self._reporter.checkpointed(checkpoint.name, self.seconds_since_step)
 
 

@@ -44,6 +44,9 @@ class FailedBatches:
     path: Path
     version: int = -1
     suspects: Suspects = field(default_factory=Suspects)
+    careful_until: int = -1
+    """The version that an earlier trainer failed at. Up to it a step is committed before the next one is trained:
+    otherwise one that kills the process would undo, each time, the one before it, and the note with it."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _take_back: Callable[[], None] | None = None
     """Undoes what stands in the note of the step or trial that is under way."""
@@ -57,6 +60,7 @@ class FailedBatches:
             found = json.loads(path.read_text())
             groups = {key: Suspicion(**values) for key, values in found["groups"].items()}
             note.version, note.suspects = int(found["version"]), Suspects(groups)
+            note.careful_until = note.version
         except FileNotFoundError:
             pass
         except (ValueError, TypeError, KeyError, AttributeError) as error:

@@ -15,6 +15,10 @@ notices, dead letters, checkpoints. Who waits for what, and what unblocks it:
 So while the trainer has no batch it publishes verdicts: without them the dispatcher issues nothing, no sample arrives,
 and there is never a batch.
 
+A step that is trained is written and committed beside the next one (`trainer.in_flight`). The loop judges by the ledger
+ahead, which has that step already. Verdicts records wait until it is committed, and so does the step after it once it
+is trained.
+
 On a crash at any point the next trainer fences this one, folds the ledger, restores the engine from the newest
 checkpoint or version 0, redoes the committed steps after it, and reads samples again from the low-water marks. What
 was trained but not committed never happened; files of its weights are orphans.
@@ -23,21 +27,21 @@ was trained but not committed never happened; files of its weights are orphans.
 from __future__ import annotations
 
 import math
-import operator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rollog.kernel.crash_points import CrashPoint, reach
-from rollog.kernel.errors import BrokerError, NotAuthorized
 from rollog.kernel.lifecycle import Component
 from rollog.kernel.logs import get_logger
 from rollog.settings.run import LastBatch
 from schemas import Step, StepTimings
+from trainer.in_flight import LandedStep, SealedStep
+from trainer.intake import Intake, poll_seconds
 from trainer.ledger.records import TrainedStep, close_record, step_record, verdicts_record
 from trainer.progress import check_progress
 from trainer.step.batch import check_finite, plan_groups, training_batch
 from trainer.step.planning import step_seed
-from trainer.waiting import TrainerFacts, cause_of, training
+from trainer.waiting import TrainerFacts, cause_of, in_flight, training
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -47,14 +51,15 @@ if TYPE_CHECKING:
     from rollog.rules.ledger_state import LedgerState
     from rollog.rules.role_voice import RoleVoice
     from rollog.rules.standing_still import Cause
-    from schemas import LedgerRecord, MicroBatch, Sample, WeightVersion
+    from schemas import DeadLetter, LedgerRecord, MicroBatch, Sample, WeightVersion
     from trainer.buffer.ready_groups import ReadyGroup
     from trainer.checkpoints import EngineCheckpoints
     from trainer.engines.ports import TrainingEngine
     from trainer.failed_batches import FailedBatches
+    from trainer.in_flight import InFlight
     from trainer.ledger.writer import LedgerWriter
     from trainer.log_readers import OpenReaders
-    from trainer.publishing import WeightsPublisher
+    from trainer.publishing import SealedWeights, WeightsPublisher
     from trainer.recorded.history import History
     from trainer.reporting import Reporter
     from trainer.settings import TrainerSettings
@@ -63,10 +68,8 @@ if TYPE_CHECKING:
 
 log = get_logger("trainer")
 
-poll_seconds = 0.05
 gather_seconds = 0.01
 """Pause between two looks at the log: taking in many small batches costs more than their samples."""
-_most_polls_behind_step = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +86,7 @@ class TrainerParts:
     writer: LedgerWriter
     engine: TrainingEngine
     publisher: WeightsPublisher
+    in_flight: InFlight
     checkpoints: EngineCheckpoints
     reading: OpenReaders
     failed: FailedBatches
@@ -137,6 +141,7 @@ class Trainer(Component):
         self._writer = parts.writer
         self._engine = parts.engine
         self._publisher = parts.publisher
+        self._in_flight = parts.in_flight
         self._checkpoints = parts.checkpoints
         self._buffer = parts.reading.buffer
         self._stream = parts.reading.stream
@@ -147,47 +152,65 @@ class Trainer(Component):
         self.voice = parts.voice
         self._clock = parts.clock
         self._resources = parts.resources
+        self._intake = Intake(
+            parts.reading, parts.history, parts.reporter, clock=parts.clock, land=self._land
+        )
         self._clocks = _Clocks(idle_since=parts.clock(), tick=parts.clock())
         self._closing: _Closing | None = None
         self._made_progress = False
 
     def close(self) -> None:
-        """Stop reading, close the producer and the engine. Idempotent."""
+        """Let the step in flight land, stop reading, close the producer and the engine. Idempotent."""
         self._resources.close()
 
     @property
     def ledger(self) -> LedgerState:
-        """The ledger as far as it is committed."""
+        """The ledger ahead: as far as it is committed, and the step in flight, whose weights have no digest yet."""
         return self._ledger
 
+    @property
+    def committed_version(self) -> int:
+        """The newest version that is committed, as far as this trainer has taken note of it."""
+        return self._history.committed_version
+
     def run(self, stop: Event) -> None:
-        """Train until the ledger is closed or `stop` is set, then checkpoint what is not yet."""
+        """Train until the ledger is closed or `stop` is set, then commit what is in flight, and checkpoint."""
         with self._failed.until_stopped(stop):
             while not self._ledger.is_closed and not stop.is_set():
                 self.run_once()
                 stop.wait(gather_seconds)
+        self._land()
         if not self._ledger.is_closed:
             self._save_checkpoint()
+        self._checkpoints.take_note(wait=True)
         self._snapshot.write(self._history, self._control, self._clock())
 
     def run_once(self) -> None:
         """Take in what arrived; then one step, or one verdicts record, or nothing."""
+        self._land(wait=False)
+        self._checkpoints.take_note()
         self._control.poll()
-        self._take_in_samples()
-        self._take_in_rewards()
+        # Wait for samples only when there was nothing to do: whoever has work must not sleep for more.
+        self._made_progress = self._intake.take_in_samples(0.0 if self._made_progress else poll_seconds)
+        self._intake.take_in_rewards()
         self._turn()
-        self._snapshot.write_if_due(self._history, self._control, self._clock())
+        self._write_snapshot_if_due()
         if self._ledger.is_closed:
             self.voice.ends(self._clock())
         else:
-            self.voice.look(self._ledger.version, self._clock(), self._cause)
+            self.voice.look(self.committed_version, self._clock(), self._cause)
+
+    def _write_snapshot_if_due(self) -> None:
+        # It holds what is committed, and nothing else.
+        if self._in_flight.is_empty:
+            self._snapshot.write_if_due(self._history, self._control, self._clock())
 
     def _turn(self) -> None:
         if self._closing is not None:
             self._close_when_stopped(self._closing)
             return
         batch = None if self._is_trained else self._next_batch()
-        if batch is not None and self._buffer.frees_replicas:
+        if batch is not None and self._buffer.frees_replicas and self._in_flight.is_empty:
             # What is to be made again is made while the step computes. Its group may hold this step up from here on.
             self._commit_verdicts()
             batch = self._next_batch()
@@ -203,47 +226,6 @@ class Trainer(Component):
             self._closing = _Closing(reason, self._clock())
         else:
             check_progress(self._ledger, self._settings.groups, self._stream.newest_failure)
-
-    def _take_in_samples(self) -> None:
-        # Wait for samples only when there was nothing to do: whoever has work must not sleep for more.
-        self._take_in_what_arrives_in(0.0 if self._made_progress else poll_seconds)
-
-    def _take_in_rewards(self) -> None:
-        if self._rewards is not None:
-            now = self._clock()
-            self._rewards.take_in(now)
-            self._reporter.rewards(self._rewards.num_by_outcome, self._buffer.waits, now)
-
-    def _catch_up(self) -> None:
-        """Take in what arrived while the step was computed, as far as the broker gives it within a second.
-
-        A group that was complete before the commit had to wait for its batch. Read after it, it would look slow.
-        """
-        try:
-            ends = self._stream.end_offsets()
-            # Without their tasks, issued during the step, samples could not be placed.
-            self._control.catch_up()
-        except NotAuthorized:
-            raise
-        except BrokerError as error:
-            log.warning("samples that arrived during the step are read after it", error=str(error))
-            return
-        for _ in range(_most_polls_behind_step):
-            if all(map(operator.ge, self._stream.positions, ends)):
-                return
-            self._take_in_what_arrives_in(poll_seconds)
-
-    def _take_in_what_arrives_in(self, timeout_seconds: float) -> None:
-        started = self._clock()
-        headers = self._stream.poll(timeout_seconds)
-        self._reporter.polled(self._clock() - started)
-        self._made_progress = bool(headers)
-        for header in headers:
-            # After a take-over reading begins at the low-water marks, above which some are disposed of already.
-            if self._ledger.is_disposed(*header.place):
-                self._stream.release([header.place])
-            else:
-                self._buffer.add(header)
 
     def _next_batch(self) -> tuple[ReadyGroup, ...] | None:
         return self._buffer.next_batch(
@@ -266,30 +248,31 @@ class Trainer(Component):
         return None
 
     def _train(self, batch: tuple[ReadyGroup, ...]) -> None:
-        """One training step: train, publish, commit, checkpoint."""
-        settings, version = self._settings, self._ledger.version + 1
+        """One training step: train, seal, and let it be written and committed while the next one is trained."""
+        version = self._ledger.version + 1
+        if version <= self._failed.careful_until:
+            self._land()
         if self._has_failed_before(batch, version):
             return
         began = self._clock()
         self.voice.busy(training(version))
         groups = [self._stream.samples(group.members) for group in batch]
-        seed = step_seed(settings.seed, version)
+        seed = step_seed(self._settings.seed, version)
         self._failed.begin(version, batch)
         plan, result = self._train_groups(groups, seed)
         trained = self._clock()
-        # The weights first, then their notice in the transaction: a worker never reads of some that are not there.
-        notice = self._publish(version)
-        reach(CrashPoint.WEIGHTS_WRITTEN)
+        sealed, notice = self._published(version, batch)
         step = TrainedStep(
             batch=batch,
             samples=tuple(sample for group in groups for sample in group),
             plan=plan,
             seed=seed,
             result=result,
-            weights_sha256=notice.sha256,
+            weights_sha256="" if notice is None else notice.sha256,
             timings=StepTimings(
                 wait_seconds=began - self._clocks.idle_since,
                 train_seconds=trained - began,
+                # As long as training was held up: what is written beside it is not known yet.
                 publish_seconds=self._clock() - trained,
                 # A record cannot hold how long its own commit takes, so it holds the one before it.
                 commit_seconds=self._clocks.commit_seconds,
@@ -297,21 +280,65 @@ class Trainer(Component):
             ),
             checkpoint=self._checkpoints.newest_name,
         )
-        self._catch_up()
+        self._intake.catch_up()
         judgement = self._buffer.verdicts_for(batch)
         marks = self._buffer.low_water_marks(self._stream.positions, judgement[0])
-        self._commit(step_record(self._ledger, step, judgement, marks, settings.freshness), notice)
-        self._checkpoints.seconds_since_step = 0.0
-        if version % settings.trainer.checkpoint_every_steps == 0:
-            self._save_checkpoint()
+        record = step_record(self._ledger, step, judgement, marks, self._settings.freshness)
+        self._finish_step(record, sealed, notice)
         self._clocks.idle_since = self._clocks.tick = self._clock()
 
-    def _publish(self, version: int) -> WeightVersion:
+    def _published(
+        self, version: int, batch: tuple[ReadyGroup, ...]
+    ) -> tuple[SealedWeights, WeightVersion | None]:
+        """Seal the weights, when the step before is committed; write them where nothing is to be done beside."""
+        is_ahead = not self._in_flight.is_empty
+        if is_ahead:
+            # While it waits no sample is to blame for what becomes of this trainer.
+            self._failed.succeeded()
+        reach(CrashPoint.STEP_TRAINED)
+        if is_ahead:
+            self.voice.busy(in_flight(version - 1, self._in_flight.seconds))
+            self._land()
+            self._failed.begin(version, batch)
         sealed = self._publisher.seal(version, self._engine)
         # Not before: with a NaN training has failed on these samples. With a full disk, or a store that is away, it
         # has not, nor whatever else becomes of the step from here on.
         self._failed.succeeded()
-        return self._publisher.write(sealed)
+        if self._settings.trainer.publish_beside_training:
+            return sealed, None
+        notice = self._publisher.write(sealed)
+        reach(CrashPoint.WEIGHTS_WRITTEN)
+        return sealed, notice
+
+    def _finish_step(self, record: LedgerRecord, sealed: SealedWeights, notice: WeightVersion | None) -> None:
+        """Commit the step, or let it land beside the next one; then checkpoint, if it is time."""
+        config = self._settings.trainer
+        is_checkpointed = record.version % config.checkpoint_every_steps == 0
+        if notice is not None:
+            self._commit(record, notice)
+            self._checkpoints.seconds_since_step = 0.0
+            if is_checkpointed:
+                self._save_checkpoint()
+            return
+        record, dead_letters = self._with_rewards(record)
+        self._history.seal(record)
+        self._folded(record)
+        reach(CrashPoint.STEP_SEALED)
+        committed = self._in_flight.send(
+            SealedStep(record=record, weights=sealed, dead_letters=tuple(dead_letters))
+        )
+        self._checkpoints.seconds_since_step = 0.0
+        if is_checkpointed:
+            # The files now, before the engine goes on.
+            self._checkpoints.begin(record.version, committed, keep=config.keep_checkpoints)
+
+    def _land(self, *, wait: bool = True) -> None:
+        """Take note of the step in flight, if there is one and it is committed. Raises what stopped it."""
+        landed = self._in_flight.landed(wait=wait)
+        if landed is not None:
+            self._history.land(landed.entry)
+            self._committed(landed)
+            self._write_snapshot_if_due()
 
     def _train_groups(
         self, groups: Sequence[Sequence[Sample]], seed: int
@@ -345,6 +372,9 @@ class Trainer(Component):
         """Let the dispatcher know what became of samples, but not too often."""
         now = self._clock()
         interval = self._settings.trainer.verdicts_interval_seconds
+        # One that stands before the step in flight would name staleness by a version that is not committed.
+        if not self._in_flight.is_empty:
+            return
         if self._buffer.has_pending and now - self._clocks.verdicts >= interval:
             self._commit_verdicts()
 
@@ -366,6 +396,7 @@ class Trainer(Component):
                 self._control.catch_up()
             if not self._control.is_stopped:
                 log.warning("closing without the dispatcher's Stopped", waited_seconds=waited)
+            self._land()
             # The ends are asked for after `Stopped`: workers write nothing behind it, so they hold every sample.
             self._closing = _Closing(closing.reason, closing.since, self._stream.end_offsets())
             return
@@ -378,25 +409,39 @@ class Trainer(Component):
 
     def _commit(self, record: LedgerRecord, weights: WeightVersion | None = None) -> None:
         """Commit one record, fold it into ledger and buffer, release what it disposed of."""
-        places = [(verdict.partition, verdict.offset) for verdict in record.verdicts]
-        dead_letters = self._stream.dead_letters(places)
-        rewards = self._rewards
-        if rewards is not None:
-            record, dead_letters = rewards.marked(record), [*dead_letters, *rewards.dead_letters]
+        record, dead_letters = self._with_rewards(record)
         started = self._clock()
         # Where this raises, nothing here has changed, and nobody knows whether it is committed: the caller ends.
         entry = self._writer.commit(record, weights=weights, dead_letters=dead_letters)
-        self._clocks.commit_seconds = self._clock() - started
         self._history.add(entry)
-        self._reporter.committed(self._clocks.commit_seconds, dead_letters)
+        self._folded(record)
+        self._committed(
+            LandedStep(entry=entry, dead_letters=tuple(dead_letters), commit_seconds=self._clock() - started)
+        )
+
+    def _with_rewards(self, record: LedgerRecord) -> tuple[LedgerRecord, list[DeadLetter]]:
+        """The record with the place up to which rewards are read, and the dead letters that go with it."""
+        dead_letters = self._stream.dead_letters(_places(record))
+        if self._rewards is None:
+            return record, dead_letters
+        return self._rewards.marked(record), [*dead_letters, *self._rewards.dead_letters]
+
+    def _folded(self, record: LedgerRecord) -> None:
+        """The ledger has this record: judge what is left by it, and release what it disposed of."""
         self._reporter.closed(record)
         self._reporter.judged(self._buffer.committed(record))
-        if isinstance(record.body, Step):
-            self._reporter.stepped(record, record.body, self._clocks.commit_seconds)
-        self._stream.release(places)
-        if rewards is not None:
-            rewards.release()
+        self._stream.release(_places(record))
+        if self._rewards is not None:
+            self._rewards.release()
         self._control.forget(group.group_id for group in record.closed_groups)
+        self._made_progress = True
+
+    def _committed(self, landed: LandedStep) -> None:
+        self._clocks.commit_seconds = landed.commit_seconds
+        self._reporter.committed(landed.commit_seconds, landed.dead_letters)
+        record = landed.entry.record
+        if isinstance(record.body, Step):
+            self._reporter.stepped(record, record.body, landed.commit_seconds, landed.write_seconds)
         self._made_progress = True
 
     def _count_waiting(self) -> None:
@@ -425,6 +470,8 @@ class Trainer(Component):
                 num_without_object=self._stream.payloads.num_waiting,
                 store_silence=self._stream.payloads.silence,
                 num_pending=self._buffer.num_pending,
+                in_flight=None if self._in_flight.is_empty else self._ledger.version,
+                in_flight_seconds=self._in_flight.seconds,
                 closing_reason=None if closing is None else closing.reason,
                 is_stopped=self._control.is_stopped,
                 close_seconds_left=0.0
@@ -435,3 +482,7 @@ class Trainer(Component):
 
     def _save_checkpoint(self) -> None:
         self._checkpoints.save(self._ledger, keep=self._settings.trainer.keep_checkpoints)
+
+
+def _places(record: LedgerRecord) -> list[tuple[int, int]]:
+    return [(verdict.partition, verdict.offset) for verdict in record.verdicts]

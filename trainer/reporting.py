@@ -95,14 +95,18 @@ class Reporter:
         for reason in filter_reasons(record).values():
             self._metrics.trainer_groups_filtered.labels(reason=reason).inc()
 
-    def stepped(self, record: LedgerRecord, body: Step, commit_seconds: float) -> None:
-        """A training step is in the ledger now."""
+    def stepped(
+        self, record: LedgerRecord, body: Step, commit_seconds: float, write_seconds: float | None = None
+    ) -> None:
+        """A training step is in the ledger now; `write_seconds` are those of its weights beside training."""
         seconds = {
             "wait": body.timings.wait_seconds,
             "train": body.timings.train_seconds,
             "publish": body.timings.publish_seconds,
             "commit": commit_seconds,
         }
+        if write_seconds is not None:
+            seconds["write"] = write_seconds
         for phase, value in seconds.items():
             self._metrics.trainer_step_seconds.labels(phase=phase).observe(value)
         self.ready(record.version, record.alpha)

@@ -18,6 +18,7 @@ from __future__ import annotations
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
+from threading import Event
 from typing import TYPE_CHECKING
 
 from consumers.named_weights import read_named_weights
@@ -33,6 +34,7 @@ from trainer.buffer.reward_intake import check_rewards_retained
 from trainer.buffer.sample_stream import check_retained
 from trainer.checkpoints import CheckpointStore, EngineCheckpoints
 from trainer.failed_batches import FailedBatches
+from trainer.in_flight import Background, InFlight
 from trainer.ledger.records import amend_record, genesis_record, rebase_record
 from trainer.ledger.writer import LedgerWriter
 from trainer.log_readers import LogReaders
@@ -49,7 +51,6 @@ from trainer.step.schedule import rate_change
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from threading import Event
 
     from rollog.kernel.broker.ports import Broker
     from rollog.kernel.metrics import Metrics
@@ -77,20 +78,24 @@ def start_trainer(
     amendment: Mapping[str, object] | None = None,
     clock: Callable[[], float] = time.monotonic,
     enters: Callable[[str], None] = log.info,
+    background: Background | None = None,
 ) -> Trainer:
     """A trainer that has taken the run over; entering it closes everything at its end, the engine too.
 
     `settings` are those of the manifest; `amendment` changes some, by dotted key, before the next step. A closed run is
-    left as it is. Once `stop` is set, no silent store is waited for. `enters` is told each phase of the start. Where
-    this raises, what was opened is closed again.
+    left as it is. Once `stop` is set, no silent store is waited for. `enters` is told each phase of the start.
+    `background` runs what is done beside training, on threads without one. Where this raises, what was opened is closed
+    again.
 
     Raises LedgerError, EngineError, WeightsError, TopicMismatch or ConfigError, while an earlier trainer works on;
     BrokerTimeout, Superseded or Expired where an outcome is unknown or another one takes over meanwhile.
     """
     reporter = Reporter(metrics, settings.groups)
     snapshot = TrainerSnapshot(settings)
+    background, stop = background or Background.threads(), stop or Event()
     with ExitStack() as opened:
         opened.callback(engine.close)
+        opened.callback(background.close)
         enters("reading the ledger")
         history, known = snapshot.read(broker)
         store = WeightsStore(settings.weights_uri, wait_seconds=settings.weights_wait_seconds, no_longer=stop)
@@ -103,7 +108,9 @@ def start_trainer(
             engine=engine,
             store=store,
             publisher=WeightsPublisher(store, lambda: history.weights_identity),
-            checkpoints=EngineCheckpoints(CheckpointStore(settings.checkpoints), engine, reporter, clock),
+            checkpoints=EngineCheckpoints(
+                CheckpointStore(settings.checkpoints), engine, reporter, clock, background.checkpoints
+            ),
             enters=enters,
         )
         prepared = take_over.prepare()
@@ -121,6 +128,9 @@ def start_trainer(
             writer=writer,
             engine=engine,
             publisher=take_over.publisher,
+            in_flight=opened.enter_context(
+                InFlight(take_over.publisher, writer, background, clock=clock, stop=stop)
+            ),
             checkpoints=take_over.checkpoints,
             reading=reading,
             failed=FailedBatches.read(settings.failed_batches),
@@ -215,6 +225,7 @@ class TakeOver:
         ledger = history.state
         if ledger.is_closed:
             return ledger, self.manifested
+        self.checkpoints.remove_remains()
         other_weights = None
         if ledger.has_genesis:
             other_weights = self._caught_up(prepared)

@@ -10,6 +10,7 @@ The first of these that holds is told:
 | large samples are read, and their objects are not in the store (yet) | worker |
 | a protected group holds up a batch that is complete | trainer: it waits by its own rule |
 | enough groups would be complete, had their samples their rewards | scorer |
+| a version is being written and committed: workers begin nothing that needs it | trainer: it writes beside |
 | too few groups are complete: which lack how many samples | worker |
 """
 
@@ -33,8 +34,9 @@ class TrainerFacts:
     `lacking` are groups that were ordered and are not complete, oldest first, with the samples that each lacks;
     `holding` are protected groups, with the seconds that they may still hold training up. `waiting` has the replicas
     whose samples wait for a reward, by group; the longest does so for `longest_wait_seconds`, and the last reward was
-    given `seconds_since_reward` ago, None where none was. `num_without_object` large samples wait for their
-    objects, `store_silence` says why the store does not give them, where it does not answer.
+    given `seconds_since_reward` ago, None where none was. The version `in_flight` has been
+    so for `in_flight_seconds`. `num_without_object` large samples wait for their objects, `store_silence` says why the
+    store does not give them, where it does not answer.
     """
 
     num_ready: int
@@ -49,6 +51,8 @@ class TrainerFacts:
     num_without_object: int = 0
     store_silence: str | None = None
     num_pending: int = 0
+    in_flight: int | None = None
+    in_flight_seconds: float = 0.0
     closing_reason: str | None = None
     is_stopped: bool = False
     close_seconds_left: float = 0.0
@@ -59,6 +63,15 @@ def training(version: int) -> Cause:
     return Cause(
         what=f"the trainer computes version {version}",
         remedy="if that takes much longer than other steps, see in its log and its processes whether it hangs",
+        waits_on="trainer",
+    )
+
+
+def in_flight(version: int, seconds: float) -> Cause:
+    """A version is being written and committed, and nothing else can go on."""
+    return Cause(
+        what=f"version {version} is being written to the store and committed, for {seconds:.0f} s so far",
+        remedy="if that takes much longer than other versions, see what the trainer's log says of the store",
         waits_on="trainer",
     )
 
@@ -101,6 +114,8 @@ def _groups_are_waited_for(facts: TrainerFacts) -> Cause:
         return _held(facts)
     if facts.num_ready + _num_unscored(facts) >= facts.groups_per_batch and facts.waiting:
         return _unscored(facts)
+    if facts.in_flight is not None:
+        return in_flight(facts.in_flight, facts.in_flight_seconds)
     return _too_few(facts)
 
 

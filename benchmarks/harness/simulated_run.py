@@ -243,7 +243,7 @@ class SimulatedRun:
         )
 
     def _initial_weights(self) -> Export:
-        engine = SimulatedTrainingEngine()
+        engine = self.training_engine()
         engine.start(self.sections.model.path or "")
         return engine.export_weights
 
@@ -308,8 +308,11 @@ class SimulatedRun:
             weights_uri=self._store.uri,
             manifest_json="{}",
         )
-        engine = SimulatedTrainingEngine(step_seconds=self._variant.train_seconds / self._speed)
-        return start_trainer(settings, self._broker, Metrics(), engine)
+        return start_trainer(settings, self._broker, Metrics(), self.training_engine())
+
+    def training_engine(self) -> SimulatedTrainingEngine:
+        """What trains."""
+        return SimulatedTrainingEngine(step_seconds=self._variant.train_seconds / self._speed)
 
     def start(self, name: str, target: Callable[[str], None]) -> None:
         """Run a role, which is told its name, in a thread of its own."""

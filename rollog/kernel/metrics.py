@@ -233,7 +233,7 @@ class Metrics:
         self.trainer_version = self._gauge("rollog_trainer_version", "Newest committed policy version")
         self.trainer_step_seconds = self._histogram(
             "rollog_trainer_step_seconds",
-            "Time of one training step, by phase (wait, train, publish, commit, checkpoint)",
+            "Time of one training step, by phase (wait, train, publish, commit, checkpoint, and write beside training)",
             _seconds_buckets,
             ("phase",),
         )

@@ -117,6 +117,18 @@ class LedgerState:
         self.next_sequence = record.sequence + 1
         self.head = digest
 
+    def seal(self, record: LedgerRecord) -> None:
+        """Fold a step that is not committed, whose weights have no digest yet; nothing is folded before `land`."""
+        self.apply(record, no_hash)
+        # Without a digest no sample can have been begun with them.
+        del self.weights[record.version]
+
+    def land(self, record: LedgerRecord, digest: bytes) -> None:
+        """The step that was sealed is committed, as this record: the same one, with the digest of its weights."""
+        assert isinstance(record.body, Step)
+        self.weights[record.version] = record.body.weights_sha256
+        self.head = digest
+
     def _check_follows(self, record: LedgerRecord) -> None:
         name = f"ledger record {record.sequence} ({record.kind})"
         if record.sequence != self.next_sequence:

@@ -10,6 +10,7 @@ from threading import Event
 from typing import TYPE_CHECKING, ClassVar
 
 import pytest
+from support.late_background import hurried_background
 from support.small_training import FakeRun, a_group, trainer_settings, turn_until_version
 from support.waiting import wait_until
 
@@ -110,7 +111,8 @@ def settings(tmp_path_factory: pytest.TempPathFactory, run_topics: RunTopics) ->
 
 
 def train(run: FakeRun, settings: TrainerSettings, engine: SimulatedTrainingEngine, version: int) -> None:
-    with start_trainer(settings, run.broker, Metrics(), engine) as trainer:
+    background = hurried_background()
+    with start_trainer(settings, run.broker, Metrics(), engine, background=background) as trainer:
         turn_until_version(trainer, version)
 
 

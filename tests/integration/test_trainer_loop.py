@@ -405,12 +405,13 @@ def test_an_unknown_outcome_ends_the_trainer(settings: TrainerSettings, run_topi
     run.create_topics()
     with a_trainer(settings, broker) as trainer:
         send_groups(run, trainer, 0, 1)
-        trainer._take_in_samples()
+        trainer._intake.take_in_samples(0.0)
         batch = trainer._next_batch()
         assert batch is not None
         broker.pause()
+        trainer._train(batch)
         with pytest.raises(BrokerTimeout):
-            trainer._train(batch)
+            trainer._land()
         broker.resume()
 
 

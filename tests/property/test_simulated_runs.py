@@ -190,6 +190,7 @@ plans = st.builds(
     checkpoint_every_steps=st.sampled_from([1, 100]),
     poisoned_prompt=st.sampled_from([None, None, 0]),
     filters=filters,
+    looks_in_flight=st.sampled_from([0, 1, 2, 5, None]),
     snapshot_every_seconds=st.sampled_from([None, 0.0, 2.0]),
 )
 

@@ -62,6 +62,8 @@ class Plan:
     reward_deadline_seconds: float = 10.0
     num_slots: int = capacity
     """Of each worker."""
+    looks_in_flight: int | None = 0
+    """How many of a trainer's turns a step stays in flight; None: nothing is published beside training."""
     snapshot_every_seconds: float | None = None
     """How often roles keep their state on disk, at every turn for 0; None keeps none."""
     filters: Mapping[str, Any] = field(default_factory=dict)
@@ -135,6 +137,7 @@ class Plan:
                 num_minibatches=1,
                 verdicts_interval_seconds=0.0,
                 checkpoint_every_steps=self.checkpoint_every_steps,
+                publish_beside_training=self.looks_in_flight is not None,
             ),
             weights_uri=f"memory://{topics.run}",
             reward_deadline_seconds=self.reward_deadline_seconds if self.late_rewards else None,

@@ -24,6 +24,7 @@ from rollog.kernel.weights import WeightsStore
 from schemas import Prompt, RoleStatus, RunRole, tasks_in
 from schemas.codec import decode, encode
 from schemas.headers import headers_of
+from support.late_background import late_background
 from support.late_scorer import LateScorer
 from support.rebuilt_state import facts_of_state, facts_of_trainer, rebuilt_state
 from support.run_auditor import RunAuditor
@@ -71,6 +72,7 @@ class SimulatedRun(Component):
     dead_producers: list[SlowProducer] = field(default_factory=list)
     num_workers_started: int = 0
     num_looks: int = 0
+    is_audited: bool = True
     rewards_vary: bool = True
     same_reward: float | None = None
     manifest_json_of: Callable[[SimulatedRun], str] | None = None
@@ -114,7 +116,7 @@ class SimulatedRun(Component):
             return
         self.auditor.look()
         self.num_looks += 1
-        if self.num_looks % looks_between_audits == 0:
+        if self.is_audited and self.num_looks % looks_between_audits == 0:
             self.auditor.audit_live(WeightsStore(self.trainer_settings.weights_uri))
         if self.dispatcher_producer is None or not self.dispatcher_producer.num_on_their_way:
             self.auditor.check_issues()
@@ -194,6 +196,7 @@ class SimulatedRun(Component):
             self.metrics,
             SimulatedTrainingEngine(),
             clock=lambda: self.now,
+            background=late_background(self.plan.looks_in_flight),
         )
         # As the thread of its heartbeats does: without it no record holds several tasks.
         status = RoleStatus(role=RunRole.TRAINER, role_id="simulated")

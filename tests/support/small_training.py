@@ -461,7 +461,7 @@ def turn_until(trainer: Trainer, condition: Callable[[], object], message: str) 
 
 
 def turn_until_version(trainer: Trainer, version: int) -> None:
-    turn_until(trainer, lambda: trainer.ledger.version >= version, f"version {version}")
+    turn_until(trainer, lambda: trainer.committed_version >= version, f"version {version}")
 
 
 def dispositions(run: FakeRun) -> dict[str, Disposition]:

@@ -32,6 +32,9 @@ class History:
 
     `steps` maps a version to the offset of the step that made it, `rebases` are the versions that rebases made, `end`
     is the offset behind the last record. Of the records themselves only genesis is kept.
+
+    A trainer that publishes beside training is one step ahead: `state` then is the ledger with the step that it has
+    sealed, which is committed later. Everything else is as far as it is committed.
     """
 
     state: LedgerState = field(default_factory=LedgerState)
@@ -40,6 +43,12 @@ class History:
     rebases: set[int] = field(default_factory=set)
     num_optimizer_steps: int = 0
     end: int = 0
+    is_sealed: bool = False
+
+    @property
+    def committed_version(self) -> int:
+        """The newest version that is committed; -1 without genesis."""
+        return self.state.version - self.is_sealed
 
     @property
     def genesis(self) -> Genesis | None:
@@ -54,8 +63,25 @@ class History:
 
     def add(self, entry: LedgerEntry) -> None:
         """Fold one more record. Raises LedgerError where it does not follow."""
+        assert not self.is_sealed, "nothing is committed before the step that was sealed"
+        self.state.apply(entry.record, entry.digest)
+        self._place(entry)
+
+    def seal(self, record: LedgerRecord) -> None:
+        """Fold a step that is committed later, without the digest of its weights. Raises LedgerError."""
+        assert not self.is_sealed, "one step is ahead at most"
+        self.state.seal(record)
+        self.is_sealed = True
+
+    def land(self, entry: LedgerEntry) -> None:
+        """The step that was sealed is committed."""
+        assert self.is_sealed
+        self.state.land(entry.record, entry.digest)
+        self.is_sealed = False
+        self._place(entry)
+
+    def _place(self, entry: LedgerEntry) -> None:
         record = entry.record
-        self.state.apply(record, entry.digest)
         match record.body:
             case Genesis():
                 self.first = record

@@ -9,7 +9,7 @@ from support.builders import LedgerBuilder, a_genesis, a_header, weights_sha256
 
 from rollog.kernel.errors import LedgerError
 from rollog.rules.ledger_state import LedgerState, record_hash
-from schemas import Close, ClosedGroup, Disposition, LedgerKind, LedgerRecord
+from schemas import Close, ClosedGroup, Disposition, LedgerKind, LedgerRecord, Step
 from schemas.codec import encode
 from trainer.buffer.verdicts import verdict_of
 
@@ -32,6 +32,20 @@ def test_the_fold_knows_version_alpha_weights_and_head() -> None:
     assert (ledger.state.version, ledger.state.alpha) == (1, 0.5)
     assert ledger.state.weights == {0: weights_sha256(0), 1: weights_sha256(1)}
     assert ledger.state.head == record_hash(encode(record))
+
+
+def test_of_a_step_that_is_sealed_everything_counts_but_its_weights() -> None:
+    """A sample can have been begun with them only when they are committed."""
+    written = LedgerBuilder(alpha=0.5)
+    record = written.step()
+    assert isinstance(record.body, Step)
+    ahead = LedgerBuilder(alpha=0.5).state
+    ahead.seal(replace(record, body=replace(record.body, weights_sha256="")))
+    assert (ahead.version, ahead.next_sequence) == (1, 2)
+    assert not ahead.knows_weights(1, "")
+    assert not ahead.knows_weights(1, weights_sha256(1)[:16])
+    ahead.land(record, record_hash(encode(record)))
+    assert ahead == written.state
 
 
 def test_amended_settings_are_known_by_revision() -> None:

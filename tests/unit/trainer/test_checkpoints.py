@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rollog.kernel.errors import DiskFull
+from rollog.kernel.errors import DiskFull, Superseded
 from trainer.checkpoints import CheckpointStore, manifest_name
 
 
@@ -78,3 +78,50 @@ def test_an_unreadable_manifest_is_no_checkpoint(tmp_path: Path) -> None:
 
 def test_a_run_without_checkpoints_has_none(tmp_path: Path) -> None:
     assert CheckpointStore(tmp_path / "missing").complete() == []
+
+
+def test_what_is_begun_is_no_checkpoint_until_its_version_is_committed(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path)
+    begun = store.begin(3, write_state)
+    assert (begun / "engine" / "state.pt").is_file()
+    assert store.complete() == []
+    saved = store.finish(begun, 3, lambda: "ab" * 32, keep=2)
+    assert store.complete() == [saved]
+    assert (saved.name, saved.weights_sha256) == ("step-000003", "ab" * 32)
+    assert not begun.exists()
+
+
+def test_of_a_version_that_is_never_committed_nothing_is_left(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path)
+    kept = store.save(2, "ab" * 32, write_state, keep=2)
+
+    def fenced() -> str:
+        raise Superseded("another trainer took over")
+
+    with pytest.raises(Superseded):
+        store.finish(store.begin(3, write_state), 3, fenced, keep=2)
+    assert list(tmp_path.iterdir()) == [kept.directory]
+
+
+def test_an_overtaken_trainer_leaves_the_checkpoint_of_its_successor_alone(tmp_path: Path) -> None:
+    """Both make version 3; only one of them commits it."""
+
+    def fenced() -> str:
+        raise Superseded("another trainer took over")
+
+    overtaken, successor = CheckpointStore(tmp_path), CheckpointStore(tmp_path)
+    begun = overtaken.begin(3, write_state)
+    saved = successor.finish(successor.begin(3, write_state), 3, lambda: "ab" * 32, keep=2)
+    with pytest.raises(Superseded):
+        overtaken.finish(begun, 3, fenced, keep=2)
+    assert successor.complete() == [saved]
+    assert saved.damage() is None
+
+
+def test_who_has_taken_over_removes_remains_and_no_checkpoint(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path)
+    saved = store.save(1, "ab" * 32, write_state, keep=2)
+    store.begin(2, write_state)
+    (tmp_path / "step-000009").mkdir()
+    store.remove_remains()
+    assert list(tmp_path.iterdir()) == [saved.directory]

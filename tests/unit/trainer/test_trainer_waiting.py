@@ -29,6 +29,11 @@ def facts(**changes: Any) -> TrainerFacts:
         ),
         ({}, "dispatcher", ["no other was issued", "dispatcher's log"]),
         (
+            {"lacking": ((3, 2),), "in_flight": 7, "in_flight_seconds": 12.3},
+            "trainer",
+            ["version 7 is being written to the store and committed, for 12 s so far"],
+        ),
+        (
             {"num_ready": 2, "holding": {7: 12.0}, "lacking": ((7, 1),)},
             "trainer",
             ["protected group(s) 7 (lacks 1 of 4)", "at most 12 s more", "freshness.patience_seconds"],
