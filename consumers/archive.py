@@ -266,24 +266,24 @@ def _write_weights(
     notices: Sequence[WeightVersion],
     pruned: Callable[[], Collection[int]],
 ) -> dict[str, ArchivedWeights]:
-    """Store the files of the versions that `notices` name, all checked; from a remote store, one version at a time.
+    """Store the files of the versions that `notices` name as they are, all checked, one version at a time.
 
-    One that the run has let go since its notices were read (`pruned`) is left out.
+    A patch is archived as a patch: what it is based on has a notice, too. A version that the run has let go since its
+    notices were read (`pruned`) is left out.
     """
     written: dict[str, ArchivedWeights] = {}
     for notice in notices:
         with tempfile.TemporaryDirectory(prefix="rollog-export-") as downloads:
             try:
-                source = store.fetch(notice, Path(downloads))
-                names = store.file_names(notice)
+                files = store.stored_files(notice, Path(downloads))
             except WeightsError as error:
                 if notice.version not in pruned():
                     raise
                 log.warning("weights left out, pruned meanwhile", version=notice.version, error=str(error))
                 continue
-            for name in names:
-                sink = _write_file(archive, source.with_name(name))
-                written[name] = ArchivedWeights(
+            for file in files:
+                sink = _write_file(archive, file)
+                written[file.name] = ArchivedWeights(
                     version=notice.version, num_bytes=sink.num_bytes, sha256=sink.sha256
                 )
     return written

@@ -10,8 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rollog.kernel.lifecycle import Component
+from rollog.kernel.versions.notices import weights_name
 from rollog.kernel.versions.single_file import SingleFileSink
-from rollog.kernel.weights import WeightsStore, weights_name
+from rollog.kernel.weights import WeightsStore
 from rollog.rules.alpha_control import alpha_of_step
 from rollog.rules.filtering import filter_reason
 from rollog.rules.ledger_state import LedgerState

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from consumers.audit.ledger_end import LedgerEnd
     from consumers.audit.ledger_index import LedgerIndex
     from rollog.kernel.broker.ports import Record
-    from schemas import Segment
+    from schemas import Segment, WeightsBase
 
 manifest_format = "manifest-1"
 _manifest_name = re.compile(r"v[0-9]{6,9}-[0-9a-f]{16}\.manifest")
@@ -142,6 +142,23 @@ class WeightsChecks:
                 expected=expected,
                 found=notice.name,
             )
+        if notice.base is not None:
+            self._check_base(notice, notice.base, place)
+
+    def _check_base(self, notice: WeightVersion, base: WeightsBase, place: Place) -> None:
+        """A patch is of a version that was committed before."""
+        committed = self.ledger.weights.get(base.version)
+        if base.version < notice.version and (
+            committed == base.sha256 or self.ledger.knows(base.version, base.sha256[:16]) is None
+        ):
+            return
+        self.ledger.checks.versions.find(
+            f"the notice is of changes since version {base.version}, which is not one before",
+            place=place,
+            record_id=f"version {notice.version}",
+            expected=committed or "no such version",
+            found=base.sha256,
+        )
 
     def trained(self, sample: Sample, version: int | None, place: Place) -> None:
         """Every segment of every sequence of a trained sample was generated with weights committed before its step."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from consumers.audit.findings import Finding, Missing
 from consumers.audit.weights import manifest_format, version_of_file, weights_file_name
 from rollog.kernel.errors import WeightsError
+from rollog.kernel.versions.copies import VersionCopy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterator
 
     from consumers.audit.findings import Check
     from consumers.audit.ledger_index import LedgerIndex
@@ -30,33 +33,20 @@ def check_files(
 
     Version 0 and the newest are needed, to train again from the start and to go on: without them something is off,
     unless the store is one that was made with chosen files only. What is not there as it should be may have been let
-    go since its record was looked for: `pruned_meanwhile` tells.
+    go since its record was looked for: `pruned_meanwhile` tells. Patches are rebuilt one after the other, in a
+    temporary directory with room for one version in full.
     """
-    check, newest = ledger.checks.files, ledger.version
-    noticed = {notice.version: notice for _, notice in weights.notices.values()}
-    stored = set(store.names())
-    has_manifests = _has_manifests(ledger, noticed.values())
-    missing: list[int] = []
+    check, missing = ledger.checks.files, list[int]()
     found: dict[int, list[Finding]] = {}
-    for version, sha256 in sorted(ledger.weights.items()):
-        if version in weights.pruned:
-            continue
-        name = weights_file_name(version, sha256)
-        notice = noticed.get(version)
-        is_sharded = notice is not None and (notice.format, notice.sha256) == (manifest_format, sha256)
-        if notice is not None and is_sharded:
-            name = notice.name
-        elif has_manifests:
-            check.num_unchecked += 1  # only its notice tells which files are its own
-            continue
-        if name not in stored:
-            if has_all_files and version in {0, newest}:
-                found[version] = [_not_there(store, version, name)]
-            missing.append(version)
-        elif notice is not None and is_sharded:
-            found[version] = _of_shards(check, store, notice)
-        else:
-            found[version] = _of_file(check, store, name, sha256, notice)
+    with TemporaryDirectory(prefix="rollog-audit-") as directory:
+        looked = _Files(ledger, store, weights, VersionCopy(Path(directory)))
+        for version, name in looked.names():
+            if not looked.is_there(version, name):
+                if has_all_files and version in {0, ledger.version}:
+                    found[version] = [_not_there(store, version, name)]
+                missing.append(version)
+            else:
+                found[version] = looked.findings(version, name)
     gone = set(pruned_meanwhile()) if missing or any(found.values()) else set()
     check.findings += [each for version, of_it in found.items() if version not in gone for each in of_it]
     yield from _not_checked(
@@ -92,27 +82,84 @@ def _not_there(store: WeightsStore, version: int, name: str) -> Finding:
     )
 
 
-def _has_manifests(ledger: LedgerIndex, notices: Iterable[WeightVersion]) -> bool:
-    """Whether versions of this run are manifests, by genesis, or where that is missing by the notices."""
-    if ledger.genesis is not None:
-        return ledger.genesis.weights_identity != "file"
-    return any(notice.format == manifest_format for notice in notices)
+class _Files:
+    """The files of each version that was not pruned. `copy` is where patches are rebuilt, one after the other."""
 
+    def __init__(
+        self, ledger: LedgerIndex, store: WeightsStore, weights: WeightsChecks, copy: VersionCopy
+    ) -> None:
+        self._ledger = ledger
+        self._store = store
+        self._pruned = weights.pruned
+        self._noticed = {notice.version: notice for _, notice in weights.notices.values()}
+        self._copy = copy
+        self._stored = set(store.names())
 
-def _of_shards(check: Check, store: WeightsStore, notice: WeightVersion) -> list[Finding]:
-    try:
-        store.check(notice)
-    except WeightsError as error:
-        return [
-            Finding(
-                message=f"the weights of {notice.name} are not there as noticed",
-                record_id=f"version {notice.version}",
-                expected=notice.sha256,
-                found=str(error),
-            )
-        ]
-    check.num_checked += 1
-    return []
+    def names(self) -> Iterator[tuple[int, str]]:
+        """Versions with the name of manifest or file. What nobody can know of counts as not checked."""
+        for version, sha256 in sorted(self._ledger.weights.items()):
+            if version in self._pruned:
+                continue
+            notice = self._sharded(version)
+            if notice is not None:
+                yield version, notice.name
+            elif self._has_manifests:
+                self._ledger.checks.files.num_unchecked += 1  # only its notice tells which files are its own
+            else:
+                yield version, weights_file_name(version, sha256)
+
+    def is_there(self, version: int, name: str) -> bool:
+        """Whether manifest or file of a version is stored, and those of all that it is based on."""
+        notice = self._sharded(version)
+        while notice is not None and notice.base is not None and notice.name in self._stored:
+            base = self._sharded(notice.base.version)
+            if base is None or base.version >= notice.version:
+                return False
+            notice = base
+        return (name if notice is None else notice.name) in self._stored
+
+    def findings(self, version: int, name: str) -> list[Finding]:
+        """What is wrong with the files of a version."""
+        notice = self._sharded(version)
+        if notice is not None:
+            return self._of_shards(notice)
+        sha256 = self._ledger.weights[version]
+        return _of_file(self._ledger.checks.files, self._store, name, sha256, self._noticed.get(version))
+
+    def _sharded(self, version: int) -> WeightVersion | None:
+        """The notice of a version by manifest and shards that has the digest of the ledger."""
+        notice = self._noticed.get(version)
+        if notice is None or (notice.format, notice.sha256) != (
+            manifest_format,
+            self._ledger.weights.get(version),
+        ):
+            return None
+        return notice
+
+    @property
+    def _has_manifests(self) -> bool:
+        """Whether versions of this run are manifests, by genesis, or where that is missing by the notices."""
+        if self._ledger.genesis is not None:
+            return self._ledger.genesis.weights_identity != "file"
+        return any(notice.format == manifest_format for notice in self._noticed.values())
+
+    def _of_shards(self, notice: WeightVersion) -> list[Finding]:
+        try:
+            if notice.base is None:
+                self._store.check(notice)
+            else:
+                self._store.bring(notice, self._copy)
+        except WeightsError as error:
+            return [
+                Finding(
+                    message=f"the weights of {notice.name} are not there as noticed",
+                    record_id=f"version {notice.version}",
+                    expected=notice.sha256,
+                    found=str(error),
+                )
+            ]
+        self._ledger.checks.files.num_checked += 1
+        return []
 
 
 def _of_file(

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from producers.engines.weights_file import ModelTensors
 
 directory_variable = "ROLLOG_SERVED_WEIGHTS"
-"""Environment variable of the server: the directory below which weights files lie."""
+"""Environment variable of the server: the directory below which weights files lie, or several with `:` between."""
 
 
 def check_served_file(
@@ -40,7 +40,8 @@ def check_served_file(
             "and start the server again"
         )
     found = Path(path).resolve()
-    if not found.is_relative_to(Path(allowed).resolve()):
+    directories = [Path(directory).resolve() for directory in allowed.split(os.pathsep) if directory]
+    if not any(found.is_relative_to(directory) for directory in directories):
         raise WeightsError(
             f"{Path(path).name} is not below {directory_variable} of the server: name the directory in which "
             "the worker has its weights files, which both must read under one path"
@@ -51,7 +52,7 @@ def check_served_file(
         )
     for file in weights_files(found):
         # A shard stands beside its manifest, but may be a link.
-        if not file.resolve().is_relative_to(Path(allowed).resolve()):
+        if not any(file.resolve().is_relative_to(directory) for directory in directories):
             raise WeightsError(f"{file.name} leads out of {directory_variable} of the server")
     check_weights_file(found, tensors)
     if file_digest(found) != sha256:

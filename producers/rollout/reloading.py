@@ -100,7 +100,7 @@ class Reloader:
             await self._pause()
             await self._fail(self.session.load_failed, notice, error)
             return
-        self.downloads.discard()
+        self.downloads.loaded()
         self.report.reloaded(notice.version)
         self.calls.go_on()
         self.act(self.session.loaded(notice))

@@ -38,6 +38,8 @@ class CrashPoint(StrEnum):
     """The commit has succeeded, the trainer has not taken note of it."""
     CHECKPOINT_HALF_WRITTEN = "checkpoint-half-written"
     """The trainer's checkpoint has its files, but no manifest."""
+    COPY_BETWEEN_VERSIONS = "copy-between-versions"
+    """Patches are decoded into a worker's copy of the weights, which is of no version meanwhile."""
     REDO_RUNNING = "redo-running"
     """A restarted trainer has redone a step, and not yet compared its weights."""
 

@@ -1,8 +1,9 @@
 """The weights store: published policy versions, written once.
 
-The store is any fsspec address. A version has one of two forms there:
+The store is any fsspec address. A version has one of these forms there:
 
     v000007-<attempt>.manifest         with v000007-<attempt>-00.safetensors, -01 ... (`rollog.kernel.versions`)
+    v000007-<attempt>.manifest         with v000007-<attempt>-00.patch, -01 ...: what changed since its base
     v000007-<sha256>.safetensors       one file: runs that began before there were manifests
 
 `attempt` is a random number: nobody writes under a name that another has used. A manifest, or the one file, appears
@@ -15,7 +16,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 import tempfile
 import threading
 import time
@@ -30,17 +30,24 @@ from rollog.kernel.errors import RollogError, WeightsError, WeightsStoreSilent
 from rollog.kernel.logs import get_logger
 from rollog.kernel.store_address import is_silence, open_filesystem, protocols, remedy
 from rollog.kernel.store_folder import StoreFolder
+from rollog.kernel.versions.copies import rebuilt
 from rollog.kernel.versions.manifest import (
     manifest_format,
     manifest_name,
-    manifest_sha256,
-    new_manifest_name,
     shard_name,
     stem_of,
     version_of,
 )
-from rollog.kernel.versions.reading import check_noticed, download_noticed, noticed_manifest
-from rollog.kernel.versions.shards import ShardedSink, shard_bytes
+from rollog.kernel.versions.notices import bad_name, check_notice, file_name, weights_name
+from rollog.kernel.versions.publishing import publish_full, publish_patch
+from rollog.kernel.versions.reading import (
+    all_shards,
+    check_noticed,
+    download_full,
+    noticed_form,
+    stored_patch,
+)
+from rollog.kernel.versions.shards import shard_bytes
 from rollog.kernel.versions.single_file import (
     SingleFileSink,
     copy_noticed,
@@ -53,23 +60,19 @@ from schemas.weights import WeightVersion
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from rollog.kernel.versions.copies import VersionCopy
+    from rollog.kernel.versions.patch_shards import PatchSink
     from rollog.kernel.versions.shards import VersionFiles
     from rollog.kernel.versions.tensors import Export
 
-_final_name = re.compile(r"v\d{6,9}-[0-9a-f]{16}\.safetensors")
 _first_pause_seconds = 0.5
 _longest_pause_seconds = 5.0
 _log = get_logger("weights")
 _Result = TypeVar("_Result")
 
 
-def weights_name(version: int, sha256: str) -> str:
-    """File name of a version whose one file has this sha256."""
-    return f"v{version:06d}-{sha256[:16]}.safetensors"
-
-
 def _is_complete(name: str) -> bool:
-    return any(pattern.fullmatch(name) for pattern in (_final_name, manifest_name, shard_name))
+    return any(pattern.fullmatch(name) for pattern in (file_name, manifest_name, shard_name))
 
 
 class WeightsStore:
@@ -142,19 +145,18 @@ class WeightsStore:
         Its sha256 is the content digest. Memory is taken for one tensor, for a store elsewhere for two shards. Raises
         WeightsError, after which what was written is deleted as far as possible, and EngineError for a NaN.
         """
-        name = new_manifest_name(version)
-        with ShardedSink(self._new_files(), name, most_bytes=most_bytes) as sink:
-            export(sink)
-            manifest, text = sink.finish()
-        return WeightVersion(
-            version=version,
-            sha256=manifest.digest,
-            name=name,
-            num_bytes=manifest.num_bytes,
-            format=manifest_format,
-            manifest_sha256=manifest_sha256(text),
-            stored_bytes=len(text) + sum(shard.num_bytes for shard in manifest.shards),
-        )
+        return publish_full(self._new_files(), version, export, most_bytes=most_bytes)
+
+    def publish_patch(
+        self,
+        version: int,
+        base: WeightVersion,
+        write: Callable[[PatchSink], None],
+        *,
+        most_bytes: int = shard_bytes,
+    ) -> WeightVersion:
+        """Store what changed since `base`, a manifest of this store, as `write` hands it over; otherwise the same."""
+        return publish_patch(self._new_files(), version, base, write, most_bytes=most_bytes)
 
     def publish(self, version: int, data: bytes | Export) -> WeightVersion:
         """Store one version as one file; when this returns, the file is durable under its final name.
@@ -178,37 +180,70 @@ class WeightsStore:
     def fetch(self, notice: WeightVersion, directory: Path) -> Path:
         """Local path of exactly the weights that `notice` names: of the one file, or of a manifest beside its shards.
 
-        For a store on this disk these are the stored files themselves; otherwise downloads in `directory`.
+        For a store on this disk these are the stored files themselves; otherwise downloads in `directory`, and there is
+        what a patch makes, too.
         """
-        _check_notice(notice)
-        if self.is_local:
+        check_notice(notice)
+        if self.is_local and notice.base is None:
             self._found(notice, lambda: self._verify(notice))
             return Path(self._folder.path(notice.name))
         return self._patiently(lambda: self._found(notice, lambda: self._download(notice, directory)))
 
+    def bring(self, notice: WeightVersion, copy: VersionCopy) -> Path:
+        """As `fetch`, for a reader that takes its own copy from version to version.
+
+        A version that is one file, or that a store on this disk has in full, leaves no copy.
+        """
+        if notice.format == manifest_format and not (self.is_local and notice.base is None):
+            check_notice(notice)
+            return self._patiently(lambda: self._found(notice, lambda: copy.bring(self._folder, notice)))
+        copy.discard()
+        return self.fetch(notice, copy.directory)
+
     def check(self, notice: WeightVersion) -> None:
         """Read all files of a version through, keeping nothing. Raises WeightsError for what is not as noticed.
 
-        Of shards the sha256 is compared, too, which says nothing more of the tensors.
+        Of shards the sha256 is compared, too, which says nothing more of the tensors. A patch is rebuilt for it, in a
+        temporary directory.
         """
-        _check_notice(notice)
+        check_notice(notice)
+        if notice.base is not None:
+            with tempfile.TemporaryDirectory(prefix="rollog-weights-") as directory:
+                self.fetch(notice, Path(directory))
+            return
         self._found(notice, lambda: self._verify(notice, with_sha256=True))
 
     def file_names(self, notice: WeightVersion) -> list[str]:
-        """Names of all files of a version, its own the last. Raises WeightsError where a manifest is of no use."""
-        _check_notice(notice)
+        """Names of all files of one form of a version, its own the last. Raises WeightsError for a bad manifest.
+
+        Those of what a patch is based on are not among them.
+        """
+        check_notice(notice)
         if notice.format != manifest_format:
             return [notice.name]
-        manifest, _ = self._found(notice, lambda: noticed_manifest(self._folder, notice))
-        return [*(shard.name for shard in manifest.shards), notice.name]
+        form = self._found(notice, lambda: noticed_form(self._folder, notice))
+        return [*(shard.name for shard in form.manifest.shards), notice.name]
+
+    def stored_files(self, notice: WeightVersion, directory: Path) -> list[Path]:
+        """Local paths of the files in `file_names`, as they are stored, each compared with its digest.
+
+        For a store on this disk these are the stored files themselves; otherwise downloads in `directory`.
+        """
+        if notice.base is None:
+            path = self.fetch(notice, directory)
+            return [path.with_name(name) for name in self.file_names(notice)]
+        check_notice(notice)
+        return self._patiently(
+            lambda: self._found(notice, lambda: stored_patch(self._folder, notice, directory))
+        )
 
     def stop_waiting(self) -> None:
         """From now on a store that does not answer is not waited for; what waits ends. For another thread to call."""
         self._no_longer.set()
 
     def has(self, notice: WeightVersion) -> bool:
-        """Whether all files of a version are there, with their lengths. Raises WeightsStoreSilent."""
-        _check_notice(notice)
+        """Whether all files that make a version are there, with their lengths. Raises WeightsStoreSilent."""
+        check_notice(notice)
         what = f"weights {notice.name} could not be looked for in"
         try:
             return self._translated(what, lambda: self._has(notice))
@@ -221,7 +256,7 @@ class WeightsStore:
     def digest(self, name: str) -> tuple[str, int]:
         """The sha256 and length in bytes of a complete file as it is stored; nothing of it is kept."""
         if not _is_complete(name):
-            raise WeightsError(_bad_name(name))
+            raise WeightsError(bad_name(name))
         return self._translated(
             f"weights {name} could not be read from", lambda: self._digest(self._folder.path(name))
         )
@@ -256,7 +291,7 @@ class WeightsStore:
     def delete(self, name: str) -> None:
         """Remove one complete or partial file; a missing one is fine."""
         if not (_is_complete(name) or partial_name.fullmatch(name)):
-            raise WeightsError(_bad_name(name))
+            raise WeightsError(bad_name(name))
         self._folder.remove(name)
 
     @property
@@ -288,8 +323,9 @@ class WeightsStore:
             return False
         if notice.format != manifest_format:
             return True
-        shards = noticed_manifest(self._folder, notice)[0].shards
-        paths = [(self._folder.path(shard.name), shard.num_bytes) for shard in shards]
+        paths = [
+            (self._folder.path(shard.name), shard.num_bytes) for shard in all_shards(self._folder, notice)
+        ]
         return all(self._fs.exists(path) and self._fs.size(path) == size for path, size in paths)
 
     def _digest(self, path: str) -> tuple[str, int]:
@@ -413,7 +449,9 @@ class WeightsStore:
     def _download(self, notice: WeightVersion, directory: Path) -> Path:
         directory.mkdir(parents=True, exist_ok=True)
         if notice.format == manifest_format:
-            return download_noticed(self._folder, notice, directory)
+            if notice.base is not None:
+                return rebuilt(self._folder, notice, directory)
+            return download_full(self._folder, noticed_form(self._folder, notice), directory)
         target = directory / notice.name
         if target.is_file() and digest_of_file(target) == (notice.sha256, notice.num_bytes):
             return target
@@ -433,55 +471,9 @@ class WeightsStore:
 
 def _notice(version: int, sha256: str, num_bytes: int) -> WeightVersion:
     name = weights_name(version, sha256)
-    if not _final_name.fullmatch(name):
-        raise WeightsError(_bad_name(name))
+    if not file_name.fullmatch(name):
+        raise WeightsError(bad_name(name))
     return WeightVersion(version=version, sha256=sha256, name=name, num_bytes=num_bytes)
-
-
-def _check_notice(notice: WeightVersion) -> None:
-    """Raise WeightsError for a notice that leads nowhere, or somewhere else."""
-    match notice.format:
-        case "safetensors":
-            _check_file_notice(notice)
-        case "manifest-1":
-            _check_manifest_notice(notice)
-        case _:
-            raise WeightsError(
-                f"weights {notice.name} of version {notice.version} have the format {notice.format!r}; this release of "
-                "rollog reads safetensors and manifest-1: use the release that the run was begun with, or a later one"
-            )
-
-
-def _check_file_notice(notice: WeightVersion) -> None:
-    if not _final_name.fullmatch(notice.name):
-        raise WeightsError(_bad_name(notice.name))
-    expected = weights_name(notice.version, notice.sha256)
-    if notice.name != expected:
-        raise WeightsError(
-            f"weights notice of version {notice.version} names {notice.name}, but version and sha256 make "
-            f"{expected}; the notice is refused"
-        )
-
-
-def _check_manifest_notice(notice: WeightVersion) -> None:
-    if not manifest_name.fullmatch(notice.name):
-        raise WeightsError(
-            f"{notice.name!r} is no name of a manifest; expected v000000-0123456789abcdef.manifest"
-        )
-    if version_of(notice.name) != notice.version:
-        raise WeightsError(
-            f"weights notice of version {notice.version} names {notice.name}, which is of another version; the notice "
-            "is refused"
-        )
-    if notice.base is not None:
-        raise WeightsError(
-            f"weights {notice.name} are stored as what changed since version {notice.base.version}, which this release "
-            "of rollog does not read: use the release that the run was begun with, or a later one"
-        )
-
-
-def _bad_name(name: str) -> str:
-    return f"{name!r} is no name of a weights file; expected v000000-0123456789abcdef.safetensors"
 
 
 def _write_bytes(version: int, data: bytes, path: Path) -> WeightVersion:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from rollog.kernel.versions.files import remove_files
+from rollog.kernel.versions.copies import VersionCopy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,7 +21,7 @@ class LedgerWeights:
     def __init__(self, named: NamedWeights, store: WeightsStore, downloads: Path) -> None:
         self._named = named
         self._store = store
-        self._downloads = downloads
+        self._copy = VersionCopy(downloads)
 
     def digest(self, version: int) -> str | None:
         """The sha256 that the ledger has; None where there is no such version."""
@@ -29,14 +29,14 @@ class LedgerWeights:
 
     @contextmanager
     def file(self, version: int) -> Iterator[Path]:
-        """The file or manifest, all bytes checked; what was fetched is deleted afterwards.
+        """The file or manifest, all bytes checked, until another version is asked for.
 
+        What is not read in place is one copy, which patches take on where versions are asked for in their order.
         Raises WeightsError, for a version that was let go VersionPruned.
         """
-        notice = self._named.of(version)
-        path = self._store.fetch(notice, self._downloads)
+        path = self._store.bring(self._named.of(version), self._copy)
         try:
             yield path
         finally:
-            if path.parent == self._downloads:
-                remove_files(path)
+            if path.parent == self._copy.directory and self._copy.pair is None:
+                path.unlink(missing_ok=True)

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from rollog.kernel.errors import WeightsError
 from rollog.kernel.versions.checking import check_shard
-from rollog.kernel.versions.manifest import manifest_suffix, most_manifest_bytes, parse_manifest
+from rollog.kernel.versions.manifest import manifest_suffix, parse_manifest
+from rollog.kernel.versions.manifest_text import most_manifest_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -47,9 +48,3 @@ def check_files(path: Path) -> None:
                 check_shard(file, shard)
         except OSError as error:
             raise WeightsError(f"{shard.name} cannot be read: {error.strerror or error}") from error
-
-
-def remove_files(path: Path) -> None:
-    """Delete all files of a version that was fetched to `path`; what is gone already is fine."""
-    for file in (*weights_files(path), path) if path.exists() else ():
-        file.unlink(missing_ok=True)

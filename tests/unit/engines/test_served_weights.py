@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
@@ -47,6 +48,15 @@ def test_files_outside_of_the_directory_are_refused_however_they_are_named(tmp_p
     for path in (outside, inside / ".." / "other" / "v.safetensors", link):
         with pytest.raises(WeightsError, match=f"is not below {directory_variable}"):
             checked(path, inside)
+
+
+def test_a_server_may_read_from_several_directories(tmp_path: Path) -> None:
+    path = a_file(tmp_path / "downloads" / "v.safetensors")
+    several = f"{tmp_path / 'weights'}{os.pathsep}{tmp_path / 'downloads'}"
+    environment = {directory_variable: several}
+    assert check_served_file(str(path), file_digest(path), tensors, environment) == path
+    with pytest.raises(WeightsError, match=f"is not below {directory_variable}"):
+        check_served_file(str(a_file(tmp_path / "v.safetensors")), "0" * 64, tensors, environment)
 
 
 def test_other_bytes_than_those_that_were_verified_are_refused(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from support.exports import export_of, numbers
+from support.patched_versions import are_equal, found_at, publish_versions, versions_of
 
 from producers.rollout.downloads import Downloads
 from rollog.kernel.errors import WeightsError
@@ -119,5 +120,55 @@ def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
         async with opened(store, tmp_path / "downloads" / "w") as downloads:
             with pytest.raises(WeightsError, match=r"downloads/w cannot hold downloads"):
                 await downloads.fetch(notice)
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("is_local", [True, False])
+def test_a_loaded_version_stays_and_a_patch_makes_the_next_one_of_it(tmp_path: Path, is_local: bool) -> None:
+    store = WeightsStore(str(tmp_path / "store") if is_local else f"memory://{tmp_path.name}")
+    versions = versions_of(4)
+    notices = publish_versions(store, versions)
+    directory = tmp_path / "downloads" / "w"
+
+    async def work() -> None:
+        async with opened(store, directory) as downloads:
+            await downloads.fetch(notices[0])
+            downloads.loaded()
+            await downloads.fetch(notices[1])
+            downloads.loaded()
+            for name in store.file_names(notices[0]):
+                store.delete(name)
+            await downloads.fetch(notices[3])
+            assert downloads.path.parent == directory
+            assert are_equal(found_at(downloads.path), versions[3])
+            downloads.discard()
+            with pytest.raises(WeightsError, match=r"not (in|there)"):
+                await downloads.fetch(notices[3])
+
+    asyncio.run(work())
+    assert [each.name for each in (tmp_path / "downloads").iterdir()] == ["lock"]
+
+
+def test_a_patch_that_cannot_be_fetched_leaves_what_it_is_applied_to(tmp_path: Path) -> None:
+    store = WeightsStore(f"memory://{tmp_path.name}")
+    versions = versions_of(3)
+    notices = publish_versions(store, versions)
+    (name,) = store.file_names(notices[2])[:-1]
+    filesystem, root = store.filesystem
+    whole = filesystem.cat_file(f"{root}/{name}")
+    filesystem.pipe_file(f"{root}/{name}", whole[:-1])
+
+    async def work() -> None:
+        async with opened(store, tmp_path / "downloads" / "w") as downloads:
+            await downloads.fetch(notices[1])
+            downloads.loaded()
+            with pytest.raises(WeightsError, match=f"{name} has"):
+                await downloads.fetch(notices[2])
+            filesystem.pipe_file(f"{root}/{name}", whole)
+            for each in store.file_names(notices[0]):
+                store.delete(each)
+            await downloads.fetch(notices[2])
+            assert are_equal(found_at(downloads.path), versions[2])
 
     asyncio.run(work())

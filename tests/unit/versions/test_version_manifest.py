@@ -14,12 +14,12 @@ from support.exports import export_of, numbers
 
 from rollog.kernel.errors import WeightsError
 from rollog.kernel.versions.manifest import (
-    most_manifest_bytes,
     new_manifest_name,
     parse_manifest,
     shard_name_of,
     stem_of,
 )
+from rollog.kernel.versions.manifest_text import most_manifest_bytes
 from rollog.kernel.versions.shards import shard_layout
 from rollog.kernel.versions.tensors import TensorSpec
 from rollog.kernel.weights import WeightsStore
@@ -107,11 +107,11 @@ forged: dict[str, tuple[Callable[[dict[str, Any], dict[str, Any]], object], str]
     "a shard that is not there": (place_of(1, 9), "a number from 0"),
     "a tensor as in the base": (
         lambda _, storage: storage["tensors"].__setitem__(0, ["same"]),
-        "`dense` alone",
+        "where only `dense` can be",
     ),
     "a tensor as what changed": (
         place_of(0, "changed"),
-        "is 'changed', and this release reads `dense` alone",
+        "is 'changed', where only `dense` can be",
     ),
     "a base": (lambda _, storage: storage.update(base=[2, "0" * 64]), "what changed since another version"),
     "an adapter": (lambda content, _: content.update(adapter={"rank": 4}), "of an adapter"),
