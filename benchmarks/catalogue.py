@@ -69,9 +69,9 @@ experiments: Mapping[str, Experiment] = {
         question="what a task costs the dispatcher, and how many workers one carries", minutes=13
     ),
     "weights": Experiment(
-        question="how small a version's weights can be on their way, and what that takes",
-        minutes=20,
-        minutes_by_part={"patches": 20},
+        question="how small a version's weights can be on their way, what that takes, and how it holds training up",
+        minutes=24,
+        minutes_by_part={"patches": 20, "beside": 4},
     ),
     "picture": Experiment(question="a run whose trainer, worker and broker are killed, drawn", minutes=2),
     "demo": Experiment(question="what the demo learns, and how long a step takes", minutes=5),

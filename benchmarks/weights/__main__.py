@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -49,6 +51,13 @@ if TYPE_CHECKING:
 @count_option(
     "--steps", "num_steps", 20, "Versions after version 0, for each rate and number of optimizer steps."
 )
+@click.option(
+    "--beside-shape",
+    type=click.Choice(list(shapes)),
+    default="0.5b",
+    show_default=True,
+    help="Sizes of the tensors that are published beside training.",
+)
 @bench_options
 def weights(
     *,
@@ -57,6 +66,7 @@ def weights(
     rates: tuple[float, ...],
     optimizer_steps: tuple[int, ...],
     num_steps: int,
+    beside_shape: str,
     options: BenchOptions,
 ) -> None:
     """Measure weights on their way.
@@ -64,7 +74,11 @@ def weights(
     Patches: a model in bfloat16 is trained by the trainer's engine with a policy-gradient loss on random responses, and
     every version is coded as a patch of the one before. Seconds are processor time of one thread, and stand beside
     those of the memory traffic that cannot be avoided. No broker and no GPU is needed; 0.1b takes 6 GB of memory.
+
+    Beside: the whole loop with tensors of a model and steps of 5 seconds, over the broker in memory. A step is a wait
+    in place of an accelerator's work; 0.5b takes 5 GB of memory and 12 GB of disk.
     """
+    from benchmarks.weights.beside import measure_beside
     from benchmarks.weights.patches import measure_patches
 
     figures: list[Figure] = []
@@ -78,6 +92,11 @@ def weights(
             seed=options.seed,
             on_progress=progress,
         )
+    if "beside" in only:
+        with tempfile.TemporaryDirectory(prefix="rollog-weights-") as home:
+            figures += measure_beside(
+                shape=shapes[beside_shape], home=Path(home), seed=options.seed, on_progress=progress
+            )
     report(figures, options, libraries=("torch", "transformers", "numpy", "zstandard"), details=details)
 
 

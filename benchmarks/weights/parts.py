@@ -8,5 +8,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 parts: Mapping[str, str] = {
-    "patches": "how small a patch of real bfloat16 updates is, what it takes, and whether every bit comes back"
+    "patches": "how small a patch of real bfloat16 updates is, what it takes, and whether every bit comes back",
+    "beside": "how long publishing holds training up, beside the next step and inside its own",
 }
