@@ -68,6 +68,21 @@ class NamedWeights:
         """Names in the notices of pruned versions alone."""
         return {notice.name for notice in self.notices} - self.names
 
+    def with_bases(self, versions: Iterable[int]) -> set[int]:
+        """These versions and all that they are stored as changes of: what must stay, that they can be rebuilt."""
+        found, left = set[int](), list(versions)
+        while left:
+            version = left.pop()
+            if version not in found:
+                found.add(version)
+                # Of every notice, not of the last alone: which of them a later patch is based on is not known here.
+                left += [
+                    notice.base.version
+                    for notice in self.notices
+                    if notice.version == version and notice.base is not None
+                ]
+        return found
+
     def get(self, version: int) -> WeightVersion | None:
         """The last notice of a version; None for one that was pruned or never noticed."""
         return self.stored.get(version)

@@ -2,7 +2,7 @@
 
 Publishing copies the engine's tensors here and writes from here, so the engine may train on while a version is written,
 and a write that failed can be made again. Memory is taken once, for as many bytes as a version has, and used again by
-every version: whoever wants to know what changed is shown each tensor's old and new bytes before they are overwritten.
+every version: whoever wants to know what changed is shown old and new bytes, in pieces, before they are overwritten.
 
 | state | `version` | until |
 | --- | --- | --- |
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from rollog.kernel.versions.tensors import Export, TensorSink, TensorSpec
 
-    Compare = Callable[[TensorSpec, memoryview, memoryview], None]
+    Compare = Callable[[TensorSpec, int, memoryview, memoryview], None]
 
 _most_threads = 8
 
@@ -43,6 +43,11 @@ class HostCopy:
         self.version: int | None = None
 
     @property
+    def table(self) -> tuple[TensorSpec, ...]:
+        """The tensors that it holds."""
+        return self._table
+
+    @property
     def num_bytes(self) -> int:
         """Bytes that it holds."""
         return sum(map(len, self._tensors.values()))
@@ -52,8 +57,9 @@ class HostCopy:
     ) -> None:
         """Copy every tensor of `version`; when this returns, nothing of the engine is needed any more.
 
-        `compare` gets, of each tensor that was held with the same name, type and shape by a whole copy, its bytes
-        before and now, both as they are until it returns. Raises EngineError for a NaN unless `allows_nan`, and
+        `compare` gets, of each tensor that a whole copy held with the same name, type and shape, every piece of up to
+        16 MiB: where it begins, its bytes before and now, both as they are until it returns. Several threads call it
+        at once, each for other pieces. Raises EngineError for a NaN unless `allows_nan`, and
         whatever the engine and `compare` raise; the copy is of no use then, until it is filled again.
         """
         was_whole, self.version = self.version is not None, None
@@ -110,8 +116,6 @@ class _Filling:
         held = self._copy.tensor(spec.name)
         if len(data) != len(held):
             raise ValueError(f"tensor {spec.name} came with {len(data)} bytes, {len(held)} were announced")
-        if self._compare is not None and spec.name in self._comparable:
-            self._compare(spec, held, data)
         if len(data) <= leaf_bytes:
             self._take(spec, held, data, 0)
         else:
@@ -128,5 +132,7 @@ class _Filling:
         piece = data[start : start + leaf_bytes]
         if not self._allows_nan:
             refuse_nan(spec, piece, start)
+        if piece and self._compare is not None and spec.name in self._comparable:
+            self._compare(spec, start, held[start : start + len(piece)], piece)
         # numpy lets other threads go on while it copies.
         np.copyto(np.frombuffer(held, np.uint8)[start : start + len(piece)], np.frombuffer(piece, np.uint8))

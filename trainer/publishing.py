@@ -2,7 +2,7 @@
 
 | `weights_identity` of genesis | a sha256 is of | a version is stored as |
 | --- | --- | --- |
-| `content` | the tensors | manifest and shards |
+| `content` | the tensors | manifest and shards, in full or as what changed since the version before |
 | `file`, runs that began before there were manifests | one safetensors file | that file |
 
 A run keeps its identity: redo, replay and audit compare what was recorded. A version is published in two parts. It is
@@ -12,51 +12,89 @@ thread, from that copy: shards, digests, manifest, all durable. What fails there
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rollog.kernel.versions.chains import StoredForm, VersionPair, why_full
 from rollog.kernel.versions.identity import digest_of_export
 from rollog.kernel.versions.single_file import file_digest_of_export
 from trainer.host_copy import HostCopy
+from trainer.noted_changes import NotedChanges, may_pay
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    from rollog.kernel.versions.tensors import Export
+    from rollog.kernel.versions.patch_shards import PatchSink
+    from rollog.kernel.versions.tensors import Export, TensorSpec
     from rollog.kernel.weights import WeightsStore
     from schemas import WeightVersion
     from trainer.engines.ports import TrainingEngine
+    from trainer.host_copy import Compare
 
 new_identity = "content"
 """Of runs that begin now."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenWeights:
+    """A version in the store, with the forms that make it, the full one first."""
+
+    notice: WeightVersion
+    forms: tuple[StoredForm, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PatchPlan:
+    """What makes a version of the one before it."""
+
+    base: WrittenWeights
+    changes: NotedChanges
+
+
 @dataclass(frozen=True, slots=True)
 class SealedWeights:
-    """A version whose tensors are in the host copy, until the next one is sealed."""
+    """A version whose tensors are in the host copy, until the next one is sealed.
+
+    Without `patch` it is stored in full.
+    """
 
     version: int
+    patch: PatchPlan | None = None
+
+
+class _OutgrownError(Exception):
+    """A patch is written and does not pay."""
 
 
 class WeightsPublisher:
     """Publishes the versions of one trainer, one at a time.
 
     `identity` is asked when a version is sealed or written: what a run began with is known once its ledger is read.
+    With `patches` a version is stored as what changed since the one that this publisher wrote before it, where that
+    pays (`rollog.kernel.versions.chains.why_full`). The first one that a trainer writes is stored in full.
     """
 
-    def __init__(self, store: WeightsStore, identity: Callable[[], str]) -> None:
+    def __init__(self, store: WeightsStore, identity: Callable[[], str], *, patches: bool = True) -> None:
         self._store = store
         self._identity = identity
+        self._has_patches = patches
         self._copy = HostCopy()
+        self._written: WrittenWeights | None = None
+        self._table: tuple[TensorSpec, ...] = ()
+        """Of the version that was in the copy before the one that is there."""
 
     def seal(self, version: int, engine: TrainingEngine) -> SealedWeights:
         """Copy the engine's weights; afterwards `write` needs nothing of the engine.
 
-        Call only when the version before is written. Raises EngineError for a NaN.
+        Call only when the version before is written, and is what the next one is trained from. Raises EngineError for a
+        NaN.
         """
-        # Runs with single files were never refused for a NaN, and may have one where no token ever comes.
-        self._copy.fill(version, engine.export_weights, allows_nan=self._identity() == "file")
-        return SealedWeights(version)
+        base, changes = self._base_of(version), NotedChanges()
+        self._fill(version, engine, compare=None if base is None else changes.note)
+        if base is None or changes.are_too_many or self._copy.table != self._table:
+            return SealedWeights(version)
+        return SealedWeights(version, PatchPlan(base=base, changes=changes))
 
     def write(self, sealed: SealedWeights) -> WeightVersion:
         """Store what was sealed; when this returns, it is durable. Each call writes it whole, under a new name.
@@ -65,11 +103,68 @@ class WeightsPublisher:
         """
         if self._copy.version != sealed.version:
             raise ValueError(f"version {sealed.version} cannot be written: the copy holds another one by now")
-        return publish_export(self._store, sealed.version, self._copy.export, self._identity())
+        if sealed.patch is not None:
+            with suppress(_OutgrownError):
+                return self._write_patch(sealed.version, sealed.patch)
+        notice = publish_export(self._store, sealed.version, self._copy.export, self._identity())
+        self._note_written(notice, ())
+        return notice
 
     def publish(self, version: int, engine: TrainingEngine) -> WeightVersion:
-        """Seal and write, with nothing beside. Raises WeightsError, and EngineError for a NaN."""
-        return self.write(self.seal(version, engine))
+        """Seal and write in full, with nothing beside. Raises WeightsError, and EngineError for a NaN."""
+        self._fill(version, engine, compare=None)
+        return self.write(SealedWeights(version))
+
+    def _fill(self, version: int, engine: TrainingEngine, *, compare: Compare | None) -> None:
+        self._table = self._copy.table
+        # Runs with single files were never refused for a NaN, and may have one where no token ever comes.
+        self._copy.fill(
+            version, engine.export_weights, compare=compare, allows_nan=self._identity() == "file"
+        )
+
+    def _base_of(self, version: int) -> WrittenWeights | None:
+        """What the next version may be a patch of: the copy still holds it, and nothing is in the way."""
+        written = self._written
+        if not self._has_patches or self._identity() == "file" or written is None:
+            return None
+        if self._copy.version != written.notice.version or not may_pay(self._copy.table):
+            return None
+        return None if why_full(version, written.forms) is not None else written
+
+    def _write_patch(self, version: int, plan: PatchPlan) -> WeightVersion:
+        def write(sink: PatchSink) -> None:
+            self._copy.export(_Patched(sink, plan.changes))
+            if why_full(version, plan.base.forms, patch_bytes=sink.stored_bytes) is not None:
+                raise _OutgrownError
+
+        notice = self._store.publish_patch(version, plan.base.notice, write)
+        self._note_written(notice, plan.base.forms)
+        return notice
+
+    def _note_written(self, notice: WeightVersion, before: tuple[StoredForm, ...]) -> None:
+        form = StoredForm(
+            pair=VersionPair(notice.version, notice.sha256),
+            name=notice.name,
+            stored_bytes=notice.stored_bytes,
+            base=None if notice.base is None else VersionPair(notice.base.version, notice.base.sha256),
+        )
+        self._written = WrittenWeights(notice=notice, forms=(*before, form))
+
+
+class _Patched:
+    """Hands tensors on with what changed of them."""
+
+    def __init__(self, sink: PatchSink, changes: NotedChanges) -> None:
+        self._sink = sink
+        self._changes = changes
+
+    def begin(self, table: Sequence[TensorSpec]) -> None:
+        """Nothing depends on the table before its tensors come."""
+        del table
+
+    def add(self, spec: TensorSpec, data: memoryview) -> None:
+        """One tensor."""
+        self._sink.add(spec, self._changes.patch(spec, data), data)
 
 
 def publish_export(store: WeightsStore, version: int, export: Export, identity: str) -> WeightVersion:

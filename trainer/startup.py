@@ -107,7 +107,7 @@ def start_trainer(
             topics=RunTopics(settings.prefix, settings.run),
             engine=engine,
             store=store,
-            publisher=WeightsPublisher(store, lambda: history.weights_identity),
+            publisher=WeightsPublisher(store, lambda: history.weights_identity, patches=settings.has_patches),
             checkpoints=EngineCheckpoints(
                 CheckpointStore(settings.checkpoints), engine, reporter, clock, background.checkpoints
             ),

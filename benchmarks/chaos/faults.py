@@ -99,7 +99,8 @@ def role_at(point: CrashPoint) -> Role:
     """Who comes by a window."""
     if point is CrashPoint.GRANT_SENT:
         return Role.DISPATCHER
-    return Role.WORKER if point is CrashPoint.SAMPLE_ACKNOWLEDGED else Role.TRAINER
+    is_of_worker = point in (CrashPoint.SAMPLE_ACKNOWLEDGED, CrashPoint.COPY_BETWEEN_VERSIONS)
+    return Role.WORKER if is_of_worker else Role.TRAINER
 
 
 def _drawn(draw: random.Random, items: Sequence[Item], number: int) -> list[Item]:

@@ -2,7 +2,8 @@
 
 `python -m benchmarks.chaos.recount --broker HOST:PORT --run NAME [--prefix P] [--weights DIRECTORY]` reads the topics
 `steps`, `samples` and `weights` and prints counts and faults as JSON; exit status 1 where there are faults. It imports
-the Kafka client, fastavro and the standard library, and `raw_log` and `stored_weights`, which do the same.
+the Kafka client, fastavro, zstandard and the standard library, and `raw_log`, `stored_weights` and `stored_patches`,
+which do the same.
 """
 
 from __future__ import annotations

@@ -55,6 +55,7 @@ def trainer_settings(settings: Settings, manifest: RunManifest, home: Path) -> T
         sampling_temperature=settings.sampling.temperature,
         weights_uri=settings.weights.uri or manifest.weights_uri,
         weights_wait_seconds=settings.weights.wait_seconds,
+        has_patches=settings.weights.patches == "auto",
         manifest_json=manifest.config_json,
         reward_deadline_seconds=settings.reward.deadline_seconds if settings.reward.late else None,
         **sections | {"algorithm": settings.algorithm.with_budget(settings.response_budget)},

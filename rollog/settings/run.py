@@ -102,6 +102,9 @@ class WeightsConfig(Section):
     """fsspec address of the weights store (`file://`, `s3://` ...); left out, a folder of the state directory."""
     wait_seconds: Annotated[float, Field(ge=0), PER_MACHINE] = 300.0
     """How long trainer and workers try again to publish or fetch a version while a store elsewhere does not answer."""
+    patches: Annotated[Literal["auto", "off"], PER_MACHINE] = "auto"
+    """The trainer stores most versions of a model in 16 bits as what changed since the one before, where that pays;
+    `off` stores every version in full. Bits and digests are the same either way."""
 
 
 class MetricsConfig(Section):

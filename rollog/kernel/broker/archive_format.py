@@ -69,7 +69,7 @@ _Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 _Count = Annotated[int, Field(ge=0, lt=2**63)]
 _TopicName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,248}$")]
 _WeightsName = Annotated[
-    str, Field(pattern=r"^v\d{6,9}-[0-9a-f]{16}(\.safetensors|\.manifest|-[0-9]{2,5}\.safetensors)$")
+    str, Field(pattern=r"^v\d{6,9}-[0-9a-f]{16}(\.safetensors|\.manifest|-[0-9]{2,5}\.(safetensors|patch))$")
 ]
 
 

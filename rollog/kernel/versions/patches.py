@@ -43,7 +43,7 @@ from rollog.kernel.versions.differences import packed_differences, unpacked_diff
 from rollog.kernel.versions.gaps import escape, packed_gaps, unpacked_positions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from rollog.kernel.versions.bit_patterns import Buffer
 
@@ -81,27 +81,49 @@ class _Segment:
     differences: memoryview
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class SegmentChanges:
+    """What changed in one segment: offsets from its first element, rising, and what was there before."""
+
+    offsets: Positions
+    old: BitPatterns
+
+
 def encode(base: BitPatterns, new: BitPatterns) -> TensorPatch:
     """How `new` is stored beside `base`. Raises ValueError where they are not one tensor in two versions."""
     check_pair(base, new)
+    starts = range(0, base.size, segment_elements)
+    return encode_changes(
+        new,
+        (
+            changes_in(base[first : first + segment_elements], new[first : first + segment_elements])
+            for first in starts
+        ),
+    )
+
+
+def encode_changes(new: BitPatterns, segments: Iterable[SegmentChanges]) -> TensorPatch:
+    """How `new` is stored beside a base of which only what changed is known, segment by segment."""
     compressor = frames.Compressor()
-    segments: list[bytes] = []
+    coded: list[bytes] = []
     num_changes, num_bytes = 0, _header.size
-    for first in range(0, base.size, segment_elements):
-        old_segment, new_segment = (
-            base[first : first + segment_elements],
-            new[first : first + segment_elements],
-        )
-        offsets = changed_offsets(old_segment, new_segment)
-        segments.append(_coded_segment(old_segment, new_segment, offsets, compressor))
-        num_changes += offsets.size
-        num_bytes += len(segments[-1])
-        if num_changes and not _pays(num_bytes, base.nbytes):
+    for number, segment in enumerate(segments):
+        values = new[number * segment_elements : (number + 1) * segment_elements][segment.offsets]
+        coded.append(_coded_segment(segment, values, compressor))
+        num_changes += segment.offsets.size
+        num_bytes += len(coded[-1])
+        if num_changes and not _pays(num_bytes, new.nbytes):
             return TensorPatch("dense")
     if not num_changes:
         return TensorPatch("same")
-    header = _header.pack(magic, base.dtype.itemsize, base.size, num_changes)
-    return TensorPatch("changed", b"".join([header, *segments]))
+    header = _header.pack(magic, new.dtype.itemsize, new.size, num_changes)
+    return TensorPatch("changed", b"".join([header, *coded]))
+
+
+def changes_in(base: BitPatterns, new: BitPatterns) -> SegmentChanges:
+    """What changed between two equally long segments."""
+    offsets = changed_offsets(base, new)
+    return SegmentChanges(offsets, base[offsets])
 
 
 def changed_offsets(base: BitPatterns, new: BitPatterns) -> Positions:
@@ -157,15 +179,13 @@ def _pays(num_bytes: int, dense_bytes: int) -> bool:
     return num_bytes * denominator <= dense_bytes * numerator
 
 
-def _coded_segment(
-    base: BitPatterns, new: BitPatterns, offsets: Positions, compressor: frames.Compressor
-) -> bytes:
-    if not offsets.size:
+def _coded_segment(changes: SegmentChanges, values: BitPatterns, compressor: frames.Compressor) -> bytes:
+    if not changes.offsets.size:
         return _segment_header.pack(0, 0, 0, 0)
-    packed = packed_gaps(offsets)
+    packed = packed_gaps(changes.offsets)
     gaps = compressor.frame(packed.data)
-    differences = compressor.frame(packed_differences(base[offsets], new[offsets]).data)
-    header = _segment_header.pack(offsets.size, packed.size, len(gaps), len(differences))
+    differences = compressor.frame(packed_differences(changes.old, values).data)
+    header = _segment_header.pack(changes.offsets.size, packed.size, len(gaps), len(differences))
     return b"".join((header, gaps, differences))
 
 

@@ -53,6 +53,7 @@ def test_fewer_faults_than_targets_are_drawn_without_repeating_one() -> None:
 def test_a_window_is_passed_by_one_role() -> None:
     assert role_at(CrashPoint.GRANT_SENT) is Role.DISPATCHER
     assert role_at(CrashPoint.SAMPLE_ACKNOWLEDGED) is Role.WORKER
+    assert role_at(CrashPoint.COPY_BETWEEN_VERSIONS) is Role.WORKER
     assert role_at(CrashPoint.COMMIT_SENT) is Role.TRAINER
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from support.audited_run import AuditedRun, record_run
 from support.exports import export_of, numbers
+from support.patched_versions import publish_versions, versions_of
 
 from benchmarks.chaos.raw_log import Raw
 from benchmarks.chaos.recount import altered_weights, recount
@@ -199,11 +200,25 @@ def test_a_manifest_that_names_other_tensors_than_its_shards_is_found(tmp_path: 
     assert "another sha256: one in " in fault
 
 
+def test_versions_that_are_patches_are_rebuilt_and_what_was_altered_is_found(tmp_path: Path) -> None:
+    store = WeightsStore(str(tmp_path))
+    notices = publish_versions(store, versions_of(4))
+    assert [fault_of_version(asdict(notice), tmp_path) for notice in notices] == [None] * 4
+    shard = tmp_path / store.file_names(notices[2])[0]
+    whole = shard.read_bytes()
+    shard.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    faults = [fault_of_version(asdict(notice), tmp_path) for notice in notices]
+    assert faults[:2] == [None, None]
+    assert all("another sha256" in str(fault) for fault in faults[2:])
+    store.delete(notices[1].name)
+    assert "based on what is not there" in str(fault_of_version(asdict(notices[3]), tmp_path))
+
+
 def shard_of(manifest: Path) -> Path:
     return manifest.with_name(f"{manifest.stem}-00.safetensors")
 
 
-@pytest.mark.parametrize("module", ["recount", "raw_log", "stored_weights"])
+@pytest.mark.parametrize("module", ["recount", "raw_log", "stored_weights", "stored_patches"])
 def test_it_shares_no_code_with_the_product(module: str) -> None:
     script = f"import benchmarks.chaos.{module}, sys; print(*sys.modules)"
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

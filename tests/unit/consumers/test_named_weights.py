@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from consumers.named_weights import NamedWeights, initial_weights, read_named_weights
@@ -9,7 +11,7 @@ from rollog.kernel.broker.memory import MemoryBroker
 from rollog.kernel.broker.topics import RunTopics, topic_specs
 from rollog.kernel.errors import LedgerError, VersionPruned, WeightsError
 from rollog.settings.run import BrokerConfig
-from schemas import WeightsPruned, WeightVersion
+from schemas import WeightsBase, WeightsPruned, WeightVersion
 from schemas.codec import encode
 
 digests = {version: f"{version:064x}" for version in range(5)}
@@ -36,6 +38,19 @@ def test_of_several_notices_of_a_version_the_last_counts_and_all_files_are_its_o
     found = named(a_notice(0), first, again)
     assert found.of(1) == found.get(1) == again
     assert found.names >= {"a.manifest", "b.manifest"}
+
+
+def test_what_a_kept_version_is_based_on_is_kept_too() -> None:
+    def patch(version: int, base: int) -> WeightVersion:
+        return replace(a_notice(version), base=WeightsBase(version=base, sha256=digests[base]))
+
+    found = named(a_notice(0), patch(1, 0), patch(2, 1), a_notice(3), patch(4, 3))
+    assert found.with_bases([2]) == {0, 1, 2}
+    assert found.with_bases([4]) == {3, 4}
+    assert found.with_bases([0, 3]) == {0, 3}
+    # The store lost version 2, which was written again in full; version 4 may be based on either form.
+    again = named(a_notice(0), patch(1, 0), patch(2, 1), a_notice(2, name="again"), patch(4, 2))
+    assert again.with_bases([4]) == {0, 1, 2, 4}
 
 
 def test_a_pruned_version_is_told_from_one_that_was_never_noticed() -> None:

@@ -51,23 +51,29 @@ def test_nothing_of_the_engine_is_needed_afterwards() -> None:
 
 
 def test_old_and_new_bytes_of_each_tensor_are_shown_before_they_are_overwritten() -> None:
-    copy, shown = HostCopy(), dict[str, tuple[bytes, bytes]]()
+    copy, shown = HostCopy(), dict[tuple[str, int], tuple[bytes, bytes]]()
 
-    def compare(spec: TensorSpec, old: memoryview, new: memoryview) -> None:
-        shown[spec.name] = bytes(old), bytes(new)
+    def compare(spec: TensorSpec, start: int, old: memoryview, new: memoryview) -> None:
+        shown[spec.name, start] = bytes(old), bytes(new)
 
-    one, two = numbers(1000), numbers(1000, seed=2)
-    copy.fill(1, export_of({"a": one}), compare=compare)
+    # "b" is longer than the pieces of 16 MiB.
+    one = {"a": numbers(1000), "b": numbers(4_500_000)}
+    two = {"a": numbers(1000, seed=2), "b": numbers(4_500_000, seed=3)}
+    copy.fill(1, export_of(one), compare=compare)
     assert shown == {}, "there was nothing before"
-    copy.fill(2, export_of({"a": two}), compare=compare)
-    assert shown == {"a": (one.numpy().tobytes(), two.numpy().tobytes())}
+    copy.fill(2, export_of(two), compare=compare)
+    assert sorted(shown) == [("a", 0), ("b", 0), ("b", 16 << 20)]
+    for name, tensor in one.items():
+        pieces = [shown[key] for key in sorted(shown) if key[0] == name]
+        assert b"".join(old for old, _ in pieces) == tensor.numpy().tobytes()
+        assert b"".join(new for _, new in pieces) == two[name].numpy().tobytes()
 
 
 def test_what_was_not_held_in_this_form_is_not_compared() -> None:
     copy, shown = HostCopy(), list[str]()
     copy.fill(1, export_of({"a": numbers(10), "b": numbers(10), "gone": numbers(10)}))
     now = {"a": numbers(10), "b": numbers(5, 2), "new": numbers(10)}
-    copy.fill(2, export_of(now), compare=lambda spec, _old, _new: shown.append(spec.name))
+    copy.fill(2, export_of(now), compare=lambda spec, _start, _old, _new: shown.append(spec.name))
     assert shown == ["a"]
     assert file_of(copy.export) == file_of(export_of(now))
     assert copy.num_bytes == 120
@@ -114,7 +120,7 @@ def test_an_engine_that_fails_half_way_leaves_no_usable_copy_and_no_base() -> No
     with pytest.raises(EngineError, match="the device is gone"):
         copy.fill(2, failing)
     assert copy.version is None
-    copy.fill(3, export_of(given), compare=lambda spec, _old, _new: shown.append(spec.name))
+    copy.fill(3, export_of(given), compare=lambda spec, _start, _old, _new: shown.append(spec.name))
     assert shown == [], "what is half of version 1 and half of version 2 is the base of nothing"
     assert file_of(copy.export) == file_of(export_of(given))
 
@@ -164,7 +170,7 @@ def export(sink):
 
 copy, before = HostCopy(), peak()
 for version in (1, 2):
-    copy.fill(version, export, compare=lambda spec, old, new: None)
+    copy.fill(version, export, compare=lambda spec, start, old, new: None)
 print(peak() - before)
 """
 

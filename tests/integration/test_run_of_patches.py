@@ -1,0 +1,93 @@
+"""A run in bfloat16 whose versions are patches: followed by its worker, audited, archived, replayed, joined late."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from support.recorded_steps import recording_of, replayed
+from support.small_training import notices
+from support.threaded_run import small_settings, whole_run
+
+from consumers.archive import WeightsChoice, export_archive
+from consumers.audit.auditor import audit_run
+from rollog.kernel.archived_weights import archived_weights
+from rollog.kernel.broker.archive import ArchiveBroker
+from rollog.kernel.versions.copies import VersionCopy
+from rollog.kernel.versions.files import read_manifest
+from rollog.kernel.weights import WeightsStore
+from rollog.run.role_settings import trainer_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from support.threaded_run import WholeRun
+
+    from rollog.kernel.broker.kafka import KafkaBroker
+    from rollog.kernel.broker.topics import RunTopics
+
+pytestmark = [pytest.mark.broker, pytest.mark.engine]
+
+
+@pytest.fixture(params=["auto", "off"])
+def ended(
+    kafka_broker: KafkaBroker, run_topics: RunTopics, tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[WholeRun]:
+    settings = small_settings(
+        tmp_path,
+        run_topics.run,
+        run={"num_steps": 5},
+        model={"dtype": "bfloat16"},
+        optimizer={"learning_rate": 1e-5},
+        weights={"patches": request.param},
+    )
+    with whole_run(kafka_broker, tmp_path, settings) as run:
+        run.to_its_end()
+        yield run
+
+
+def test_a_run_of_patches_is_whole_for_everyone_who_reads_it(ended: WholeRun, tmp_path: Path) -> None:
+    store, published = WeightsStore(ended.manifest.weights_uri), notices(ended.broker, ended.topics)
+    bases = [None if notice.base is None else notice.base.version for notice in published]
+    is_patched = ended.settings.weights.patches == "auto"
+    assert bases == [None, *(range(5) if is_patched else [None] * 5)]
+    report = ended.audited()
+    assert not any(check.num_unchecked for check in report.checks)
+
+    for notice in published:
+        joined = store.fetch(notice, tmp_path / f"joiner-{notice.version}")
+        assert read_manifest(joined)[0].digest == notice.sha256
+
+    recording = recording_of(
+        ended.broker, trainer_settings(ended.settings, ended.manifest, ended.home), tmp_path / "downloads"
+    )
+    _, steps = replayed(recording, 0, 5)
+    assert [step.weights_sha256 for step in steps] == [notice.sha256 for notice in published[1:]]
+    assert not any(step.differing for step in steps)
+
+    export_archive(ended.broker, ended.topics, store, tmp_path / "run.zip", weights=WeightsChoice.ALL)
+    archive = ArchiveBroker(tmp_path / "run.zip")
+    assert audit_run(archive, ended.topics, archived_weights(archive.file)).is_clean
+    copy = VersionCopy(tmp_path / "copy")
+    for notice in (published[2], published[5]):
+        archived_weights(archive.file).bring(notice, copy)
+        assert read_manifest(copy.path)[0].digest == notice.sha256
+
+
+def test_the_audit_names_an_altered_patch_and_what_is_made_of_it(ended: WholeRun) -> None:
+    store, published = WeightsStore(ended.manifest.weights_uri), notices(ended.broker, ended.topics)
+    path = ended.home / "weights" / store.file_names(published[3])[0]
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(bytes(data))
+
+    report = audit_run(ended.broker, ended.topics, store)
+
+    named = {finding.record_id for check in report.checks for finding in check.findings}
+    is_patched = published[3].base is not None
+    assert named == ({"version 3", "version 4", "version 5"} if is_patched else {"version 3"})
+    path.unlink()
+    store.delete(published[3].name)
+    lines = "\n".join(audit_run(ended.broker, ended.topics, store).lines())
+    assert ("3 version(s) (3-5)" if is_patched else "1 version(s) (3)") in lines

@@ -1,0 +1,170 @@
+"""A publisher that stores versions as patches: where it pays, bit by bit, and in full where nothing else is safe."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+from support.exports import export_of
+from support.patched_versions import are_equal, first_tensors, found_at, next_tensors, versions_of
+
+from rollog.kernel.errors import EngineError, WeightsError
+from rollog.kernel.versions.copies import VersionCopy
+from rollog.kernel.versions.tensors import TensorSpec
+from rollog.kernel.weights import WeightsStore
+from trainer.engines.simulated import SimulatedTrainingEngine
+from trainer.noted_changes import NotedChanges
+from trainer.publishing import WeightsPublisher
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from support.patched_versions import Tensors
+
+    from rollog.kernel.versions.tensors import TensorSink
+    from schemas import WeightVersion
+
+
+class HoldsTensors(SimulatedTrainingEngine):
+    """An engine whose weights a test sets."""
+
+    def __init__(self, tensors: Tensors) -> None:
+        super().__init__()
+        self.tensors = tensors
+
+    def export_weights(self, sink: TensorSink | None) -> None:
+        assert sink is not None
+        export_of(self.tensors)(sink)
+
+
+def publisher_of(store: WeightsStore, identity: str = "content", *, patches: bool = True) -> WeightsPublisher:
+    return WeightsPublisher(store, lambda: identity, patches=patches)
+
+
+def published(publisher: WeightsPublisher, version: int, tensors: Tensors) -> WeightVersion:
+    return publisher.write(publisher.seal(version, HoldsTensors(tensors)))
+
+
+def numbers_stored_in_full(notices: list[WeightVersion]) -> list[int]:
+    return [notice.version for notice in notices if notice.base is None]
+
+
+def test_version_0_and_every_16th_are_full_and_all_come_back(tmp_path: Path) -> None:
+    store = WeightsStore((tmp_path / "store").as_uri())
+    publisher, versions = publisher_of(store), versions_of(35)
+    notices = [published(publisher, number, tensors) for number, tensors in enumerate(versions)]
+
+    assert numbers_stored_in_full(notices) == [0, 16, 32]
+    copy = VersionCopy(tmp_path / "copy")
+    for number, (notice, tensors) in enumerate(zip(notices, versions, strict=True)):
+        assert are_equal(found_at(store.bring(notice, copy)), tensors)
+        if number % 7 == 0:
+            assert are_equal(found_at(store.fetch(notice, tmp_path / "joiner")), tensors)
+    full, patch = notices[0].stored_bytes, notices[1].stored_bytes
+    assert patch < 0.05 * full
+
+
+def test_what_the_engine_does_after_the_seal_is_not_in_the_patch(tmp_path: Path) -> None:
+    store = WeightsStore(str(tmp_path / "store"))
+    publisher, (first, second, third) = publisher_of(store), versions_of(3)
+    published(publisher, 0, first)
+    engine = HoldsTensors({name: tensor.clone() for name, tensor in second.items()})
+    sealed = publisher.seal(1, engine)
+    for name, tensor in third.items():
+        engine.tensors[name].copy_(tensor)
+    notice = publisher.write(sealed)
+    assert notice.base is not None
+    assert are_equal(found_at(store.fetch(notice, tmp_path / "new")), second)
+    again = publisher.write(publisher.seal(2, engine))
+    assert are_equal(found_at(store.fetch(again, tmp_path / "new")), third)
+
+
+def test_a_patch_whose_write_failed_is_written_again(tmp_path: Path) -> None:
+    place = tmp_path / "store"
+    store = WeightsStore(str(place))
+    publisher, versions = publisher_of(store), versions_of(3)
+    first = published(publisher, 0, versions[0])
+    place.rename(tmp_path / "away")
+    place.write_text("in the way")
+    sealed = publisher.seal(1, HoldsTensors(versions[1]))
+    with pytest.raises(WeightsError):
+        publisher.write(sealed)
+    place.unlink()
+    (tmp_path / "away").rename(place)
+
+    second = publisher.write(sealed)
+    assert second.base is not None
+    third = published(publisher, 2, versions[2])
+    assert are_equal(found_at(store.fetch(third, tmp_path / "new")), versions[2])
+    assert store.orphans([notice.name for notice in (first, second, third)]) == []
+
+
+def test_one_who_begins_has_no_base(tmp_path: Path) -> None:
+    store, versions = WeightsStore(str(tmp_path)), versions_of(3)
+    published(publisher_of(store), 1, versions[0])
+    after_a_crash = publisher_of(store)
+    notices = [published(after_a_crash, number, versions[number]) for number in (1, 2)]
+    assert numbers_stored_in_full(notices) == [1]
+
+
+def test_what_was_sealed_and_never_written_is_the_base_of_nothing(tmp_path: Path) -> None:
+    store, versions = WeightsStore(str(tmp_path)), versions_of(4)
+    publisher = publisher_of(store)
+    published(publisher, 0, versions[0])
+    publisher.seal(1, HoldsTensors(versions[1]))
+    assert published(publisher, 2, versions[2]).base is None
+    assert published(publisher, 3, versions[3]).base is not None
+
+
+def test_an_engine_that_fails_midway_leaves_no_base(tmp_path: Path) -> None:
+    store, versions = WeightsStore(str(tmp_path)), versions_of(3)
+    publisher = publisher_of(store)
+    published(publisher, 0, versions[0])
+    with pytest.raises(EngineError, match="half has a NaN"):
+        publisher.seal(1, HoldsTensors(versions[1] | {"half": versions[1]["half"] * float("nan")}))
+    assert published(publisher, 1, versions[1]).base is None
+    assert published(publisher, 2, versions[2]).base is not None
+
+
+def test_patches_that_outgrow_half_of_the_full_form_are_followed_by_a_full_one(tmp_path: Path) -> None:
+    store = WeightsStore((tmp_path / "store").as_uri())
+    publisher, tensors, notices = publisher_of(store), first_tensors(), []
+    for number in range(6):
+        notices.append(published(publisher, number, tensors))
+        tensors = next_tensors(tensors, number)
+        large = tensors["large"].view(torch.int16)
+        large[: 1200 // 6] += 1
+    notices.append(published(publisher, 6, {name: tensor + 1 for name, tensor in tensors.items()}))
+    full = numbers_stored_in_full(notices)
+    assert full[0] == 0
+    assert 6 in full
+    names = [notice.name for notice in notices]
+    assert store.orphans(names) == [], "of a patch that was given up nothing is left"
+    for first in full:
+        since = [each for each in notices[first + 1 :] if each.base is not None]
+        assert 2 * sum(each.stored_bytes for each in since[: 5 - first]) <= notices[0].stored_bytes
+
+
+@pytest.mark.parametrize("way", ["off", "file", "float32", "other tensors"])
+def test_nothing_else_than_full_forms(tmp_path: Path, way: str) -> None:
+    store = WeightsStore(str(tmp_path))
+    publisher = publisher_of(store, "file" if way == "file" else "content", patches=way != "off")
+    versions = versions_of(3)
+    if way == "float32":
+        versions = [{name: tensor.to(torch.float32) for name, tensor in each.items()} for each in versions]
+    if way == "other tensors":
+        versions = [each | {f"more {number}": torch.zeros(2)} for number, each in enumerate(versions)]
+    notices = [published(publisher, number, tensors) for number, tensors in enumerate(versions)]
+    assert numbers_stored_in_full(notices) == [0, 1, 2]
+
+
+def test_changes_that_take_too_much_memory_are_let_go() -> None:
+    first, second = (
+        each["large"].view(torch.uint8).numpy().reshape(-1).data.cast("B") for each in versions_of(2)
+    )
+    spec = TensorSpec("large", "BF16", (1200, 1000))
+    for most_bytes, are_too_many in ((10**6, False), (1000, True)):
+        noted = NotedChanges(most_bytes=most_bytes)
+        noted.note(spec, 0, first, second)
+        assert noted.are_too_many == are_too_many
