@@ -38,8 +38,11 @@ _times_the_usual = 4
 _num_distances = 8
 _repeat_seconds = 60.0
 
-silent_seconds = 10.0
-"""A role that was heard and is silent for so long, five heartbeats, is not there."""
+silent_seconds = 8.0
+"""A role that was heard and is silent for so long, four heartbeats, is not there.
+
+Less than `least_seconds`: a role that dies right after a step is named by the first word already, not a worker that
+waits for it."""
 
 scorer = "scorer"
 """Who has to act where rewards come late and do not come."""

@@ -64,12 +64,12 @@ def test_nothing_is_said_while_the_usual_time_has_not_passed() -> None:
     assert watched.after(61, trainer(), dispatcher(**holding)).standing_still == ""
 
 
-def test_no_trainer_is_told_ten_seconds_after_it_fell_silent() -> None:
+def test_no_trainer_is_told_eight_seconds_after_it_fell_silent() -> None:
     watched = Watched()
     watched.run.genesis()
     watched.after(5, trainer(), dispatcher())
-    assert watched.after(10, dispatcher()).standing_still == ""
-    assert watched.after(10, dispatcher()).standing_still.startswith("no trainer since 20 s; ")
+    assert watched.after(8, dispatcher()).standing_still == ""
+    assert watched.after(12, dispatcher()).standing_still.startswith("no trainer since 20 s; ")
     assert watched.after(1, dispatcher(), trainer()).standing_still == ""
 
 

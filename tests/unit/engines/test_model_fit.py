@@ -67,6 +67,6 @@ def test_before_a_run_begins_its_model_is_looked_at_without_torch(tmp_path: Path
     )
     found = looked.stdout.splitlines()
     assert f"model; {tmp_path}: qwen2; None" in found
-    assert any(line.startswith("memory; trainer and engine need at least 12 MB") for line in found), found
+    assert any(line.startswith("memory; trainer and engine need at least 14 MB") for line in found), found
     assert any(line.startswith("data") and line.endswith("; None") for line in found), found
     assert found[-1] == "loaded:"
