@@ -234,7 +234,7 @@ def _kind(field: Schema, definitions: Mapping[str, Schema]) -> str:
             return f"list of {_kind_of_entry(field['items'], definitions)}"
         case "array":
             return f"list of {len(field['prefixItems'])} {_type(field['prefixItems'][0], definitions)}s"
-        case "object" if "properties" in field:
+        case "object" if "properties" in field or field["additionalProperties"] is True:
             return "table"
         case "object":
             return f"table of {_type(field['additionalProperties'], definitions)}"

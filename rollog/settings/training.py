@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from rollog.kernel.errors import ConfigError
+from rollog.settings.deepspeed import refused_settings
 from rollog.settings.section import AMENDABLE, ENGINE, FIXED, PER_MACHINE, PLAN, WEIGHTS, Formerly, Section
 
 if TYPE_CHECKING:
@@ -233,6 +234,16 @@ class TrainerConfig(Section):
     at once."""
     zero_stage: Annotated[int, Field(ge=0, le=3), FIXED, WEIGHTS | ENGINE] = 1
     """DeepSpeed ZeRO stage."""
+    offload_optimizer: Annotated[bool, FIXED, WEIGHTS | ENGINE] = False
+    """Whether the optimizer's state and its float32 weights are kept in the machine's memory and its processors take
+    the optimizer steps: 12 bytes a parameter less on the GPU, slower steps. With DeepSpeed at ZeRO stages 1 to 3. A run
+    keeps what it began with."""
+    offload_parameters: Annotated[bool, FIXED, WEIGHTS | ENGINE] = False
+    """Whether the weights are kept in the machine's memory, too, and are on the GPU only while a layer computes with
+    them. With DeepSpeed at ZeRO stage 3. A run keeps what it began with."""
+    deepspeed: Annotated[dict[str, Any], FIXED, WEIGHTS | ENGINE] = Field(default_factory=dict)
+    """Further settings of DeepSpeed, as in its configuration file, such as `[trainer.deepspeed.zero_optimization]` with
+    `reduce_bucket_size`; those that follow from other keys are refused. A run keeps what it began with."""
     num_epochs: Annotated[int, Field(ge=1), AMENDABLE, WEIGHTS | PLAN] = 1
     """Passes over the batch per training step, each with its groups dealt anew."""
     num_minibatches: Annotated[int, Field(ge=1), AMENDABLE, WEIGHTS | PLAN] = 4
@@ -296,4 +307,26 @@ class TrainerConfig(Section):
             raise ValueError(
                 f'num_ranks = {self.num_ranks} needs engine = "deepspeed": "{self.engine}" is one process'
             )
+        return self
+
+    @model_validator(mode="after")
+    def _check_deepspeed(self) -> Self:
+        if self.engine != "deepspeed" and (
+            self.offload_optimizer or self.offload_parameters or self.deepspeed
+        ):
+            raise ValueError(
+                f"offload_optimizer, offload_parameters and [trainer.deepspeed] are settings of DeepSpeed: leave them "
+                f'out with engine = "{self.engine}", or set engine = "deepspeed"'
+            )
+        if self.offload_optimizer and self.zero_stage == 0:
+            raise ValueError(
+                "offload_optimizer = true needs zero_stage = 1, 2 or 3: stage 0 shares nothing out"
+            )
+        if self.offload_parameters and self.zero_stage != 3:  # noqa: PLR2004 - ZeRO's number
+            raise ValueError(
+                f"offload_parameters = true needs zero_stage = 3: at stage {self.zero_stage} every rank computes with "
+                "whole weights"
+            )
+        if refused := "; ".join(refused_settings(self.deepspeed)):
+            raise ValueError(refused)
         return self

@@ -31,8 +31,15 @@ num_micro_batches = 128
 Wide = Literal["model", "float32"]
 
 
-def deepspeed(zero_stage: int, dtype: str, gradient_dtype: Wide) -> DeepSpeedEngine:
-    trainer = TrainerConfig(zero_stage=zero_stage, num_minibatches=1, gradient_dtype=gradient_dtype)
+def deepspeed(
+    zero_stage: int, dtype: str, gradient_dtype: Wide, *, offload_optimizer: bool = False
+) -> DeepSpeedEngine:
+    trainer = TrainerConfig(
+        zero_stage=zero_stage,
+        num_minibatches=1,
+        gradient_dtype=gradient_dtype,
+        offload_optimizer=offload_optimizer,
+    )
     return DeepSpeedEngine(settings=without_clipping, trainer=trainer, temperature=temperature, dtype=dtype)
 
 
@@ -47,6 +54,7 @@ without_clipping = replace(
 makers: dict[str, Callable[[str, Wide], Any]] = {
     "plain": plain,
     **{f"zero-{stage}": partial(deepspeed, stage) for stage in range(4)},
+    **{f"zero-{stage}-offloaded": partial(deepspeed, stage, offload_optimizer=True) for stage in (1, 2, 3)},
 }
 
 

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from rollog.kernel.errors import EngineError
+from trainer.engines.deepspeed_config import check_config, deepspeed_config, is_accumulated_wide
 from trainer.engines.multi_rank.process_group import (
     gather_numbers,
     join_process_group,
@@ -94,6 +95,8 @@ class DeepSpeedEngine:
         trained = trained_parameters(prepared.policy)
         adamw = new_adamw(trained, self._settings.optimizer)
         deepspeed = _import_deepspeed()
+        config = self._deepspeed_config()
+        check_config(deepspeed, config)
         timeout_seconds = self._trainer.rank_timeout_seconds
         self._owns_group = join_process_group(deepspeed, self._ranks, timeout_seconds)
         clipping = _ClippingBeforeStep(adamw) if self._must_clip_itself else None
@@ -102,11 +105,11 @@ class DeepSpeedEngine:
             engine = deepspeed.initialize(
                 model=prepared.policy,
                 optimizer=adamw,
-                config=self._deepspeed_config(),
+                config=config,
                 dist_init_required=False,
             )[0]
         limit_waiting(timeout_seconds)
-        if self._is_accumulated_wide and self._trainer.zero_stage == 0:
+        if is_accumulated_wide(self._trainer, self._dtype) and self._trainer.zero_stage == 0:
             accumulate_in_float32(trained)  # DeepSpeed has no way of its own there
         self._state = _DeepSpeedStepEngine(
             prepared=prepared, policy=engine, packing=self._trainer.packing, clipping=clipping
@@ -190,10 +193,6 @@ class DeepSpeedEngine:
         self._owns_group = False
 
     @property
-    def _is_accumulated_wide(self) -> bool:
-        return self._trainer.gradient_dtype == "float32" and self._dtype != "float32"
-
-    @property
     def _must_clip_itself(self) -> bool:
         """At stage 0 in float32 DeepSpeed reports no gradient norm, so the engine takes it before each step."""
         return self._trainer.zero_stage == 0 and self._dtype == "float32"
@@ -211,24 +210,8 @@ class DeepSpeedEngine:
         return self._state
 
     def _deepspeed_config(self) -> dict[str, Any]:
-        max_norm = self._settings.optimizer.max_gradient_norm
-        return {
-            "train_micro_batch_size_per_gpu": 1,
-            "managed_gradient_accumulation": False,
-            "gradient_clipping": 0.0 if self._must_clip_itself else max_norm,
-            "zero_optimization": {"stage": self._trainer.zero_stage, "overlap_comm": False},
-            "zero_allow_untested_optimizer": True,
-            "zero_force_ds_cpu_optimizer": False,
-            "bf16": {"enabled": self._dtype == "bfloat16"},
-            "steps_per_print": 2**31,
-            **(self._wide_gradients if self._is_accumulated_wide else {}),
-        }
-
-    @property
-    def _wide_gradients(self) -> dict[str, Any]:
-        """Gradients go to other ranks in float32, and are added up in it."""
-        accumulated = {} if self._trainer.zero_stage == 0 else {"data_types": {"grad_accum_dtype": "fp32"}}
-        return {"communication_data_type": "fp32", **accumulated}
+        max_norm = 0.0 if self._must_clip_itself else self._settings.optimizer.max_gradient_norm
+        return deepspeed_config(self._trainer, self._dtype, max_norm)
 
 
 class _ClippingBeforeStep:
