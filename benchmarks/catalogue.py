@@ -70,8 +70,16 @@ experiments: Mapping[str, Experiment] = {
     ),
     "weights": Experiment(
         question="how small a version's weights can be on their way, what that takes, and how it holds training up",
-        minutes=24,
-        minutes_by_part={"patches": 20, "beside": 4},
+        minutes=80,
+        minutes_by_part={
+            "patches": 20,
+            "beside": 5,
+            "sizes": 15,
+            "reload": 12,
+            "vllm_reload": 2,
+            "throttled": 15,
+            "rate": 12,
+        },
     ),
     "picture": Experiment(question="a run whose trainer, worker and broker are killed, drawn", minutes=2),
     "demo": Experiment(question="what the demo learns, and how long a step takes", minutes=5),

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import click
 
 from benchmarks.growth.run_settings import held_out, prefix, prompts
+from benchmarks.harness.peak_memory import peak_bytes
 from rollog.kernel.broker.kafka import KafkaBroker
 from rollog.kernel.broker.topics import RunTopics
 from rollog.kernel.logs import configure_logging
@@ -72,12 +73,6 @@ class Stopwatch:
             cpu_seconds=time.process_time() - self._cpu_before,
             peak_bytes=peak_bytes(),
         )
-
-
-def peak_bytes() -> int:
-    """The most memory this process has had resident. A program's own, where getrusage would give its starter's too."""
-    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
-    return next(1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
 
 
 def start_dispatcher(place: Place) -> Cost:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelShape:
-    """Sizes of a Qwen2 model with tied embeddings."""
+    """Sizes of a Qwen2 model."""
 
     vocab_size: int
     hidden_size: int
@@ -27,6 +27,7 @@ class ModelShape:
     num_layers: int
     num_heads: int
     num_key_value_heads: int
+    has_tied_embeddings: bool = True
 
 
 shapes = {
@@ -64,6 +65,16 @@ shapes = {
         num_layers=28,
         num_heads=12,
         num_key_value_heads=2,
+    ),
+    # Of Qwen2.5-7B: 7.62 billion parameters.
+    "7b": ModelShape(
+        vocab_size=152_064,
+        hidden_size=3584,
+        intermediate_size=18_944,
+        num_layers=28,
+        num_heads=28,
+        num_key_value_heads=4,
+        has_tied_embeddings=False,
     ),
 }
 
@@ -104,7 +115,7 @@ def random_model(shape: ModelShape, max_context_tokens: int, seed: int) -> Qwen2
         num_attention_heads=shape.num_heads,
         num_key_value_heads=shape.num_key_value_heads,
         max_position_embeddings=max_context_tokens,
-        tie_word_embeddings=True,
+        tie_word_embeddings=shape.has_tied_embeddings,
         pad_token_id=pad_token_id,
         eos_token_id=eos_token_id,
         bos_token_id=None,

@@ -306,6 +306,7 @@ class SimulatedRun:
             optimizer=sections.optimizer,
             trainer=sections.trainer,
             weights_uri=self._store.uri,
+            has_patches=sections.weights.patches == "auto",
             manifest_json="{}",
         )
         return start_trainer(settings, self._broker, Metrics(), self.training_engine())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from benchmarks.harness.options import (
     BenchOptions,
     bench_options,
     count_option,
+    names,
     numbers,
     parts_option,
     progress,
@@ -22,17 +24,38 @@ from benchmarks.harness.random_model import shapes
 from benchmarks.weights.parts import parts
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from benchmarks.harness.figures import Figure
+
+    Details = dict[str, object]
+
+_reloaded = ("0.1b", "0.5b")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What the options say of all parts. `home` is an empty directory that goes away afterwards."""
+
+    shape: str
+    rates: tuple[float, ...]
+    optimizer_steps: tuple[int, ...]
+    num_steps: int
+    run_shape: str
+    sizes: tuple[str, ...]
+    num_versions: int
+    seed: int
+    home: Path
 
 
 @click.command("weights")
-@parts_option(parts, ",".join(parts))
+@parts_option(parts, ",".join(name for name in parts if name != "vllm_reload"))
 @click.option(
     "--shape",
     type=click.Choice(list(shapes)),
     default="0.1b",
     show_default=True,
-    help="The model that is trained, with random weights.",
+    help="The model that is trained for patches, with random weights.",
 )
 @click.option(
     "--rates",
@@ -52,53 +75,124 @@ if TYPE_CHECKING:
     "--steps", "num_steps", 20, "Versions after version 0, for each rate and number of optimizer steps."
 )
 @click.option(
-    "--beside-shape",
+    "--run-shape",
     type=click.Choice(list(shapes)),
     default="0.5b",
     show_default=True,
-    help="Sizes of the tensors that are published beside training.",
+    help="Sizes of the tensors of whole runs, and of vLLM's model.",
 )
+@click.option(
+    "--sizes",
+    callback=names(lambda: tuple(shapes)),
+    default="0.1b,0.5b,1.5b,7b",
+    show_default=True,
+    help="Sizes that versions are published with; one that memory or disk has no room for is left out.",
+)
+@count_option("--versions", "num_versions", 4, "Versions after version 0 of each size and form.")
 @bench_options
 def weights(
     *,
     only: tuple[str, ...],
-    shape: str,
-    rates: tuple[float, ...],
-    optimizer_steps: tuple[int, ...],
-    num_steps: int,
-    beside_shape: str,
     options: BenchOptions,
+    **asked: object,
 ) -> None:
-    """Measure weights on their way.
+    """Measure weights on their way; each part has a results file of its own (docs/benchmarks.md). No GPU is needed.
 
     Patches: a model in bfloat16 is trained by the trainer's engine with a policy-gradient loss on random responses, and
     every version is coded as a patch of the one before. Seconds are processor time of one thread, and stand beside
-    those of the memory traffic that cannot be avoided. No broker and no GPU is needed; 0.1b takes 6 GB of memory.
+    those of the memory traffic that cannot be avoided. 0.1b takes 6 GB of memory.
 
-    Beside: the whole loop with tensors of a model and steps of 5 seconds, over the broker in memory. A step is a wait
-    in place of an accelerator's work; 0.5b takes 5 GB of memory and 12 GB of disk.
+    All others have random tensors with the sizes of a model. A training step is a wait in place of an accelerator's
+    work. 0.5b takes 5 GB of memory and 12 GB of disk; 7b takes 19 GB and 34 GB.
     """
-    from benchmarks.weights.beside import measure_beside
-    from benchmarks.weights.patches import measure_patches
-
     figures: list[Figure] = []
-    details: dict[str, object] = {}
-    if "patches" in only:
-        figures, details = measure_patches(
-            shape=shapes[shape],
-            rates=rates,
-            optimizer_steps=optimizer_steps,
-            num_steps=num_steps,
-            seed=options.seed,
-            on_progress=progress,
-        )
-    if "beside" in only:
-        with tempfile.TemporaryDirectory(prefix="rollog-weights-") as home:
-            figures += measure_beside(
-                shape=shapes[beside_shape], home=Path(home), seed=options.seed, on_progress=progress
-            )
+    details: Details = {}
+    with tempfile.TemporaryDirectory(prefix="rollog-weights-") as home:
+        told = Asked(seed=options.seed, home=Path(home), **asked)  # type: ignore[arg-type]  # as click has them
+        for name in only:
+            found, more = _measures[name](told)
+            figures += found
+            details |= more
     report(figures, options, libraries=("torch", "transformers", "numpy", "zstandard"), details=details)
 
+
+def _patches(asked: Asked) -> tuple[list[Figure], Details]:
+    from benchmarks.weights.patches import measure_patches  # torch, which help needs not
+
+    return measure_patches(
+        shape=shapes[asked.shape],
+        rates=asked.rates,
+        optimizer_steps=asked.optimizer_steps,
+        num_steps=asked.num_steps,
+        seed=asked.seed,
+        on_progress=progress,
+    )
+
+
+def _beside(asked: Asked) -> tuple[list[Figure], Details]:
+    from benchmarks.weights.beside import measure_beside  # the same of numpy and the roles
+
+    found = measure_beside(
+        shape=shapes[asked.run_shape], home=asked.home, seed=asked.seed, on_progress=progress
+    )
+    return found, {}
+
+
+def _sizes(asked: Asked) -> tuple[list[Figure], Details]:
+    from benchmarks.weights.sizes import measure_sizes
+
+    return measure_sizes(
+        sizes={name: shapes[name] for name in asked.sizes},
+        home=asked.home,
+        num_versions=asked.num_versions,
+        on_progress=progress,
+    )
+
+
+def _reload(asked: Asked) -> tuple[list[Figure], Details]:
+    from benchmarks.weights.reload import measure_reload
+
+    sizes = {name: shapes[name] for name in _reloaded}
+    return measure_reload(sizes=sizes, home=asked.home, seed=asked.seed, on_progress=progress), {}
+
+
+def _vllm_reload(asked: Asked) -> tuple[list[Figure], Details]:
+    from benchmarks.weights.vllm_reload import measure_vllm_reload
+
+    name = asked.run_shape
+    found = measure_vllm_reload(
+        name=name, shape=shapes[name], home=asked.home, seed=asked.seed, on_progress=progress
+    )
+    return found, {}
+
+
+def _throttled(asked: Asked) -> tuple[list[Figure], Details]:
+    from benchmarks.weights.throttled import measure_throttled
+
+    found = measure_throttled(
+        shape=shapes[asked.run_shape], home=asked.home, seed=asked.seed, on_progress=progress
+    )
+    return found, {}
+
+
+def _rate(asked: Asked) -> tuple[list[Figure], Details]:
+    from benchmarks.weights.rate import measure_rate
+
+    found = measure_rate(
+        shape=shapes[asked.run_shape], home=asked.home, seed=asked.seed, on_progress=progress
+    )
+    return found, {}
+
+
+_measures: Mapping[str, Callable[[Asked], tuple[list[Figure], Details]]] = {
+    "patches": _patches,
+    "beside": _beside,
+    "sizes": _sizes,
+    "reload": _reload,
+    "vllm_reload": _vllm_reload,
+    "throttled": _throttled,
+    "rate": _rate,
+}
 
 if __name__ == "__main__":
     run(weights)

@@ -14,8 +14,9 @@ from benchmarks.growth.__main__ import growth
 from benchmarks.growth.fabrication import fabricate, mishap_every_steps
 from benchmarks.growth.figures import Measured, growth_figures
 from benchmarks.growth.measure import order_of_readings
-from benchmarks.growth.reading import Cost, peak_bytes, readings
+from benchmarks.growth.reading import Cost, readings
 from benchmarks.growth.run_settings import group_size, held_out, prefix, prompts, samples_per_step
+from benchmarks.harness.peak_memory import peak_bytes
 from consumers.audit.auditor import audit_run
 from producers.dispatcher.startup import TakeOver
 from rollog.kernel.broker.memory import MemoryBroker

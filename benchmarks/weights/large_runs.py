@@ -1,0 +1,129 @@
+"""Runs whose weights have the size of a model: all roles are real, over the broker in memory.
+
+An accelerator's work is a wait: the engines are those of `large_engines`, and rollouts are as short as they need to be
+for samples to be there when a step begins.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from benchmarks.harness.simulated_run import SimulatedRun
+from benchmarks.harness.variant import Job, Variant
+from benchmarks.weights.large_engines import HoldingEngine
+from rollog.kernel.broker.memory import MemoryBroker
+from rollog.kernel.weights import WeightsStore
+from schemas import Step
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from benchmarks.harness.random_model import ModelShape
+    from benchmarks.weights.large_engines import LargeEngine
+    from rollog.settings.settings import Settings
+    from schemas import StepTimings
+
+settling_steps = 2
+"""At the beginning, which are not measured."""
+longest_seconds_of_a_step = 180.0
+_engine_seconds = 5.0
+"""Of training in a step, in the run's own time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """How a run publishes: in full or, where it pays, as patches; beside the next step or inside its own.
+
+    `store` is the address of the weights; left out, a directory of the run.
+    """
+
+    shape: ModelShape
+    patches: bool = True
+    beside: bool = True
+    store: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stepped:
+    """Timings of the steps after the first ones, and the seconds between each commit and the one before."""
+
+    timings: list[StepTimings]
+    seconds: list[float]
+
+    @property
+    def held_shares(self) -> list[float]:
+        """Of each step, in which publishing holds training up."""
+        return [each.publish_seconds / _seconds(each) for each in self.timings]
+
+    @property
+    def busy_seconds(self) -> list[float]:
+        """Of each step, as the trainer counts them."""
+        return [*map(_seconds, self.timings)]
+
+
+class LargeRun(SimulatedRun):
+    """A run that publishes in one way."""
+
+    def __init__(self, job: Job, home: Path, way: Way) -> None:
+        self.way = way
+        super().__init__(job, MemoryBroker(), home)
+        if way.store is not None:
+            self._store = WeightsStore(way.store)
+
+    def settings(self) -> Settings:
+        """Those of the variant, but for how it publishes."""
+        return (
+            super()
+            .settings()
+            .changed(
+                trainer={"publish_beside_training": self.way.beside},
+                weights={"patches": "auto" if self.way.patches else "off"},
+            )
+        )
+
+    def training_engine(self) -> LargeEngine:
+        """The engine with the tensors."""
+        return HoldingEngine(self.way.shape, seconds=self._variant.train_seconds / self._speed)
+
+
+def steps_of(job: Job, way: Way, home: Path) -> Stepped:
+    """Make one run. Raises what ended a role, or BrokerTimeout."""
+    run = LargeRun(job, home / secrets.token_hex(4), way)
+    try:
+        run.create()
+        with run.roles():
+            run.wait_until_closed(job.variant.num_steps * longest_seconds_of_a_step * job.speed)
+        return stepped(run)
+    finally:
+        run.remove()
+
+
+def stepped(run: SimulatedRun) -> Stepped:
+    """What the ledger of a run says of its steps."""
+    steps = [(at / 1000, record.body.timings) for at, record in run.ledger() if isinstance(record.body, Step)]
+    moments = [at for at, _ in steps]
+    seconds = [now - before for before, now in pairwise(moments)]
+    return Stepped([timings for _, timings in steps[settling_steps:]], seconds[settling_steps - 1 :])
+
+
+def a_job(name: str, *, step_seconds: float, num_steps: int, seed: int, alpha: float = 2.0) -> Job:
+    """Training waits for `step_seconds`; rollouts are so short that with alpha 1 and 2 there are always samples."""
+    variant = Variant(
+        name=name,
+        num_groups=4,
+        group_size=2,
+        slots_per_worker=16,
+        num_steps=num_steps,
+        alpha=alpha,
+        train_seconds=_engine_seconds,
+        median_seconds=0.1 * _engine_seconds,
+        longest_seconds=0.4 * _engine_seconds,
+    )
+    return Job(variant=variant, seed=seed, number=0, speed=_engine_seconds / step_seconds)
+
+
+def _seconds(timings: StepTimings) -> float:
+    return timings.wait_seconds + timings.train_seconds + timings.publish_seconds
