@@ -45,6 +45,8 @@ class TrainerSettings:
     manifest_json: str
     weights_wait_seconds: float = 0.0
     """How long a store elsewhere that does not answer is waited for."""
+    shared: Path | None = None
+    """What trainer and workers of this machine share in memory; None where they share nothing."""
     has_patches: bool = True
     """Whether versions may be stored as what changed since the one before."""
     reward_deadline_seconds: float | None = None

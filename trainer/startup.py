@@ -25,6 +25,7 @@ from consumers.named_weights import read_named_weights
 from rollog.kernel.broker.topics import RunTopics
 from rollog.kernel.errors import Expired, LedgerError, WeightsError
 from rollog.kernel.logs import get_logger
+from rollog.kernel.versions.lane import Lane
 from rollog.kernel.weights import WeightsStore
 from rollog.rules.alpha_control import alpha_of_step
 from rollog.rules.role_voice import RoleVoice
@@ -98,7 +99,13 @@ def start_trainer(
         opened.callback(background.close)
         enters("reading the ledger")
         history, known = snapshot.read(broker)
-        store = WeightsStore(settings.weights_uri, wait_seconds=settings.weights_wait_seconds, no_longer=stop)
+        lane = None if settings.shared is None else Lane(settings.shared)
+        store = WeightsStore(
+            settings.weights_uri,
+            wait_seconds=settings.weights_wait_seconds,
+            no_longer=stop,
+            lane=lane,
+        )
         take_over = TakeOver(
             history=history,
             manifested=settings,
@@ -115,6 +122,9 @@ def start_trainer(
         )
         prepared = take_over.prepare()
         writer = opened.enter_context(_ledger_writer(settings, broker, take_over.topics))
+        if lane is not None:
+            lane.clear()
+            opened.callback(lane.clear)
         ledger, in_force = take_over.complete(prepared, writer)
         readers = LogReaders(settings=in_force, broker=broker, topics=take_over.topics, ledger=ledger)
         reading = readers.open(

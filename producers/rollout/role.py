@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from producers.engines.choice import make_engine
@@ -19,6 +20,8 @@ from producers.rollout.speech import speech_of
 from producers.rollout.worker import WorkerParts, open_worker
 from rollog.kernel.errors import ConfigError
 from rollog.kernel.logs import get_logger
+from rollog.kernel.shared_memory import WorkerPresence
+from rollog.kernel.versions.lane import Lane
 from rollog.kernel.weights import WeightsStore
 
 if TYPE_CHECKING:
@@ -37,10 +40,11 @@ def run_rollout(settings: RolloutSettings, broker: Broker, metrics: Metrics, sto
     worker_id = f"{settings.name}-{secrets.token_hex(4)}"
     _log.info("starting", worker=worker_id, engine=settings.rollout.engine, run=settings.run)
     parts = make_parts(settings, broker, metrics, worker_id)
-    try:
-        asyncio.run(_run(settings, parts, worker_id, stop))
-    except BaseExceptionGroup as group:
-        raise _first_cause(group) from group
+    with nullcontext() if settings.shared is None else WorkerPresence(settings.shared):
+        try:
+            asyncio.run(_run(settings, parts, worker_id, stop))
+        except BaseExceptionGroup as group:
+            raise _first_cause(group) from group
 
 
 def make_parts(settings: RolloutSettings, broker: Broker, metrics: Metrics, worker_id: str) -> WorkerParts:
@@ -58,7 +62,11 @@ def make_parts(settings: RolloutSettings, broker: Broker, metrics: Metrics, work
         evaluation_rewards=rewards,
         episodes=_episodes(settings, tokenizer),
         agents=agents_of(settings.agent, settings.model, tokenizer) if settings.agent.is_given else None,
-        store=WeightsStore(settings.weights_uri, wait_seconds=settings.weights_wait_seconds),
+        store=WeightsStore(
+            settings.weights_uri,
+            wait_seconds=settings.weights_wait_seconds,
+            lane=None if settings.shared is None else Lane(settings.shared),
+        ),
         metrics=metrics,
     )
 

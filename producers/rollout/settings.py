@@ -39,6 +39,8 @@ class RolloutSettings:
     """Most rollouts that one task of this run orders."""
     weights_wait_seconds: float = 0.0
     """How long a store elsewhere that does not answer is waited for."""
+    shared: Path | None = None
+    """What trainer and workers of this machine share in memory; None where they share nothing."""
     agent: AgentConfig = field(default_factory=AgentConfig)
     durable_turns: bool = False
     """Whether each turn is on the log before its answer is used."""

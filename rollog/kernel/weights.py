@@ -21,6 +21,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from rollog.kernel.versions.copies import VersionCopy
+    from rollog.kernel.versions.lane import Lane
     from rollog.kernel.versions.patch_shards import PatchSink
     from rollog.kernel.versions.shards import VersionFiles
     from rollog.kernel.versions.tensors import Export
@@ -79,7 +81,8 @@ class WeightsStore:
     """Published weights of one run under `uri` (`file:///...`, a plain path, `s3://...`, `memory://...`).
 
     `filesystem`, an fsspec one with its root, stands in place of what the address leads to. While a store elsewhere
-    does not answer, `publish` and `fetch` try again for `wait_seconds`, or until `no_longer` is set. Raises ConfigError
+    does not answer, `publish` and `fetch` try again for `wait_seconds`, or until `no_longer` is set. `lane` is where
+    files of a store elsewhere are beside it, written by what publishes and read by `bring`. Raises ConfigError
     when the address cannot be used at all, WeightsStoreSilent where it does not answer, and WeightsError for everything
     else about one file.
     """
@@ -91,6 +94,7 @@ class WeightsStore:
         filesystem: tuple[Any, str] | None = None,
         wait_seconds: float = 0.0,
         no_longer: threading.Event | None = None,
+        lane: Lane | None = None,
     ) -> None:
         self.uri = uri
         self._wait_seconds = wait_seconds
@@ -100,6 +104,8 @@ class WeightsStore:
         self._folder = StoreFolder(self._fs, self._root)
         self.is_local = "file" in protocols(self._fs)
         """Whether files are read in place, on this disk."""
+        # What is on this disk is in this machine's memory once it was written.
+        self._lane = None if self.is_local else lane
 
     def try_writing(self) -> None:
         """Write and delete a small file, as a partial one; on this disk no directory is made for it.
@@ -196,7 +202,8 @@ class WeightsStore:
         """
         if notice.format == manifest_format and not (self.is_local and notice.base is None):
             check_notice(notice)
-            return self._patiently(lambda: self._found(notice, lambda: copy.bring(self._folder, notice)))
+            folder = replace(self._folder, nearer=self._lane)
+            return self._patiently(lambda: self._found(notice, lambda: copy.bring(folder, notice)))
         copy.discard()
         return self.fetch(notice, copy.directory)
 
@@ -382,7 +389,8 @@ class WeightsStore:
     def _new_files(self) -> VersionFiles:
         if self.is_local:
             return DiskFiles(Path(self._root), self._naming_version)
-        return ElsewhereFiles(self._upload_file, self._remove_file)
+        files = ElsewhereFiles(self._upload_file, self._remove_file)
+        return files if self._lane is None else self._lane.beside(files)
 
     def _upload_file(self, name: str, data: bytes) -> None:
         def upload() -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from producers.dispatcher.settings import DispatcherSettings
 from producers.rollout.settings import RolloutSettings
+from rollog.kernel.shared_memory import shared_directory
 from rollog.settings.settings import Settings
 from trainer.settings import TrainerSettings
 
@@ -37,6 +38,7 @@ def rollout_settings(settings: Settings, manifest: RunManifest, home: Path, name
         home=home / "runs" / settings.run_name,
         weights_uri=settings.weights.uri or manifest.weights_uri,
         weights_wait_seconds=settings.weights.wait_seconds,
+        shared=_shared_directory(settings, manifest),
         num_replicas=settings.groups.num_replicas,
         durable_turns=settings.dispatch.durable_turns,
         **_sections(settings, RolloutSettings),
@@ -55,11 +57,18 @@ def trainer_settings(settings: Settings, manifest: RunManifest, home: Path) -> T
         sampling_temperature=settings.sampling.temperature,
         weights_uri=settings.weights.uri or manifest.weights_uri,
         weights_wait_seconds=settings.weights.wait_seconds,
+        shared=_shared_directory(settings, manifest),
         has_patches=settings.weights.patches == "auto",
         manifest_json=manifest.config_json,
         reward_deadline_seconds=settings.reward.deadline_seconds if settings.reward.late else None,
         **sections | {"algorithm": settings.algorithm.with_budget(settings.response_budget)},
     )
+
+
+def _shared_directory(settings: Settings, manifest: RunManifest) -> Path | None:
+    """What trainer and workers of this machine share; two runs do not have all three names in common."""
+    uri = settings.weights.uri or manifest.weights_uri
+    return shared_directory(settings.weights.lane, settings.run.prefix, settings.run_name, uri)
 
 
 def _sections(

@@ -105,6 +105,10 @@ class WeightsConfig(Section):
     patches: Annotated[Literal["auto", "off"], PER_MACHINE] = "auto"
     """The trainer stores most versions of a model in 16 bits as what changed since the one before, where that pays;
     `off` stores every version in full. Bits and digests are the same either way."""
+    lane: Annotated[str, Field(pattern=r"^(auto|off|/.+)$"), PER_MACHINE] = "auto"
+    """Where trainer and workers of one machine share memory. While a worker of the run lives on the trainer's machine,
+    versions for a store elsewhere are written there, too, and workers look there first. `auto`: /dev/shm, where there
+    is one with room; a directory, by its whole path: there; `off`: nowhere. What is served is the same either way."""
 
 
 class MetricsConfig(Section):

@@ -12,6 +12,7 @@
 | targets.py | where shards go: a disk, or a store elsewhere |
 | checking.py | one shard against its manifest, byte for byte |
 | reading.py | a noticed version and what it is based on, from any store |
+| lane.py | the same files in shared memory, beside a store elsewhere |
 | copies.py, applying.py | a reader's own copy, which patches take from version to version |
 | single_file.py | the one file of runs that began before there were manifests |
 | files.py | what a path to a version's weights leads to |

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from rollog.kernel.atomic_write import partial_file
 from rollog.kernel.errors import WeightsError
@@ -19,6 +19,7 @@ from rollog.kernel.versions.manifest_text import most_manifest_bytes
 from rollog.kernel.versions.patch_manifest import PatchManifest, parse_stored
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
     from typing import IO
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from rollog.kernel.versions.manifest import Shard
     from rollog.kernel.versions.patch_manifest import PatchShard
     from schemas.weights import WeightVersion
+
+_AnyShard = TypeVar("_AnyShard", "Shard", "PatchShard")
 
 most_patches = 255
 """In one chain; a trainer makes at most 15, and a forged chain could go on for very long."""
@@ -123,11 +126,7 @@ def download_full(folder: StoreFolder, form: Stored, directory: Path) -> Path:
     for shard in form.manifest.shards:
         if not _is_there(directory / shard.name, shard):
             with partial_file(directory) as partial:
-                with (
-                    folder.filesystem.open(folder.path(shard.name), "rb") as source,
-                    partial.open("wb") as sink,
-                ):
-                    check_shard(source, shard, sink)
+                folder.read(shard.name, _copying(check_shard, shard, partial))
                 partial.replace(directory / shard.name)
     return write_manifest(directory, form.name, form.text)
 
@@ -140,11 +139,7 @@ def download_patch(folder: StoreFolder, patch: PatchManifest, directory: Path) -
             # It got its name when it was whole.
             continue
         with partial_file(directory) as partial:
-            with (
-                folder.filesystem.open(folder.path(shard.name), "rb") as source,
-                partial.open("wb") as sink,
-            ):
-                check_patch_shard(source, shard, sink)
+            folder.read(shard.name, _copying(check_patch_shard, shard, partial))
             partial.replace(target)
 
 
@@ -177,15 +172,29 @@ def write_manifest(directory: Path, name: str, text: bytes) -> Path:
     return directory / name
 
 
+def _copying(
+    check: Callable[[IO[bytes], _AnyShard, IO[bytes]], None], shard: _AnyShard, path: Path
+) -> Callable[[IO[bytes]], None]:
+    """Copies a shard to a path while it is checked; what was there is overwritten."""
+
+    def copy(source: IO[bytes]) -> None:
+        with path.open("wb") as sink:
+            check(source, shard, sink)
+
+    return copy
+
+
 def _text(folder: StoreFolder, name: str, sha256: str) -> bytes:
-    with folder.filesystem.open(folder.path(name), "rb") as source:
-        text: bytes = source.read(most_manifest_bytes + 1)
-    found = manifest_sha256(text)
-    if found != sha256:
-        raise WeightsError(
-            f"weights {name} have sha256 {found} instead of {sha256}; the manifest was altered and is not used"
-        )
-    return text
+    def checked(source: IO[bytes]) -> bytes:
+        text = source.read(most_manifest_bytes + 1)
+        found = manifest_sha256(text)
+        if found != sha256:
+            raise WeightsError(
+                f"weights {name} have sha256 {found} instead of {sha256}; the manifest was altered and is not used"
+            )
+        return text
+
+    return folder.read(name, checked)
 
 
 def _base_of(

@@ -90,7 +90,7 @@ def test_the_roles_of_a_run_may_differ_in_these_keys_and_no_others() -> None:
         | keys("placement", "share trainer trainer_memory_share workers")
         | keys("supervision", "first_delay_seconds longest_delay_seconds max_restarts window_seconds")
         | keys("trainer", "activation_checkpointing num_threads publish_beside_training rank_timeout_seconds")
-        | keys("weights", "uri wait_seconds patches")
+        | keys("weights", "lane patches uri wait_seconds")
     )
 
 
