@@ -26,6 +26,7 @@ from producers.engines.stop_texts import cut_off
 from producers.engines.weights_file import ModelTensors, check_weights_file, model_tensors
 from rollog.kernel.addresses import without_secret_values
 from rollog.kernel.errors import ConfigError, EngineDied, EngineError, WeightsError
+from rollog.kernel.logs import get_logger
 from schemas import FinishReason, float32_array, int32_array
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from rollog.kernel.process_directory import ProcessDirectory
     from schemas import Float32Array
 
+_log = get_logger("rollout")
 _usual_tokens_per_pass = 2048
 """vLLM's own choice where nothing is said."""
 _sockets_variable = "VLLM_RPC_BASE_PATH"
@@ -276,7 +278,12 @@ class VllmEngine:
         check_weights_file(path, self._tensors)
         names = list(self._tensors.required)
         try:
-            await self._call(self._llm.collective_rpc("rollog_load_weights", args=(str(path), names)))
+            # After a load that failed nobody knows what the engine holds: it gets all tensors.
+            dense = not self._serving
+            passed = await self._call(
+                self._llm.collective_rpc("rollog_load_weights", args=(str(path), names, dense))
+            )
+            _log.debug("weights handed to vLLM", version=version, num_bytes=max(passed), dense=dense)
             await self._call(self._llm.update_weight_version(str(version)))
         except EngineDied:
             raise
@@ -353,11 +360,11 @@ class VllmEngine:
             skip_clone=True,
         )
 
-    async def _call(self, awaitable: Any) -> None:
+    async def _call(self, awaitable: Any) -> Any:
         from vllm.v1.engine.exceptions import EngineDeadError  # noqa: PLC0415
 
         try:
-            await awaitable
+            return await awaitable
         except EngineDeadError as error:
             raise EngineDied(f"vLLM's process ended: {error}") from error
 

@@ -13,18 +13,22 @@ import os
 import signal
 import sys
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from safetensors.torch import load_file
 from vllm.platforms import current_platform
 
+from producers.engines.changed_tensors import not_held, read_tensors, tensor_digests
 from producers.engines.served_weights import check_served_file
 from producers.engines.weights_file import ModelTensors, model_tensors
 from rollog.kernel.errors import WeightsError
-from rollog.kernel.versions.files import merged_tensors
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Mapping, Sequence
+
+    import torch
+
+    from rollog.kernel.versions.identity import TensorDigest
 
 _pr_set_pdeathsig = 1
 
@@ -62,18 +66,42 @@ class WeightLoader:
     """Mixed into vLLM's worker; its methods are called with `collective_rpc`."""
 
     model_runner: Any
+    _rollog_held: Mapping[str, TensorDigest] = MappingProxyType({})
+    """Of the version that the model holds; nothing where a load failed, or the version was a single file."""
 
-    def rollog_load_weights(self, path: str, names: Sequence[str]) -> None:
-        """Overwrite the model's parameters by the named tensors of a version, a safetensors file or a manifest."""
+    def rollog_load_weights(self, path: str, names: Sequence[str], dense: bool) -> int:
+        """Overwrite the model's parameters by the named tensors of a version, a safetensors file or a manifest.
+
+        Tensors that the model holds already are left out, unless `dense`. vLLM copies each tensor to its place by
+        itself, a part of a fused parameter (`qkv_proj`, `gate_up_proj`) too, so the others stay as they are. Returns
+        the bytes of those that were handed over.
+        """
         model = self.model_runner.get_model()
-        tensors = merged_tensors(Path(path), load_file)
-        model.load_weights((name, tensors[name]) for name in names)
+        held, self._rollog_held = {} if dense else self._rollog_held, {}
+        digests = tensor_digests(Path(path))
+        passed = _Counted(read_tensors(Path(path), set(not_held(names, digests, held))))
+        model.load_weights(passed)
         packed = [name for name, parameter in model.named_parameters() if parameter.numel() == 0]
         if packed:
             raise RuntimeError(
                 f"this vLLM build packed {len(packed)} parameters ({packed[0]} ...) and would go on using the "
                 "old weights"
             )
+        self._rollog_held = digests
+        return passed.num_bytes
+
+
+class _Counted:
+    """Tensors on their way to a model."""
+
+    def __init__(self, tensors: Iterator[tuple[str, torch.Tensor]]) -> None:
+        self._tensors = tensors
+        self.num_bytes = 0
+
+    def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
+        for name, tensor in self._tensors:
+            self.num_bytes += tensor.nbytes
+            yield name, tensor
 
 
 class ServedWeightLoader(WeightLoader):
@@ -98,12 +126,12 @@ class ServedWeightLoader(WeightLoader):
 
     def rollog_load(self, path: str, sha256: str, mark: str) -> dict[str, str]:
         """Overwrite the weights by a file; `mark` names what is loaded from here on. Says what was refused, and why."""
-        self._rollog_mark = ""
+        was_loaded, self._rollog_mark = bool(self._rollog_mark), ""
         try:
             if self._rollog_tensors is None:
                 self._rollog_tensors = model_tensors(self.model_config.model)
             checked = check_served_file(path, sha256, self._rollog_tensors)
-            self.rollog_load_weights(str(checked), list(self._rollog_tensors.required))
+            self.rollog_load_weights(str(checked), list(self._rollog_tensors.required), dense=not was_loaded)
         except (WeightsError, OSError, RuntimeError, ValueError) as error:
             return {"refused": f"{type(error).__name__}: {error}"}
         self._rollog_mark = mark
