@@ -16,15 +16,15 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from torch.nn.functional import linear
 from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.initialization import no_init_weights
 from transformers.utils import logging as transformers_logging
 
 from rollog.kernel.errors import DataError, EngineError, WeightsError
-from rollog.kernel.versions.files import merged_tensors
+from rollog.kernel.versions.files import merged_tensors, weights_files
 from trainer.model.arithmetic import pin_instructions
 from trainer.model.output_layer import OutputComputation, computing, output_layer
 from trainer.model.token_logprobs import LogprobSettings, token_logprobs
@@ -175,21 +175,21 @@ def compute_deterministically(num_threads: int, reproducible: Reproducible = "ma
 def load_model(model_path: str, weights_path: Path | None, dtype: str) -> PreTrainedModel:
     """A causal language model without dropout, with the weights of `weights_path` where given.
 
+    These are read into it one tensor after another, so no more memory is taken than the model and one tensor.
+
     Raises:
         DataError: the model cannot be loaded.
         WeightsError: names or shapes in `weights_path` do not fit.
     """
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    model: PreTrainedModel
     try:
         if weights_path is None:
             model = AutoModelForCausalLM.from_pretrained(
                 model_path, dtype=dtypes[dtype], attn_implementation="sdpa"
             )
         else:
-            config = AutoConfig.from_pretrained(model_path)
-            model = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
-                config, dtype=dtypes[dtype], attn_implementation="sdpa"
-            )
+            model = _without_values(model_path, dtype)
     except (OSError, ValueError) as error:
         raise DataError(
             f"model.path = {model_path!r} cannot be loaded as a causal language model ({error}); "
@@ -212,19 +212,47 @@ def checkpoint_activations(model: PreTrainedModel) -> None:
 
 
 def load_weights(model: nn.Module, path: Path) -> None:
-    """Replace all weights of `model` by published ones, a file or a manifest, in which tied tensors appear once."""
+    """Replace all weights of `model` by published ones, a file or a manifest, in which tied tensors appear once.
+
+    Raises WeightsError; where names or shapes do not fit, before anything is replaced.
+    """
+    targets = dict(untied_tensors(model))
+    expected = {name: tuple(tensor.shape) for name, tensor in targets.items()}
     try:
-        tensors = merged_tensors(path, load_file)
+        given = merged_tensors(path, _shapes_in)
+        if expected != given:
+            differing = sorted(set(expected.items()) ^ set(given.items()))
+            raise WeightsError(f"weights {path} do not fit the model; differing tensors: {differing[:6]}")
+        with torch.no_grad():
+            for name, tensor in _stored_tensors(path):
+                targets[name].copy_(tensor)
     except (OSError, SafetensorError) as error:
         raise WeightsError(f"weights {path} cannot be read: {error}") from error
-    expected = {name: tuple(tensor.shape) for name, tensor in untied_tensors(model)}
-    given = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-    if expected != given:
-        differing = sorted(set(expected.items()) ^ set(given.items()))
-        raise WeightsError(f"weights {path} do not fit the model; differing tensors: {differing[:6]}")
-    with torch.no_grad():
-        for name, tensor in untied_tensors(model):
-            tensor.copy_(tensors[name])
+
+
+def _without_values(model_path: str, dtype: str) -> PreTrainedModel:
+    """A model whose weights are memory that nothing was written to; what is no weight is computed as always."""
+    config = AutoConfig.from_pretrained(model_path)
+    with no_init_weights():
+        model = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
+            config, dtype=dtypes[dtype], attn_implementation="sdpa"
+        )
+    model.tie_weights()  # which belongs to what was left out
+    built: PreTrainedModel = model
+    return built
+
+
+def _shapes_in(file: Path) -> dict[str, tuple[int, ...]]:
+    with safe_open(file, framework="pt") as opened:
+        return {name: tuple(opened.get_slice(name).get_shape()) for name in opened.keys()}  # noqa: SIM118
+
+
+def _stored_tensors(path: Path) -> Iterator[tuple[str, Tensor]]:
+    for file in weights_files(path):
+        for name in _shapes_in(file):
+            # Opened anew each time: what was read of a file stays in this process's memory until it is closed.
+            with safe_open(file, framework="pt") as opened:
+                yield name, opened.get_tensor(name)
 
 
 def untied_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
