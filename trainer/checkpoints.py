@@ -15,6 +15,7 @@ import secrets
 import shutil
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from rollog.kernel.atomic_write import sync_path
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rollog.rules.ledger_state import LedgerState
+    from trainer.checkpoint_files import Digests
     from trainer.engines.ports import TrainingEngine
     from trainer.reporting import Reporter
 
@@ -69,6 +71,15 @@ class Checkpoint:
         return None
 
 
+@dataclass(frozen=True, slots=True)
+class BegunCheckpoint:
+    """A directory that is no checkpoint yet. `write`, called once and on any thread, puts its files there."""
+
+    version: int
+    directory: Path
+    write: Callable[[], Digests]
+
+
 class CheckpointStore:
     """Writes, lists and thins out the checkpoints of one run."""
 
@@ -93,49 +104,48 @@ class CheckpointStore:
                 shutil.rmtree(path, ignore_errors=True)
 
     def save(
-        self, version: int, weights_sha256: str, write: Callable[[Path], None], *, keep: int
+        self, version: int, weights_sha256: str, write: Callable[[Path], Digests], *, keep: int
     ) -> Checkpoint:
         """Let `write` fill a directory, finish it, and remove all but the newest `keep`. Raises DiskFull."""
-        return self.finish(self.begin(version, write), version, lambda: weights_sha256, keep=keep)
+        begun = self.begin(version, lambda directory: partial(dict, write(directory)))
+        return self.finish(begun, lambda: weights_sha256, keep=keep)
 
-    def begin(self, version: int, write: Callable[[Path], None]) -> Path:
-        """Let `write` fill a new directory, which is no checkpoint until `finish`. Raises DiskFull."""
+    def begin(self, version: int, copy: Callable[[Path], Callable[[], Digests]]) -> BegunCheckpoint:
+        """Let `copy` keep what is to be written into a new directory, or write it. Raises DiskFull."""
         make_private(self._directory)
         # A name of its own: an overtaken trainer must not meddle with the checkpoint of who took over.
-        begun = self._directory / f"{_name_of(version)}.{secrets.token_hex(4)}.partial"
-        with self._gone_if_full(begun):
-            begun.mkdir(mode=0o700)
-            write(begun)
-            only_for_me(begun)
-        return begun
+        directory = self._directory / f"{_name_of(version)}.{secrets.token_hex(4)}.partial"
+        with self._gone_if_full(directory):
+            directory.mkdir(mode=0o700)
+            return BegunCheckpoint(version, directory, copy(directory))
 
-    def finish(self, begun: Path, version: int, committed: Callable[[], str], *, keep: int) -> Checkpoint:
+    def finish(self, begun: BegunCheckpoint, committed: Callable[[], str], *, keep: int) -> Checkpoint:
         """Make a checkpoint of what was begun, and remove all but the newest `keep`. Raises DiskFull.
 
         `committed` returns when the version is, with the sha256 of its weights. Where it raises, there is no such
         version: what was begun is removed.
         """
+        version, directory = begun.version, begun.directory
         try:
+            # First: workers wait for the version, and its files shall have the disk until it is committed.
             weights_sha256 = committed()
         except BaseException:
-            shutil.rmtree(begun, ignore_errors=True)
-            raise
-        with self._gone_if_full(begun):
-            files = {
-                str(path.relative_to(begun)): _synced_sha256(path)
-                for path in sorted(begun.rglob("*"))
-                if path.is_file()
-            }
-            reach(CrashPoint.CHECKPOINT_HALF_WRITTEN)
-            _write_manifest(begun, {"version": version, "weights_sha256": weights_sha256, "files": files})
-            directory = self._directory / _name_of(version)
-            # What a crash left under this name is no checkpoint of this version, or was not usable.
             shutil.rmtree(directory, ignore_errors=True)
-            begun.rename(directory)
+            raise
+        with self._gone_if_full(directory):
+            digests = begun.write()
+            only_for_me(directory)
+            files = _with_others(directory, digests)
+            reach(CrashPoint.CHECKPOINT_HALF_WRITTEN)
+            _write_manifest(directory, {"version": version, "weights_sha256": weights_sha256, "files": files})
+            named = self._directory / _name_of(version)
+            # What a crash left under this name is no checkpoint of this version, or was not usable.
+            shutil.rmtree(named, ignore_errors=True)
+            directory.rename(named)
             sync_path(self._directory)
         # Only now, so that a crash at any moment before leaves the one that was newest.
         self._thin_out(keep)
-        return Checkpoint(version=version, weights_sha256=weights_sha256, directory=directory, files=files)
+        return Checkpoint(version=version, weights_sha256=weights_sha256, directory=named, files=files)
 
     @contextmanager
     def _gone_if_full(self, begun: Path) -> Iterator[None]:
@@ -180,8 +190,10 @@ class EngineCheckpoints:
     `newest_version` is the version saved last or restored from, None before either. `seconds_since_step` is how long
     saving has held the training thread since the newest step; whoever records it resets it.
 
-    A version that is in flight is saved in two parts: its files at once, before the engine goes on, and the rest on
-    another thread, when the version is committed.
+    A version that is in flight is saved in two parts: the engine's state is copied before the engine goes on, and
+    another thread writes the copy when the version is committed. One checkpoint at a time: there is memory for one
+    copy, and a disk that is slower than this would only fall behind further. So whoever comes to the next one waits
+    for it, and `trainer.checkpoint_every_steps` bounds what is redone, always.
     """
 
     def __init__(
@@ -227,12 +239,13 @@ class EngineCheckpoints:
         )
 
     def begin(self, version: int, committed: Callable[[], str], *, keep: int) -> None:
-        """Write the files of a version that is in flight; `committed` is as for `CheckpointStore.finish`."""
-        self.take_note(wait=True)
+        """Copy a version that is in flight; `committed` is as for `CheckpointStore.finish`."""
         started = self._clock()
-        begun = self._store.begin(version, self._engine.save_checkpoint)
+        self.take_note(wait=True)
+        begun = self._store.begin(version, self._engine.begin_checkpoint)
+        reach(CrashPoint.CHECKPOINT_COPIED)
         self.seconds_since_step = self._clock() - started
-        self._finishing = self._executor.submit(self._store.finish, begun, version, committed, keep=keep)
+        self._finishing = self._executor.submit(self._store.finish, begun, committed, keep=keep)
 
     def take_note(self, *, wait: bool = False) -> None:
         """See whether what was begun is a checkpoint now. Raises DiskFull, and what `committed` raised."""
@@ -241,6 +254,13 @@ class EngineCheckpoints:
             return
         self._finishing = None
         self._saved(finishing.result())
+
+    def close(self) -> None:
+        """Wait for what was begun, which a trainer that fails finishes all the same. Idempotent."""
+        finishing, self._finishing = self._finishing, None
+        error = None if finishing is None else finishing.exception()
+        if error is not None:
+            log.warning("the checkpoint that was begun is not finished", error=str(error))
 
     def _saved(self, checkpoint: Checkpoint, started: float | None = None) -> None:
         self.newest_version = checkpoint.version
@@ -277,6 +297,16 @@ def _read(directory: Path) -> Checkpoint | None:
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
+
+
+def _with_others(directory: Path, digests: Digests) -> dict[str, str]:
+    """The digests of all files, those too that were written by others than the ranks: DeepSpeed adds a script."""
+    others = {
+        name: _synced_sha256(path)
+        for path in directory.rglob("*")
+        if path.is_file() and (name := str(path.relative_to(directory))) not in digests
+    }
+    return dict(sorted({**others, **digests}.items()))
 
 
 def _synced_sha256(path: Path) -> str:

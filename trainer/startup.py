@@ -120,6 +120,7 @@ def start_trainer(
             ),
             enters=enters,
         )
+        opened.callback(take_over.checkpoints.close)
         prepared = take_over.prepare()
         writer = opened.enter_context(_ledger_writer(settings, broker, take_over.topics))
         if lane is not None:

@@ -287,8 +287,9 @@ class TrainerConfig(Section):
     """Layers that get an adapter, by the last part of their names (`["q_proj", "v_proj"]`); left out, all linear layers
     but the output layer."""
     publish_beside_training: Annotated[bool, PER_MACHINE] = True
-    """Whether the next step is trained while a step's weights are written and committed. Either way they are written
-    from a copy in this machine's memory, steps are committed in their order, and the weights are the same."""
+    """Whether the next step is trained while a step's weights are written and committed, and its checkpoint, if one is
+    due. Either way weights are written from a copy in this machine's memory, steps are committed in their order, and
+    the weights are the same. A checkpoint takes memory for a copy once, if half of what is free holds it."""
     checkpoint_every_steps: Annotated[int, Field(ge=1), AMENDABLE] = 10
     """Training steps between checkpoints."""
     keep_checkpoints: Annotated[int, Field(ge=1), AMENDABLE] = 2

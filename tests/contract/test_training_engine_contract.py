@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
+from hashlib import sha256
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,7 +20,7 @@ from schemas import MicroBatch
 from trainer.step.ports import TrainingBatch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
     from trainer.engines.ports import TrainingEngine
@@ -70,6 +72,51 @@ def test_a_checkpoint_goes_on_where_it_was_saved_bit_for_bit(
     assert exported_by(engine) == saved
     assert engine.train_step(a_batch(1)) == result
     assert exported_by(engine) == after
+
+
+def test_a_checkpoint_that_is_written_beside_the_next_step_is_of_the_step_before(
+    engine: TrainingEngine, model_path: str, tmp_path: Path
+) -> None:
+    """Twice, so that the memory of the first copy is used again, by a state with other values."""
+    for name in ("first", "second"):
+        directory = tmp_path / name
+        directory.mkdir()
+        engine.start(model_path)
+        for seed in range(1, len(name)):
+            engine.train_step(a_batch(seed))
+        saved = exported_by(engine)
+        write = engine.begin_checkpoint(directory)
+        result = engine.train_step(a_batch(0))
+        after = exported_by(engine)
+        with ThreadPoolExecutor(1) as writers:
+            digests = writers.submit(write).result()
+
+        engine.start(model_path)
+        engine.load_checkpoint(directory)
+        assert exported_by(engine) == saved
+        assert engine.train_step(a_batch(0)) == result
+        assert exported_by(engine) == after
+        assert digests
+        assert digests == digests_of(directory, digests)
+
+
+def digests_of(directory: Path, names: Iterable[str]) -> dict[str, str]:
+    return {name: sha256((directory / name).read_bytes()).hexdigest() for name in names}
+
+
+def test_saved_and_begun_checkpoints_are_the_same_files(
+    engine: TrainingEngine, model_path: str, tmp_path: Path
+) -> None:
+    """Not byte for byte: a file of PyTorch's may name tensors in another order."""
+    engine.start(model_path)
+    engine.train_step(a_batch(0))
+    for name in ("saved", "begun"):
+        (tmp_path / name).mkdir()
+    saved = engine.save_checkpoint(tmp_path / "saved")
+    begun = engine.begin_checkpoint(tmp_path / "begun")()
+    assert saved.keys() == begun.keys()
+    assert saved == digests_of(tmp_path / "saved", saved)
+    assert begun == digests_of(tmp_path / "begun", begun)
 
 
 def failing(batch: TrainingBatch) -> TrainingBatch:
@@ -177,6 +224,7 @@ calls: dict[str, Callable[[TrainingEngine, Path], object]] = {
     "change_settings": lambda engine, _: engine.change_settings(step_settings),
     "export_weights": lambda engine, _: exported_by(engine),
     "save_checkpoint": lambda engine, directory: engine.save_checkpoint(directory),
+    "begin_checkpoint": lambda engine, directory: engine.begin_checkpoint(directory),
     "load_checkpoint": lambda engine, directory: engine.load_checkpoint(directory),
     "describe": lambda engine, _: engine.describe(),
 }

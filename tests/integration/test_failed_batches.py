@@ -23,6 +23,7 @@ from trainer.startup import start_trainer
 
 if TYPE_CHECKING:
     from rollog.kernel.broker.topics import RunTopics
+    from trainer.checkpoint_files import Digests
     from trainer.engines.ports import EngineDescription
     from trainer.settings import TrainerSettings
     from trainer.step.ports import StepResult, TrainingBatch
@@ -301,9 +302,10 @@ def test_a_trial_leaves_nothing_behind_and_lets_nobody_else_write(
     class Looking(PoisonedEngine):
         modes: ClassVar[list[int]] = []
 
-        def save_checkpoint(self, directory: Path) -> None:
-            super().save_checkpoint(directory)
+        def save_checkpoint(self, directory: Path) -> Digests:
+            digests = super().save_checkpoint(directory)
             (directory / "more").mkdir()
+            return digests
 
         def load_checkpoint(self, directory: Path) -> None:
             paths = (directory.parent, *directory.rglob("*"))

@@ -5,6 +5,7 @@ No thread decides here: what is in flight lands when the test says so, or when t
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 import threading
@@ -26,7 +27,7 @@ from support.small_training import (
     turn_until,
 )
 
-from rollog.kernel.errors import EngineError, Superseded, WeightsError
+from rollog.kernel.errors import DiskFull, EngineError, Superseded, WeightsError
 from rollog.kernel.metrics import Metrics
 from rollog.kernel.versions.tensors import TensorSpec
 from rollog.kernel.weights import WeightsStore
@@ -35,6 +36,7 @@ from schemas import Close, Disposition, LedgerKind, LedgerRecord, Status, Step, 
 from trainer.checkpoints import CheckpointStore
 from trainer.engines.simulated import SimulatedTrainingEngine
 from trainer.in_flight import Background
+from trainer.publishing import weights_sha256
 from trainer.startup import start_trainer
 
 if TYPE_CHECKING:
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
 
     from rollog.kernel.broker.topics import RunTopics
     from rollog.kernel.versions.tensors import TensorSink
+    from trainer.checkpoint_files import Digests
     from trainer.loop import Trainer
     from trainer.settings import TrainerSettings
     from trainer.step.ports import StepResult, TrainingBatch
@@ -314,7 +317,7 @@ def test_a_checkpoint_has_its_manifest_when_its_version_is_committed(
         beside.send_groups(0, 1, 2, 3)
         turn_until_sealed(trainer, 1)
         (begun,) = settings.checkpoints.iterdir()
-        assert (begun / "digest").is_file(), "its files are written before the engine goes on"
+        assert list(begun.iterdir()) == [], "its files are written beside the next step"
         assert store.complete() == []
         turn_until_sealed(trainer, 2)
         finishing.land()
@@ -323,6 +326,104 @@ def test_a_checkpoint_has_its_manifest_when_its_version_is_committed(
     with beside.trainer() as trainer:
         assert trainer.ledger.version == 2
         assert [each.version for each in store.complete()] == [2, 1], "a start removes remains alone"
+
+
+def with_checkpoints(settings: TrainerSettings) -> TrainerSettings:
+    """One after each step."""
+    return replace(settings, trainer=settings.trainer.model_copy(update={"checkpoint_every_steps": 1}))
+
+
+def test_a_checkpoint_holds_the_weights_of_its_step_although_the_next_one_is_trained(
+    beside: Beside, settings: TrainerSettings
+) -> None:
+    beside.settings = with_checkpoints(settings)
+    finishing = LateExecutor()
+    background = Background(steps=beside.steps, checkpoints=finishing, pauses_seconds=())
+    with start_trainer(
+        beside.settings, beside.run.broker, Metrics(), WatchedEngine(), background=background
+    ) as trainer:
+        beside.send_groups(0, 1, 2, 3)
+        turn_until_sealed(trainer, 2)
+        weights = [notice.sha256 for notice in notices(beside.run.broker, beside.run.topics)]
+        (checkpoint,) = CheckpointStore(settings.checkpoints).complete()
+    engine = SimulatedTrainingEngine()
+    engine.start(settings.model_path)
+    engine.load_checkpoint(checkpoint.directory)
+    assert (checkpoint.version, checkpoint.weights_sha256) == (1, weights[1])
+    assert weights_sha256(engine, "content") == weights[1]
+    assert checkpoint.damage() is None
+
+
+class UnwritableEngine(WatchedEngine):
+    """Copies for checkpoints are made, and cannot be written."""
+
+    def begin_checkpoint(self, directory: Path) -> Callable[[], Digests]:
+        super().begin_checkpoint(directory)
+
+        def write() -> Digests:
+            (directory / "half").write_bytes(b"half")
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        return write
+
+
+def test_a_disk_that_is_full_beside_a_step_ends_the_trainer_and_the_step_is_committed(
+    beside: Beside, settings: TrainerSettings
+) -> None:
+    beside.settings = with_checkpoints(settings)
+    with pytest.raises(DiskFull, match=f"No space left on device.*{settings.checkpoints}"):
+        train_two_steps(beside, beside.trainer_of(UnwritableEngine()), between=beside.steps.land)
+    assert beside.committed_version >= 1
+    assert list(settings.checkpoints.iterdir()) == [], "what is half written takes room"
+    beside.settings = settings
+    with beside.trainer() as trainer:
+        turn_until_sealed(trainer, 2)
+    assert beside.committed_version == 2
+
+
+def test_a_trainer_that_fails_finishes_the_checkpoint_that_it_began(
+    beside: Beside, settings: TrainerSettings
+) -> None:
+    def fail_at_2(number: int) -> None:
+        if number == 2:
+            raise EngineError("the device is gone")
+
+    beside.settings = with_checkpoints(settings)
+    background = Background(steps=beside.steps, checkpoints=LateExecutor(), pauses_seconds=())
+    engine = WatchedEngine(fail_at_2)
+    trainer = start_trainer(beside.settings, beside.run.broker, Metrics(), engine, background=background)
+    with pytest.raises(EngineError, match="the device is gone"):
+        train_two_steps(beside, trainer)
+    assert [each.version for each in CheckpointStore(settings.checkpoints).complete()] == [1]
+
+
+def test_who_comes_to_the_next_checkpoint_waits_for_the_one_that_is_written(
+    run: FakeRun, settings: TrainerSettings
+) -> None:
+    now = [0.0]
+
+    def write_for_10_seconds() -> None:
+        now[0] += 10.0
+
+    checkpoints = LateExecutor(before_work=write_for_10_seconds)
+    background = Background(steps=LateExecutor(), checkpoints=checkpoints, pauses_seconds=())
+    with start_trainer(
+        with_checkpoints(settings),
+        run.broker,
+        Metrics(),
+        WatchedEngine(),
+        background=background,
+        clock=lambda: now[0],
+    ) as trainer:
+        samples = Beside(run, settings)
+        samples.send_groups(0, 1, 2, 3)
+        turn_until_sealed(trainer, 2)
+        samples.send_groups(4, 5, version=1)
+        turn_until_sealed(trainer, 3)
+        assert len(checkpoints.futures) == 3
+        assert checkpoints.futures[1].done(), "one at a time"
+    timings = [record.body.timings for record in run.ledger() if isinstance(record.body, Step)]
+    assert [each.checkpoint_seconds for each in timings] == [0.0, 0.0, 10.0]
 
 
 class Repairs(threading.Event):

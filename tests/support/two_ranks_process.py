@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -124,6 +125,7 @@ class Cases:
         found = trained(self.engine(3, packing=True), self.model_path, world_size=2, packing=True)
         self.write("zero-3-packed", *found)
         self._with_one_sample()
+        self._with_a_checkpoint(2)
         self._digests(3)
 
     def train_all(self) -> None:
@@ -143,8 +145,9 @@ class Cases:
             self.write(f"critic-{zero_stage}", *found)
             found = trained(self.engine(zero_stage, lora_rank=4), self.model_path, world_size=2)
             self.write(f"lora-{zero_stage}", *found)
-        for zero_stage in (1, 3):
+        for zero_stage in range(4):
             self._with_a_checkpoint(zero_stage)
+        self._with_a_checkpoint(1, lora_rank=4)
         self._digests(0, 1, 2, 3)
 
     def _digests(self, *zero_stages: int) -> None:
@@ -165,19 +168,27 @@ class Cases:
             result = engine.train_step(one_sample(2))
             self.write("one-sample", [result], exported_by(engine))
 
-    def _with_a_checkpoint(self, zero_stage: int) -> None:
-        checkpoint = self.directory / f"checkpoint-{zero_stage}"
-        checkpoint.mkdir()
-        with closing(self.engine(zero_stage)) as engine:
+    def _with_a_checkpoint(self, zero_stage: int, *, lora_rank: int = 0) -> None:
+        """One that is saved, and one that is written beside the next step."""
+        name = f"checkpoint-{zero_stage}" + ("-lora" if lora_rank else "")
+        saved, begun = self.directory / f"{name}-saved", self.directory / f"{name}-begun"
+        for directory in (saved, begun):
+            directory.mkdir()
+        with closing(self.engine(zero_stage, lora_rank=lora_rank)) as engine:
             engine.start(self.model_path)
             engine.train_step(a_batch(0, world_size=2))
-            engine.save_checkpoint(checkpoint)
+            digests = engine.save_checkpoint(saved)
+            write = engine.begin_checkpoint(begun)
             result = engine.train_step(a_batch(1, world_size=2))
-            self.write(f"checkpoint-{zero_stage}", [result], exported_by(engine))
-            engine.start(self.model_path)
-            engine.load_checkpoint(checkpoint)
-            result = engine.train_step(a_batch(1, world_size=2))
-            self.write(f"checkpoint-{zero_stage}-redone", [result], exported_by(engine))
+            self.write(name, [result], exported_by(engine))
+            with ThreadPoolExecutor(1) as writers:
+                ranks = {"saved": dict(digests), "begun": dict(writers.submit(write).result())}
+            (self.directory / f"{name}-digests.json").write_text(json.dumps(ranks))
+            for directory, how in ((saved, "redone"), (begun, "redone-beside")):
+                engine.start(self.model_path)
+                engine.load_checkpoint(directory)
+                result = engine.train_step(a_batch(1, world_size=2))
+                self.write(f"{name}-{how}", [result], exported_by(engine))
 
 
 def main(model_path: str, directory: Path, which: str) -> None:

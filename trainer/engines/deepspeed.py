@@ -16,8 +16,9 @@ import logging
 import os
 import sys
 import warnings
-from contextlib import AbstractContextManager, nullcontext, redirect_stdout
+from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -32,6 +33,7 @@ from trainer.engines.multi_rank.process_group import (
     limit_waiting,
 )
 from trainer.engines.ports import EngineDescription
+from trainer.engines.state_copies import CheckpointPart, StateMemory
 from trainer.model.adapters import accumulate_in_float32, trained_parameters
 from trainer.model.export import export_model
 from trainer.model.policy import model_config_json
@@ -41,11 +43,11 @@ from trainer.step.training_step import train_step
 from trainer.trusted_files import require_own_files
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
+    from collections.abc import Callable, Iterable, Iterator
 
     from rollog.kernel.versions.tensors import TensorSink
     from rollog.settings.training import OptimizerConfig, TrainerConfig
+    from trainer.checkpoint_files import Digests
     from trainer.engines.multi_rank.ranks import RankGroup
     from trainer.model.preparation import PreparedPolicy
     from trainer.step.forward import AnyPolicy
@@ -76,6 +78,7 @@ class DeepSpeedEngine:
         self._temperature = temperature
         self._dtype = dtype
         self._steps_taken = 0
+        self._memory = StateMemory(num_ranks=1 if ranks is None else ranks.world_size)
         self._state: _DeepSpeedStepEngine | None = None
         self._started_with: tuple[str, Path | None] = ("", None)
         self._is_amid_step = False
@@ -136,14 +139,24 @@ class DeepSpeedEngine:
         """Hand all weights over, one after another; at stage 3 each is gathered from its partitions for that long."""
         export_model(self._started().prepared.model, self._dtype, sink, self._gathered)
 
-    def save_checkpoint(self, directory: Path) -> None:
+    def save_checkpoint(self, directory: Path) -> Digests:
         """Write DeepSpeed's own checkpoint below `directory`."""
-        self._started().policy.save_checkpoint(
-            str(directory),
-            tag=checkpoint_tag,
-            client_state={"steps_taken": self._steps_taken},
-            save_latest=False,
-        )
+        return self._added(CheckpointPart(directory)).write()
+
+    def begin_checkpoint(self, directory: Path) -> Callable[[], Digests]:
+        """Copy what DeepSpeed would write; its collective operations are over then."""
+        return self._added(CheckpointPart(directory, self._memory)).write
+
+    def _added(self, part: CheckpointPart) -> CheckpointPart:
+        policy = self._started().policy
+        with _saving_to(policy, part):
+            policy.save_checkpoint(
+                str(part.directory),
+                tag=checkpoint_tag,
+                client_state={"steps_taken": self._steps_taken},
+                save_latest=False,
+            )
+        return part
 
     def load_checkpoint(self, directory: Path) -> None:
         """Restore weights, optimizer and schedule.
@@ -212,6 +225,31 @@ class DeepSpeedEngine:
     def _deepspeed_config(self) -> dict[str, Any]:
         max_norm = 0.0 if self._must_clip_itself else self._settings.optimizer.max_gradient_norm
         return deepspeed_config(self._trainer, self._dtype, max_norm)
+
+
+class _SavingTo:
+    """DeepSpeed's checkpoint engine, but for the files, which become those of a part of ours."""
+
+    def __init__(self, inner: Any, part: CheckpointPart) -> None:
+        self._inner = inner
+        self._part = part
+
+    def save(self, state_dict: dict[str, Any], path: str) -> None:
+        """What DeepSpeed calls for each file of this rank."""
+        self._part.add(str(Path(path).relative_to(self._part.directory)), state_dict)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+@contextmanager
+def _saving_to(policy: Any, part: CheckpointPart) -> Iterator[None]:
+    own = policy.checkpoint_engine
+    policy.checkpoint_engine = _SavingTo(own, part)
+    try:
+        yield
+    finally:
+        policy.checkpoint_engine = own
 
 
 class _ClippingBeforeStep:

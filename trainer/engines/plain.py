@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from rollog.kernel.errors import EngineError
 from trainer.engines.ports import EngineDescription
+from trainer.engines.state_copies import CheckpointPart, StateMemory
 from trainer.model.adapters import accumulate_in_float32, trained_parameters
 from trainer.model.export import export_model
 from trainer.model.policy import model_config_json
@@ -26,10 +27,12 @@ from trainer.step.optimizer import new_adamw, set_adamw
 from trainer.step.training_step import train_step
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from rollog.kernel.versions.tensors import TensorSink
     from rollog.settings.training import OptimizerConfig, TrainerConfig
+    from trainer.checkpoint_files import Digests
     from trainer.model.preparation import PreparedPolicy
     from trainer.step.forward import AnyPolicy
     from trainer.step.ports import Float64Array, StepResult, StepSettings, TrainingBatch
@@ -48,6 +51,7 @@ class PlainEngine:
         self._temperature = temperature
         self._dtype = dtype
         self._steps_taken = 0
+        self._memory = StateMemory()
         self._state: _PlainStepEngine | None = None
 
     def start(self, model_path: str, weights_path: Path | None = None) -> None:
@@ -81,8 +85,15 @@ class PlainEngine:
         """Hand all weights over, one after another."""
         export_model(self._started().prepared.model, self._dtype, sink)
 
-    def save_checkpoint(self, directory: Path) -> None:
+    def save_checkpoint(self, directory: Path) -> Digests:
         """Write weights, what the optimizer moves, and its state into one file."""
+        return self._added(CheckpointPart(directory)).write()
+
+    def begin_checkpoint(self, directory: Path) -> Callable[[], Digests]:
+        """Copy the same, to be written later."""
+        return self._added(CheckpointPart(directory, self._memory)).write
+
+    def _added(self, part: CheckpointPart) -> CheckpointPart:
         state = self._started()
         content = {
             "model": state.prepared.model.state_dict(),
@@ -90,7 +101,8 @@ class PlainEngine:
             "optimizer": state.optimizer.state_dict(),
             "steps_taken": self._steps_taken,
         }
-        torch.save(content, directory / checkpoint_file)
+        part.add(checkpoint_file, content)
+        return part
 
     def load_checkpoint(self, directory: Path) -> None:
         """Restore weights, optimizer and schedule. Call it on a newly started engine. Raises EngineError."""

@@ -2,7 +2,8 @@
 
 An engine holds the policy, its optimizer and its schedule. The same batches from the same start give the same
 weights, bit for bit, on the same kind of machine; a step draws no random numbers. Every engine passes one
-contract suite. All methods are called from one thread, on all ranks alike.
+contract suite. All methods are called from one thread, on all ranks alike; what `begin_checkpoint` returns is called
+from another one, beside them, and takes part in no collective operation.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from rollog.kernel.versions.tensors import TensorSink
+    from trainer.checkpoint_files import Digests
     from trainer.step.ports import StepResult, StepSettings, TrainingBatch
 
 
@@ -59,12 +61,22 @@ class TrainingEngine(Protocol):
         """
         ...
 
-    def save_checkpoint(self, directory: Path) -> None:
-        """Write weights, optimizer and schedule into an existing empty directory."""
+    def save_checkpoint(self, directory: Path) -> Digests:
+        """Write weights, optimizer and schedule into an existing empty directory; returns the digests of the files.
+
+        The files are durable then. Each rank takes the digests of those that it writes.
+        """
+        ...
+
+    def begin_checkpoint(self, directory: Path) -> Callable[[], Digests]:
+        """Do so in two parts: copy the state, so that the engine may go on; what is returned writes the copy, once.
+
+        Call it when what was begun before is written. Where memory is short, the files are written at once.
+        """
         ...
 
     def load_checkpoint(self, directory: Path) -> None:
-        """Continue exactly where `save_checkpoint` was called.
+        """Continue exactly where the checkpoint was saved or begun.
 
         The engine is newly started, or its last step failed: nothing of that step is left. Raises EngineError.
         """

@@ -12,13 +12,16 @@ from safetensors.numpy import load_file
 from rollog.kernel.errors import EngineError, WeightsError
 from rollog.kernel.versions.files import merged_tensors
 from rollog.kernel.versions.tensors import TensorSpec
+from trainer.checkpoint_files import hashed_file
 from trainer.engines.ports import EngineDescription
 from trainer.step.ports import StepResult
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from rollog.kernel.versions.tensors import TensorSink
+    from trainer.checkpoint_files import Digests
     from trainer.step.ports import StepSettings, TrainingBatch
 
 _on_policy = {"first_effective_sample_size": 1.0, "first_divergence": 0.0}
@@ -75,9 +78,20 @@ class SimulatedTrainingEngine:
             sink.begin([spec])
             sink.add(spec, digest)
 
-    def save_checkpoint(self, directory: Path) -> None:
+    def save_checkpoint(self, directory: Path) -> Digests:
         """Write the digest."""
-        (directory / _digest_file).write_bytes(self._started())
+        return self.begin_checkpoint(directory)()
+
+    def begin_checkpoint(self, directory: Path) -> Callable[[], Digests]:
+        """Keep the digest, to be written later."""
+        digest = self._started()
+
+        def write() -> Digests:
+            with hashed_file(directory / _digest_file) as file:
+                file.write(digest)
+            return {_digest_file: file.sha256}
+
+        return write
 
     def load_checkpoint(self, directory: Path) -> None:
         """Continue from a digest. Raises EngineError."""

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from rollog.kernel.versions.tensors import TensorSink
+    from trainer.checkpoint_files import Digests
     from trainer.step.ports import StepResult, TrainingBatch
 
 pytestmark = pytest.mark.engine
@@ -39,11 +40,19 @@ settings = StepSettings(algorithm=AlgorithmConfig(), optimizer=OptimizerConfig()
 class RecordingEngine(SimulatedTrainingEngine):
     """Says which calls it got, and does in a step what it is told."""
 
-    def __init__(self, in_step: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        in_step: Callable[[], None] = lambda: None,
+        *,
+        name: str = "rank 0",
+        in_write: Callable[[], object] = lambda: None,
+    ) -> None:
         super().__init__()
+        self.name = name
+        self.in_write = in_write
         self.calls: list[str] = []
         self.made_with: dict[str, Any] = {}
-        self._in_step = in_step
+        self.in_step = in_step
 
     def start(self, model_path: str, weights_path: Path | None = None) -> None:
         self.calls.append(f"start {model_path} {weights_path}")
@@ -51,14 +60,23 @@ class RecordingEngine(SimulatedTrainingEngine):
 
     def train_step(self, batch: TrainingBatch) -> StepResult:
         self.calls.append(f"train_step {len(batch.samples)}")
-        self._in_step()
+        self.in_step()
         return super().train_step(batch)
 
     def change_settings(self, settings: StepSettings) -> None:
         self.calls.append(f"change_settings {settings.num_optimizer_steps}")
 
-    def save_checkpoint(self, directory: Path) -> None:
+    def save_checkpoint(self, directory: Path) -> Digests:
         self.calls.append(f"save_checkpoint {directory}")
+        return {self.name: "at once"}
+
+    def begin_checkpoint(self, directory: Path) -> Callable[[], Digests]:
+        self.calls.append(f"begin_checkpoint {directory}")
+        return self._write
+
+    def _write(self) -> Digests:
+        self.in_write()
+        return {self.name: "beside"}
 
     def load_checkpoint(self, directory: Path) -> None:
         self.calls.append(f"load_checkpoint {directory}")
@@ -77,7 +95,7 @@ class Job:
     def __init__(self) -> None:
         self.store = torch.distributed.HashStore()  # type: ignore[attr-defined]
         self.own = RecordingEngine()
-        self.others = {1: RecordingEngine(), 2: RecordingEngine()}
+        self.others = {rank: RecordingEngine(name=f"rank {rank}") for rank in (1, 2)}
         self.connections: dict[int, Connection] = {}
         self.ended: list[int | Exception] = []
         self.lost = threading.Event()
@@ -142,7 +160,8 @@ def test_every_rank_makes_every_call_in_order(job: Job) -> None:
     engine.change_settings(settings)
     engine.train_step(a_batch(0, world_size=3))
     weights = exported_by(engine)
-    engine.save_checkpoint(Path("some/where"))
+    digests = engine.save_checkpoint(Path("some/where"))
+    assert digests == {"rank 0": "at once", "rank 1": "at once", "rank 2": "at once"}
     engine.load_checkpoint(Path("some/where"))
     engine.close()
     job.end()
@@ -162,6 +181,67 @@ def test_every_rank_makes_every_call_in_order(job: Job) -> None:
         assert TrainerConfig.model_validate(other.made_with["trainer"]) == TrainerConfig()
     assert job.ended == [0, 0]
     assert not job.lost.is_set()
+
+
+def test_ranks_write_their_parts_of_a_checkpoint_beside_the_next_step(job: Job) -> None:
+    trained = threading.Event()
+    for each in (job.own, *job.others.values()):
+        each.in_write = lambda: trained.wait(20)
+    engine = job.begin()
+    write = engine.begin_checkpoint(Path("some/where"))
+    engine.train_step(a_batch(0, world_size=3))
+    trained.set()
+    assert write() == {"rank 0": "beside", "rank 1": "beside", "rank 2": "beside"}
+    assert job.others[1].calls[-2:] == ["begin_checkpoint some/where", "train_step 12"]
+
+
+def test_a_rank_that_cannot_write_its_part_is_named_and_goes_on_with_its_calls(job: Job) -> None:
+    def fill() -> None:
+        raise OSError(28, "No space left on device")
+
+    job.others[2].in_write = fill
+    engine = job.begin()
+    write = engine.begin_checkpoint(Path("some/where"))
+    with pytest.raises(
+        EngineError,
+        match=r"rank 2 could not write its part of some/where: DiskFull: .*No space left.*make room",
+    ):
+        write()
+    engine.train_step(a_batch(0, world_size=3))
+    job.end()
+    assert job.ended == [0, 0]
+
+
+@pytest.mark.parametrize("how", ["gone", "failed"])
+def test_nobody_waits_for_the_part_of_a_rank_that_is_gone_or_has_failed(job: Job, how: str) -> None:
+    over = threading.Event()
+
+    def fail() -> None:
+        raise MemoryError("no room for activations")
+
+    job.others[2].in_write = lambda: over.wait(20)
+    job.others[2].in_step = fail
+    engine = job.begin()
+    write = engine.begin_checkpoint(Path("some/where"))
+    if how == "gone":
+        job.connections[2].close()
+    else:
+        with pytest.raises(EngineError, match="rank 2 failed in train_step"):
+            engine.train_step(a_batch(0, world_size=3))
+    with pytest.raises(EngineError, match="rank 2"):
+        write()
+    over.set()
+
+
+def test_a_rank_that_does_not_end_its_part_in_time_is_named(job: Job) -> None:
+    over = threading.Event()
+    job.others[1].in_write = lambda: over.wait(20)
+    engine = job.begin()
+    write = engine.begin_checkpoint(Path("some/where"))
+    job.followers._timeout_seconds = 0.1
+    with pytest.raises(EngineError, match=r"rank 1 has not written its part of some/where for 0\.1 s"):
+        write()
+    over.set()
 
 
 def test_the_others_end_with_the_status_that_rank_0_says(job: Job) -> None:
@@ -279,7 +359,7 @@ def test_a_rank_that_says_nothing_in_time_is_named() -> None:
 def test_half_a_message_is_none() -> None:
     here, there = _pair()
     connection = Connection(here, "rank 7", lambda: None)
-    there.sendall(b"\x05\0\0\0\0\0\0\0abc")
+    there.sendall(b"\0\x05\0\0\0\0\0\0\0abc")
     there.close()
     with pytest.raises(EngineError, match="rank 7 is gone"):
         connection.receive(20)

@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
 
 def a_checkpoint(directory: Path) -> Path:
-    def write(place: Path) -> None:
+    def write(place: Path) -> dict[str, str]:
         (place / "engine").mkdir()
         (place / "engine" / "state.pt").write_bytes(b"state")
+        return {}
 
     return CheckpointStore(directory / "checkpoints").save(1, "ab" * 32, write, keep=1).directory
 

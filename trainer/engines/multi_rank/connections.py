@@ -19,13 +19,18 @@ from rollog.kernel.errors import EngineError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_length = struct.Struct("<Q")
+_head = struct.Struct("<?Q")
+"""Whether a message is a notice, and its length."""
 _keep_alive = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
 """Seconds of silence, seconds between probes, unanswered probes: a machine is missed after about 20 s."""
 
 
 class Connection:
-    """One end of a connection to the rank called `peer`. To be used by one thread; `on_lost` is called by another."""
+    """One end of a connection to the rank called `peer`; `on_lost` is called by a thread of its own.
+
+    Calls and their answers are for one thread on each side. Beside them another one may send notices, and another one
+    wait for these.
+    """
 
     def __init__(self, sock: socket.socket, peer: str, on_lost: Callable[[], None]) -> None:
         self.peer = peer
@@ -33,16 +38,19 @@ class Connection:
         self._socket = sock
         self._on_lost = on_lost
         self._is_ending = False
+        self._sending = threading.Lock()
         self._arrived: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._notices: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         _keep_watch(sock)
         self._reader = threading.Thread(target=self._read, name=f"reader of {peer}", daemon=True)
         self._reader.start()
 
-    def send(self, message: bytes) -> None:
+    def send(self, message: bytes, *, is_notice: bool = False) -> None:
         """Send one message. Raises EngineError where the other rank is gone."""
         try:
-            self._socket.sendall(_length.pack(len(message)))
-            self._socket.sendall(message)
+            with self._sending:
+                self._socket.sendall(_head.pack(is_notice, len(message)))
+                self._socket.sendall(message)
         except OSError as error:
             raise self._gone() from error
 
@@ -54,6 +62,17 @@ class Connection:
             raise EngineError(f"{self.peer} has not answered for {timeout_seconds:g} s") from None
         if message is None:
             self._arrived.put(None)
+            raise self._gone()
+        return message
+
+    def notice(self, timeout_seconds: float) -> bytes | None:
+        """The next notice, None where none comes in time. Raises EngineError where the other rank is gone."""
+        try:
+            message = self._notices.get(timeout=timeout_seconds)
+        except queue.Empty:
+            return None
+        if message is None:
+            self._notices.put(None)
             raise self._gone()
         return message
 
@@ -71,15 +90,17 @@ class Connection:
 
     def _read(self) -> None:
         with suppress(OSError):
-            while (head := self._exactly(_length.size)) is not None:
-                message = self._exactly(_length.unpack(head)[0])
+            while (head := self._exactly(_head.size)) is not None:
+                is_notice, num_bytes = _head.unpack(head)
+                message = self._exactly(num_bytes)
                 if message is None:
                     break
-                self._arrived.put(message)
+                (self._notices if is_notice else self._arrived).put(message)
         if not self._is_ending:
             self.is_lost = True
             self._on_lost()
         self._arrived.put(None)
+        self._notices.put(None)
 
     def _exactly(self, num_bytes: int) -> bytes | None:
         """So many bytes, None where the connection ends before."""

@@ -1,7 +1,8 @@
 """The followers' side of the multi-rank RPC: each holds an engine, and makes the calls that rank 0 makes.
 
 Consumes calls of rank 0, produces answers, and its part of checkpoints. Touches neither broker nor weights store. A
-call that fails is answered with the error, and ends the process; the end of rank 0 ends it at once.
+call that fails is answered with the error, and ends the process; the end of rank 0 ends it at once. A thread writes
+this rank's part of a checkpoint beside the calls after it, and tells rank 0 in a notice what came of it.
 """
 
 from __future__ import annotations
@@ -9,9 +10,12 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rollog.kernel.disk_room import naming_full_disk
 from rollog.kernel.errors import EngineError, RollogError, exit_status
 from rollog.kernel.logs import configure_logging, get_logger
 from rollog.settings.training import TrainerConfig
@@ -29,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
 
+    from trainer.checkpoint_files import Digests
     from trainer.engines.multi_rank.ranks import LaunchedRank, RankGroup
     from trainer.engines.ports import TrainingEngine
 
@@ -64,21 +69,22 @@ def serve_calls(connection: Connection, make_engine: MakeEngine) -> int:
             connection.expect_end()
             connection.send(encode_message(RankMessage(name="done")))
             return int(call.arguments["status"])
+        result: dict[str, Any] = {}
         try:
             if call.name == "create":
                 engine = make_engine(call.arguments)
             else:
-                _dispatch(call, engine)
+                result = _dispatch(call, engine, connection)
         except Exception as error:
             connection.expect_end()
             failed = RankMessage(name="failed", arguments={"error": f"{type(error).__name__}: {error}"})
             connection.send(encode_message(failed))
             raise
-        connection.send(encode_message(RankMessage(name="done")))
+        connection.send(encode_message(RankMessage(name="done", arguments=result)))
 
 
-def _dispatch(call: RankMessage, engine: TrainingEngine | None) -> None:
-    """Make one call. Its result is dropped: rank 0 has the same."""
+def _dispatch(call: RankMessage, engine: TrainingEngine | None, connection: Connection) -> dict[str, Any]:
+    """Make one call. Its result is dropped where rank 0 has the same."""
     arguments = call.arguments
     if engine is None:
         raise EngineError(f"{call.name} was called before an engine was made")
@@ -93,7 +99,11 @@ def _dispatch(call: RankMessage, engine: TrainingEngine | None) -> None:
         case "export_weights":
             engine.export_weights(None)
         case "save_checkpoint":
-            engine.save_checkpoint(Path(arguments["directory"]))
+            return {"digests": dict(engine.save_checkpoint(Path(arguments["directory"])))}
+        case "begin_checkpoint":
+            write = engine.begin_checkpoint(Path(arguments["directory"]))
+            told = (connection, write, arguments["directory"])
+            threading.Thread(target=_write_beside, args=told, name="checkpoints", daemon=True).start()
         case "load_checkpoint":
             engine.load_checkpoint(Path(arguments["directory"]))
         case "close":
@@ -102,6 +112,20 @@ def _dispatch(call: RankMessage, engine: TrainingEngine | None) -> None:
             raise EngineError(
                 f"{call.name!r} is no call of an engine; all ranks must run the same version of rollog"
             )
+    return {}
+
+
+def _write_beside(connection: Connection, write: Callable[[], Digests], directory: str) -> None:
+    try:
+        with naming_full_disk(Path(directory)):
+            digests = dict(write())
+        notice = RankMessage(name="done", arguments={"directory": directory, "digests": digests})
+    except Exception as error:
+        log.exception("checkpoint not written", error=error, directory=directory)
+        said = {"directory": directory, "error": f"{type(error).__name__}: {error}"}
+        notice = RankMessage(name="failed", arguments=said)
+    with suppress(EngineError):  # without rank 0 this process ends
+        connection.send(encode_message(notice), is_notice=True)
 
 
 def _make_engine(made_with: dict[str, Any], group: RankGroup) -> TrainingEngine:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from rollog.kernel.processes import ChildProcess
     from rollog.kernel.versions.tensors import TensorSink
     from rollog.settings.training import TrainerConfig
+    from trainer.checkpoint_files import Digests
     from trainer.engines.multi_rank.ranks import RankGroup
     from trainer.engines.ports import EngineDescription, TrainingEngine
     from trainer.step.ports import StepResult, StepSettings, TrainingBatch
@@ -106,7 +107,13 @@ class Followers:
         if self._failure is not None:
             raise EngineError(self._failure)
 
-    def call(self, name: str, own: Callable[[], _T], message_to: Callable[[int], RankMessage]) -> _T:
+    def call(
+        self,
+        name: str,
+        own: Callable[[], _T],
+        message_to: Callable[[int], RankMessage],
+        take_answer: Callable[[RankMessage], None] = lambda _: None,
+    ) -> _T:
         """Have every other rank make a call, make it here by `own`, and wait until all are done.
 
         Raises what `own` raises of rollog's errors, and EngineError where another rank failed or is gone.
@@ -117,7 +124,8 @@ class Followers:
         try:
             self._send(message_to)
             result = own()
-            self._take_answers(name, self._timeout_seconds)
+            for answer in self._take_answers(name, self._timeout_seconds):
+                take_answer(answer)
         except RollogError as error:
             self._failure = self._failure or f"{name} failed: {error}"
             raise
@@ -128,6 +136,33 @@ class Followers:
         finally:
             self._is_calling = False
         return result
+
+    def digests_beside(self, directory: str) -> dict[str, str]:
+        """Those that the other ranks tell when they have written their parts of a checkpoint.
+
+        For the one thread that is not the caller's. Raises EngineError where a rank could not write, is gone, fails in
+        a call, or is not done so long after this one.
+        """
+        digests: dict[str, str] = {}
+        deadline = time.monotonic() + self._timeout_seconds
+        for _, connection in sorted(self._connections.items()):
+            while (notice := connection.notice(_tick_seconds)) is None:
+                self.check()
+                if time.monotonic() > deadline:
+                    raise EngineError(
+                        f"{connection.peer} has not written its part of {directory} for {self._timeout_seconds:g} s"
+                    )
+            message = decode_message(notice)
+            if message.arguments["directory"] != directory:
+                raise EngineError(
+                    f"{connection.peer} wrote {message.arguments['directory']}, not {directory}"
+                )
+            if message.name != "done":
+                raise EngineError(
+                    f"{connection.peer} could not write its part of {directory}: {message.arguments['error']}"
+                )
+            digests.update(message.arguments["digests"])
+        return digests
 
     def close(self) -> None:
         """Let the other ranks go with `parting_status`; where one of them failed, they see the connection end."""
@@ -169,8 +204,9 @@ class Followers:
         for rank, connection in sorted(self._connections.items()):
             connection.send(encode_message(message_to(rank)))
 
-    def _take_answers(self, name: str, timeout_seconds: float) -> None:
+    def _take_answers(self, name: str, timeout_seconds: float) -> list[RankMessage]:
         """Wait until every rank has answered. Raises EngineError for the first that failed, else one that is gone."""
+        answers: list[RankMessage] = []
         silent: list[str] = []
         failed: list[str] = []
         for _, connection in sorted(self._connections.items()):
@@ -180,11 +216,13 @@ class Followers:
                 silent.append(f"in {name}: {error}")
                 timeout_seconds = min(timeout_seconds, _last_words_seconds)
                 continue
+            answers.append(answer)
             if answer.name != "done":
                 failed.append(f"{connection.peer} failed in {name}: {answer.arguments['error']}")
         if failed or silent:
             self._failure = (failed or silent)[0] + ("" if failed else self._last_lines())
             raise EngineError(self._failure)
+        return answers
 
     def _notice_loss(self) -> None:
         """Called by a reader's thread: a step under way fails by itself, unless it hangs."""
@@ -265,11 +303,23 @@ class MultiRankEngine:
         """Hand all weights over, each gathered from the ranks where they are shared out. Rank 0 alone has the sink."""
         self._call("export_weights", lambda: self._engine.export_weights(sink))
 
-    def save_checkpoint(self, directory: Path) -> None:
+    def save_checkpoint(self, directory: Path) -> Digests:
         """Have every rank write its part; returns when all have."""
-        self._call(
-            "save_checkpoint", lambda: self._engine.save_checkpoint(directory), directory=str(directory)
+        digests: dict[str, str] = {}
+        own = self._followers.call(
+            "save_checkpoint",
+            lambda: self._engine.save_checkpoint(directory),
+            lambda _: RankMessage(name="save_checkpoint", arguments={"directory": str(directory)}),
+            lambda answer: digests.update(answer.arguments["digests"]),
         )
+        return {**digests, **own}
+
+    def begin_checkpoint(self, directory: Path) -> Callable[[], Digests]:
+        """Have every rank copy its part; the others write theirs at once, and are waited for behind this one's."""
+        write = self._call(
+            "begin_checkpoint", lambda: self._engine.begin_checkpoint(directory), directory=str(directory)
+        )
+        return lambda: {**write(), **self._followers.digests_beside(str(directory))}
 
     def load_checkpoint(self, directory: Path) -> None:
         """Have every rank load its part."""
