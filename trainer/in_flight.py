@@ -79,12 +79,14 @@ class SealedStep:
 class LandedStep:
     """A record that is committed, as it stands in the ledger.
 
-    `write_seconds` are those of weights that were written beside training; None where none were.
+    `notice` is that of the weights in its transaction, if any. `write_seconds` are those of weights that were written
+    beside training; None where none were.
     """
 
     entry: LedgerEntry
     dead_letters: tuple[DeadLetter, ...]
     commit_seconds: float
+    notice: WeightVersion | None = None
     write_seconds: float | None = None
 
     @property
@@ -165,6 +167,7 @@ class InFlight(Component):
         return LandedStep(
             entry=entry,
             dead_letters=step.dead_letters,
+            notice=notice,
             write_seconds=written - began,
             commit_seconds=self._clock() - written,
         )

@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from trainer.settings import TrainerSettings
     from trainer.snapshot import TrainerSnapshot
     from trainer.step.ports import StepResult
+    from trainer.weights_keeping import WeightsKeeper
 
 log = get_logger("trainer")
 
@@ -87,6 +88,7 @@ class TrainerParts:
     engine: TrainingEngine
     publisher: WeightsPublisher
     in_flight: InFlight
+    keeper: WeightsKeeper
     checkpoints: EngineCheckpoints
     reading: OpenReaders
     failed: FailedBatches
@@ -142,6 +144,7 @@ class Trainer(Component):
         self._engine = parts.engine
         self._publisher = parts.publisher
         self._in_flight = parts.in_flight
+        self._keeper = parts.keeper
         self._checkpoints = parts.checkpoints
         self._buffer = parts.reading.buffer
         self._stream = parts.reading.stream
@@ -195,6 +198,8 @@ class Trainer(Component):
         self._intake.take_in_rewards()
         self._turn()
         self._write_snapshot_if_due()
+        if self._in_flight.is_empty:
+            self._keeper.look(is_idle=not self._made_progress)
         if self._ledger.is_closed:
             self.voice.ends(self._clock())
         else:
@@ -339,6 +344,8 @@ class Trainer(Component):
             self._history.land(landed.entry)
             self._committed(landed)
             self._write_snapshot_if_due()
+            # Where training is ahead all the time, there is no other moment with nothing in flight.
+            self._keeper.look(is_idle=False)
 
     def _train_groups(
         self, groups: Sequence[Sequence[Sample]], seed: int
@@ -404,7 +411,8 @@ class Trainer(Component):
         if any(position < end for position, end in zip(positions, closing.end_offsets, strict=True)):
             return
         self._buffer.close_all()
-        self._commit(close_record(self._ledger, self._buffer.verdicts_for(), positions, closing.reason))
+        with self._keeper.last_sweep():
+            self._commit(close_record(self._ledger, self._buffer.verdicts_for(), positions, closing.reason))
         log.info("run closed", version=self._ledger.version, head=self._ledger.head.hex())
 
     def _commit(self, record: LedgerRecord, weights: WeightVersion | None = None) -> None:
@@ -413,11 +421,11 @@ class Trainer(Component):
         started = self._clock()
         # Where this raises, nothing here has changed, and nobody knows whether it is committed: the caller ends.
         entry = self._writer.commit(record, weights=weights, dead_letters=dead_letters)
+        seconds = self._clock() - started
         self._history.add(entry)
         self._folded(record)
-        self._committed(
-            LandedStep(entry=entry, dead_letters=tuple(dead_letters), commit_seconds=self._clock() - started)
-        )
+        letters = tuple(dead_letters)
+        self._committed(LandedStep(entry=entry, dead_letters=letters, notice=weights, commit_seconds=seconds))
 
     def _with_rewards(self, record: LedgerRecord) -> tuple[LedgerRecord, list[DeadLetter]]:
         """The record with the place up to which rewards are read, and the dead letters that go with it."""
@@ -439,6 +447,7 @@ class Trainer(Component):
     def _committed(self, landed: LandedStep) -> None:
         self._clocks.commit_seconds = landed.commit_seconds
         self._reporter.committed(landed.commit_seconds, landed.dead_letters)
+        self._keeper.committed(landed.notice)
         record = landed.entry.record
         if isinstance(record.body, Step):
             self._reporter.stepped(record, record.body, landed.commit_seconds, landed.write_seconds)

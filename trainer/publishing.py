@@ -115,6 +115,10 @@ class WeightsPublisher:
         self._fill(version, engine, compare=None)
         return self.write(SealedWeights(version))
 
+    def forget_base(self) -> None:
+        """Let the next version be sealed as a full one: the store has lost what it would be based on."""
+        self._written = None
+
     def _fill(self, version: int, engine: TrainingEngine, *, compare: Compare | None) -> None:
         self._table = self._copy.table
         # Runs with single files were never refused for a NaN, and may have one where no token ever comes.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from rollog.kernel.errors import ConfigError, LedgerError
 from rollog.kernel.snapshot_file import snapshot_seconds
+from rollog.rules.kept_weights import KeepingRule
 from rollog.settings.changes import following_type
 from rollog.settings.in_force import AmendableSections
 from trainer.step.ports import StepSettings
@@ -51,6 +52,8 @@ class TrainerSettings:
     """Whether versions may be stored as what changed since the one before."""
     reward_deadline_seconds: float | None = None
     """How long a sample may wait for its reward; None where all bring it."""
+    evaluated_every_steps: int = 0
+    """Steps between evaluations: workers may have to load a version for one after newer ones are there."""
     snapshot_every_seconds: float = snapshot_seconds
 
     @property
@@ -82,6 +85,15 @@ class TrainerSettings:
             num_optimizer_steps=self.run_config.num_steps
             * self.trainer.num_epochs
             * self.trainer.num_minibatches,
+        )
+
+    @property
+    def keeping_rule(self) -> KeepingRule:
+        """Which versions of the weights stay."""
+        return KeepingRule(
+            newest=self.trainer.keep_newest_weights,
+            every=self.trainer.keep_every_weights,
+            evaluated_every=self.evaluated_every_steps,
         )
 
     @property

@@ -15,6 +15,7 @@ What is asked for counts already in 1, so that `trainer.allow_rebase` can be giv
 
 from __future__ import annotations
 
+import math
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -23,8 +24,9 @@ from typing import TYPE_CHECKING
 
 from consumers.named_weights import read_named_weights
 from rollog.kernel.broker.topics import RunTopics
-from rollog.kernel.errors import Expired, LedgerError, WeightsError
+from rollog.kernel.errors import Expired, LedgerError
 from rollog.kernel.logs import get_logger
+from rollog.kernel.store_owner import store_rights
 from rollog.kernel.versions.lane import Lane
 from rollog.kernel.weights import WeightsStore
 from rollog.rules.alpha_control import alpha_of_step
@@ -40,6 +42,7 @@ from trainer.ledger.records import amend_record, genesis_record, rebase_record
 from trainer.ledger.writer import LedgerWriter
 from trainer.log_readers import LogReaders
 from trainer.loop import Trainer, TrainerParts
+from trainer.published_again import PublishAgain, is_whole
 from trainer.publishing import WeightsPublisher, weights_sha256
 from trainer.recorded.distances import weights_distance
 from trainer.recorded.environment import compare_environment
@@ -49,6 +52,7 @@ from trainer.reporting import Reporter
 from trainer.settings import amended, settings_at
 from trainer.snapshot import TrainerSnapshot
 from trainer.step.schedule import rate_change
+from trainer.weights_keeping import Keeping, WeightsKeeper
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -142,6 +146,7 @@ def start_trainer(
             in_flight=opened.enter_context(
                 InFlight(take_over.publisher, writer, background, clock=clock, stop=stop)
             ),
+            keeper=take_over.keeper(ledger, in_force, writer, clock),
             checkpoints=take_over.checkpoints,
             reading=reading,
             failed=FailedBatches.read(settings.failed_batches),
@@ -319,26 +324,41 @@ class TakeOver:
         _commit(self.history, writer, record, notice)
 
     def _publish_lost(self, ledger: LedgerState, writer: LedgerWriter) -> None:
-        """Put the newest version into the store again where that has lost it: no worker could begin without it.
-
-        Shards and manifest get new names, which another notice of the same weights tells.
-        """
-        version, sha256 = ledger.version, ledger.weights[ledger.version]
+        """Put the newest version into the store again where that has lost it: no worker could begin without it."""
+        version = ledger.version
         notice = read_named_weights(self.broker, self.topics, ledger.weights).get(version)
-        if notice is not None and self.store.has(notice):
-            return
-        what = f"the weights of version {version}" if notice is None else notice.name
-        log.warning(
-            "weights are not in the store and are published again", name=what, store=self.store.public_uri
+        if notice is None or not is_whole(self.store, notice):
+            again = PublishAgain(store=self.store, publish=self._publish, announce=writer.announce)
+            again(version, ledger.weights[version], notice)
+
+    def _publish(self, version: int) -> WeightVersion:
+        return self.publisher.publish(version, self.engine)
+
+    def keeper(
+        self,
+        ledger: LedgerState,
+        in_force: TrainerSettings,
+        writer: LedgerWriter,
+        clock: Callable[[], float],
+    ) -> WeightsKeeper:
+        """What keeps the weights store in order from here on."""
+        is_by_content = self.history.weights_identity == "file"
+        keeping = Keeping(
+            store=self.store,
+            rights=store_rights(
+                self.broker, self.topics, self.store, in_force.home, is_by_content=is_by_content
+            ),
+            named=read_named_weights(self.broker, self.topics, ledger.weights),
+            rule=in_force.keeping_rule,
+            grace_seconds=in_force.trainer.weights_grace_seconds,
+            announce=writer.announce,
+            publish=self._publish,
+            forget_base=self.publisher.forget_base,
+            lag=lambda: math.ceil(ledger.alpha),
+            checkpoints=lambda: [checkpoint.version for checkpoint in self.checkpoints.complete()],
+            clock=clock,
         )
-        published = self.publisher.publish(version, self.engine)
-        if published.sha256 != sha256:
-            raise WeightsError(
-                f"{what} is not in {self.store.public_uri}, and the engine has other weights ({published.name}): "
-                "restore the store from a copy"
-            )
-        if published != notice:
-            writer.announce(published)
+        return WeightsKeeper(keeping)
 
     def _check_partitions(self, ledger: LedgerState) -> None:
         # group_id mod the number of partitions says where a group's samples are, so the number is the run's.

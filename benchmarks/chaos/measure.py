@@ -24,6 +24,8 @@ demo_settings: Mapping[str, object] = {
     "evaluation.every_steps": 0,
     "groups.groups_per_batch": 4,
     "trainer.checkpoint_every_steps": 3,
+    "trainer.keep_newest_weights": 2,
+    "trainer.weights_grace_seconds": 1.0,
 }
 _kills_of_a_run = 50
 

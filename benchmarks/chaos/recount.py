@@ -51,7 +51,8 @@ class Recounter:
     | what | must hold |
     | --- | --- |
     | chain | sequence by sequence, each naming the sha256 of the one before |
-    | versions | one more with each step, from the weights that the one before published; one notice each |
+    | versions | one more with each step, from the weights that the one before published; noticed in their order |
+    | pruned | versions that were noticed, neither the first nor the newest one |
     | verdicts | at most one by record of samples, whose bytes and ids are as named |
     | training | at most one record by (group, replica), as many as the step says, each finished |
     | groups | closed once |
@@ -208,15 +209,23 @@ class Recounter:
         return self._marks[place[0]] if place[0] < len(self._marks) else 0
 
     def _compare_notices(self, notices: Sequence[Raw]) -> None:
-        noticed: list[tuple[int, str]] = []
+        noticed: dict[int, str] = {}
         for raw in notices:
             try:
-                notice = self._decoder.decode(raw.value)[1]
-                noticed.append((notice["version"], notice["sha256"]))
+                name, record = self._decoder.decode(raw.value)
+                if name == "WeightsPruned":
+                    self._take_pruned(raw, record["versions"], max(noticed, default=0))
+                elif noticed.setdefault(record["version"], record["sha256"]) != record["sha256"]:
+                    self._fault(f"weights offset {raw.offset}: other weights of version {record['version']}")
             except (ValueError, KeyError) as error:
                 self._fault(f"weights offset {raw.offset}: {error}")
-        if noticed != sorted(self._versions.items()):
+        if list(noticed.items()) != sorted(self._versions.items()):
             self._fault(f"{len(noticed)} notices of weights are not the {len(self._versions)} versions made")
+
+    def _take_pruned(self, raw: Raw, versions: Sequence[int], newest: int) -> None:
+        for version in versions:
+            if not 0 < version < newest:
+                self._fault(f"weights offset {raw.offset} lets version {version} go, which must stay")
 
 
 def recount(steps: Sequence[Raw], samples: Sequence[Raw], notices: Sequence[Raw]) -> Recount:
@@ -225,9 +234,16 @@ def recount(steps: Sequence[Raw], samples: Sequence[Raw], notices: Sequence[Raw]
 
 
 def altered_weights(notices: Sequence[Raw], directory: Path) -> list[str]:
-    """What is wrong with the published weights in a directory, by their notices."""
-    decoder = Decoder()
-    found = (fault_of_version(decoder.decode(raw.value)[1], directory) for raw in notices)
+    """What is wrong with the published weights in a directory, by the last notice of each that was not pruned."""
+    decoder, noticed = Decoder(), dict[int, dict[str, Any]]()
+    for raw in notices:
+        name, record = decoder.decode(raw.value)
+        if name == "WeightsPruned":
+            for version in record["versions"]:
+                noticed.pop(version, None)
+        else:
+            noticed[record["version"]] = record
+    found = (fault_of_version(notice, directory) for notice in noticed.values())
     return [fault for fault in found if fault is not None]
 
 

@@ -31,12 +31,12 @@ from rollog.kernel.errors import RollogError, WeightsError, WeightsStoreSilent
 from rollog.kernel.logs import get_logger
 from rollog.kernel.store_address import is_silence, open_filesystem, protocols, remedy
 from rollog.kernel.store_folder import StoreFolder
+from rollog.kernel.versions.belonging import belonging
 from rollog.kernel.versions.copies import rebuilt
 from rollog.kernel.versions.manifest import (
     manifest_format,
     manifest_name,
     shard_name,
-    stem_of,
     version_of,
 )
 from rollog.kernel.versions.notices import bad_name, check_notice, file_name, weights_name
@@ -271,24 +271,17 @@ class WeightsStore:
     def names(self) -> list[str]:
         """Names of weights files, manifests and shards, by version; a shard may still be written.
 
-        Raises WeightsError for a store elsewhere that cannot be listed.
+        Raises WeightsError for a store that cannot be listed.
         """
-        names = self._folder.names() if self.is_local else self._listed()
-        return sorted(filter(_is_complete, names))
+        return sorted(filter(_is_complete, self._listed()))
 
     def partial_names(self) -> list[str]:
-        """Names of files whose writer died before it was done."""
-        return self._folder.partial_names()
+        """Names of files whose writer died before it was done. Raises WeightsError."""
+        return sorted(filter(partial_name.fullmatch, self._listed()))
 
     def belonging(self, named: Iterable[str]) -> list[str]:
         """Names of files that belong to `named`, the names in notices: they themselves, and shards of manifests."""
-        names = set(named)
-        stems = {stem_of(name) for name in names if manifest_name.fullmatch(name)}
-        return [
-            name
-            for name in self.names()
-            if name in names or (shard_name.fullmatch(name) and stem_of(name) in stems)
-        ]
+        return belonging(self.names(), set(named))
 
     def orphans(self, named: Iterable[str]) -> list[str]:
         """Names of files that belong to none of `named`, the names in committed notices."""
@@ -296,10 +289,10 @@ class WeightsStore:
         return [name for name in self.names() if name not in own]
 
     def delete(self, name: str) -> None:
-        """Remove one complete or partial file; a missing one is fine."""
+        """Remove one complete or partial file; a missing one is fine. Raises WeightsError."""
         if not (_is_complete(name) or partial_name.fullmatch(name)):
             raise WeightsError(bad_name(name))
-        self._folder.remove(name)
+        self._translated(f"weights {name} could not be deleted in", lambda: self._folder.remove(name))
 
     @property
     def filesystem(self) -> tuple[Any, str]:
@@ -326,10 +319,11 @@ class WeightsStore:
         return self._translated("the weights cannot be listed in", self._folder.names)
 
     def _has(self, notice: WeightVersion) -> bool:
-        if not self._fs.exists(self._folder.path(notice.name)):
+        path = self._folder.path(notice.name)
+        if not self._fs.exists(path):
             return False
         if notice.format != manifest_format:
-            return True
+            return bool(self._fs.size(path) == notice.num_bytes)
         paths = [
             (self._folder.path(shard.name), shard.num_bytes) for shard in all_shards(self._folder, notice)
         ]
@@ -389,7 +383,7 @@ class WeightsStore:
     def _new_files(self) -> VersionFiles:
         if self.is_local:
             return DiskFiles(Path(self._root), self._naming_version)
-        files = ElsewhereFiles(self._upload_file, self._remove_file)
+        files = ElsewhereFiles(self._upload_file, self.delete)
         return files if self._lane is None else self._lane.beside(files)
 
     def _upload_file(self, name: str, data: bytes) -> None:
@@ -400,9 +394,6 @@ class WeightsStore:
 
         what = f"weights of version {version_of(name)} could not be written to"
         self._patiently(lambda: self._translated(what, upload))
-
-    def _remove_file(self, name: str) -> None:
-        self._translated(f"weights {name} could not be deleted in", lambda: self.delete(name))
 
     def _write(self, version: int, data: bytes | Export) -> WeightVersion:
         root = Path(self._root)

@@ -17,20 +17,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from consumers.readable import read_readable
-from rollog.kernel.addresses import public_address
 from rollog.kernel.broker.rights import Role
-from rollog.kernel.broker.topics import RunTopics
 from rollog.kernel.errors import NotAuthorized, TopicMismatch
 from rollog.kernel.payloads import PayloadStore
-from rollog.kernel.runs import read_runs
+from rollog.kernel.store_owner import local_places, original_of, sharers
 from rollog.kernel.weights import WeightsStore
-from rollog.run.relocation import path_of
 from schemas import WeightVersion
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from rollog.kernel.broker.ports import Broker
+    from rollog.kernel.broker.topics import RunTopics
     from rollog.settings.settings import Settings
 
 
@@ -57,11 +55,11 @@ class OwnWeights:
         original = original_of(store, topics, home)
         if original is not None:
             return cls(store=store, names=(), num_others=len(complete), payloads=payloads, original=original)
-        sharers = _sharers(broker, topics, uri)
-        if folder in _local_places(store) and not sharers:
+        others = sharers(broker, topics, uri)
+        if folder in local_places(store) and not others:
             names = (*complete, *store.partial_names())
             return cls(store=store, names=names, num_others=0, payloads=payloads)
-        own = _noticed(broker, topics).difference(*(_noticed_beside(broker, topics, of) for of in sharers))
+        own = _noticed(broker, topics).difference(*(_noticed_beside(broker, topics, of) for of in others))
         names = tuple(store.belonging(own))
         return cls(store=store, names=names, num_others=len(complete) - len(names), payloads=payloads)
 
@@ -86,38 +84,6 @@ class OwnWeights:
         """Remove the directory of the store where it is on this disk, is no other's, and nothing is left in it."""
         if self.original is None:
             self.store.remove_if_empty()
-
-
-def original_of(store: WeightsStore, topics: RunTopics, home: Path) -> Path | None:
-    """The state directory that a store belongs to where `home` is a copy of that one; None where it is not."""
-    folder = (home / "weights" / topics.run).resolve()
-    places = _local_places(store)
-    if folder in places:
-        return None
-    return next((place.parent.parent for place in places if place.parts[-2:] == folder.parts[-2:]), None)
-
-
-def _local_places(store: WeightsStore) -> set[Path]:
-    """Where the store is on this disk, by its address and by what fsspec makes of it; nothing for one elsewhere."""
-    found = (store.directory, path_of(store.uri))
-    return {each.resolve() for each in found if each is not None} if store.is_local else set()
-
-
-def _sharers(broker: Broker, topics: RunTopics, uri: str) -> list[RunTopics]:
-    """Other runs of the prefix whose manifests name the store that this one uses or was begun with."""
-    registered = read_runs(broker, topics.prefix)
-    begun = registered.pop(topics.run, None)
-    stores = {_comparable(uri), _comparable(uri if begun is None else begun.weights_uri)}
-    return [
-        RunTopics(topics.prefix, run)
-        for run, manifest in registered.items()
-        if _comparable(manifest.weights_uri) in stores
-    ]
-
-
-def _comparable(uri: str) -> str:
-    path = path_of(uri)
-    return public_address(uri).rstrip("/") if path is None else str(path.resolve())
 
 
 def _noticed_beside(broker: Broker, topics: RunTopics, sharer: RunTopics) -> set[str]:

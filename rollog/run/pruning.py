@@ -13,7 +13,7 @@ from consumers.ledger import StoredLedger, folded
 from consumers.named_payloads import named_payloads
 from rollog.kernel.broker.ports import TopicPartition
 from rollog.kernel.payloads import PayloadStore
-from rollog.run.own_weights import original_of
+from rollog.kernel.store_owner import original_of
 from rollog.run.retention import plan_prune
 from trainer.checkpoints import CheckpointStore, usable_checkpoint
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
+
+from rollog.kernel.store_owner import path_of
 
 if TYPE_CHECKING:
     from rollog.settings.settings import Settings
@@ -41,14 +42,3 @@ def _moved(value: str | None, former: Path, home: Path) -> str | None:
         return None
     place = (home / Path(value).relative_to(former)).resolve()
     return str(place) if place.is_relative_to(home) and place.exists() else None
-
-
-def path_of(uri: str) -> Path | None:
-    """The path that a `file://` address, or a plain path, names; None for any other address."""
-    try:
-        parts = urlsplit(uri)
-    except ValueError:
-        return None
-    if not parts.scheme and "::" not in uri:
-        return Path(uri)
-    return Path(unquote(parts.path)) if parts.scheme == "file" and not parts.netloc else None

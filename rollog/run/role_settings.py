@@ -60,6 +60,7 @@ def trainer_settings(settings: Settings, manifest: RunManifest, home: Path) -> T
         shared=_shared_directory(settings, manifest),
         has_patches=settings.weights.patches == "auto",
         manifest_json=manifest.config_json,
+        evaluated_every_steps=settings.evaluation.every_steps,
         reward_deadline_seconds=settings.reward.deadline_seconds if settings.reward.late else None,
         **sections | {"algorithm": settings.algorithm.with_budget(settings.response_budget)},
     )

@@ -294,6 +294,15 @@ class TrainerConfig(Section):
     """Training steps between checkpoints."""
     keep_checkpoints: Annotated[int, Field(ge=1), AMENDABLE] = 2
     """Newest complete checkpoints to keep."""
+    keep_newest_weights: Annotated[int, Field(ge=0), AMENDABLE] = 0
+    """Newest published versions to keep, at least 2; 0 keeps all. Kept as well are as many before them as samples may
+    lag behind, version 0, those of complete checkpoints, the newest that is evaluated, and what one of these is
+    stored as changes of. The others are named on the log, then their files are deleted."""
+    keep_every_weights: Annotated[int, Field(ge=0), AMENDABLE] = 0
+    """Every so many-th version is kept as well; 0: none for this reason."""
+    weights_grace_seconds: Annotated[float, Field(ge=0), AMENDABLE] = 600.0
+    """A version stays at least this long after the next one was published, for workers that read it slowly. Counted
+    anew when the trainer is started again."""
     allow_rebase: Annotated[bool, AMENDABLE] = False
     """Whether a trainer that cannot redo the newest version bit for bit goes on from the weights that it has, under a
     new version and a `rebase` record, instead of stopping. The new version counts towards `run.num_steps`."""
@@ -303,7 +312,11 @@ class TrainerConfig(Section):
     """After this the broker aborts an open transaction."""
 
     @model_validator(mode="after")
-    def _check_ranks(self) -> Self:
+    def _check_ranks_and_keeping(self) -> Self:
+        if self.keep_newest_weights == 1:
+            raise ValueError(
+                "keep_newest_weights = 1: workers may be at the version before the newest; set 2 or more, or 0 for all"
+            )
         if self.num_ranks > 1 and self.engine != "deepspeed":
             raise ValueError(
                 f'num_ranks = {self.num_ranks} needs engine = "deepspeed": "{self.engine}" is one process'

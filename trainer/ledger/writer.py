@@ -19,7 +19,7 @@ from rollog.kernel.errors import BrokerTimeout, ProducerFenced, RecordTooLarge
 from rollog.kernel.lifecycle import Component
 from rollog.rules.epochs import taken_epoch, why_ended
 from rollog.rules.ledger_state import record_hash
-from schemas import TrainerEpoch
+from schemas import TrainerEpoch, WeightVersion
 from schemas.codec import encode
 from schemas.headers import headers_of
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from rollog.kernel.broker.ports import Broker
     from rollog.kernel.broker.topics import RunTopics
-    from schemas import DeadLetter, LedgerRecord, WeightVersion
+    from schemas import DeadLetter, LedgerRecord, WeightsPruned
 
 framing_allowance_bytes = 4096
 """Room for Kafka's own framing and headers below a topic's size limit."""
@@ -89,27 +89,22 @@ class LedgerWriter(Component):
             raise why_ended(self._broker, self._topics.control, self.epoch, error) from error
         return LedgerEntry(record=record, offset=offset, digest=record_hash(value))
 
-    def announce(self, weights: WeightVersion) -> None:
-        """Commit another notice of weights that the ledger has, which were published again.
+    def announce(self, record: WeightVersion | WeightsPruned) -> None:
+        """Commit another notice of weights that the ledger has, which were published again, or what is let go.
 
         Raises BrokerTimeout, Superseded or Expired as `commit` does.
         """
         producer = self._producer
         try:
             producer.begin()
-            self._send_notice(weights)
+            self._send_of_weights(record)
             producer.commit(self._commit_seconds)
         except (ProducerFenced, BrokerTimeout) as error:
             raise why_ended(self._broker, self._topics.control, self.epoch, error) from error
 
-    def _send_notice(self, weights: WeightVersion) -> None:
-        self._producer.send(
-            self._topics.weights,
-            0,
-            encode(weights),
-            key=str(weights.version).encode(),
-            headers=headers_of(weights),
-        )
+    def _send_of_weights(self, record: WeightVersion | WeightsPruned) -> None:
+        key = str(record.version).encode() if isinstance(record, WeightVersion) else None
+        self._producer.send(self._topics.weights, 0, encode(record), key=key, headers=headers_of(record))
 
     def _transact(
         self,
@@ -123,7 +118,7 @@ class LedgerWriter(Component):
         reach(CrashPoint.TRANSACTION_OPEN)
         sent = producer.send(self._topics.steps, 0, value, headers=headers_of(record))
         if weights is not None:
-            self._send_notice(weights)
+            self._send_of_weights(weights)
         for letter in dead_letters:
             producer.send(self._topics.dead_letters, 0, encode(letter), headers=headers_of(letter))
         producer.send_offsets(

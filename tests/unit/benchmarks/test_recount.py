@@ -17,8 +17,10 @@ from support.patched_versions import publish_versions, versions_of
 from benchmarks.chaos.raw_log import Raw
 from benchmarks.chaos.recount import altered_weights, recount
 from benchmarks.chaos.stored_weights import fault_of_version
+from rollog.kernel.broker.ports import TopicPartition
 from rollog.kernel.weights import WeightsStore
-from schemas import Disposition, LedgerKind, Step
+from schemas import Disposition, LedgerKind, Step, WeightsPruned, WeightVersion
+from schemas.codec import decode_as, encode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -161,6 +163,42 @@ def test_a_planted_fault_is_found(run: AuditedRun, fault: Planted) -> None:
 
     assert any(fault.said in said for said in result.faults), result.faults
     assert result.num_trained_twice == (fault.change in {doubled_verdict, trained_twice})
+
+
+def with_pruned(run: AuditedRun, *versions: int) -> RecordedTopics:
+    place = TopicPartition(run.topics.weights, 0)
+    return run.recorded.with_more(place, encode(WeightsPruned(versions=versions)))
+
+
+def test_what_was_pruned_is_not_missed_and_what_must_stay_is(run: AuditedRun, tmp_path: Path) -> None:
+    weights = run.copied_weights(tmp_path)
+    _, second, _, fourth, *_ = sorted(weights.glob("*.manifest"))
+    second.unlink()
+    fourth.unlink()
+    recorded = with_pruned(run, 1)
+    assert recounted(run, recorded).faults == []
+    faults = altered_weights(raw(recorded, run.topics.weights), weights)
+    assert [fault.split(":")[0] for fault in faults] == ["weights of version 3 are not there"]
+    assert "lets version 4 go, which must stay" in str(recounted(run, with_pruned(run, 1, 4)).faults)
+
+
+def test_a_version_that_was_published_again_counts_as_it_is_now(run: AuditedRun, tmp_path: Path) -> None:
+    weights = run.copied_weights(tmp_path)
+    place = TopicPartition(run.topics.weights, 0)
+    newest = decode_as(WeightVersion, run.recorded.all(run.topics.weights)[-1].value or b"")
+    name = newest.name.replace(".manifest", "")[:8] + f"{0:016x}"
+    for path in weights.glob(f"{newest.name.split('.')[0]}*"):
+        if path.suffix != ".manifest":
+            path.rename(weights / path.name.replace(newest.name.split(".")[0], name))
+    text = (weights / newest.name).read_bytes().replace(newest.name.split(".")[0].encode(), name.encode())
+    (weights / newest.name).unlink()
+    (weights / f"{name}.manifest").write_bytes(text)
+    again = replace(newest, name=f"{name}.manifest", manifest_sha256=sha256(text).hexdigest())
+    recorded = run.recorded.with_more(place, encode(again))
+    assert recounted(run, recorded).faults == []
+    assert altered_weights(raw(recorded, run.topics.weights), weights) == []
+    other = run.recorded.with_more(place, encode(replace(again, sha256="0" * 64)))
+    assert "other weights of version" in str(recounted(run, other).faults)
 
 
 def test_weights_that_are_gone_or_altered_are_found(run: AuditedRun, tmp_path: Path) -> None:

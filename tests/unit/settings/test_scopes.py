@@ -55,7 +55,9 @@ def test_these_keys_are_amendable_and_no_others() -> None:
         "auto_step auto_wait_share barrier_every_steps",
     )
     trainer = keys(
-        "trainer", "allow_rebase checkpoint_every_steps keep_checkpoints verdicts_interval_seconds"
+        "trainer",
+        "allow_rebase checkpoint_every_steps keep_checkpoints keep_every_weights keep_newest_weights "
+        "verdicts_interval_seconds weights_grace_seconds",
     )
     assert amendable_keys == algorithm | optimizer | batch_plan | freshness | trainer | {"run.num_steps"}
 
