@@ -29,6 +29,7 @@ from rollog.cli.topics import topics
 from rollog.cli.up import up
 from rollog.cli.verify import verify
 from rollog.cli.watch import watch
+from rollog.cli.weights import weights
 from rollog.kernel.disk_room import is_full
 from rollog.kernel.errors import RollogError, exit_status
 from rollog.kernel.printable import printable_lines
@@ -76,6 +77,7 @@ for command in (
     broker,
     lineage,
     export,
+    weights,
     dead_letters,
     doctor,
 ):

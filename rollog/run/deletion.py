@@ -14,12 +14,11 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rollog.kernel.broker.ports import TopicPartition
-from rollog.kernel.errors import ConfigError
 from rollog.kernel.runs import unregister_run
 from rollog.run.local_run import run_directory
 from rollog.run.own_subjects import OwnSubjects
 from rollog.run.own_weights import OwnWeights
+from rollog.run.quiet_run import quiet_seconds_of, require_quiet
 from rollog.run.supervisor_lock import sole_supervisor
 
 if TYPE_CHECKING:
@@ -29,10 +28,6 @@ if TYPE_CHECKING:
     from rollog.kernel.broker.ports import Broker
     from rollog.kernel.broker.topics import RunTopics
     from rollog.settings.settings import Settings
-
-_least_quiet_seconds = 6.0
-"""Three heartbeats of dispatcher or trainer."""
-_num_heartbeats = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +58,7 @@ class Deletion:
             weights=OwnWeights.of(broker, topics, settings, home),
             subjects=OwnSubjects.of(settings),
             directory=run_directory(settings, home),
-            quiet_seconds=max(_least_quiet_seconds, _num_heartbeats * settings.rollout.heartbeat_seconds),
+            quiet_seconds=quiet_seconds_of(settings),
         )
 
     def lines(self) -> list[str]:
@@ -84,7 +79,10 @@ class Deletion:
         On a crash at any point, asking for the same again deletes the rest.
         """
         with sole_supervisor(self.directory, self.topics.run):
-            self._refuse_living(sleep)
+            if self.topics.workers in self.topic_names:
+                require_quiet(
+                    self.broker, self.topics, done="deleted", quiet_seconds=self.quiet_seconds, sleep=sleep
+                )
             self.weights.delete()
             yield f"deleted {len(self.weights.names)} weights files"
             with self.broker.admin() as admin:
@@ -97,18 +95,3 @@ class Deletion:
             # A copied state directory is known by this folder: without it, the store would be the original's.
             self.weights.remove_folder()
             yield f"run {self.topics.run} is deleted"
-
-    def _refuse_living(self, sleep: Callable[[float], None]) -> None:
-        if self.topics.workers not in self.topic_names:
-            return
-        place = TopicPartition(self.topics.workers, 0)
-        with self.broker.consumer(client_id="deletion") as consumer:
-            before = consumer.end_offsets([place])[place]
-            sleep(self.quiet_seconds)
-            after = consumer.end_offsets([place])[place]
-        if after != before:
-            raise ConfigError(
-                f"run {self.topics.run} is not deleted: {after - before} heartbeats came to {self.topics.workers} "
-                f"within {self.quiet_seconds:g} s, so a role works for it; end its roles first "
-                f"(`rollog watch --run {self.topics.run}` names them)"
-            )

@@ -41,9 +41,10 @@ have rights on some topics of a run and not on others, which no ACL can say of a
 _who: Mapping[Role, str] = {
     Role.DISPATCHER: "`rollog dispatch`",
     Role.WORKER: "`rollog rollout`, every worker of a run",
-    Role.TRAINER: "`rollog train`; of several ranks the first one alone connects",
+    Role.TRAINER: "`rollog train`; of several ranks the first one alone connects; `rollog weights prune`",
     Role.CREATOR: "`rollog topics create` and `rollog topics check`",
-    Role.READER: "`rollog watch`, `audit`, `verify`, `replay`, `lineage`, `export`, `plan`, `dead-letters`, `runs`",
+    Role.READER: "`rollog watch`, `audit`, `verify`, `replay`, `lineage`, `export`, `plan`, `dead-letters`, `runs`, "
+    "`weights list`, `weights check`",
     Role.SCORER: "a program that scores samples of a run with `reward.late`",
     Role.ADMINISTRATOR: "`rollog topics prune`, `rollog runs delete`, `rollog dead-letters --reinject`",
     Role.UP: "`rollog up` and `rollog resume`: one principal makes the run, works for it and follows it",

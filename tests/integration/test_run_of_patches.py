@@ -5,23 +5,31 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from click.testing import CliRunner
 from support.recorded_steps import recording_of, replayed
 from support.small_training import notices
 from support.threaded_run import small_settings, whole_run
 
 from consumers.archive import WeightsChoice, export_archive
 from consumers.audit.auditor import audit_run
+from rollog.cli.main import cli
 from rollog.kernel.archived_weights import archived_weights
 from rollog.kernel.broker.archive import ArchiveBroker
+from rollog.kernel.errors import VersionPruned
 from rollog.kernel.versions.copies import VersionCopy
 from rollog.kernel.versions.files import read_manifest
 from rollog.kernel.weights import WeightsStore
+from rollog.run.model_export import export_model
+from rollog.run.recorded_run import RecordedRun
 from rollog.run.role_settings import trainer_settings
+from rollog.run.stored_weights import StoredState, check_weights, list_weights
+from rollog.run.weights_pruning import prune_weights
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from click.testing import Result
     from support.threaded_run import WholeRun
 
     from rollog.kernel.broker.kafka import KafkaBroker
@@ -91,3 +99,54 @@ def test_the_audit_names_an_altered_patch_and_what_is_made_of_it(ended: WholeRun
     store.delete(published[3].name)
     lines = "\n".join(audit_run(ended.broker, ended.topics, store).lines())
     assert ("3 version(s) (3-5)" if is_patched else "1 version(s) (3)") in lines
+
+
+def test_any_version_that_is_kept_can_be_exported_and_a_pruned_one_is_said_to_be(
+    ended: WholeRun, tmp_path: Path
+) -> None:
+    run = RecordedRun(
+        broker=ended.broker,
+        topics=ended.topics,
+        store=WeightsStore(ended.manifest.weights_uri),
+        settings=ended.settings,
+        manifest=ended.manifest,
+        is_archive=False,
+    )
+    is_patched = ended.settings.weights.patches == "auto"
+    forms = [each.form for each in list_weights(run)]
+    assert forms == ["full", *(f"patch of {n}" if is_patched else "full" for n in range(5))]
+    published = notices(ended.broker, ended.topics)
+    list(prune_weights(run, ended.home, keep_newest=2, sleep=lambda _: None))
+    here = [each.version for each in list_weights(run) if each.state is StoredState.HERE]
+    # The chain of 5 begins at 0. Version 4 has a checkpoint, and alpha is 1.
+    assert here == ([0, 1, 2, 3, 4, 5] if is_patched else [0, 2, 3, 4, 5])
+    for version in here:
+        directory = tmp_path / f"model-{version}"
+        exported = export_model(run, ended.home, directory, version=version)
+        assert exported.facts.weights_sha256 == published[version].sha256
+    assert not [each for each in check_weights(run) if each.fault]
+    if not is_patched:
+        with pytest.raises(VersionPruned, match="version 1 were pruned"):
+            export_model(run, ended.home, tmp_path / "gone", version=1)
+        assert not (tmp_path / "gone").exists()
+
+
+def test_commands_tell_what_would_go_and_what_is_lost(ended: WholeRun) -> None:
+    where = [ended.topics.run, "--broker", ended.broker.address, "--home", str(ended.home)]
+    where += ["--set", f"run.prefix={ended.topics.prefix}"]
+
+    def call(*words: str) -> Result:
+        return CliRunner().invoke(cli, ["weights", *words, *where], standalone_mode=False)
+
+    would = call("prune", "--keep-newest", "2", "--dry-run")
+    is_patched = ended.settings.weights.patches == "auto"
+    assert f"versions that go: {'none' if is_patched else '1'}" in would.output, would
+    assert call("check").return_value == 0
+    store, published = WeightsStore(ended.manifest.weights_uri), notices(ended.broker, ended.topics)
+    assert len(published) == 6, "nothing is pruned by a dry run"
+    store.delete(published[3].name)
+    lost = call("check")
+    assert lost.return_value == 1
+    assert f"6 versions read, {3 if is_patched else 1} lost or damaged" in lost.output
+    assert f"version 3: weights {published[3].name}" in lost.output
+    assert call("list").output.count("missing") == (3 if is_patched else 1)

@@ -42,7 +42,7 @@ class Role(StrEnum):
     WORKER = "worker"
     """`rollog rollout`, every worker of a run."""
     TRAINER = "trainer"
-    """`rollog train`, its first rank; the others do not connect."""
+    """`rollog train`, its first rank; the others do not connect. `rollog weights prune`."""
     CREATOR = "creator"
     """Whoever makes runs: `rollog topics create` and `check`."""
     READER = "reader"

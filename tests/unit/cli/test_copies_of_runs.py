@@ -20,8 +20,9 @@ if TYPE_CHECKING:
         ["runs", "delete", "first", "--yes"],
         ["topics", "prune", "first"],
         ["dead-letters", "first", "--reinject"],
+        ["weights", "prune", "first", "--keep-newest", "2", "--yes"],
     ],
-    ids=["delete", "prune", "reinject"],
+    ids=["delete", "prune", "reinject", "prune weights"],
 )
 @pytest.mark.parametrize("copy", ["--archive", "--mirror"])
 def test_a_copy_of_a_run_is_never_changed(command: list[str], copy: str, tmp_path: Path) -> None:
