@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,6 +12,7 @@ from support.simulated_plan import Plan
 from consumers.audit.auditor import audit_run
 from rollog.kernel.broker.reading import read_to_end
 from rollog.kernel.errors import ConfigError, Superseded
+from rollog.kernel.weights import WeightsStore
 from rollog.run.recorded_run import RecordedRun
 from rollog.run.stored_weights import StoredState, check_weights, list_weights, weights_table
 from rollog.run.weights_pruning import WeightsPruning, prune_weights
@@ -179,3 +181,13 @@ def test_a_trainer_that_was_suspended_is_fenced(run: RecordedRun, tmp_path: Path
         prune(run, tmp_path)
         with pytest.raises(Superseded):
             suspended.announce(notice_of(run, 6))
+
+
+def test_weights_of_the_state_directory_that_this_one_was_copied_from_stay(
+    run: RecordedRun, tmp_path: Path
+) -> None:
+    original = tmp_path / "original"
+    (original / "runs" / run.topics.run).mkdir(parents=True)
+    copied = replace(run, store=WeightsStore(str(original / "weights" / run.topics.run)))
+    with pytest.raises(ConfigError, match="from which this one was copied"):
+        WeightsPruning.of(copied, tmp_path / "copy", keep_newest=2)
