@@ -210,6 +210,7 @@ class EngineCheckpoints:
         self._clock = clock
         self._executor = executor
         self._finishing: Future[Checkpoint] | None = None
+        self._copy_seconds = 0.0
         self.newest_version: int | None = None
         self.seconds_since_step = 0.0
 
@@ -233,10 +234,9 @@ class EngineCheckpoints:
         if version in {0, self.newest_version}:
             return
         started = self._clock()
-        self._saved(
-            self._store.save(version, ledger.weights[version], self._engine.save_checkpoint, keep=keep),
-            started,
-        )
+        saved = self._store.save(version, ledger.weights[version], self._engine.save_checkpoint, keep=keep)
+        self.seconds_since_step = self._clock() - started
+        self._saved(saved, self.seconds_since_step)
 
     def begin(self, version: int, committed: Callable[[], str], *, keep: int) -> None:
         """Copy a version that is in flight; `committed` is as for `CheckpointStore.finish`."""
@@ -244,7 +244,7 @@ class EngineCheckpoints:
         self.take_note(wait=True)
         begun = self._store.begin(version, self._engine.begin_checkpoint)
         reach(CrashPoint.CHECKPOINT_COPIED)
-        self.seconds_since_step = self._clock() - started
+        self.seconds_since_step = self._copy_seconds = self._clock() - started
         self._finishing = self._executor.submit(self._store.finish, begun, committed, keep=keep)
 
     def take_note(self, *, wait: bool = False) -> None:
@@ -253,7 +253,7 @@ class EngineCheckpoints:
         if finishing is None or not (wait or finishing.done()):
             return
         self._finishing = None
-        self._saved(finishing.result())
+        self._saved(finishing.result(), self._copy_seconds)
 
     def close(self) -> None:
         """Wait for what was begun, which a trainer that fails finishes all the same. Idempotent."""
@@ -262,11 +262,9 @@ class EngineCheckpoints:
         if error is not None:
             log.warning("the checkpoint that was begun is not finished", error=str(error))
 
-    def _saved(self, checkpoint: Checkpoint, started: float | None = None) -> None:
+    def _saved(self, checkpoint: Checkpoint, seconds: float) -> None:
         self.newest_version = checkpoint.version
-        if started is not None:
-            self.seconds_since_step = self._clock() - started
-        self._reporter.checkpointed(checkpoint.name, self.seconds_since_step)
+        self._reporter.checkpointed(checkpoint.name, seconds)
 
 
 def _name_of(version: int) -> str:

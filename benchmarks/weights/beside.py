@@ -1,4 +1,4 @@
-"""How long publishing holds training up, beside the next step and inside its own, in whole runs."""
+"""How long publishing and checkpoints hold training up, beside the next step and inside its own, in whole runs."""
 
 from __future__ import annotations
 
@@ -7,8 +7,14 @@ from typing import TYPE_CHECKING
 
 from benchmarks.harness.figures import Figure, mean_figure
 from benchmarks.weights.floors import copy_seconds
-from benchmarks.weights.large_engines import table_of
-from benchmarks.weights.large_runs import Way, a_job, steps_of
+from benchmarks.weights.large_engines import checkpoint_bytes, table_of
+from benchmarks.weights.large_runs import (
+    Way,
+    a_job,
+    settling_steps,
+    steps_between_checkpoints,
+    steps_of,
+)
 from rollog.kernel.versions.tensors import total_bytes
 
 if TYPE_CHECKING:
@@ -33,7 +39,6 @@ def measure_beside(
     num_steps: int = published_steps,
 ) -> list[Figure]:
     """Each way in a run of its own; what a copy of the bytes takes stands beside them."""
-    job = a_job("beside", step_seconds=step_seconds, num_steps=num_steps, seed=seed)
     num_bytes = total_bytes(table_of(shape))
     seconds_of_a_copy = copy_seconds(num_bytes)
     on_progress(f"{num_bytes / 1e9:.2f} GB of weights, copied in {seconds_of_a_copy:.3f} s")
@@ -47,22 +52,27 @@ def measure_beside(
     ]
     ways = {
         "beside": Way(shape=shape),
+        "checkpoints": Way(shape=shape, checkpoints=True),
         "beside_full": Way(shape=shape, patches=False),
         "inside": Way(shape=shape, beside=False),
         "inside_full": Way(shape=shape, patches=False, beside=False),
+        "checkpoints_inside": Way(shape=shape, beside=False, checkpoints=True),
     }
     for name, way in ways.items():
+        steps = num_steps - settling_steps + way.settling_steps
+        job = a_job("beside", step_seconds=step_seconds, num_steps=steps, seed=seed)
         found = steps_of(job, way, home)
+        copies = 1 + (checkpoint_bytes / 2 / steps_between_checkpoints if way.checkpoints else 0)
         on_progress(
             f"{name}: {fmean(found.held_shares):.3f} of a step, {fmean(found.busy_seconds):.2f} s a step"
         )
         figures += [
             mean_figure(
                 f"weights.beside.{name}.held",
-                f"share of a step of {step_seconds:g} s in which publishing holds training up",
+                f"share of a step of {step_seconds:g} s in which {_what(way)} training up",
                 found.held_shares,
                 target=largest_held if way.beside else None,
-                ideal=seconds_of_a_copy / step_seconds,
+                ideal=copies * seconds_of_a_copy / step_seconds,
                 higher_is_better=False,
             ),
             mean_figure(
@@ -74,3 +84,7 @@ def measure_beside(
             ),
         ]
     return figures
+
+
+def _what(way: Way) -> str:
+    return "publishing and checkpoints hold" if way.checkpoints else "publishing holds"

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     Elements = NDArray[np.uint16]
 
 changed_share = 0.02
+checkpoint_bytes = 12
+"""Of each parameter in a checkpoint: what the optimizer moves, and two moments, in float32."""
 _num_patterns = 16
 _pattern_elements = 1 << 20
 _drawn_elements = 1 << 24

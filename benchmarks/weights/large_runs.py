@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 settling_steps = 2
 """At the beginning, which are not measured."""
+steps_between_checkpoints = 10
 longest_seconds_of_a_step = 180.0
 _engine_seconds = 5.0
 """Of training in a step, in the run's own time."""
@@ -37,13 +38,20 @@ _engine_seconds = 5.0
 class Way:
     """How a run publishes: in full or, where it pays, as patches; beside the next step or inside its own.
 
-    `store` is the address of the weights; left out, a directory of the run.
+    `store` is the address of the weights; left out, a directory of the run. With `checkpoints` the engine's state is
+    saved after every tenth step, as by default. The first copy takes memory as well, and is not measured.
     """
 
     shape: ModelShape
     patches: bool = True
     beside: bool = True
     store: str | None = None
+    checkpoints: bool = False
+
+    @property
+    def settling_steps(self) -> int:
+        """Steps at the beginning that are not measured; the record of one names the checkpoint after the one before."""
+        return steps_between_checkpoints + 1 if self.checkpoints else settling_steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +63,8 @@ class Stepped:
 
     @property
     def held_shares(self) -> list[float]:
-        """Of each step, in which publishing holds training up."""
-        return [each.publish_seconds / _seconds(each) for each in self.timings]
+        """Of each step, in which publishing, and the checkpoint after the step before, hold training up."""
+        return [(each.publish_seconds + each.checkpoint_seconds) / _seconds(each) for each in self.timings]
 
     @property
     def busy_seconds(self) -> list[float]:
@@ -79,14 +87,26 @@ class LargeRun(SimulatedRun):
             super()
             .settings()
             .changed(
-                trainer={"publish_beside_training": self.way.beside},
+                trainer={"publish_beside_training": self.way.beside} | self._checkpoints,
                 weights={"patches": "auto" if self.way.patches else "off"},
             )
         )
 
+    @property
+    def _checkpoints(self) -> dict[str, object]:
+        every = steps_between_checkpoints if self.way.checkpoints else self._variant.num_steps
+        return {"checkpoint_every_steps": every, "keep_checkpoints": 1}
+
     def training_engine(self) -> LargeEngine:
         """The engine with the tensors."""
-        return HoldingEngine(self.way.shape, seconds=self._variant.train_seconds / self._speed)
+        kind: type[LargeEngine] = HoldingEngine
+        if self.way.checkpoints:
+            from benchmarks.weights.checkpointing_engine import (  # noqa: PLC0415 - it needs PyTorch
+                CheckpointingEngine,
+            )
+
+            kind = CheckpointingEngine
+        return kind(self.way.shape, seconds=self._variant.train_seconds / self._speed)
 
 
 def steps_of(job: Job, way: Way, home: Path) -> Stepped:
@@ -96,17 +116,17 @@ def steps_of(job: Job, way: Way, home: Path) -> Stepped:
         run.create()
         with run.roles():
             run.wait_until_closed(job.variant.num_steps * longest_seconds_of_a_step * job.speed)
-        return stepped(run)
+        return stepped(run, way.settling_steps)
     finally:
         run.remove()
 
 
-def stepped(run: SimulatedRun) -> Stepped:
-    """What the ledger of a run says of its steps."""
+def stepped(run: SimulatedRun, settling: int = settling_steps) -> Stepped:
+    """What the ledger of a run says of its steps, but for the first ones."""
     steps = [(at / 1000, record.body.timings) for at, record in run.ledger() if isinstance(record.body, Step)]
     moments = [at for at, _ in steps]
     seconds = [now - before for before, now in pairwise(moments)]
-    return Stepped([timings for _, timings in steps[settling_steps:]], seconds[settling_steps - 1 :])
+    return Stepped([timings for _, timings in steps[settling:]], seconds[settling - 1 :])
 
 
 def a_job(name: str, *, step_seconds: float, num_steps: int, seed: int, alpha: float = 2.0) -> Job:
@@ -126,4 +146,4 @@ def a_job(name: str, *, step_seconds: float, num_steps: int, seed: int, alpha: f
 
 
 def _seconds(timings: StepTimings) -> float:
-    return timings.wait_seconds + timings.train_seconds + timings.publish_seconds
+    return timings.wait_seconds + timings.train_seconds + timings.publish_seconds + timings.checkpoint_seconds

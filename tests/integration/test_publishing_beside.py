@@ -407,10 +407,11 @@ def test_who_comes_to_the_next_checkpoint_waits_for_the_one_that_is_written(
 
     checkpoints = LateExecutor(before_work=write_for_10_seconds)
     background = Background(steps=LateExecutor(), checkpoints=checkpoints, pauses_seconds=())
+    metrics = Metrics()
     with start_trainer(
         with_checkpoints(settings),
         run.broker,
-        Metrics(),
+        metrics,
         WatchedEngine(),
         background=background,
         clock=lambda: now[0],
@@ -424,6 +425,8 @@ def test_who_comes_to_the_next_checkpoint_waits_for_the_one_that_is_written(
         assert checkpoints.futures[1].done(), "one at a time"
     timings = [record.body.timings for record in run.ledger() if isinstance(record.body, Step)]
     assert [each.checkpoint_seconds for each in timings] == [0.0, 0.0, 10.0]
+    told = metrics.registry.get_sample_value("rollog_trainer_step_seconds_sum", {"phase": "checkpoint"})
+    assert told == 10.0, "of the two that are known to be complete"
 
 
 class Repairs(threading.Event):

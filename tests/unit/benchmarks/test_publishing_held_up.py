@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from benchmarks.harness.random_model import shapes
 from benchmarks.weights.beside import measure_beside
 from benchmarks.weights.large_runs import Stepped
@@ -14,12 +16,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+@pytest.mark.engine
 def test_beside_and_inside_are_measured_with_what_bounds_them(tmp_path: Path) -> None:
     figures = measure_beside(
         shape=shapes["tiny"], home=tmp_path, seed=0, on_progress=print, step_seconds=0.05, num_steps=5
     )
     by_name = {figure.name: figure for figure in figures}
-    ways = ("beside", "beside_full", "inside", "inside_full")
+    ways = ("beside", "checkpoints", "beside_full", "inside", "inside_full", "checkpoints_inside")
     assert by_name.keys() == {
         "weights.beside.copy",
         *(f"weights.beside.{way}.{what}" for way in ways for what in ("held", "step")),
@@ -27,7 +30,7 @@ def test_beside_and_inside_are_measured_with_what_bounds_them(tmp_path: Path) ->
     for way in ways:
         assert 0 < by_name[f"weights.beside.{way}.held"].value < 1
         assert by_name[f"weights.beside.{way}.step"].value >= 0.05
-        assert by_name[f"weights.beside.{way}.held"].target == (0.08 if way.startswith("beside") else None)
+        assert by_name[f"weights.beside.{way}.held"].target == (None if "inside" in way else 0.08)
     assert list(tmp_path.iterdir()) == [], "nothing of the runs is left"
 
 
@@ -43,8 +46,19 @@ def test_the_step_rate_with_publishing_stands_beside_that_without_for_each_alpha
     assert all(figure.value > 0 and figure.num_draws == 3 for figure in figures)
 
 
-def test_publishing_holds_up_its_share_of_waiting_training_and_publishing() -> None:
-    timings = StepTimings(wait_seconds=1.0, train_seconds=2.0, publish_seconds=1.0)
-    stepped = Stepped([timings], [4.5])
+def test_publishing_and_checkpoints_hold_up_their_share_of_all_that_the_trainer_does() -> None:
+    timings = StepTimings(wait_seconds=1.0, train_seconds=5.0, publish_seconds=1.0, checkpoint_seconds=1.0)
+    stepped = Stepped([timings], [8.5])
     assert stepped.held_shares == [0.25]
-    assert stepped.busy_seconds == [4.0]
+    assert stepped.busy_seconds == [8.0]
+
+
+@pytest.mark.engine
+def test_a_checkpoint_has_twelve_bytes_for_each_parameter(tmp_path: Path) -> None:
+    from benchmarks.weights.checkpointing_engine import CheckpointingEngine  # noqa: PLC0415 - it needs PyTorch
+
+    engine = CheckpointingEngine(shapes["tiny"])
+    engine.start("none")
+    digests = engine.begin_checkpoint(tmp_path)()
+    num_bytes = sum((tmp_path / name).stat().st_size for name in digests)
+    assert 0 <= num_bytes - 12 * engine.num_bytes / 2 < 5000
