@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from rollog.kernel.crash_points import CrashPoint, reach
 from rollog.kernel.disk_room import free_bytes
-from rollog.kernel.errors import WeightsError
+from rollog.kernel.errors import WeightsError, WeightsStoreSilent
 from rollog.kernel.logs import get_logger
 from rollog.kernel.versions.belonging import belonging
 from schemas import WeightsPruned
@@ -174,6 +174,10 @@ class WeightsKeeper:
 
     def _mend(self, *, is_idle: bool) -> None:
         keeping, notice = self._keeping, self._keeping.named.get(self._newest)
+        directory = keeping.store.directory
+        if directory is not None and not directory.is_dir():
+            # Taken away as a whole, as a disk that is not mounted is. What is written now hides what comes back.
+            raise WeightsStoreSilent(f"{directory} is not there: mount it, or restore it from a copy")
         if notice is None or keeping.store.has(notice):
             return
         if not is_idle:

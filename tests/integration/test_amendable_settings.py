@@ -22,7 +22,8 @@ from rollog.kernel.errors import EngineError
 from rollog.kernel.metrics import Metrics
 from rollog.settings.scopes import amendable_keys
 from rollog.settings.training import TrainerConfig
-from schemas import FinishReason, LedgerKind, Step
+from schemas import FinishReason, LedgerKind, Step, WeightsPruned
+from schemas.codec import decode
 from trainer.role import training_engine
 from trainer.settings import amended
 from trainer.startup import start_trainer
@@ -108,6 +109,17 @@ def checkpoints(session: Session, amendment: Mapping[str, object]) -> object:
     return sorted(path.name for path in session.settings.checkpoints.glob("step-*"))
 
 
+def let_go(session: Session, amendment: Mapping[str, object]) -> object:
+    """Which versions a run of six steps let go."""
+    with session.trainer(amendment) as trainer:
+        session.train(trainer, 1, 2, 3, 4, 5, 6)
+        trainer.run_once()
+    found = [decode(record.value or b"") for record in session.run.broker_records(session.run.topics.weights)]
+    return sorted(
+        version for record in found if isinstance(record, WeightsPruned) for version in record.versions
+    )
+
+
 def last_version(session: Session, amendment: Mapping[str, object]) -> object:
     """How many of two steps a run makes before it closes itself."""
     with session.trainer(amendment) as trainer:
@@ -163,6 +175,7 @@ critic = {"algorithm.type": "ppo", "algorithm.advantage": "gae", "trainer.num_ep
 bounded = {"algorithm.max_response_tokens": 6}
 weighted = {**bounded, "algorithm.type": "weighted_topr", "algorithm.aggregation": "sequence_sum"}
 diverging = {"algorithm.kl_coefficient": 0.1}
+keeping = {"run.num_steps": 6, "trainer.keep_newest_weights": 2, "trainer.weights_grace_seconds": 0.0}
 masking = {"algorithm.mask_ratio_low": 0.9, "algorithm.mask_ratio_high": 1.1}
 controlled = {"freshness.alpha": "auto", "freshness.auto_wait_share": 0.0, "run.num_steps": 6}
 # Neither target is ever missed, so alpha rises; with the largest headroom after every step but the first.
@@ -221,6 +234,9 @@ cases = {
     "trainer.micro_batch_tokens": Case(12),
     "trainer.checkpoint_every_steps": Case(1, look=checkpoints),
     "trainer.keep_checkpoints": Case(1, {"trainer.checkpoint_every_steps": 1}, checkpoints),
+    "trainer.keep_newest_weights": Case(4, keeping, let_go),
+    "trainer.keep_every_weights": Case(2, keeping, let_go),
+    "trainer.weights_grace_seconds": Case(1e9, keeping, let_go),
     "trainer.verdicts_interval_seconds": Case(1e9, look=verdict_records),
     "trainer.allow_rebase": Case(True, look=going_on_elsewhere),
     "run.num_steps": Case(1, look=last_version),

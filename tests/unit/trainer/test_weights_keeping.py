@@ -252,6 +252,18 @@ def test_a_store_that_takes_nothing_is_waited_for(run: KeptRun) -> None:
     assert run.newest_notice != newest
 
 
+def test_nothing_is_written_where_the_whole_directory_is_away(run: KeptRun) -> None:
+    run.rule = KeepingRule()
+    newest, keeper, place = run.newest_notice, run.keeper(), run.path("")
+    place.rename(place.with_name("away"))
+    run.look(keeper, is_idle=True)
+    assert not place.exists()
+    place.with_name("away").rename(place)
+    run.look(keeper, is_idle=True, seconds=40.0)
+    assert run.newest_notice == newest
+    run.store.check(newest)
+
+
 def test_a_disk_that_will_soon_be_full_is_told_once(run: KeptRun, caplog: pytest.LogCaptureFixture) -> None:
     def said() -> list[int]:
         fields = (vars(line)["event_fields"] for line in caplog.records if "little room" in line.message)
