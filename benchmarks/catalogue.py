@@ -78,6 +78,7 @@ experiments: Mapping[str, Experiment] = {
             "reload": 12,
             "vllm_reload": 2,
             "throttled": 15,
+            "gpu": 3,
             "rate": 12,
         },
     ),

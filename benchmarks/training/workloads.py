@@ -70,11 +70,11 @@ def larger_workload(directory: Path, seed: int) -> Workload:
         num_minibatches=2,
         micro_batch_tokens=1024,
         prompt_tokens=(16, 48),
-        response_tokens=_lognormal(median=48.0, variation=1.0, longest=256),
+        response_tokens=lognormal(median=48.0, variation=1.0, longest=256),
     )
 
 
-def _lognormal(*, median: float, variation: float, longest: int, count: int = 40) -> tuple[int, ...]:
+def lognormal(*, median: float, variation: float, longest: int, count: int = 40) -> tuple[int, ...]:
     """Equally likely values of a lognormal distribution, cut off at `longest`."""
     sigma = math.sqrt(math.log(1 + variation**2))
     shares = [(number + 0.5) / count for number in range(count)]

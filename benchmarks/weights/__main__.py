@@ -96,7 +96,7 @@ def weights(
     options: BenchOptions,
     **asked: object,
 ) -> None:
-    """Measure weights on their way; each part has a results file of its own (docs/benchmarks.md). No GPU is needed.
+    """Measure weights on their way; each part has a results file of its own (docs/benchmarks.md). One needs a GPU.
 
     Patches: a model in bfloat16 is trained by the trainer's engine with a policy-gradient loss on random responses, and
     every version is coded as a patch of the one before. Seconds are processor time of one thread, and stand beside
@@ -184,6 +184,19 @@ def _rate(asked: Asked) -> tuple[list[Figure], Details]:
     return found, {}
 
 
+def _gpu(asked: Asked) -> tuple[list[Figure], Details]:
+    from benchmarks.weights.on_gpu import measure_on_gpu
+
+    found = measure_on_gpu(
+        shape=shapes[asked.run_shape],
+        home=asked.home,
+        num_versions=asked.num_versions,
+        seed=asked.seed,
+        on_progress=progress,
+    )
+    return found, {}
+
+
 _measures: Mapping[str, Callable[[Asked], tuple[list[Figure], Details]]] = {
     "patches": _patches,
     "beside": _beside,
@@ -191,6 +204,7 @@ _measures: Mapping[str, Callable[[Asked], tuple[list[Figure], Details]]] = {
     "reload": _reload,
     "vllm_reload": _vllm_reload,
     "throttled": _throttled,
+    "gpu": _gpu,
     "rate": _rate,
 }
 

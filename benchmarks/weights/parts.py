@@ -14,5 +14,6 @@ parts: Mapping[str, str] = {
     "reload": "how long a version takes from its notice until it is served, and how long the engine stands still",
     "vllm_reload": "how long vLLM stands still for a version",
     "throttled": "what a slow store costs a run",
+    "gpu": "how long publishing holds training up that runs on a GPU",
     "rate": "what publishing costs a run at alpha 0, 1 and 2",
 }

@@ -254,6 +254,13 @@ class TrainerConfig(Section):
     """Whether several samples share a row of a forward pass, each attending to itself alone, instead of being padded to
     the longest. Faster where lengths differ; for models whose attention heeds restarting positions, which is
     tested when training begins. A run keeps what it began with."""
+    packed_attention: Annotated[Literal["masked", "varlen"], FIXED, WEIGHTS | ENGINE, Formerly("masked")] = (
+        "varlen"
+    )
+    """How samples of one row are kept apart: `varlen` gives a GPU's kernel for sequences of several lengths the places
+    where they begin (PyTorch's `torch.nn.attention.varlen`, bfloat16), `masked` a mask of positions x positions. Where
+    there is no such kernel, or a model needs more than it computes, both are `masked`. A run keeps what it began with;
+    one from before there was this key has `masked`."""
     logprob_chunk_tokens: Annotated[int, Field(ge=0), FIXED, WEIGHTS | ENGINE, Formerly(0)] = 1024
     """Most tokens whose logits are in memory at once while log-probabilities are computed: the forward pass takes them
     chunk by chunk, the backward pass computes them again. 0 is all of a micro-batch at once, which takes about five

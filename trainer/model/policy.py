@@ -28,6 +28,7 @@ from rollog.kernel.versions.files import merged_tensors, weights_files
 from trainer.model.arithmetic import pin_instructions
 from trainer.model.output_layer import OutputComputation, computing, output_layer
 from trainer.model.token_logprobs import LogprobSettings, token_logprobs
+from trainer.model.varlen_attention import attends_without_masks, keywords_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -86,9 +87,11 @@ class Policy(nn.Module):
         Raises EngineError for values where there is no value head.
         """
         self._source_N = source_N
-        inputs = {"input_ids": input_ids_ST}
+        inputs: dict[str, Any] = {"input_ids": input_ids_ST}
         if position_ids_ST is not None:
             inputs["position_ids"] = position_ids_ST
+            if attends_without_masks(self.model):
+                inputs |= keywords_of(position_ids_ST)
         answered = self._in_chunks if self.computation.chunk_tokens else self._all_at_once
         logprobs_N, entropies_N = answered(inputs, target_N, with_entropy=with_entropy)
         hidden_1NH, self._source_N, self._hidden_1NH = self._hidden_1NH, None, None
@@ -100,7 +103,7 @@ class Policy(nn.Module):
         )
 
     def _in_chunks(
-        self, inputs: dict[str, Tensor], target_N: Tensor, *, with_entropy: bool
+        self, inputs: dict[str, Any], target_N: Tensor, *, with_entropy: bool
     ) -> tuple[Tensor, Tensor | None]:
         layer: Any = output_layer(self.model)
         settings = LogprobSettings(
@@ -120,7 +123,7 @@ class Policy(nn.Module):
         return outputs_NK[:, 0], outputs_NK[:, 1] if with_entropy else None
 
     def _all_at_once(
-        self, inputs: dict[str, Tensor], target_N: Tensor, *, with_entropy: bool
+        self, inputs: dict[str, Any], target_N: Tensor, *, with_entropy: bool
     ) -> tuple[Tensor, Tensor | None]:
         logits_NV = self._logits(inputs)
         if self._temperature != 1.0:
@@ -131,7 +134,7 @@ class Policy(nn.Module):
             return logprobs_N, None
         return logprobs_N, logsums_N - (logits_NV.softmax(dim=1) * logits_NV).sum(dim=1)
 
-    def _logits(self, inputs: dict[str, Tensor]) -> Tensor:
+    def _logits(self, inputs: dict[str, Any]) -> Tensor:
         layer: Any = output_layer(self.model)
         dtype = self.computation.dtype
 

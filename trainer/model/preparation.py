@@ -16,6 +16,7 @@ from trainer.model.output_layer import OutputComputation, find_transform, output
 from trainer.model.packing_probe import check_packing
 from trainer.model.policy import Policy, checkpoint_activations, compute_deterministically, load_model
 from trainer.model.reference import ReferenceModel
+from trainer.model.varlen_attention import attend_without_masks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -77,6 +78,9 @@ def prepare_policy(
     compute_deterministically(trainer.num_threads or 1, trainer.reproducible)
     model = load_model(model_path, weights_path, dtype)
     computation = output_computation(model, trainer)
+    masks = not (trainer.packing and trainer.packed_attention == "varlen")
+    if not masks and (reason := attend_without_masks(model)) is not None:
+        log.info("packed rows are attended to under a mask", model=type(model).__name__, reason=reason)
     policy = Policy(model, temperature, with_value_head=with_value_head, computation=computation)
     if trainer.activation_checkpointing:
         checkpoint_activations(model)
@@ -86,7 +90,7 @@ def prepare_policy(
     return PreparedPolicy(
         model=model,
         policy=policy,
-        copy=ReferenceModel(model_path, weights_path, temperature, dtype, computation),
+        copy=ReferenceModel(model_path, weights_path, temperature, dtype, computation, masks),
         has_adapters=trainer.lora_rank > 0,
     )
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trainer.model.policy import Policy, load_model
+from trainer.model.varlen_attention import attend_without_masks
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,6 +21,7 @@ class ReferenceModel:
     """A copy of the model that an engine was started with, loaded when it is first asked for; it computes as that does.
 
     Engines start with version 0 also where they then continue from a checkpoint, so a redo has the same reference.
+    `masks` is false where packed rows are attended to without.
     """
 
     model_path: str
@@ -27,12 +29,15 @@ class ReferenceModel:
     temperature: float
     dtype: str
     computation: OutputComputation
+    masks: bool = True
     _policy: Policy | None = None
 
     def policy(self, device: torch.device) -> Policy:
         """The model on `device`. Raises DataError or WeightsError where it cannot be loaded any more."""
         if self._policy is None:
             model = load_model(self.model_path, self.weights_path, self.dtype)
+            if not self.masks:
+                attend_without_masks(model)
             policy = Policy(model, self.temperature, computation=self.computation)
             self._policy = policy.requires_grad_(requires_grad=False).eval().to(device)
         return self._policy
