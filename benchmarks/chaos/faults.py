@@ -68,6 +68,8 @@ class Fault:
         return f"{self.kind} {self.target}{length}"
 
 
+of_patches = (CrashPoint.PATCHES_DECODED, CrashPoint.COPY_BETWEEN_VERSIONS)
+"""Windows by which a worker comes in runs whose versions are patches."""
 doubled_roles = (Role.TRAINER, Role.DISPATCHER)
 
 
@@ -99,8 +101,8 @@ def role_at(point: CrashPoint) -> Role:
     """Who comes by a window."""
     if point is CrashPoint.GRANT_SENT:
         return Role.DISPATCHER
-    is_of_worker = point in (CrashPoint.SAMPLE_ACKNOWLEDGED, CrashPoint.COPY_BETWEEN_VERSIONS)
-    return Role.WORKER if is_of_worker else Role.TRAINER
+    of_worker = (CrashPoint.SAMPLE_ACKNOWLEDGED, CrashPoint.SWAP_HALF_DONE, *of_patches)
+    return Role.WORKER if point in of_worker else Role.TRAINER
 
 
 def _drawn(draw: random.Random, items: Sequence[Item], number: int) -> list[Item]:

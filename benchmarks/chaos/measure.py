@@ -7,6 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from benchmarks.chaos.checks import verify
+from benchmarks.chaos.faults import of_patches
 from benchmarks.chaos.killed_run import Target, chaos_run, state_directory
 from benchmarks.chaos.kills import Role, roles_of_every_run
 from benchmarks.chaos.suspended_run import suspended_run
@@ -91,7 +92,7 @@ def targets_of(engine: str) -> list[Target]:
     """Who can be killed or suspended in runs with that inference engine."""
     there = {*roles_of_every_run, *([Role.ENGINE] if engine == "vllm" else [])}
     # The demo's model is float32: its versions are no patches, and nobody comes by the window of those.
-    windows = [point for point in CrashPoint if point is not CrashPoint.COPY_BETWEEN_VERSIONS]
+    windows = [point for point in CrashPoint if point not in of_patches]
     # In this order, by which the plans of a seed are drawn.
     return [*(role for role in Role if role in there), *windows]
 

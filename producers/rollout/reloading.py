@@ -19,6 +19,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rollog.kernel.crash_points import CrashPoint, reach
 from rollog.kernel.errors import EngineDied, EngineError, WeightsError
 from rollog.kernel.logs import get_logger
 
@@ -93,6 +94,7 @@ class Reloader:
             await self._suspend(swap.suspended)
             await self.engine.pause()
             await self.engine.load_weights(self.downloads.path, notice.version)
+            reach(CrashPoint.SWAP_HALF_DONE)
             await self.engine.resume()
         except EngineDied:
             raise

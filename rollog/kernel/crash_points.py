@@ -46,8 +46,12 @@ class CrashPoint(StrEnum):
     """The trainer has deleted one of several files of the weights store."""
     CHECKPOINT_HALF_WRITTEN = "checkpoint-half-written"
     """The trainer's checkpoint has its files, but no manifest."""
+    PATCHES_DECODED = "patches-decoded"
+    """Patches are decoded beside a worker's copy of the weights, which is still of the version before."""
     COPY_BETWEEN_VERSIONS = "copy-between-versions"
-    """Patches are decoded into a worker's copy of the weights, which is of no version meanwhile."""
+    """Decoded values are written into a worker's copy of the weights, which is of no version meanwhile."""
+    SWAP_HALF_DONE = "swap-half-done"
+    """The engine of a worker has the weights of a version, and stands still: nobody knows of it."""
     REDO_RUNNING = "redo-running"
     """A restarted trainer has redone a step, and not yet compared its weights."""
 

@@ -27,7 +27,13 @@ pytestmark = [pytest.mark.broker, pytest.mark.engine, pytest.mark.timeout(900)]
     [
         # So few versions are a chain of patches whose bases all stay.
         pytest.param(4, (Role.BROKER, CrashPoint.GRANT_SENT, CrashPoint.COMMIT_SENT), False, id="some"),
-        pytest.param(17, (Role.DISPATCHER, Role.BROKER, *CrashPoint), True, id="all", marks=pytest.mark.slow),
+        pytest.param(
+            len(CrashPoint) + 2,
+            (Role.DISPATCHER, Role.BROKER, *CrashPoint),
+            True,
+            id="all",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 @pytest.mark.usefixtures("embedded_kafka")  # whose start has fetched the jars

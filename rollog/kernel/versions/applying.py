@@ -1,7 +1,10 @@
-"""Patching the shards of a full form where they are, tensor by tensor on several threads, each result compared.
+"""Taking the shards of a full form to a later version: patches are decoded into a file, then its values are written.
 
-Who calls this has checked the files of the patches, and has marked the shards as not to be used: they are in between
-two versions until this returns, and for ever where it raises.
+    decode_patches    reads shards and patches, writes the file; what is wrong with a patch shows here
+    write_values      writes the file into the shards, and compares every tensor with what it should be
+
+Between the two whoever calls this marks the shards as not to be used: they are in between two versions until
+`write_values` returns, and for ever where it raises.
 """
 
 from __future__ import annotations
@@ -13,40 +16,61 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rollog.kernel.atomic_write import partial_file
 from rollog.kernel.errors import WeightsError
 from rollog.kernel.versions.bit_patterns import bit_patterns
+from rollog.kernel.versions.decoded_values import DecodedValues, ValuesWriter
 from rollog.kernel.versions.identity import leaf_bytes, leaf_of
-from rollog.kernel.versions.patches import apply, decode
+from rollog.kernel.versions.patches import decode
 from rollog.kernel.versions.tensors import type_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
+    from typing import Literal
 
-    from rollog.kernel.versions.bit_patterns import BitPatterns
     from rollog.kernel.versions.identity import TensorDigest
-    from rollog.kernel.versions.manifest import Manifest, Shard
+    from rollog.kernel.versions.manifest import Manifest
     from rollog.kernel.versions.patch_manifest import PatchManifest, Piece
     from schemas.arrays import UInt8Array
 
 _most_threads = 8
 
 
-def apply_patches(directory: Path, manifest: Manifest, patches: Sequence[PatchManifest]) -> None:
-    """Make the shards of `manifest` in `directory` into what the last of `patches` says; their files are there, too.
+def decode_patches(
+    directory: Path, manifest: Manifest, patches: Sequence[PatchManifest], target: Path
+) -> None:
+    """Write to `target` what `patches` change in the shards of `manifest`; all their files are in `directory`.
 
     Needs at most 64 MiB a thread. Raises WeightsError, which names the tensor.
     """
     steps = [_Step.of(directory, patch) for patch in patches]
-    with ThreadPoolExecutor(min(_most_threads, os.cpu_count() or 1), thread_name_prefix="patch") as pool:
-        for shard in manifest.shards:
-            whole = np.memmap(directory / shard.name, dtype=np.uint8, mode="r+")
+    with partial_file(directory) as partial:
+        with partial.open("wb") as file, _threads() as pool:
+            writer = ValuesWriter(file)
             jobs = [
-                pool.submit(_patch_tensor, data, [step.piece(name) for step in steps])
-                for name, data in _tensors(shard, whole).items()
+                pool.submit(_decode_tensor, writer, number, data, [step.piece(name) for step in steps])
+                for number, (name, data) in enumerate(_tensors(directory, manifest, "r"))
             ]
             for job in jobs:
                 job.result()
+        partial.replace(target)
+
+
+def write_values(directory: Path, manifest: Manifest, values: Path) -> None:
+    """Write decoded values into the shards that `manifest` names, and compare all tensors with it.
+
+    Raises WeightsError, which names the tensor.
+    """
+    tensors = manifest.tensors
+    decoded = DecodedValues(values, [type_bytes[tensor.spec.dtype] for tensor in tensors])
+    with _threads() as pool:
+        jobs = [
+            pool.submit(_write_tensor, decoded, number, data, tensors[number])
+            for number, (_, data) in enumerate(_tensors(directory, manifest, "r+"))
+        ]
+        for job in jobs:
+            job.result()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,37 +100,49 @@ class _Step:
         return _StoredPiece(piece, self.shards[piece.shard][piece.begin : piece.end])
 
 
-def _tensors(shard: Shard, whole: UInt8Array) -> dict[str, UInt8Array]:
-    found, begin = {}, len(shard.header)
-    for tensor in shard.tensors:
-        end = begin + tensor.spec.num_bytes
-        found[tensor.spec.name] = whole[begin:end]
-        begin = end
-    return found
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(min(_most_threads, os.cpu_count() or 1), thread_name_prefix="patch")
 
 
-def _patch_tensor(data: UInt8Array, pieces: Sequence[_StoredPiece]) -> None:
-    """Take one tensor through all patches, and compare what comes out."""
-    tensor = pieces[-1].piece.tensor
-    if data.size:
-        elements = bit_patterns(data.data, type_bytes[tensor.spec.dtype])
-        _write(elements, pieces, tensor.spec.name)
-    _compare(data, tensor)
+def _tensors(
+    directory: Path, manifest: Manifest, mode: Literal["r", "r+"]
+) -> Iterator[tuple[str, UInt8Array]]:
+    """Names and bytes of all tensors, in the order of the manifest."""
+    for shard in manifest.shards:
+        whole = np.memmap(directory / shard.name, dtype=np.uint8, mode=mode)
+        if whole.size != shard.num_bytes:
+            raise WeightsError(
+                f"{shard.name} has {whole.size} bytes instead of {shard.num_bytes}; it is fetched anew"
+            )
+        begin = len(shard.header)
+        for tensor in shard.tensors:
+            end = begin + tensor.spec.num_bytes
+            yield tensor.spec.name, whole[begin:end]
+            begin = end
 
 
-def _write(elements: BitPatterns, pieces: Sequence[_StoredPiece], name: str) -> None:
+def _decode_tensor(
+    writer: ValuesWriter, number: int, data: UInt8Array, pieces: Sequence[_StoredPiece]
+) -> None:
+    """Take one tensor through all patches."""
+    spec = pieces[-1].piece.tensor.spec
+    if not data.size:
+        return
+    elements = bit_patterns(data.data, type_bytes[spec.dtype])
     # Whatever came before a tensor that is stored whole counts no more.
-    last_dense = max((number for number, each in enumerate(pieces) if each.piece.form == "dense"), default=-1)
+    last_dense = max((at for at, each in enumerate(pieces) if each.piece.form == "dense"), default=-1)
     if last_dense >= 0:
-        elements[:] = bit_patterns(pieces[last_dense].data.data, elements.itemsize)
+        elements = bit_patterns(pieces[last_dense].data.data, elements.itemsize)
+        writer.write_tensor(number, elements)
     blocks = [each.data.data for each in pieces[last_dense + 1 :] if each.piece.form == "changed"]
     if blocks:
-        # Changes of one segment depend on no other, and a tensor with a damaged block is not used again.
-        for changes in decode(blocks, elements, name=name):
-            apply(elements, changes.positions, changes.values)
+        for changes in decode(blocks, elements, name=spec.name):
+            writer.write_changes(number, changes, elements)
 
 
-def _compare(data: UInt8Array, tensor: TensorDigest) -> None:
+def _write_tensor(decoded: DecodedValues, number: int, data: UInt8Array, tensor: TensorDigest) -> None:
+    if data.size:
+        decoded.write_into(bit_patterns(data.data, type_bytes[tensor.spec.dtype]), number)
     for begin, expected in zip(range(0, data.size, leaf_bytes), tensor.leaves, strict=True):
         found = leaf_of(data[begin : begin + leaf_bytes].data)
         if found != expected:

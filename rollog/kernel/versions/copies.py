@@ -1,28 +1,33 @@
-"""A reader's own copy of a version, in full on this disk, which patches take on to later ones.
+"""A reader's own copy of a version, in full on this machine, which patches take on to later ones.
 
 | state | in the directory | `pair` |
 | --- | --- | --- |
 | empty | nothing, or shards that were fetched before a fetch failed | None |
 | whole | a manifest and its shards | that version |
-| between two versions | shards without a manifest, while patches are written into them | None |
+| decoded | beside that, the next manifest (`.manifest.next`) and decoded values (`.values`) | that version |
+| between two versions | shards, the next manifest and decoded values, which are written into the shards | None |
 
 A copy of version 14 is asked for 18. Of 18, 17, 16 and 15 the manifests are read, which name each other; the last one
-names 14 as its base. Four patches are fetched, the manifest of 14 is deleted, each tensor is patched four times at once
-and compared, shards get the names of 18, and its manifest is written. Without 14, or where the chain leads elsewhere,
-the full form is fetched first. What fails before the manifest is deleted leaves the copy as it was; what fails after
-it leaves nothing.
+names 14 as its base. Four patches are fetched and decoded at once, the manifest of 14 is deleted, shards get the names
+of 18, the values are written, each tensor is compared, and the manifest of 18 gets its name. Without 14, or where the
+chain leads elsewhere, the full form is fetched first. What fails before the manifest is deleted leaves the copy as it
+was, what fails after it leaves nothing. A process that dies there leaves all that the next one needs to go on.
 """
 
 from __future__ import annotations
 
+import re
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from rollog.kernel.atomic_write import partial_name
 from rollog.kernel.crash_points import CrashPoint, reach
 from rollog.kernel.disk_room import free_bytes
 from rollog.kernel.errors import WeightsError
-from rollog.kernel.versions.applying import apply_patches
+from rollog.kernel.logs import get_logger
+from rollog.kernel.versions.applying import decode_patches, write_values
 from rollog.kernel.versions.chains import VersionPair
 from rollog.kernel.versions.files import check_files, read_manifest, weights_files
 from rollog.kernel.versions.manifest import (
@@ -30,9 +35,11 @@ from rollog.kernel.versions.manifest import (
     Shard,
     manifest_name,
     no_sha256,
+    parse_manifest,
     shard_name,
     shard_name_of,
     stem_of,
+    version_of,
 )
 from rollog.kernel.versions.reading import chain_to, download_full, download_patch, write_manifest
 
@@ -45,17 +52,36 @@ if TYPE_CHECKING:
     from schemas.weights import WeightVersion
 
 
-class VersionCopy:
-    """One version in a directory in which nobody else writes. For one thread.
+_log = get_logger("weights")
+_next_suffix = ".next"
+_values_suffix = ".values"
+_working_name = re.compile(r"v[0-9]{6,9}-[0-9a-f]{16}\.(manifest\.next|values)")
+_patterns = (manifest_name, shard_name, _working_name, partial_name)
 
-    `free_bytes` tells the room on the disk of a directory.
+
+class NoRoomForCopy(WeightsError):
+    """A version does not fit to where the copy is."""
+
+
+class VersionCopy:
+    """One version in a directory to which nobody else writes meanwhile. For one thread.
+
+    What is in the directory says what the copy is, so that it can change hands. `free_bytes` tells the room there.
     """
 
     def __init__(self, directory: Path, *, free_bytes: Callable[[Path], int] = free_bytes) -> None:
         self.directory = directory
         self.free_bytes = free_bytes
-        self.pair: VersionPair | None = None
         self._name = ""
+        self._pair: VersionPair | None = None
+        self._given: VersionPair | None = None
+        self._knows_directory = False
+
+    @property
+    def pair(self) -> VersionPair | None:
+        """The version that is here, None where none is whole."""
+        self._look()
+        return self._pair
 
     @property
     def path(self) -> Path:
@@ -63,47 +89,82 @@ class VersionCopy:
         assert self.pair is not None
         return self.directory / self._name
 
+    def has(self, wanted: VersionPair) -> bool:
+        """Whether a version is here, without a change to anything.
+
+        The files are read through where this object has made or seen none of the copies in this directory, which may
+        have been left by anybody, and for who asks for the same version again: it may have failed to load it.
+        """
+        if self.pair != wanted:
+            return False
+        if wanted == self._given or not self._knows_directory:
+            try:
+                check_files(self.path)
+            except WeightsError:
+                return False
+        self._give(wanted)
+        return True
+
     def bring(self, folder: StoreFolder, notice: WeightVersion) -> Path:
         """Have exactly the version of a notice here; returns the path of its manifest. Raises WeightsError."""
-        self._discard_altered(notice)
+        wanted = VersionPair(notice.version, notice.sha256)
         self.directory.mkdir(parents=True, exist_ok=True)
+        self._recover()
+        if self.has(wanted):
+            return self.path
+        if self.pair == wanted:
+            self.discard()
         chain = chain_to(folder, notice, self.pair)
         self._keep_only(chain)
         self._require_room(chain)
         if chain.full is not None:
-            path = download_full(folder, chain.full, self.directory)
-            self.pair, self._name = chain.full.pair, path.name
+            download_full(folder, chain.full, self.directory)
         if chain.patches:
             for patch in chain.patches:
                 download_patch(folder, patch, self.directory)
             self._patch(chain.patches, notice)
+        self._look()
+        self._give(wanted)
         return self.path
 
     def discard(self) -> None:
         """Delete what is here."""
-        self.pair = None
         for path in self._files():
             path.unlink(missing_ok=True)
 
-    def _discard_altered(self, notice: WeightVersion) -> None:
-        """Whoever asks for the same version again may have failed to load it."""
-        if self.pair == VersionPair(notice.version, notice.sha256):
+    def _give(self, pair: VersionPair) -> None:
+        self._given, self._knows_directory = pair, True
+
+    def _look(self) -> None:
+        names = [path.name for path in self._files() if manifest_name.fullmatch(path.name)]
+        if names == [self._name]:
+            return
+        self._name, self._pair = "", None
+        if len(names) == 1:
+            with suppress(WeightsError):
+                manifest, _ = read_manifest(self.directory / names[0])
+                self._name, self._pair = names[0], VersionPair(version_of(names[0]), manifest.digest)
+
+    def _recover(self) -> None:
+        """Finish what somebody died over."""
+        names = [path.name for path in self._files()]
+        manifests = [name for name in names if manifest_name.fullmatch(name)]
+        prepared = [name for name in names if name.endswith(_next_suffix)]
+        if not manifests and len(prepared) == 1:
             try:
-                check_files(self.path)
-            except WeightsError:
-                self.discard()
+                self._finish(prepared[0].removesuffix(_next_suffix))
+            except (WeightsError, OSError) as error:
+                _log.warning("a copy between two versions is made anew", error=str(error))
+        elif len(manifests) > 1:
+            self.discard()
 
     def _keep_only(self, chain: Chain) -> None:
         """Delete what leads nowhere, a copy too that the chain does not begin with."""
         names = {shard.name for patch in chain.patches for shard in patch.shards}
-        if chain.full is not None:
-            self.pair = None
-            names.add(chain.full.name)
-        else:
-            names.add(self._name)
+        names.add(self._name if chain.full is None else chain.full.name)
         stems = {stem_of(name) for name in names}
         for path in self._files():
-            if stem_of(path.name) not in stems:
+            if stem_of(path.name) not in stems or _working_name.fullmatch(path.name):
                 path.unlink(missing_ok=True)
 
     def _require_room(self, chain: Chain) -> None:
@@ -113,35 +174,58 @@ class VersionCopy:
             files |= {shard.name: shard.num_bytes for shard in chain.full.manifest.shards}
         needed = sum(size for name, size in files.items() if not (self.directory / name).exists())
         if needed > (free := self.free_bytes(self.directory)):
-            raise WeightsError(
+            raise NoRoomForCopy(
                 f"{self.directory} has room for {free} bytes, and {needed} are needed for a version of weights: make "
                 "room there"
             )
 
     def _patch(self, patches: tuple[PatchManifest, ...], notice: WeightVersion) -> None:
         manifest, _ = read_manifest(self.path)
+        decode_patches(self.directory, manifest, patches, self._values_of(notice.name))
+        text = _patched(manifest, patches[-1], notice.name).encoded()
+        write_manifest(self.directory, notice.name + _next_suffix, text)
+        reach(CrashPoint.PATCHES_DECODED)
         # From here on the shards are no version, and nobody must take them for one.
         self.path.unlink()
-        self.pair = None
         reach(CrashPoint.COPY_BETWEEN_VERSIONS)
+        self._finish(notice.name)
+
+    def _finish(self, name: str) -> None:
+        """Write decoded values into shards that have no manifest; what fails leaves nothing."""
+        prepared, values = self.directory / (name + _next_suffix), self._values_of(name)
         try:
-            apply_patches(self.directory, manifest, patches)
+            manifest = parse_manifest(prepared.read_bytes(), name)
+            self._rename_shards(manifest)
+            write_values(self.directory, manifest, values)
         except BaseException:
             self.discard()
             raise
-        patched = _patched(manifest, patches[-1], notice.name)
-        for old, new in zip(manifest.shards, patched.shards, strict=True):
-            (self.directory / old.name).rename(self.directory / new.name)
-        write_manifest(self.directory, notice.name, patched.encoded())
-        self.pair, self._name = VersionPair(notice.version, notice.sha256), notice.name
-        for shard in (shard for patch in patches for shard in patch.shards):
-            (self.directory / shard.name).unlink(missing_ok=True)
+        prepared.rename(self.directory / name)
+        whole = {name, *(shard.name for shard in manifest.shards)}
+        for path in self._files():
+            if path.name not in whole:
+                path.unlink()
+
+    def _rename_shards(self, manifest: Manifest) -> None:
+        """Give shards their new names; some may have them already."""
+        there = {path.name for path in self._files() if path.suffix == ".safetensors"}
+        ours = {shard.name for shard in manifest.shards}
+        for shard in manifest.shards:
+            ending = shard.name.removeprefix(stem_of(shard.name))
+            others = [name for name in there - ours if name.removeprefix(stem_of(name)) == ending]
+            if shard.name not in there and len(others) == 1:
+                (self.directory / others[0]).rename(self.directory / shard.name)
+
+    def _values_of(self, name: str) -> Path:
+        return self.directory / (stem_of(name) + _values_suffix)
 
     def _files(self) -> Iterator[Path]:
+        """What is here of versions, manifests first: what is half removed has none."""
         if not self.directory.is_dir():
             return
-        for path in sorted(self.directory.iterdir()):
-            if manifest_name.fullmatch(path.name) or shard_name.fullmatch(path.name):
+        paths = sorted(self.directory.iterdir(), key=lambda path: (path.suffix != ".manifest", path.name))
+        for path in paths:
+            if any(pattern.fullmatch(path.name) for pattern in _patterns):
                 yield path
 
 
