@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rollog.kernel.versions.identity import leaf_bytes, refuse_nan
+from rollog.kernel.versions.identity import refuse_nan
+from rollog.kernel.versions.patches import segment_elements
+from rollog.kernel.versions.tensors import type_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -57,10 +59,10 @@ class HostCopy:
     ) -> None:
         """Copy every tensor of `version`; when this returns, nothing of the engine is needed any more.
 
-        `compare` gets, of each tensor that a whole copy held with the same name, type and shape, every piece of up to
-        16 MiB: where it begins, its bytes before and now, both as they are until it returns. Several threads call it
-        at once, each for other pieces. Raises EngineError for a NaN unless `allows_nan`, and
-        whatever the engine and `compare` raise; the copy is of no use then, until it is filled again.
+        `compare` gets, of each tensor that a whole copy held with the same name, type and shape, every piece, which is
+        one segment of a patch: where it begins, its bytes before and now, both as they are until it returns. Several
+        threads call it at once, each for other pieces. Raises EngineError for a NaN unless `allows_nan`, and whatever
+        the engine and `compare` raise; the copy is of no use then, until it is filled again.
         """
         was_whole, self.version = self.version is not None, None
         filling = _Filling(self, compare if was_whole else None, allows_nan=allows_nan)
@@ -116,11 +118,13 @@ class _Filling:
         held = self._copy.tensor(spec.name)
         if len(data) != len(held):
             raise ValueError(f"tensor {spec.name} came with {len(data)} bytes, {len(held)} were announced")
-        if len(data) <= leaf_bytes:
-            self._take(spec, held, data, 0)
-        else:
-            starts = range(0, len(data), leaf_bytes)
-            list(self.pool.map(lambda start: self._take(spec, held, data, start), starts))
+        # A segment stays in the processor's cache while it is searched, compared and copied.
+        num_bytes = segment_elements * type_bytes[spec.dtype]
+        starts = range(0, len(data), num_bytes)
+        pieces = [data[start : start + num_bytes] for start in starts]
+        takes = self.pool.map if len(data) > num_bytes else map
+        for _ in takes(lambda piece, start: self._take(spec, held, piece, start), pieces, starts):
+            pass
         self._missing.discard(spec.name)
 
     def check_whole(self) -> None:
@@ -128,11 +132,11 @@ class _Filling:
         if self._missing:
             raise ValueError(f"tensors were announced and did not come: {sorted(self._missing)[:3]}")
 
-    def _take(self, spec: TensorSpec, held: memoryview, data: memoryview, start: int) -> None:
-        piece = data[start : start + leaf_bytes]
+    def _take(self, spec: TensorSpec, held: memoryview, piece: memoryview, start: int) -> None:
         if not self._allows_nan:
             refuse_nan(spec, piece, start)
-        if piece and self._compare is not None and spec.name in self._comparable:
-            self._compare(spec, start, held[start : start + len(piece)], piece)
+        before = held[start : start + len(piece)]
+        if self._compare is not None and spec.name in self._comparable:
+            self._compare(spec, start, before, piece)
         # numpy lets other threads go on while it copies.
-        np.copyto(np.frombuffer(held, np.uint8)[start : start + len(piece)], np.frombuffer(piece, np.uint8))
+        np.copyto(np.frombuffer(before, np.uint8), np.frombuffer(piece, np.uint8))

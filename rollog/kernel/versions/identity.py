@@ -15,7 +15,7 @@ import json
 import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
@@ -24,7 +24,8 @@ from rollog.kernel.errors import EngineError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from types import TracebackType
-    from typing import Any
+
+    from numpy.typing import NDArray
 
     from rollog.kernel.versions.tensors import Export, TensorSpec
 
@@ -32,24 +33,29 @@ first_line = b"rollog-weights-1\n"
 leaf_bytes = 16 << 20
 _most_threads = 8
 _worth_a_thread_bytes = 1 << 20
-_part_bytes = 256 << 10
+_part_bytes = 1 << 20
 
 
-class _Infinity(NamedTuple):
-    """What an element is above of whose bits only exponent and mantissa are left, if it is a NaN."""
+class _Infinities(NamedTuple):
+    """Bit patterns of both infinities, as numbers with and without a sign: whatever is larger than its own is a NaN.
 
-    bits: type[np.unsignedinteger[Any]]
-    mask: int
-    infinity: int
+    Numbers with a sign bit are negative in `signed` and the largest ones in `unsigned`. F8_E4M3 has no infinity: there
+    these are the largest and the smallest number.
+    """
+
+    signed: type[np.signedinteger[Any]]
+    positive: int
+    unsigned: type[np.unsignedinteger[Any]]
+    negative: int
 
 
 _infinities = {
-    "F64": _Infinity(np.uint64, 0x7FFF_FFFF_FFFF_FFFF, 0x7FF0_0000_0000_0000),
-    "F32": _Infinity(np.uint32, 0x7FFF_FFFF, 0x7F80_0000),
-    "F16": _Infinity(np.uint16, 0x7FFF, 0x7C00),
-    "BF16": _Infinity(np.uint16, 0x7FFF, 0x7F80),
-    "F8_E5M2": _Infinity(np.uint8, 0x7F, 0x7C),
-    "F8_E4M3": _Infinity(np.uint8, 0x7F, 0x7E),
+    "F64": _Infinities(np.int64, 0x7FF0_0000_0000_0000, np.uint64, 0xFFF0_0000_0000_0000),
+    "F32": _Infinities(np.int32, 0x7F80_0000, np.uint32, 0xFF80_0000),
+    "F16": _Infinities(np.int16, 0x7C00, np.uint16, 0xFC00),
+    "BF16": _Infinities(np.int16, 0x7F80, np.uint16, 0xFF80),
+    "F8_E5M2": _Infinities(np.int8, 0x7C, np.uint8, 0xFC),
+    "F8_E4M3": _Infinities(np.int8, 0x7E, np.uint8, 0xFE),
 }
 
 
@@ -157,11 +163,17 @@ def by_name(tensors: Sequence[TensorDigest]) -> Mapping[str, TensorDigest]:
 
 def refuse_nan(spec: TensorSpec, piece: memoryview, start: int) -> None:
     """Raise EngineError for a NaN in a piece of a tensor that begins at its byte `start`."""
-    infinity = _infinities.get(spec.dtype)
-    if infinity is not None:
-        # In parts that stay in the processor's cache, and take no memory to speak of.
+    infinities = _infinities.get(spec.dtype)
+    if infinities is not None:
+        # In parts that stay in the processor's cache: each is read twice.
         for begin in range(0, len(piece), _part_bytes):
-            _refuse_nan_in(spec, infinity, piece[begin : begin + _part_bytes], start + begin)
+            part = piece[begin : begin + _part_bytes]
+            # Two maxima need no memory, and a third of the time of marking each element.
+            signed, unsigned = (
+                np.frombuffer(part, kind) for kind in (infinities.signed, infinities.unsigned)
+            )
+            if signed.max() > infinities.positive or unsigned.max() > infinities.negative:
+                _refuse_nan_in(spec, signed, unsigned, (start + begin) // signed.itemsize)
 
 
 def _leaf_without_nan(spec: TensorSpec, piece: memoryview, start: int) -> str:
@@ -169,12 +181,16 @@ def _leaf_without_nan(spec: TensorSpec, piece: memoryview, start: int) -> str:
     return leaf_of(piece)
 
 
-def _refuse_nan_in(spec: TensorSpec, infinity: _Infinity, part: memoryview, start: int) -> None:
-    bits = np.frombuffer(part, dtype=infinity.bits)
-    is_nan = (bits & infinity.bits(infinity.mask)) > infinity.bits(infinity.infinity)
-    if is_nan.any():
-        element = start // bits.itemsize + int(is_nan.argmax())
-        raise EngineError(
-            f"weights tensor {spec.name} has a NaN at element {element}: training went astray, and the version is not "
-            "published; look at the losses and gradient norms of the last steps, and lower optimizer.learning_rate"
-        )
+def _refuse_nan_in(
+    spec: TensorSpec,
+    signed: NDArray[np.signedinteger[Any]],
+    unsigned: NDArray[np.unsignedinteger[Any]],
+    first: int,
+) -> None:
+    infinities = _infinities[spec.dtype]
+    is_nan = (signed > infinities.positive) | (unsigned > infinities.negative)
+    element = first + int(is_nan.argmax())
+    raise EngineError(
+        f"weights tensor {spec.name} has a NaN at element {element}: training went astray, and the version is not "
+        "published; look at the losses and gradient norms of the last steps, and lower optimizer.learning_rate"
+    )
