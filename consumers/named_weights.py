@@ -22,7 +22,7 @@ from schemas import WeightsPruned, WeightVersion
 from schemas.codec import SchemaError, decode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from rollog.kernel.broker.ports import Broker, Record
     from rollog.kernel.broker.topics import RunTopics
@@ -68,19 +68,23 @@ class NamedWeights:
         """Names in the notices of pruned versions alone."""
         return {notice.name for notice in self.notices} - self.names
 
-    def with_bases(self, versions: Iterable[int]) -> set[int]:
+    def with_bases(self, versions: Collection[int]) -> set[int]:
         """These versions and all that they are stored as changes of: what must stay, that they can be rebuilt."""
-        found, left = set[int](), list(versions)
+        of_version: dict[int, list[WeightVersion]] = {}
+        for notice in self.notices:
+            of_version.setdefault(notice.version, []).append(notice)
+        # Of a version that stays by itself every form; of a base the one that is named, and without a name every one.
+        left = [notice for version in versions for notice in of_version.get(version, [])]
+        found, names = set(versions), set[str]()
         while left:
-            version = left.pop()
-            if version not in found:
-                found.add(version)
-                # Of every notice, not of the last alone: which of them a later patch is based on is not known here.
-                left += [
-                    notice.base.version
-                    for notice in self.notices
-                    if notice.version == version and notice.base is not None
-                ]
+            notice = left.pop()
+            if notice.name in names:
+                continue
+            names.add(notice.name)
+            if (base := notice.base) is not None:
+                found.add(base.version)
+                forms = of_version.get(base.version, [])
+                left += [form for form in forms if form.name == base.name] or forms
         return found
 
     def get(self, version: int) -> WeightVersion | None:

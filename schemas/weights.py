@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightsBase:
-    """The version that another one is stored as changes of."""
+    """The version that another one is stored as changes of; `name` is that of its manifest, empty where not said."""
 
     version: int
     sha256: str
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

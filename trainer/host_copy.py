@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rollog.kernel.versions.blocks import segment_elements
 from rollog.kernel.versions.identity import refuse_nan
-from rollog.kernel.versions.patches import segment_elements
 from rollog.kernel.versions.tensors import type_bytes
 
 if TYPE_CHECKING:

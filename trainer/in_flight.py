@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from consumers.ledger import LedgerEntry
     from schemas import DeadLetter, LedgerRecord, WeightVersion
     from trainer.ledger.writer import LedgerWriter
-    from trainer.publishing import SealedWeights, WeightsPublisher
+    from trainer.publishing import PublishedWeights, SealedWeights, WeightsPublisher
 
 log = get_logger("trainer")
 
@@ -79,14 +79,14 @@ class SealedStep:
 class LandedStep:
     """A record that is committed, as it stands in the ledger.
 
-    `notice` is that of the weights in its transaction, if any. `write_seconds` are those of weights that were written
+    `notices` are those of the weights in its transaction, if any. `write_seconds` are of weights that were written
     beside training; None where none were.
     """
 
     entry: LedgerEntry
     dead_letters: tuple[DeadLetter, ...]
     commit_seconds: float
-    notice: WeightVersion | None = None
+    notices: tuple[WeightVersion, ...] = ()
     write_seconds: float | None = None
 
     @property
@@ -158,21 +158,21 @@ class InFlight(Component):
     def _land(self, step: SealedStep) -> LandedStep:
         began = self._clock()
         # The weights first, then their notice in the transaction: a worker never reads of some that are not there.
-        notice = self._written(step.weights)
+        weights = self._written(step.weights)
         reach(CrashPoint.WEIGHTS_WRITTEN)
         written = self._clock()
         entry = self._writer.commit(
-            named(step.record, notice), weights=notice, dead_letters=step.dead_letters
+            named(step.record, weights.notice), weights=weights.notices, dead_letters=step.dead_letters
         )
         return LandedStep(
             entry=entry,
             dead_letters=step.dead_letters,
-            notice=notice,
+            notices=weights.notices,
             write_seconds=written - began,
             commit_seconds=self._clock() - written,
         )
 
-    def _written(self, weights: SealedWeights) -> WeightVersion:
+    def _written(self, weights: SealedWeights) -> PublishedWeights:
         for pause_seconds in self._background.pauses_seconds:
             try:
                 return self._publisher.write(weights)

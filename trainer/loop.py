@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from trainer.in_flight import InFlight
     from trainer.ledger.writer import LedgerWriter
     from trainer.log_readers import OpenReaders
-    from trainer.publishing import SealedWeights, WeightsPublisher
+    from trainer.publishing import PublishedWeights, SealedWeights, WeightsPublisher
     from trainer.recorded.history import History
     from trainer.reporting import Reporter
     from trainer.settings import TrainerSettings
@@ -266,14 +266,14 @@ class Trainer(Component):
         self._failed.begin(version, batch)
         plan, result = self._train_groups(groups, seed)
         trained = self._clock()
-        sealed, notice = self._published(version, batch)
+        sealed, written = self._published(version, batch)
         step = TrainedStep(
             batch=batch,
             samples=tuple(sample for group in groups for sample in group),
             plan=plan,
             seed=seed,
             result=result,
-            weights_sha256="" if notice is None else notice.sha256,
+            weights_sha256="" if written is None else written.notice.sha256,
             timings=StepTimings(
                 wait_seconds=began - self._clocks.idle_since,
                 train_seconds=trained - began,
@@ -289,12 +289,12 @@ class Trainer(Component):
         judgement = self._buffer.verdicts_for(batch)
         marks = self._buffer.low_water_marks(self._stream.positions, judgement[0])
         record = step_record(self._ledger, step, judgement, marks, self._settings.freshness)
-        self._finish_step(record, sealed, notice)
+        self._finish_step(record, sealed, written)
         self._clocks.idle_since = self._clocks.tick = self._clock()
 
     def _published(
         self, version: int, batch: tuple[ReadyGroup, ...]
-    ) -> tuple[SealedWeights, WeightVersion | None]:
+    ) -> tuple[SealedWeights, PublishedWeights | None]:
         """Seal the weights, when the step before is committed; write them where nothing is to be done beside."""
         is_ahead = not self._in_flight.is_empty
         if is_ahead:
@@ -311,16 +311,18 @@ class Trainer(Component):
         self._failed.succeeded()
         if self._settings.trainer.publish_beside_training:
             return sealed, None
-        notice = self._publisher.write(sealed)
+        written = self._publisher.write(sealed)
         reach(CrashPoint.WEIGHTS_WRITTEN)
-        return sealed, notice
+        return sealed, written
 
-    def _finish_step(self, record: LedgerRecord, sealed: SealedWeights, notice: WeightVersion | None) -> None:
+    def _finish_step(
+        self, record: LedgerRecord, sealed: SealedWeights, written: PublishedWeights | None
+    ) -> None:
         """Commit the step, or let it land beside the next one; then checkpoint, if it is time."""
         config = self._settings.trainer
         is_checkpointed = record.version % config.checkpoint_every_steps == 0
-        if notice is not None:
-            self._commit(record, notice)
+        if written is not None:
+            self._commit(record, written.notices)
             self._checkpoints.seconds_since_step = 0.0
             if is_checkpointed:
                 self._save_checkpoint()
@@ -415,7 +417,7 @@ class Trainer(Component):
             self._commit(close_record(self._ledger, self._buffer.verdicts_for(), positions, closing.reason))
         log.info("run closed", version=self._ledger.version, head=self._ledger.head.hex())
 
-    def _commit(self, record: LedgerRecord, weights: WeightVersion | None = None) -> None:
+    def _commit(self, record: LedgerRecord, weights: tuple[WeightVersion, ...] = ()) -> None:
         """Commit one record, fold it into ledger and buffer, release what it disposed of."""
         record, dead_letters = self._with_rewards(record)
         started = self._clock()
@@ -425,7 +427,9 @@ class Trainer(Component):
         self._history.add(entry)
         self._folded(record)
         letters = tuple(dead_letters)
-        self._committed(LandedStep(entry=entry, dead_letters=letters, notice=weights, commit_seconds=seconds))
+        self._committed(
+            LandedStep(entry=entry, dead_letters=letters, notices=weights, commit_seconds=seconds)
+        )
 
     def _with_rewards(self, record: LedgerRecord) -> tuple[LedgerRecord, list[DeadLetter]]:
         """The record with the place up to which rewards are read, and the dead letters that go with it."""
@@ -447,7 +451,7 @@ class Trainer(Component):
     def _committed(self, landed: LandedStep) -> None:
         self._clocks.commit_seconds = landed.commit_seconds
         self._reporter.committed(landed.commit_seconds, landed.dead_letters)
-        self._keeper.committed(landed.notice)
+        self._keeper.committed(*landed.notices)
         record = landed.entry.record
         if isinstance(record.body, Step):
             self._reporter.stepped(record, record.body, landed.commit_seconds, landed.write_seconds)

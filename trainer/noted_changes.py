@@ -15,13 +15,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rollog.kernel.versions.bit_patterns import bit_patterns
-from rollog.kernel.versions.patches import (
-    SegmentChanges,
-    TensorPatch,
-    changed_offsets,
-    encode_changes,
-    segment_elements,
-)
+from rollog.kernel.versions.blocks import segment_elements
+from rollog.kernel.versions.patches import SegmentChanges, TensorPatch, changed_offsets, encode_changes
 from rollog.kernel.versions.shards import shard_bytes
 from rollog.kernel.versions.tensors import total_bytes, type_bytes
 

@@ -16,21 +16,26 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rollog.kernel.versions.chains import StoredForm, VersionPair, why_full
+from rollog.kernel.versions.chains import StoredForm, VersionPair, is_cumulative_due, why_full
 from rollog.kernel.versions.identity import digest_of_export
 from rollog.kernel.versions.single_file import file_digest_of_export
 from trainer.host_copy import HostCopy
 from trainer.noted_changes import NotedChanges, may_pay
+from trainer.since_full import ChangesLostError, ChangesSinceFull
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from rollog.kernel.versions.patch_shards import PatchSink
+    from rollog.kernel.versions.patches import TensorPatch
     from rollog.kernel.versions.tensors import Export, TensorSpec
     from rollog.kernel.weights import WeightsStore
     from schemas import WeightVersion
     from trainer.engines.ports import TrainingEngine
     from trainer.host_copy import Compare
+
+    MakePatch = Callable[[TensorSpec, memoryview], TensorPatch]
+    """How a tensor with these bytes is stored."""
 
 new_identity = "content"
 """Of runs that begin now."""
@@ -38,9 +43,10 @@ new_identity = "content"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenWeights:
-    """A version in the store, with the forms that make it, the full one first."""
+    """A version in the store, with the forms that make it, the full one first, whose notice is `full_notice`."""
 
     notice: WeightVersion
+    full_notice: WeightVersion
     forms: tuple[StoredForm, ...]
 
 
@@ -63,6 +69,23 @@ class SealedWeights:
     patch: PatchPlan | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedWeights:
+    """A version that is in the store: one commit names all forms of it.
+
+    `notice` is what a reader takes that has the version before; `cumulative`, for one that has nothing or an old one,
+    is of the changes since the last full form, and what the next patch is based on.
+    """
+
+    notice: WeightVersion
+    cumulative: WeightVersion | None = None
+
+    @property
+    def notices(self) -> tuple[WeightVersion, ...]:
+        """Of all forms."""
+        return (self.notice,) if self.cumulative is None else (self.notice, self.cumulative)
+
+
 class _OutgrownError(Exception):
     """A patch is written and does not pay."""
 
@@ -81,6 +104,7 @@ class WeightsPublisher:
         self._has_patches = patches
         self._copy = HostCopy()
         self._written: WrittenWeights | None = None
+        self._since_full = ChangesSinceFull()
         self._table: tuple[TensorSpec, ...] = ()
         """Of the version that was in the copy before the one that is there."""
 
@@ -96,7 +120,7 @@ class WeightsPublisher:
             return SealedWeights(version)
         return SealedWeights(version, PatchPlan(base=base, changes=changes))
 
-    def write(self, sealed: SealedWeights) -> WeightVersion:
+    def write(self, sealed: SealedWeights) -> PublishedWeights:
         """Store what was sealed; when this returns, it is durable. Each call writes it whole, under a new name.
 
         Raises WeightsError, after which it may be called again, and ValueError where another version was sealed since.
@@ -104,16 +128,17 @@ class WeightsPublisher:
         if self._copy.version != sealed.version:
             raise ValueError(f"version {sealed.version} cannot be written: the copy holds another one by now")
         if sealed.patch is not None:
-            with suppress(_OutgrownError):
+            with suppress(_OutgrownError, ChangesLostError):
                 return self._write_patch(sealed.version, sealed.patch)
         notice = publish_export(self._store, sealed.version, self._copy.export, self._identity())
+        self._since_full.restart()
         self._note_written(notice, ())
-        return notice
+        return PublishedWeights(notice=notice)
 
     def publish(self, version: int, engine: TrainingEngine) -> WeightVersion:
         """Seal and write in full, with nothing beside. Raises WeightsError, and EngineError for a NaN."""
         self._fill(version, engine, compare=None)
-        return self.write(SealedWeights(version))
+        return self.write(SealedWeights(version)).notice
 
     def forget_base(self) -> None:
         """Let the next version be sealed as a full one: the store has lost what it would be based on."""
@@ -135,15 +160,47 @@ class WeightsPublisher:
             return None
         return None if why_full(version, written.forms) is not None else written
 
-    def _write_patch(self, version: int, plan: PatchPlan) -> WeightVersion:
+    def _write_patch(self, version: int, plan: PatchPlan) -> PublishedWeights:
+        since_full, base = self._since_full, plan.base
+        is_cumulative = is_cumulative_due(version, base.forms)
+        if is_cumulative and not since_full.has_all:
+            raise ChangesLostError
+
+        def patch(spec: TensorSpec, data: memoryview) -> TensorPatch:
+            found = plan.changes.patch(spec, data)
+            since_full.add(spec, found)
+            return found
+
+        def all_patches(spec: TensorSpec, data: memoryview) -> TensorPatch:
+            patch(spec, data)
+            return since_full.together(spec)
+
+        since_full.begin(together=is_cumulative)
+        if not is_cumulative:
+            notice = self._publish_patch(version, base.notice, base.forms, patch)
+            since_full.keep()
+            self._note_written(notice, base.forms)
+            return PublishedWeights(notice=notice)
+        # First, since it may not pay.
+        cumulative = self._publish_patch(version, base.full_notice, base.forms[:1], all_patches)
+        notice = self._publish_patch(
+            version, base.notice, base.forms, lambda spec, _: since_full.newest(spec)
+        )
+        since_full.keep()
+        self._note_written(cumulative, base.forms[:1])
+        return PublishedWeights(notice=notice, cumulative=cumulative)
+
+    def _publish_patch(
+        self, version: int, base: WeightVersion, forms: Sequence[StoredForm], patch: MakePatch
+    ) -> WeightVersion:
+        """Store a patch of `base`, which `forms` rebuild. Raises _OutgrownError where it does not pay."""
+
         def write(sink: PatchSink) -> None:
-            self._copy.export(_Patched(sink, plan.changes))
-            if why_full(version, plan.base.forms, patch_bytes=sink.stored_bytes) is not None:
+            self._copy.export(_Patched(sink, patch))
+            if why_full(version, forms, patch_bytes=sink.stored_bytes) is not None:
                 raise _OutgrownError
 
-        notice = self._store.publish_patch(version, plan.base.notice, write)
-        self._note_written(notice, plan.base.forms)
-        return notice
+        return self._store.publish_patch(version, base, write)
 
     def _note_written(self, notice: WeightVersion, before: tuple[StoredForm, ...]) -> None:
         form = StoredForm(
@@ -152,15 +209,16 @@ class WeightsPublisher:
             stored_bytes=notice.stored_bytes,
             base=None if notice.base is None else VersionPair(notice.base.version, notice.base.sha256),
         )
-        self._written = WrittenWeights(notice=notice, forms=(*before, form))
+        full = notice if self._written is None or not before else self._written.full_notice
+        self._written = WrittenWeights(notice=notice, full_notice=full, forms=(*before, form))
 
 
 class _Patched:
     """Hands tensors on with what changed of them."""
 
-    def __init__(self, sink: PatchSink, changes: NotedChanges) -> None:
+    def __init__(self, sink: PatchSink, patch: MakePatch) -> None:
         self._sink = sink
-        self._changes = changes
+        self._patch = patch
 
     def begin(self, table: Sequence[TensorSpec]) -> None:
         """Nothing depends on the table before its tensors come."""
@@ -168,7 +226,7 @@ class _Patched:
 
     def add(self, spec: TensorSpec, data: memoryview) -> None:
         """One tensor."""
-        self._sink.add(spec, self._changes.patch(spec, data), data)
+        self._sink.add(spec, self._patch(spec, data), data)
 
 
 def publish_export(store: WeightsStore, version: int, export: Export, identity: str) -> WeightVersion:

@@ -403,9 +403,7 @@ class TakeOver:
         self.checkpoints.save(ledger, keep=in_force.trainer.keep_checkpoints)
 
 
-def _commit(
-    history: History, writer: LedgerWriter, record: LedgerRecord, weights: WeightVersion | None = None
-) -> None:
+def _commit(history: History, writer: LedgerWriter, record: LedgerRecord, *weights: WeightVersion) -> None:
     history.add(writer.commit(record, weights=weights))
 
 

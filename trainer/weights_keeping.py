@@ -96,12 +96,13 @@ class WeightsKeeper:
         self._may_have_pruned_files = True
         self._is_short_of_room = False
 
-    def committed(self, notice: WeightVersion | None) -> None:
-        """A transaction of this trainer succeeded, with this notice in it if any."""
+    def committed(self, *notices: WeightVersion) -> None:
+        """A transaction of this trainer succeeded, with the notices of one version in it if any."""
         self._orphans.committed()
-        if notice is None:
+        if not notices:
             return
-        self._keeping.named.add(notice)
+        for notice in notices:
+            self._keeping.named.add(notice)
         if notice.version > self._newest:
             self._superseded[self._newest] = self._keeping.clock()
             self._newest = notice.version

@@ -168,5 +168,5 @@ class Decisions(Component):
             num_bytes=file.num_bytes,
         )
 
-    def _commit(self, record: LedgerRecord, weights: WeightVersion | None = None) -> None:
+    def _commit(self, record: LedgerRecord, *weights: WeightVersion) -> None:
         self.ledger.apply(record, self._writer.commit(record, weights=weights).digest)

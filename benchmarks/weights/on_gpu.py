@@ -151,7 +151,7 @@ def _one_version(
     moments.append(_now())
     sealed = publisher.seal(number, engine)
     moments.append(_now())
-    notice = publisher.write(sealed)
+    notice = publisher.write(sealed).notice
     moments.append(_now())
     copied = _seconds_of_a_copy(notice.num_bytes)
     step, seal, write = (after - before for before, after in pairwise(moments))

@@ -114,15 +114,15 @@ def _publish(
     made_before, began = engine.making_seconds, time.perf_counter()
     sealed = publisher.seal(number, engine)
     sealed_at = time.perf_counter()
-    notice = publisher.write(sealed)
+    written = publisher.write(sealed)
     published = Published(
         # What the tensors of this engine take is no part of publishing.
         seal_seconds=sealed_at - began - (engine.making_seconds - made_before),
         write_seconds=time.perf_counter() - sealed_at,
-        stored_bytes=notice.stored_bytes,
-        is_patch=notice.base is not None,
+        stored_bytes=sum(notice.stored_bytes for notice in written.notices),
+        is_patch=written.notice.base is not None,
     )
-    return published, notice
+    return published, written.notice
 
 
 def _delete(store: WeightsStore, notice: WeightVersion) -> None:

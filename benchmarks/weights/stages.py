@@ -23,10 +23,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rollog.kernel.versions.blocks import segment_elements
 from rollog.kernel.versions.differences import packed_differences
 from rollog.kernel.versions.frames import Compressor
 from rollog.kernel.versions.gaps import packed_gaps
-from rollog.kernel.versions.patches import apply, changed_offsets, decode, encode, segment_elements
+from rollog.kernel.versions.patches import apply, changed_offsets, decode, encode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

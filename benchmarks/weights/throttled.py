@@ -11,7 +11,7 @@ from benchmarks.harness.figures import Figure, ratio_figure
 from benchmarks.weights.elsewhere import Channel, store_elsewhere
 from benchmarks.weights.large_engines import table_of
 from benchmarks.weights.large_runs import Way, a_job, settling_steps, steps_of
-from rollog.kernel.versions.chains import default_full_every
+from rollog.kernel.versions.chains import cumulative_every
 from rollog.kernel.versions.tensors import total_bytes
 
 if TYPE_CHECKING:
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 published_bits_per_second = 200e6
 published_seconds = 5.0
-published_steps = 2 * default_full_every + settling_steps
-"""Two versions of them are stored in full."""
+published_steps = 2 * cumulative_every + settling_steps
+"""Two versions of them are stored as the changes since version 0, too."""
 published_full_steps = 6
 least_rate = 0.9
 
@@ -57,24 +57,21 @@ def measure_throttled(
     full_speed = seconds(Channel(), num_steps, patches=True)
     slow = seconds(Channel(rate), num_steps, patches=True)
     slow_in_full = seconds(Channel(rate), num_full_steps, patches=False)
-    # Seconds of the steps whose version, and that before, are patches: the first full form after version 0 comes later.
-    between = default_full_every - settling_steps - 1
+    # Seconds of the steps whose version, and that before, are small patches: the first cumulative one comes later.
+    between = cumulative_every - settling_steps - 1
     full_seconds = total_bytes(table_of(shape)) / rate
     unit = f"step rate at {bits_per_second / 1e6:g} Mbit/s / at full speed"
     return [
         ratio_figure(
             "weights.throttled.patches",
-            f"{unit}, full forms every {default_full_every} versions included",
+            f"{unit}, cumulative patches every {cumulative_every} versions included",
             list(zip(full_speed, slow, strict=True)),
             target=least_rate,
-            # A full form is written while others are waited for; patches take no time.
-            ideal=default_full_every
-            * step_seconds
-            / ((default_full_every - 1) * step_seconds + max(step_seconds, full_seconds)),
+            ideal=1.0,
         ),
         ratio_figure(
-            "weights.throttled.between_full_forms",
-            f"{unit}, versions 3 to {default_full_every - 1} alone",
+            "weights.throttled.between",
+            f"{unit}, versions 3 to {cumulative_every - 1} alone",
             list(zip(full_speed[:between], slow[:between], strict=True)),
             target=least_rate,
             ideal=1.0,

@@ -55,6 +55,17 @@ def ended(
         yield run
 
 
+def recorded_run(ended: WholeRun) -> RecordedRun:
+    return RecordedRun(
+        broker=ended.broker,
+        topics=ended.topics,
+        store=WeightsStore(ended.manifest.weights_uri),
+        settings=ended.settings,
+        manifest=ended.manifest,
+        is_archive=False,
+    )
+
+
 def test_a_run_of_patches_is_whole_for_everyone_who_reads_it(ended: WholeRun, tmp_path: Path) -> None:
     store, published = WeightsStore(ended.manifest.weights_uri), notices(ended.broker, ended.topics)
     bases = [None if notice.base is None else notice.base.version for notice in published]
@@ -83,6 +94,32 @@ def test_a_run_of_patches_is_whole_for_everyone_who_reads_it(ended: WholeRun, tm
         assert read_manifest(copy.path)[0].digest == notice.sha256
 
 
+def test_the_16th_version_is_stored_as_changes_since_version_0_as_well(
+    kafka_broker: KafkaBroker, run_topics: RunTopics, tmp_path: Path
+) -> None:
+    settings = small_settings(
+        tmp_path,
+        run_topics.run,
+        run={"num_steps": 20},
+        model={"dtype": "bfloat16"},
+        optimizer={"learning_rate": 1e-6},
+        trainer={"checkpoint_every_steps": 100},
+    )
+    with whole_run(kafka_broker, tmp_path, settings) as run:
+        run.to_its_end()
+        published = [notice for notice in notices(run.broker, run.topics) if notice.version >= 16]
+        bases = [notice.base.version for notice in published if notice.base is not None]
+        assert bases == [15, 0, 16, 17, 18, 19]
+        assert run.audited().is_clean
+        recorded = recorded_run(run)
+        # With alpha 1, 18 stays for those that lag; 17 and 16 are what it is made of, and 0.
+        list(prune_weights(recorded, run.home, keep_newest=2, sleep=lambda _: None))
+        here = {each.version: each.form for each in list_weights(recorded) if each.state is StoredState.HERE}
+        assert list(here) == [0, 16, 17, 18, 19, 20]
+        assert here[16] == "patch of 0"
+        assert [each.fault for each in check_weights(recorded)] == [None] * len(here)
+
+
 def test_the_audit_names_an_altered_patch_and_what_is_made_of_it(ended: WholeRun) -> None:
     store, published = WeightsStore(ended.manifest.weights_uri), notices(ended.broker, ended.topics)
     path = ended.home / "weights" / store.file_names(published[3])[0]
@@ -104,14 +141,7 @@ def test_the_audit_names_an_altered_patch_and_what_is_made_of_it(ended: WholeRun
 def test_any_version_that_is_kept_can_be_exported_and_a_pruned_one_is_said_to_be(
     ended: WholeRun, tmp_path: Path
 ) -> None:
-    run = RecordedRun(
-        broker=ended.broker,
-        topics=ended.topics,
-        store=WeightsStore(ended.manifest.weights_uri),
-        settings=ended.settings,
-        manifest=ended.manifest,
-        is_archive=False,
-    )
+    run = recorded_run(ended)
     is_patched = ended.settings.weights.patches == "auto"
     forms = [each.form for each in list_weights(run)]
     assert forms == ["full", *(f"patch of {n}" if is_patched else "full" for n in range(5))]

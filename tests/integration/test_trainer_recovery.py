@@ -396,7 +396,7 @@ def begin_with_one_file(run: FakeRun, settings: TrainerSettings) -> None:
     writer = LedgerWriter(
         run.broker, run.topics, transaction_timeout_seconds=15.0, max_record_bytes=1_000_000
     )
-    writer.commit(record, weights=notice)
+    writer.commit(record, weights=[notice])
     writer.close()
 
 

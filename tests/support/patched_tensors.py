@@ -10,7 +10,7 @@ import numpy as np
 import zstandard
 from hypothesis import strategies as st
 
-from rollog.kernel.versions.patches import segment_elements
+from rollog.kernel.versions.blocks import segment_elements
 
 if TYPE_CHECKING:
     from rollog.kernel.versions.bit_patterns import BitPatterns

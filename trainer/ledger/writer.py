@@ -73,13 +73,14 @@ class LedgerWriter(Component):
         self,
         record: LedgerRecord,
         *,
-        weights: WeightVersion | None = None,
+        weights: Sequence[WeightVersion] = (),
         dead_letters: Sequence[DeadLetter] = (),
     ) -> LedgerEntry:
         """Commit one ledger record and what belongs to it; returns the record with its place and hash.
 
-        `weights` must be durable already. Raises RecordTooLarge before anything is sent; BrokerTimeout (outcome
-        unknown: exit and recover), Superseded (never restart) or Expired (start again).
+        `weights`, all forms of the version that the record makes, must be durable already. Raises RecordTooLarge before
+        anything is sent; BrokerTimeout (outcome unknown: exit and recover), Superseded (never restart) or Expired
+        (start again).
         """
         value = self._encoded(record)
         try:
@@ -110,15 +111,15 @@ class LedgerWriter(Component):
         self,
         record: LedgerRecord,
         value: bytes,
-        weights: WeightVersion | None,
+        weights: Sequence[WeightVersion],
         dead_letters: Sequence[DeadLetter],
     ) -> int:
         producer = self._producer
         producer.begin()
         reach(CrashPoint.TRANSACTION_OPEN)
         sent = producer.send(self._topics.steps, 0, value, headers=headers_of(record))
-        if weights is not None:
-            self._send_of_weights(weights)
+        for notice in weights:
+            self._send_of_weights(notice)
         for letter in dead_letters:
             producer.send(self._topics.dead_letters, 0, encode(letter), headers=headers_of(letter))
         producer.send_offsets(

@@ -3,10 +3,12 @@
 A version is a number with a content digest. It is stored in one or more forms: full, or a patch of an earlier version.
 A chain is one full form and the patches after it.
 
-    version    14     15     16     17     18
-    form       patch  patch  full   patch  patch
+    version    0      1  ...  14     15     16           17     18
+    form       full   patch   patch  patch  patch        patch  patch
+                                            patch of 0
 
-A reader that has 14 takes to 15 one patch, to 18 three forms (16, 17, 18), like one that has nothing.
+A reader that has 15 takes one patch for each version. One that has nothing, or 14, takes for 18 the full form of 0 and
+three patches: 16 as the changes since 0, which the patch of 17 is based on, 17 and 18.
 """
 
 from __future__ import annotations
@@ -20,8 +22,9 @@ from rollog.kernel.errors import WeightsError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-default_full_every = 16
-"""A reader that has nothing needs one full form and fewer patches than this."""
+default_full_every = 256
+cumulative_every = 16
+"""A reader that has nothing needs one full form and at most so many patches."""
 
 
 class VersionPair(NamedTuple):
@@ -81,6 +84,11 @@ def why_full(
     if 2 * (sum(patch.stored_bytes for patch in patches) + patch_bytes) > full.stored_bytes:
         return WhyFull.OUTGROWN
     return None
+
+
+def is_cumulative_due(version: int, chain: Sequence[StoredForm], *, every: int = cumulative_every) -> bool:
+    """Whether `version`, stored as a patch of what `chain` makes, is stored as changes since its full form as well."""
+    return version % every == 0 and len(chain) > 1
 
 
 def route(

@@ -24,7 +24,8 @@ import numpy as np
 
 from rollog.kernel.errors import WeightsError
 from rollog.kernel.versions.bit_patterns import bit_patterns
-from rollog.kernel.versions.patches import apply, segment_elements
+from rollog.kernel.versions.blocks import segment_elements
+from rollog.kernel.versions.patches import apply
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

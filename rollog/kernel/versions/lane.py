@@ -5,9 +5,9 @@ on the same machine reads files here when it has read the notice of their versio
 of the store; one that is not here, or does not agree, it reads in the store. So nothing is served before its commit,
 and whatever becomes of the lane costs time alone.
 
-What is here: the newest version, and where it is a patch, the patches since the last full form. Full forms go when the
-next version comes. The trainer alone deletes; it removes what an earlier one left when it begins, and its own when it
-ends.
+What is here: the newest version, and where it is a patch, the newest ones since the last full form, enough of them to
+reach back to the last cumulative one. Full forms go when the next version comes. The trainer alone deletes; it removes
+what an earlier one left when it begins, and its own when it ends.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from typing import IO, TYPE_CHECKING
 
 from rollog.kernel.logs import get_logger
 from rollog.kernel.shared_memory import free_memory_bytes, has_workers, open_private
-from rollog.kernel.versions.manifest import manifest_name, shard_name, stem_of
+from rollog.kernel.versions.chains import cumulative_every
+from rollog.kernel.versions.manifest import manifest_name, shard_name, stem_of, version_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -98,9 +99,14 @@ class Lane:
             os.close(directory)
 
     def keep_newest(self, stem: str, *, is_full: bool) -> None:
-        """Remove what the version with this stem makes superfluous: all others, or for a patch all full forms."""
-        stems = {stem_of(name) for name in self._names() if is_full or name.endswith(".safetensors")} - {stem}
-        self.remove(lambda name: stem_of(name) in stems)
+        """Remove what the version with this stem makes superfluous: all others, or for a patch full and old ones."""
+        oldest = version_of(stem) - cumulative_every
+        gone = {
+            stem_of(name)
+            for name in self._names()
+            if is_full or name.endswith(".safetensors") or version_of(name) < oldest
+        }
+        self.remove(lambda name: stem_of(name) in gone - {stem})
 
     def complain(self, error: OSError) -> None:
         """Say, once, that workers read from the store, and why."""

@@ -65,6 +65,6 @@ def publish_patch(
         num_bytes=manifest.num_bytes,
         format=manifest_format,
         manifest_sha256=manifest_sha256(text),
-        base=WeightsBase(version=base.version, sha256=base.sha256),
+        base=WeightsBase(version=base.version, sha256=base.sha256, name=base.name),
         stored_bytes=len(text) + manifest.shard_bytes,
     )

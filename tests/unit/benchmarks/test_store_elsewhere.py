@@ -90,9 +90,9 @@ def test_a_slow_store_is_measured_with_patches_and_in_full(tmp_path: Path) -> No
         num_full_steps=4,
     )
     by_name = {figure.name.removeprefix("weights.throttled."): figure for figure in figures}
-    assert by_name.keys() == {"patches", "between_full_forms", "full"}
-    assert [by_name[name].target for name in ("patches", "between_full_forms", "full")] == [0.9, 0.9, None]
-    assert by_name["full"].value < by_name["between_full_forms"].value
+    assert by_name.keys() == {"patches", "between", "full"}
+    assert [by_name[name].target for name in ("patches", "between", "full")] == [0.9, 0.9, None]
+    assert by_name["full"].value < by_name["between"].value
     assert by_name["full"].ideal == pytest.approx(1 / 3, rel=0.05)
-    assert by_name["between_full_forms"].num_draws == 13
+    assert by_name["between"].num_draws == 13
     assert list(tmp_path.iterdir()) == [], "nothing of runs and stores is left"

@@ -53,6 +53,21 @@ def test_what_a_kept_version_is_based_on_is_kept_too() -> None:
     assert again.with_bases([4]) == {0, 1, 2, 4}
 
 
+def test_of_a_base_that_is_named_only_that_form_is_kept() -> None:
+    def patch(version: int, base: WeightVersion, name: str) -> WeightVersion:
+        named_base = WeightsBase(version=base.version, sha256=base.sha256, name=base.name)
+        return replace(a_notice(version, name=name), base=named_base)
+
+    full = a_notice(0)
+    first, second = patch(1, full, "b"), patch(2, a_notice(1, name="b"), "c")
+    third, cumulative = patch(3, second, "d"), patch(3, full, "e")
+    found = named(full, first, second, third, cumulative, patch(4, cumulative, "f"))
+    assert found.with_bases([4]) == {0, 3, 4}
+    assert found.with_bases([3]) == {0, 1, 2, 3}, "who keeps it for itself keeps every form"
+    unknown = named(full, first, second, patch(3, a_notice(2, name="never noticed"), "d"))
+    assert unknown.with_bases([3]) == {0, 1, 2, 3}
+
+
 def test_a_pruned_version_is_told_from_one_that_was_never_noticed() -> None:
     found = named(*map(a_notice, range(3)), WeightsPruned(versions=(1,)))
     assert (found.pruned, sorted(found.stored), found.pruned_names) == ({1}, [0, 2], {a_notice(1).name})

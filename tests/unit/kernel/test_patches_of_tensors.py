@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
 import numpy as np
@@ -22,8 +23,9 @@ from support.patched_tensors import (
 
 from rollog.kernel.errors import WeightsError
 from rollog.kernel.versions.bit_patterns import BitPatterns, bit_patterns
+from rollog.kernel.versions.blocks import Layout, segment_elements
 from rollog.kernel.versions.gaps import packed_gaps, unpacked_positions
-from rollog.kernel.versions.patches import Changes, apply, decode, encode, segment_elements
+from rollog.kernel.versions.patches import Changes, TensorPatch, apply, combine, decode, encode
 
 most_scratch_bytes = 64 << 20
 
@@ -172,6 +174,50 @@ def test_blocks_of_consecutive_versions_decode_at_once(
     target = versions[0].copy()
     apply(target, changes.positions, changes.values)
     assert target.tobytes() == versions[-1].tobytes()
+
+
+def combined(blocks: list[bytes], layout: Layout) -> TensorPatch:
+    with ThreadPoolExecutor(2) as pool:
+        return combine(blocks, layout, name="weight", pool=pool)
+
+
+@settings(max_examples=20)
+@given(
+    st.integers(2, 16), st.sampled_from([1, 2, 4, 8]), st.sampled_from([300, 2000, segment_elements + 2000])
+)
+def test_blocks_of_consecutive_versions_are_combined_into_the_block_of_the_last_beside_the_first(
+    num_versions: int, item_size: int, num_elements: int
+) -> None:
+    versions = [random_patterns(num_elements, item_size, 0)]
+    for seed in range(num_versions):
+        step = sparsely_changed(num_elements, item_size, seed=seed, share=20 / num_elements)
+        # Every third step goes back to where the one before it began.
+        versions.append(versions[-2] if seed % 3 == 2 else versions[-1] + (step.new - step.base))
+    blocks = [changed_block(TwoVersions(*each)) for each in pairwise(versions) if (each[0] != each[1]).any()]
+    layout = Layout(num_elements, item_size)
+    assert combined(blocks, layout) == encode(versions[0], versions[-1])
+
+
+def test_what_comes_back_to_where_it_began_is_the_same() -> None:
+    pair = sparsely_changed(5000, 2)
+    there, back = changed_block(pair), changed_block(TwoVersions(pair.new, pair.base))
+    assert combined([there, back], Layout(5000, 2)) == TensorPatch("same")
+
+
+def test_combined_changes_of_most_elements_do_not_pay() -> None:
+    draw = np.random.default_rng(0)
+    versions = [random_patterns(5000, 2, 0)]
+    for number in range(4):
+        versions.append(versions[-1].copy())
+        versions[-1][number::4] += draw.integers(1, 2**16, 1250).astype("<u2")
+    blocks = [changed_block(TwoVersions(*each)) for each in pairwise(versions)]
+    assert combined(blocks, Layout(5000, 2)) == TensorPatch("dense")
+
+
+def test_a_block_of_another_tensor_is_not_combined() -> None:
+    block = changed_block(sparsely_changed(3000, 2))
+    with pytest.raises(WeightsError, match="'weight' is refused: it is of 3000 elements of 2 bytes"):
+        combined([block, block], Layout(3001, 2))
 
 
 def test_the_base_is_not_written_to() -> None:

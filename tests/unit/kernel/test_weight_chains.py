@@ -11,7 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollog.kernel.errors import WeightsError
-from rollog.kernel.versions.chains import StoredForm, VersionPair, WhyFull, route, why_full
+from rollog.kernel.versions.chains import (
+    StoredForm,
+    VersionPair,
+    WhyFull,
+    is_cumulative_due,
+    route,
+    why_full,
+)
 
 full_bytes = 1000
 
@@ -51,8 +58,8 @@ def test_a_version_is_a_patch_unless_something_speaks_for_a_full_form() -> None:
         (5, [full(4)], True, WhyFull.REBASE),
         (5, None, False, WhyFull.LOST_BASE),
         (5, [], False, WhyFull.LOST_BASE),
-        (16, [full(15)], False, WhyFull.PERIOD),
-        (32, [full(16), patch(31, base=16)], False, WhyFull.PERIOD),
+        (256, [full(255)], False, WhyFull.PERIOD),
+        (512, [full(256), patch(511, base=256)], False, WhyFull.PERIOD),
         (5, [full(0), patch(4, stored_bytes=501)], False, WhyFull.OUTGROWN),
     ],
 )
@@ -78,6 +85,14 @@ def test_the_period_can_be_another_also_from_one_version_to_the_next() -> None:
     assert why_full(6, chain, full_every=6) is WhyFull.PERIOD
     assert why_full(6, chain, full_every=4) is WhyFull.PERIOD  # which it was not at version 4
     assert why_full(1, [full(0)], full_every=1) is WhyFull.PERIOD
+
+
+def test_every_16th_patch_is_stored_as_changes_since_the_full_form_too_unless_it_is_the_first() -> None:
+    chain = [full(5), *(patch(version) for version in range(6, 16))]
+    assert is_cumulative_due(16, chain)
+    assert not is_cumulative_due(15, chain[:-1])
+    assert not is_cumulative_due(16, [full(15)]), "it is of the full form as it is"
+    assert is_cumulative_due(32, [full(5), patch(16, base=5), *(patch(version) for version in range(17, 32))])
 
 
 forms = [full(14), patch(15), patch(16), full(16), patch(17), patch(18)]

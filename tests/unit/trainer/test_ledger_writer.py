@@ -87,7 +87,7 @@ def test_record_notice_letters_and_offsets_are_committed_together(
     memory_broker: MemoryBroker, topics: RunTopics, writer: LedgerWriter
 ) -> None:
     record = replace(a_genesis(), low_water_marks=(1, 2, 3, 4))
-    digest = writer.commit(record, weights=notice, dead_letters=[letter]).digest
+    digest = writer.commit(record, weights=[notice], dead_letters=[letter]).digest
     assert digest == record_hash(encode(record))
     assert records_of(memory_broker, topics.steps) == [record]
     assert records_of(memory_broker, topics.weights) == [notice]
@@ -97,12 +97,20 @@ def test_record_notice_letters_and_offsets_are_committed_together(
     }
 
 
+def test_all_forms_of_a_version_are_noticed_in_one_transaction(
+    memory_broker: MemoryBroker, topics: RunTopics, writer: LedgerWriter
+) -> None:
+    other = replace(notice, name="other")
+    writer.commit(a_genesis(), weights=[notice, other])
+    assert records_of(memory_broker, topics.weights) == [notice, other]
+
+
 def test_a_later_trainer_fences_this_one_and_nothing_of_it_is_seen(
     memory_broker: MemoryBroker, topics: RunTopics, writer: LedgerWriter
 ) -> None:
     with a_writer(memory_broker, topics) as successor:
         with pytest.raises(Superseded, match=f"{successor.epoch.trainer_id} with epoch 2"):
-            writer.commit(a_genesis(), weights=notice)
+            writer.commit(a_genesis(), weights=[notice])
         successor.commit(a_genesis(alpha=2.0))
     assert records_of(memory_broker, topics.steps) == [a_genesis(alpha=2.0)]
     assert records_of(memory_broker, topics.weights) == []
@@ -113,7 +121,7 @@ def test_a_trainer_that_took_too_long_in_a_transaction_is_not_called_replaced(
 ) -> None:
     memory_broker.expire_transaction(topics.trainer_transactional_id)
     with pytest.raises(Expired, match="no other has taken over: start it again") as raised:
-        writer.commit(a_genesis(), weights=notice)
+        writer.commit(a_genesis(), weights=[notice])
     assert exit_status(raised.value) == exit_status_expired
     assert records_of(memory_broker, topics.steps) == []
     with a_writer(memory_broker, topics) as again:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,7 +17,7 @@ from rollog.kernel.versions.tensors import TensorSpec
 from rollog.kernel.weights import WeightsStore
 from trainer.engines.simulated import SimulatedTrainingEngine
 from trainer.noted_changes import NotedChanges
-from trainer.publishing import WeightsPublisher
+from trainer.publishing import PublishedWeights, WeightsPublisher
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,27 +44,112 @@ def publisher_of(store: WeightsStore, identity: str = "content", *, patches: boo
     return WeightsPublisher(store, lambda: identity, patches=patches)
 
 
-def published(publisher: WeightsPublisher, version: int, tensors: Tensors) -> WeightVersion:
+def all_forms(publisher: WeightsPublisher, version: int, tensors: Tensors) -> PublishedWeights:
     return publisher.write(publisher.seal(version, HoldsTensors(tensors)))
+
+
+def published(publisher: WeightsPublisher, version: int, tensors: Tensors) -> WeightVersion:
+    return all_forms(publisher, version, tensors).notice
 
 
 def numbers_stored_in_full(notices: list[WeightVersion]) -> list[int]:
     return [notice.version for notice in notices if notice.base is None]
 
 
-def test_version_0_and_every_16th_are_full_and_all_come_back(tmp_path: Path) -> None:
+def test_version_0_is_full_every_16th_also_the_changes_since_it_and_all_come_back(tmp_path: Path) -> None:
     store = WeightsStore((tmp_path / "store").as_uri())
     publisher, versions = publisher_of(store), versions_of(35)
-    notices = [published(publisher, number, tensors) for number, tensors in enumerate(versions)]
+    forms = [all_forms(publisher, number, tensors) for number, tensors in enumerate(versions)]
 
-    assert numbers_stored_in_full(notices) == [0, 16, 32]
+    assert numbers_stored_in_full([each.notice for each in forms]) == [0]
+    assert [number for number, each in enumerate(forms) if each.cumulative is not None] == [16, 32]
     copy = VersionCopy(tmp_path / "copy")
-    for number, (notice, tensors) in enumerate(zip(notices, versions, strict=True)):
-        assert are_equal(found_at(store.bring(notice, copy)), tensors)
-        if number % 7 == 0:
+    for number, (form, tensors) in enumerate(zip(forms, versions, strict=True)):
+        assert are_equal(found_at(store.bring(form.notice, copy)), tensors)
+        for notice in form.notices if number % 8 == 0 else ():
             assert are_equal(found_at(store.fetch(notice, tmp_path / "joiner")), tensors)
-    full, patch = notices[0].stored_bytes, notices[1].stored_bytes
+    full, patch = forms[0].notice.stored_bytes, forms[1].notice.stored_bytes
     assert patch < 0.05 * full
+    assert forms[16].cumulative is not None
+    assert forms[16].cumulative.stored_bytes < 0.5 * 16 * patch
+
+
+def test_who_comes_late_reads_the_full_form_the_cumulative_patch_and_those_since(tmp_path: Path) -> None:
+    store = WeightsStore((tmp_path / "store").as_uri())
+    publisher, versions = publisher_of(store), versions_of(36)
+    forms = [all_forms(publisher, number, tensors) for number, tensors in enumerate(versions)]
+    needed = [forms[0].notice, forms[32].cumulative, *(each.notice for each in forms[33:])]
+    names = {name for notice in needed if notice is not None for name in store.file_names(notice)}
+    for name in set(store.names()) - names:
+        store.delete(name)
+    assert are_equal(found_at(store.fetch(forms[35].notice, tmp_path / "joiner")), versions[35])
+
+
+@pytest.mark.parametrize("end", ["begin", "cumulative", "full disk"])
+def test_without_what_changed_since_the_full_form_a_version_is_stored_in_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, end: str
+) -> None:
+    store = WeightsStore(str(tmp_path / "store"))
+    publisher, versions = publisher_of(store), versions_of(34)
+    forms = [all_forms(publisher, number, tensors) for number, tensors in enumerate(versions[:8])]
+
+    def fails(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        if end == "begin":
+            patched.setattr(os, "pwrite", fails)
+        forms.append(all_forms(publisher, 8, versions[8]))
+    forms += [all_forms(publisher, number, versions[number]) for number in range(9, 16)]
+    with monkeypatch.context() as patched:
+        if end == "full disk":
+            patched.setattr(os, "pwrite", fails)
+        if end == "cumulative":
+            patched.setattr(os, "pread", lambda *_: b"")
+        forms.append(all_forms(publisher, 16, versions[16]))
+    forms += [all_forms(publisher, number, versions[number]) for number in range(17, 34)]
+
+    assert numbers_stored_in_full([each.notice for each in forms]) == [0, 16]
+    assert [number for number, each in enumerate(forms) if each.cumulative is not None] == [32]
+    assert sum("changes since the last full form are not kept" in each for each in caplog.messages) == 1
+    notices = [notice for each in forms for notice in each.notices]
+    assert store.orphans([notice.name for notice in notices]) == []
+    for number in (16, 33):
+        assert are_equal(found_at(store.fetch(forms[number].notice, tmp_path / "joiner")), versions[number])
+
+
+def test_a_cumulative_patch_whose_write_failed_is_written_again(tmp_path: Path) -> None:
+    place = tmp_path / "store"
+    store = WeightsStore(str(place))
+    publisher, versions = publisher_of(store), versions_of(18)
+    for number in range(16):
+        published(publisher, number, versions[number])
+    place.rename(tmp_path / "away")
+    place.write_text("in the way")
+    sealed = publisher.seal(16, HoldsTensors(versions[16]))
+    with pytest.raises(WeightsError):
+        publisher.write(sealed)
+    place.unlink()
+    (tmp_path / "away").rename(place)
+
+    written = publisher.write(sealed)
+    assert written.cumulative is not None
+    for notice in (*written.notices, published(publisher, 17, versions[17])):
+        found = store.fetch(notice, tmp_path / "joiner")
+        assert are_equal(found_at(found), versions[notice.version])
+
+
+def test_changes_that_together_have_more_than_half_of_the_bytes_are_stored_in_full(tmp_path: Path) -> None:
+    store = WeightsStore(str(tmp_path))
+    publisher, tensors = publisher_of(store), first_tensors()
+    forms = [all_forms(publisher, 0, tensors)]
+    for number in range(1, 17):
+        tensors = next_tensors(tensors, number)
+        if number == 16:
+            tensors["large"] = -tensors["large"]
+        forms.append(all_forms(publisher, number, tensors))
+    assert (forms[16].notice.base, forms[16].cumulative) == (None, None)
+    assert store.orphans([notice.name for each in forms for notice in each.notices]) == []
 
 
 def test_what_the_engine_does_after_the_seal_is_not_in_the_patch(tmp_path: Path) -> None:
@@ -73,10 +160,10 @@ def test_what_the_engine_does_after_the_seal_is_not_in_the_patch(tmp_path: Path)
     sealed = publisher.seal(1, engine)
     for name, tensor in third.items():
         engine.tensors[name].copy_(tensor)
-    notice = publisher.write(sealed)
+    notice = publisher.write(sealed).notice
     assert notice.base is not None
     assert are_equal(found_at(store.fetch(notice, tmp_path / "new")), second)
-    again = publisher.write(publisher.seal(2, engine))
+    again = publisher.write(publisher.seal(2, engine)).notice
     assert are_equal(found_at(store.fetch(again, tmp_path / "new")), third)
 
 
@@ -93,7 +180,7 @@ def test_a_patch_whose_write_failed_is_written_again(tmp_path: Path) -> None:
     place.unlink()
     (tmp_path / "away").rename(place)
 
-    second = publisher.write(sealed)
+    second = publisher.write(sealed).notice
     assert second.base is not None
     third = published(publisher, 2, versions[2])
     assert are_equal(found_at(store.fetch(third, tmp_path / "new")), versions[2])

@@ -40,7 +40,7 @@ def test_what_is_written_is_what_the_engine_had_when_it_was_sealed(tmp_path: Pat
     expected = weights_sha256(engine, identity)
     sealed = publisher.seal(4, engine)
     engine.tensors["a"].zero_()
-    notice = publisher.write(sealed)
+    notice = publisher.write(sealed).notice
     assert (notice.version, notice.sha256) == (4, expected)
     store.check(notice)
     assert publisher.publish(5, engine).sha256 == weights_sha256(engine, identity) != expected
@@ -58,7 +58,7 @@ def test_a_write_that_failed_is_made_again_from_the_copy(tmp_path: Path, identit
     with pytest.raises(WeightsError):
         publisher.write(sealed)
     place.unlink()
-    notice = publisher.write(sealed)
+    notice = publisher.write(sealed).notice
     assert notice.sha256 == expected
     assert store.orphans([notice.name]) == []
 

@@ -150,7 +150,7 @@ def test_files_of_dead_attempts_go_after_a_listing_and_a_commit(run: KeptRun) ->
     assert not partial.exists()
     assert run.path("notes.txt").exists()
     run.look(keeper, seconds=700.0)
-    keeper.committed(None)
+    keeper.committed()
     run.look(keeper)
     assert late.name not in run.store.names()
 
@@ -170,7 +170,7 @@ def test_at_the_close_what_nobody_names_is_swept_once_more(run: KeptRun) -> None
     run.rule = KeepingRule()
     orphan, keeper = run.stored(6), run.keeper()
     with keeper.last_sweep():
-        keeper.committed(None)
+        keeper.committed()
     assert orphan.name not in run.store.names()
 
 
@@ -183,7 +183,7 @@ def test_files_stay_where_others_may_name_them(run: KeptRun, is_unreadable: bool
     run.num_unreadable = int(is_unreadable)
     keeper = run.keeper()
     run.look(keeper)
-    keeper.committed(None)
+    keeper.committed()
     run.look(keeper)
     assert orphan.name in run.store.names()
 
@@ -202,7 +202,7 @@ def test_a_single_file_that_a_trainer_may_make_again_is_no_orphan_yet(tmp_path: 
     other = run.store.publish(1, tensors_of(77))
     ahead, keeper = run.stored(2), run.keeper()
     run.look(keeper)
-    keeper.committed(None)
+    keeper.committed()
     run.look(keeper)
     assert other.name not in run.store.names()
     assert ahead.name in run.store.names(), "the next trainer may commit it under the same name"

@@ -12,6 +12,7 @@ from support.patched_versions import are_equal, found_at, patch_writer, publish_
 
 from rollog.kernel.errors import EngineError
 from rollog.kernel.shared_memory import WorkerPresence, free_memory_bytes, has_workers, shared_directory
+from rollog.kernel.versions.chains import cumulative_every
 from rollog.kernel.versions.copies import VersionCopy
 from rollog.kernel.versions.lane import Lane
 
@@ -130,6 +131,13 @@ def test_the_newest_version_is_there_and_the_patches_since_the_last_full_form(
     of_patches = [name for notice in published_again[1:] for name in store.file_names(notice)]
     # The patch of the run before stays until the next full form, which was the first of these.
     assert in_lane(shared) == sorted(of_patches)
+
+
+def test_patches_from_before_the_last_cumulative_one_go(files: CountedFiles, shared: Path) -> None:
+    store, lane = files.seen_by(), Lane(shared)
+    notices = publish_versions(files.seen_by(lane), versions_of(cumulative_every + 4))
+    kept = [name for notice in notices[3:] for name in store.file_names(notice)]
+    assert in_lane(shared) == sorted(kept)
 
 
 def test_what_is_given_up_while_it_is_written_leaves_nothing(files: CountedFiles, shared: Path) -> None:

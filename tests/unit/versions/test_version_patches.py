@@ -90,7 +90,7 @@ def test_a_patch_has_few_bytes_and_says_how_many(store: WeightsStore) -> None:
     assert second.stored_bytes < 0.05 * first.stored_bytes
     assert (second.num_bytes, second.base) == (
         first.num_bytes,
-        WeightsBase(version=0, sha256=first.sha256),
+        WeightsBase(version=0, sha256=first.sha256, name=first.name),
     )
 
 

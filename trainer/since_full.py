@@ -1,0 +1,180 @@
+"""What changed since the last full form, patch by patch, kept until it is stored in one.
+
+Whoever has nothing reads the last full form and the patches since. So that these do not become too many, a version is
+stored every so often as changes since the full form as well: a cumulative patch. It is made of the blocks that were
+published since, not of tensors. They wait in a file of this machine that has no name: they take no memory, and leave
+nothing behind.
+
+    published    full 0   1   2  ...  15   16
+    kept                  1   2  ...  15   16      16 as changes since 15; of all of them 16 as changes since 0
+    kept then                              16 as changes since 0
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, Literal
+
+from rollog.kernel.logs import get_logger
+from rollog.kernel.versions.blocks import Layout
+from rollog.kernel.versions.patches import TensorPatch, combine
+from rollog.kernel.versions.tensors import type_bytes
+
+if TYPE_CHECKING:
+    from rollog.kernel.versions.tensors import TensorSpec
+
+_log = get_logger("weights")
+_most_threads = 8
+
+
+class ChangesLostError(Exception):
+    """The file with the patches since the last full form takes or gives no more."""
+
+
+class ChangesSinceFull:
+    """The patches since the last full form; for one thread.
+
+    Where its file takes no more, that is logged, and it has nothing until the next full form.
+    """
+
+    def __init__(self) -> None:
+        self._kept: _Blocks | None = None
+        self._together: _Blocks | None = None
+
+    @property
+    def has_all(self) -> bool:
+        """Whether it has every patch since a full form, with what came of the version at hand."""
+        return self._kept is not None
+
+    def restart(self) -> None:
+        """A full form was stored: what was kept is of no use."""
+        self._kept, self._together = self._new(), None
+
+    def begin(self, *, together: bool = False) -> None:
+        """The patch of a further version comes; one that was not kept is forgotten.
+
+        With `together` all patches are asked for together, and stand for all that was kept once this one is.
+        """
+        self._together = self._new() if together else None
+        if self._kept is not None:
+            self._kept.begin()
+
+    def add(self, spec: TensorSpec, patch: TensorPatch) -> None:
+        """One tensor of it."""
+        try:
+            if self._kept is not None:
+                self._kept.add(spec.name, patch)
+        except OSError as error:
+            self._lose(error)
+
+    def newest(self, spec: TensorSpec) -> TensorPatch:
+        """A tensor of it as it was added. Raises ChangesLostError."""
+        return self._of(spec)[-1]
+
+    def together(self, spec: TensorSpec) -> TensorPatch:
+        """What all patches change of a tensor, the one at hand included. Raises ChangesLostError."""
+        found = _together(spec, self._of(spec))
+        try:
+            if self._together is not None:
+                self._together.add(spec.name, found)
+        except OSError as error:
+            self._lose(error)
+        return found
+
+    def keep(self) -> None:
+        """The version is stored."""
+        if self._together is not None:
+            self._kept, self._together = self._together, None
+        if self._kept is not None:
+            self._kept.keep()
+
+    def _of(self, spec: TensorSpec) -> list[TensorPatch]:
+        try:
+            if self._kept is not None:
+                return self._kept.of(spec.name)
+        except OSError as error:
+            self._lose(error)
+        raise ChangesLostError
+
+    def _new(self) -> _Blocks | None:
+        try:
+            return _Blocks()
+        except OSError as error:
+            self._lose(error)
+            return None
+
+    def _lose(self, error: OSError) -> None:
+        self._kept = self._together = None
+        _log.warning(
+            "changes since the last full form are not kept: the next version that would be stored as these is stored "
+            "in full; make room there",
+            directory=tempfile.gettempdir(),
+            error=str(error),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """How a tensor is stored, and where in the file its block is."""
+
+    form: Literal["same", "changed", "dense"]
+    begin: int
+    num_bytes: int
+
+
+class _Blocks:
+    """Blocks of patches in a file without a name, one behind the other. Everything raises OSError."""
+
+    def __init__(self) -> None:
+        self._file = tempfile.TemporaryFile(prefix="rollog-since-full-", buffering=0)  # noqa: SIM115 - as long as this
+        self._end = self._kept_end = 0
+        self._kept: list[dict[str, _Row]] = []
+        self._last: dict[str, _Row] = {}
+        weakref.finalize(self, self._file.close)
+
+    def begin(self) -> None:
+        """What was added since `keep` is forgotten."""
+        self._last, self._end = {}, self._kept_end
+
+    def add(self, name: str, patch: TensorPatch) -> None:
+        """One tensor."""
+        row = _Row(patch.form, self._end, len(patch.block))
+        left = memoryview(patch.block)
+        while left:
+            num_written = os.pwrite(self._file.fileno(), left, self._end)
+            self._end += num_written
+            left = left[num_written:]
+        self._last[name] = row
+
+    def keep(self) -> None:
+        """All that was added stays."""
+        self._kept.append(self._last)
+        self._last, self._kept_end = {}, self._end
+
+    def of(self, name: str) -> list[TensorPatch]:
+        """A tensor in all versions that were kept, and in the last one, oldest first."""
+        rows = [version[name] for version in (*self._kept, self._last)]
+        return [TensorPatch(row.form, self._read(row)) for row in rows]
+
+    def _read(self, row: _Row) -> bytes:
+        block = os.pread(self._file.fileno(), row.num_bytes, row.begin)
+        if len(block) != row.num_bytes:
+            raise OSError(f"{len(block)} bytes were read where {row.num_bytes} were written")
+        return block
+
+
+def _together(spec: TensorSpec, patches: list[TensorPatch]) -> TensorPatch:
+    """One patch for those of consecutive versions."""
+    if any(patch.form == "dense" for patch in patches):
+        return TensorPatch("dense")
+    changed = [patch for patch in patches if patch.form == "changed"]
+    if len(changed) < 2:  # noqa: PLR2004 - one is what it is
+        return changed[0] if changed else TensorPatch("same")
+    layout = Layout(prod(spec.shape), type_bytes[spec.dtype])
+    with ThreadPoolExecutor(min(_most_threads, os.cpu_count() or 1), thread_name_prefix="since-full") as pool:
+        return combine([patch.block for patch in changed], layout, name=spec.name, pool=pool)
