@@ -69,7 +69,7 @@ from schemas.tasks import (
     tasks_in,
 )
 from schemas.turns import Turn, TurnBase
-from schemas.weights import WeightsBase, WeightsPruned, WeightVersion
+from schemas.weights import WeightsBase, WeightsProbe, WeightsPruned, WeightVersion
 from schemas.workers import RoleStatus, RunRole, WorkerState, WorkerStatus
 
 __all__ = [
@@ -130,6 +130,7 @@ __all__ = [
     "Verdict",
     "WeightVersion",
     "WeightsBase",
+    "WeightsProbe",
     "WeightsPruned",
     "WorkerState",
     "WorkerStatus",

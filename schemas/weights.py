@@ -15,6 +15,17 @@ class WeightsBase:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WeightsProbe:
+    """Log-probabilities that a version gives to a sequence: of each token after the first, in nats, at temperature 1.
+
+    The trainer computed them. Whoever loads the version elsewhere can see whether it computes the same.
+    """
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WeightVersion:
     """A committed policy version. `name` is a file name inside the run's weights store, never a path.
 
@@ -24,7 +35,7 @@ class WeightVersion:
     | `manifest-1` | the content digest of the tensors | of the manifest | of the tensors |
 
     `manifest_sha256` is that of the manifest's text; `stored_bytes` are those of the files that it names and its own.
-    `base` is None for a version that is stored in full.
+    `base` is None for a version that is stored in full, `probe` where the trainer computes no log-probabilities.
     """
 
     version: int
@@ -35,6 +46,7 @@ class WeightVersion:
     manifest_sha256: str = ""
     base: WeightsBase | None = None
     stored_bytes: int = 0
+    probe: WeightsProbe | None = None
 
     @property
     def digest(self) -> str:

@@ -13,7 +13,7 @@ thread, from that copy: shards, digests, manifest, all durable. What fails there
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from rollog.kernel.versions.chains import StoredForm, VersionPair, is_cumulative_due, why_full
@@ -22,6 +22,7 @@ from rollog.kernel.versions.single_file import file_digest_of_export
 from trainer.host_copy import HostCopy
 from trainer.noted_changes import NotedChanges, may_pay
 from trainer.since_full import ChangesLostError, ChangesSinceFull
+from trainer.weights_probe import probe_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from rollog.kernel.versions.patches import TensorPatch
     from rollog.kernel.versions.tensors import Export, TensorSpec
     from rollog.kernel.weights import WeightsStore
-    from schemas import WeightVersion
+    from schemas import WeightsProbe, WeightVersion
     from trainer.engines.ports import TrainingEngine
     from trainer.host_copy import Compare
 
@@ -62,11 +63,12 @@ class PatchPlan:
 class SealedWeights:
     """A version whose tensors are in the host copy, until the next one is sealed.
 
-    Without `patch` it is stored in full.
+    Without `patch` it is stored in full. `probe` goes into its notices.
     """
 
     version: int
     patch: PatchPlan | None = None
+    probe: WeightsProbe | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +86,11 @@ class PublishedWeights:
     def notices(self) -> tuple[WeightVersion, ...]:
         """Of all forms."""
         return (self.notice,) if self.cumulative is None else (self.notice, self.cumulative)
+
+    def with_probe(self, probe: WeightsProbe | None) -> PublishedWeights:
+        """The same with a probe in every notice."""
+        cumulative = None if self.cumulative is None else replace(self.cumulative, probe=probe)
+        return PublishedWeights(notice=replace(self.notice, probe=probe), cumulative=cumulative)
 
 
 class _OutgrownError(Exception):
@@ -116,9 +123,10 @@ class WeightsPublisher:
         """
         base, changes = self._base_of(version), NotedChanges()
         self._fill(version, engine, compare=None if base is None else changes.note)
+        probe = probe_of(engine)
         if base is None or changes.are_too_many or self._copy.table != self._table:
-            return SealedWeights(version)
-        return SealedWeights(version, PatchPlan(base=base, changes=changes))
+            return SealedWeights(version, probe=probe)
+        return SealedWeights(version, PatchPlan(base=base, changes=changes), probe)
 
     def write(self, sealed: SealedWeights) -> PublishedWeights:
         """Store what was sealed; when this returns, it is durable. Each call writes it whole, under a new name.
@@ -127,6 +135,18 @@ class WeightsPublisher:
         """
         if self._copy.version != sealed.version:
             raise ValueError(f"version {sealed.version} cannot be written: the copy holds another one by now")
+        return self._stored(sealed).with_probe(sealed.probe)
+
+    def publish(self, version: int, engine: TrainingEngine) -> WeightVersion:
+        """Seal and write in full, with nothing beside. Raises WeightsError, and EngineError for a NaN."""
+        self._fill(version, engine, compare=None)
+        return self.write(SealedWeights(version, probe=probe_of(engine))).notice
+
+    def forget_base(self) -> None:
+        """Let the next version be sealed as a full one: the store has lost what it would be based on."""
+        self._written = None
+
+    def _stored(self, sealed: SealedWeights) -> PublishedWeights:
         if sealed.patch is not None:
             with suppress(_OutgrownError, ChangesLostError):
                 return self._write_patch(sealed.version, sealed.patch)
@@ -134,15 +154,6 @@ class WeightsPublisher:
         self._since_full.restart()
         self._note_written(notice, ())
         return PublishedWeights(notice=notice)
-
-    def publish(self, version: int, engine: TrainingEngine) -> WeightVersion:
-        """Seal and write in full, with nothing beside. Raises WeightsError, and EngineError for a NaN."""
-        self._fill(version, engine, compare=None)
-        return self.write(SealedWeights(version)).notice
-
-    def forget_base(self) -> None:
-        """Let the next version be sealed as a full one: the store has lost what it would be based on."""
-        self._written = None
 
     def _fill(self, version: int, engine: TrainingEngine, *, compare: Compare | None) -> None:
         self._table = self._copy.table

@@ -79,6 +79,13 @@ class Engine(Protocol):
         """
         ...
 
+    async def prompt_logprobs(self, token_ids: Sequence[int], request_id: str) -> Float32Array | None:
+        """The log-probability of each token given those before it, at temperature 1; of the first one 0.
+
+        None where this engine computes none. Takes one token fewer than the context has room for. Raises EngineError.
+        """
+        ...
+
     async def abort(self, request_id: str) -> None:
         """Make the matching `generate` return early with finish_reason ABORT; unknown ids are ignored.
 

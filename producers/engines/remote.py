@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from producers.engines.lifeline import Lifeline
 from producers.engines.model_files import end_token_ids, read_json
 from producers.engines.ports import Generation, GenerationRequest
-from producers.engines.remote_answers import Answer, Marks
+from producers.engines.remote_answers import Answer, Marks, prompt_logprobs_in
 from producers.engines.remote_calls import ServerCalls, ServerRefused
 from producers.engines.remote_state import ServerState, check_state, refusal_of, server_state
 from producers.engines.served_weights import file_digest
@@ -34,9 +34,11 @@ from rollog.kernel.logs import get_logger
 from schemas import FinishReason, SamplingParameters
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from producers.engines.remote_calls import InferenceServer
+    from schemas import Float32Array
 
 _log = get_logger("rollout")
 _generate = "/inference/v1/generate"
@@ -133,6 +135,19 @@ class RemoteEngine:
         if num_tokens is None or num_tokens > len(generation.token_ids):
             return generation
         return cut_off(generation, num_tokens)
+
+    async def prompt_logprobs(self, token_ids: Sequence[int], request_id: str) -> Float32Array:
+        """What the server gives of a prompt. Raises EngineError; EngineDied when server or weights are gone."""
+        sampling = SamplingParameters(temperature=0.0, max_tokens=1)
+        request = GenerationRequest(
+            request_id=request_id, prompt_token_ids=token_ids, sampling=sampling, seed=0
+        )
+        self._check(request)
+        body = self._body(request, _Call(f"{self._word}-{request_id}"), 1)
+        body["sampling_params"]["prompt_logprobs"] = 0
+        return prompt_logprobs_in(
+            await self._life.while_it_lasts(self._open.post(_generate, body)), token_ids
+        )
 
     async def abort(self, request_id: str) -> None:
         """Make the matching `generate` return what it has; returns when the server has ended the request."""

@@ -16,6 +16,8 @@ from schemas import FinishReason, float32_array, int32_array
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from schemas import Float32Array
+
 _finish_reasons = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH, "abort": FinishReason.ABORT}
 _no_logprob = -9999.0
 """What vLLM writes where it has no log-probability, minus infinity or no number."""
@@ -30,6 +32,21 @@ class MarkedSpan:
     mark: str
     start: int
     end: int
+
+
+def prompt_logprobs_in(answer: Any, token_ids: Sequence[int]) -> Float32Array:
+    """The log-probability of each token of a prompt, 0 for the first one. Raises EngineError."""
+    entries = answer.get("prompt_logprobs") if isinstance(answer, dict) else None
+    if not isinstance(entries, list) or len(entries) != len(token_ids):
+        raise EngineError("the server answered without log-probabilities of the prompt: is it vLLM 0.32?")
+    logprobs = [0.0]
+    for token_id, entry in zip(token_ids[1:], entries[1:], strict=True):
+        told = entry.get(str(token_id)) if isinstance(entry, dict) else None
+        logprob = told.get("logprob") if isinstance(told, dict) else None
+        if not isinstance(logprob, float | int):
+            raise EngineError(f"the server has no log-probability of the prompt's token {token_id}")
+        logprobs.append(float(logprob))
+    return float32_array(logprobs)
 
 
 @dataclass(slots=True)

@@ -143,6 +143,9 @@ class SimulatedEngine:
             del self._responses[request.request_id]
         return self._result(response)
 
+    async def prompt_logprobs(self, token_ids: Sequence[int], request_id: str) -> None:
+        """There is no model that would give any."""
+
     async def abort(self, request_id: str) -> None:
         """Make the matching `generate` return what it has."""
         response = self._responses.get(request_id)

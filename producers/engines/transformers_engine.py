@@ -11,7 +11,7 @@ import threading
 from dataclasses import dataclass, field
 from functools import partial
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import transformers
@@ -34,10 +34,12 @@ from rollog.kernel.versions.files import merged_tensors
 from schemas import FinishReason, float32_array, int32_array
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from schemas import SamplingParameters
+    from schemas import Float32Array, SamplingParameters
+
+_Result = TypeVar("_Result")
 
 
 @dataclass(eq=False)
@@ -135,6 +137,11 @@ class TransformersEngine:
         self._commands.put(partial(self._join, running))
         return await running.future
 
+    async def prompt_logprobs(self, token_ids: Sequence[int], request_id: str) -> Float32Array:
+        """One forward pass over the whole sequence, between two tokens."""
+        del request_id
+        return await self._do(partial(self._prompt_logprobs, token_ids))
+
     async def abort(self, request_id: str) -> None:
         """Make the matching `generate` return what it has, before the next token."""
         self._commands.put(partial(self._abort, request_id))
@@ -158,20 +165,20 @@ class TransformersEngine:
             await self._do(self._set_closed)
             self._thread.join()
 
-    async def _do(self, action: Callable[[], None]) -> None:
+    async def _do(self, action: Callable[[], _Result]) -> _Result:
         """Run `action` on the thread, between two tokens."""
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[_Result] = asyncio.get_running_loop().create_future()
 
         def command() -> None:
             try:
-                action()
+                result = action()
             except Exception as error:  # noqa: BLE001  # belongs to the caller, on the other thread
                 _resolve(future, error)
             else:
-                _resolve(future, None)
+                _resolve(future, result)
 
         self._commands.put(command)
-        await future
+        return await future
 
     def _build(self) -> None:
         with self._start.under_way():
@@ -194,6 +201,15 @@ class TransformersEngine:
             for name, parameter in self._model.named_parameters():
                 parameter.copy_(tensors[name])
         self._version = version
+
+    @torch.inference_mode()
+    def _prompt_logprobs(self, token_ids: Sequence[int]) -> Float32Array:
+        if self._version is None:
+            raise EngineError("no weights are loaded; wait for the first version")
+        tokens_1T = torch.tensor([list(token_ids)], device=self._device)
+        logprobs_TV = self._model(input_ids=tokens_1T, use_cache=False).logits[0].float().log_softmax(dim=-1)
+        own_T = logprobs_TV[:-1].gather(1, tokens_1T[0, 1:, None])[:, 0]
+        return float32_array([0.0, *own_T.tolist()])
 
     def _set_paused(self, paused: bool) -> None:
         self._paused = paused

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from producers.rollout.actions import Action, Swap
     from producers.rollout.downloads import Downloads
     from producers.rollout.engine_calls import EngineCalls
+    from producers.rollout.first_load import FirstLoad
     from producers.rollout.reporting import WorkerReport
     from producers.rollout.session import ReloadMode, WorkerSession
     from schemas import WeightVersion
@@ -54,6 +55,7 @@ class Reloader:
     act: Callable[[Iterable[Action]], None]
     beat: Callable[[], None]
     is_foreign: Callable[[WeightVersion], Awaitable[bool]]
+    first_load: FirstLoad
 
     async def fetch(self, notice: WeightVersion) -> None:
         """Download the file of a version while rollouts go on, and others are started."""
@@ -83,7 +85,7 @@ class Reloader:
     async def swap(self, swap: Swap) -> None:
         """Overwrite the engine's weights by the fetched file; tokens from here on are of that version.
 
-        Raises EngineDied.
+        Raises EngineDied, and LogprobsOff where the first weights make the engine compute something else.
         """
         notice = swap.notice
         self.report.engine_pauses()
@@ -102,6 +104,7 @@ class Reloader:
             await self._pause()
             await self._fail(self.session.load_failed, notice, error)
             return
+        await self.first_load.check(notice)
         self.downloads.loaded()
         self.report.reloaded(notice.version)
         self.calls.go_on()

@@ -27,6 +27,7 @@ from producers.rollout.downloads import Downloads
 from producers.rollout.engine_calls import EngineCalls
 from producers.rollout.episode_metrics import EpisodeMetrics
 from producers.rollout.episodes import EpisodeMaker
+from producers.rollout.first_load import FirstLoad
 from producers.rollout.heartbeats import Heartbeats
 from producers.rollout.intake import RecordIntake
 from producers.rollout.outcomes import Replica, replicas_of, unfinished_sample
@@ -239,6 +240,7 @@ class RolloutWorker:
             act=self._act,
             beat=self._beat,
             is_foreign=committed.is_foreign,
+            first_load=FirstLoad(self._parts.engine, config.first_load_tolerance),
         )
 
     def _kept_turns(self, topics: RunTopics) -> DurableTurns:

@@ -29,6 +29,7 @@
     │   ├── EngineDied         the engine's process ended: its worker leaves and is started again
     │   │   └── EndpointDied   so did the process that serves its agents, again and again
     │   └── EngineNotStarted   the engine could not start: it is tried once more
+    │       └── LogprobsOff    it has started, and computes other log-probabilities than the trainer
     ├── RewardError            one reward could not be computed: its sample fails
     ├── EnvironmentFailed      an environment raised, broke its port, or lost its process: its episode fails
     │   ├── EnvironmentProcessEnded    its process is gone
@@ -58,7 +59,10 @@ exit_status_configuration = 2
 """Exit status of a role that cannot work with its settings, data or rights; no supervisor restarts it."""
 
 exit_status_engine = 3
-"""Exit status of a worker whose engine could not start; a second time in a row, no supervisor restarts it."""
+"""Exit status of a worker whose engine could not start, or computes other log-probabilities than the trainer.
+
+A second time in a row, no supervisor restarts it.
+"""
 
 
 class RollogError(Exception):
@@ -179,6 +183,10 @@ class EndpointDied(EngineDied):
 
 class EngineNotStarted(EngineError):
     """The inference engine could not start with this model on this device."""
+
+
+class LogprobsOff(EngineNotStarted):
+    """The inference engine computes other log-probabilities than the trainer: its tokens would be another model's."""
 
 
 class RewardError(RollogError):

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 
     from producers.engines.ports import Engine
     from rollog.kernel.broker.topics import RunTopics
-    from schemas import Sample, WorkerStatus
+    from schemas import Float32Array, Sample, WorkerStatus
 
 # vLLM leaves the socket context of its start-up to the garbage collector.
 pytestmark = [pytest.mark.filterwarnings("ignore:Unclosed context:ResourceWarning"), pytest.mark.timeout(300)]
@@ -157,6 +158,26 @@ def test_logprobs_are_of_the_sampling_temperature_and_right_after_each_reload(
         generation = bench.run(scenario())
         assert {span.version for span in generation.spans} == {version}
         close_to(bench, request, generation)
+
+
+def test_log_probabilities_of_a_prompt_are_those_of_the_weights_loaded_last(bench: Bench) -> None:
+    request = bench.request(seed=4, num_prompt_tokens=40)
+
+    async def scenario(version: int) -> Float32Array | None:
+        await bench.swap(version)
+        return await bench.engine.prompt_logprobs(request.prompt_token_ids, f"prompt-{version}")
+
+    for version in (2, 3):
+        found = bench.run(scenario(version))
+        if bench.engine.name == "simulated":
+            assert found is None
+            continue
+        tokens = torch.tensor([list(request.prompt_token_ids)])
+        with torch.inference_mode():
+            every = bench.reference(version)(tokens).logits[0, :-1].log_softmax(-1)
+        expected = every.gather(1, tokens[0, 1:, None])[:, 0].numpy()
+        assert found[0] == 0
+        np.testing.assert_allclose(found[1:], expected, rtol=0, atol=1e-4)
 
 
 def test_greedy_and_sampled_requests_share_a_batch(bench: Bench) -> None:

@@ -48,6 +48,23 @@ def test_a_new_engine_exports_the_weights_of_the_directory(engine: TrainingEngin
     assert all(torch.equal(tensor, expected[name]) for name, tensor in exported.items())
 
 
+def test_log_probabilities_of_a_sequence_are_those_of_the_published_weights_at_temperature_1(
+    engine: TrainingEngine, model_path: str
+) -> None:
+    assert temperature != 1.0
+    tokens = [5, 0, 22, 7, 7, 13, 1]
+    engine.start(model_path)
+    for seed in range(2):
+        model = load_model(model_path, None, "float32")
+        exported = load(exported_by(engine))
+        for name, tensor in untied_tensors(model):
+            tensor.data.copy_(exported[name])
+        every = model(input_ids=torch.tensor([tokens])).logits[0, :-1].log_softmax(-1)
+        expected = every.gather(1, torch.tensor(tokens[1:])[:, None])[:, 0]
+        assert engine.sequence_logprobs(tokens) == pytest.approx(expected.tolist(), abs=2e-6)
+        engine.train_step(a_batch(seed))
+
+
 def test_steps_give_the_weights_of_the_reference(engine: TrainingEngine, model_path: str) -> None:
     reference = naive()
     reference.start(model_path)

@@ -22,7 +22,7 @@ from trainer.recorded.prefill import PolicyPrefill
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from support.threaded_run import WholeRun
@@ -53,6 +53,9 @@ class WrongReloads:
 
     async def generate(self, request: GenerationRequest) -> Generation:
         return await self._engine.generate(request)
+
+    async def prompt_logprobs(self, token_ids: Sequence[int], request_id: str) -> None:
+        """None, or it would be found out when it loads its first weights."""
 
     async def abort(self, request_id: str) -> None:
         await self._engine.abort(request_id)

@@ -253,6 +253,13 @@ class NaiveEngine:
         """The log-probability of each response token."""
         return self._of_tokens(self._distributions(self._model, sample), sample)
 
+    def sequence_logprobs(self, token_ids: Sequence[int]) -> tuple[float, ...]:
+        with torch.no_grad():
+            logits = self._model(input_ids=torch.tensor([list(token_ids)])).logits[0, :-1]
+        return tuple(
+            log_softmax(logits, dim=-1).gather(1, torch.tensor(token_ids[1:])[:, None])[:, 0].tolist()
+        )
+
     def _of_tokens(self, every: torch.Tensor, sample: TrainingSample) -> torch.Tensor:
         tokens = torch.from_numpy(sample.token_ids.astype(np.int64))
         return every.gather(1, tokens[:, None])[:, 0]

@@ -104,14 +104,14 @@ class Bench:
     ) -> np.ndarray[Any, Any]:
         if self.engine.name == "simulated":
             return np.array([simulated_logprob(int(token), version) for token in generation.token_ids])
-        model = self._reference(version)
+        model = self.reference(version)
         sequence = torch.tensor([[*request.prompt_token_ids, *generation.token_ids.tolist()]])
         with torch.inference_mode():
             logits = model(sequence).logits[0, len(request.prompt_token_ids) - 1 : -1].float()
         logprobs = (logits / (request.sampling.temperature or 1.0)).log_softmax(-1)
         return np.asarray(logprobs.gather(1, sequence[0, len(request.prompt_token_ids) :, None])[:, 0])
 
-    def _reference(self, version: int) -> Any:
+    def reference(self, version: int) -> Any:
         """The same weights in plain transformers."""
         if version not in self.references:
             model: Any = Qwen2ForCausalLM(Qwen2Config.from_pretrained(self.model))  # type: ignore[no-untyped-call]

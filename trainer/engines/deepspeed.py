@@ -39,11 +39,12 @@ from trainer.model.export import export_model
 from trainer.model.policy import model_config_json
 from trainer.model.preparation import library_versions, prepare_policy
 from trainer.step.optimizer import new_adamw, set_adamw
+from trainer.step.probing import sequence_logprobs
 from trainer.step.training_step import train_step
 from trainer.trusted_files import require_own_files
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from rollog.kernel.versions.tensors import TensorSink
     from rollog.settings.training import OptimizerConfig, TrainerConfig
@@ -138,6 +139,12 @@ class DeepSpeedEngine:
     def export_weights(self, sink: TensorSink | None) -> None:
         """Hand all weights over, one after another; at stage 3 each is gathered from its partitions for that long."""
         export_model(self._started().prepared.model, self._dtype, sink, self._gathered)
+
+    def sequence_logprobs(self, token_ids: Sequence[int]) -> tuple[float, ...]:
+        """One forward pass without gradient."""
+        state = self._started()
+        with state.prepared.policy.at_temperature(1.0):
+            return sequence_logprobs(state, token_ids)
 
     def save_checkpoint(self, directory: Path) -> Digests:
         """Write DeepSpeed's own checkpoint below `directory`."""

@@ -24,10 +24,11 @@ from trainer.model.export import export_model
 from trainer.model.policy import model_config_json
 from trainer.model.preparation import library_versions, prepare_policy
 from trainer.step.optimizer import new_adamw, set_adamw
+from trainer.step.probing import sequence_logprobs
 from trainer.step.training_step import train_step
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from rollog.kernel.versions.tensors import TensorSink
@@ -84,6 +85,12 @@ class PlainEngine:
     def export_weights(self, sink: TensorSink | None) -> None:
         """Hand all weights over, one after another."""
         export_model(self._started().prepared.model, self._dtype, sink)
+
+    def sequence_logprobs(self, token_ids: Sequence[int]) -> tuple[float, ...]:
+        """One forward pass without gradient."""
+        state = self._started()
+        with state.prepared.policy.at_temperature(1.0):
+            return sequence_logprobs(state, token_ids)
 
     def save_checkpoint(self, directory: Path) -> Digests:
         """Write weights, what the optimizer moves, and its state into one file."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from rollog.kernel.versions.tensors import TensorSink
@@ -59,6 +59,10 @@ class TrainingEngine(Protocol):
 
         Equal weights give equal names and bytes, in one order. Ranks without a sink only take part in gathering.
         """
+        ...
+
+    def sequence_logprobs(self, token_ids: Sequence[int]) -> tuple[float, ...]:
+        """Log pi of each token after the first, in nats, at temperature 1, under the weights as they are."""
         ...
 
     def save_checkpoint(self, directory: Path) -> Digests:

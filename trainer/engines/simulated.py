@@ -17,7 +17,7 @@ from trainer.engines.ports import EngineDescription
 from trainer.step.ports import StepResult
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from rollog.kernel.versions.tensors import TensorSink
@@ -77,6 +77,11 @@ class SimulatedTrainingEngine:
             spec = TensorSpec("digest", "U8", (len(digest),))
             sink.begin([spec])
             sink.add(spec, digest)
+
+    def sequence_logprobs(self, token_ids: Sequence[int]) -> tuple[float, ...]:
+        """There is no distribution that a token is drawn from: all are certain."""
+        self._started()
+        return (0.0,) * (len(token_ids) - 1)
 
     def save_checkpoint(self, directory: Path) -> Digests:
         """Write the digest."""

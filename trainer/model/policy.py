@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import os
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -101,6 +101,15 @@ class Policy(nn.Module):
             None if entropies_N is None else _placed(entropies_N, response_N, mask_BR),
             values_BR,
         )
+
+    @contextmanager
+    def at_temperature(self, temperature: float) -> Iterator[None]:
+        """Log pi at this temperature while the block lasts."""
+        before, self._temperature = self._temperature, temperature
+        try:
+            yield
+        finally:
+            self._temperature = before
 
     def _in_chunks(
         self, inputs: dict[str, Any], target_N: Tensor, *, with_entropy: bool

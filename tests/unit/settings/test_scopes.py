@@ -85,8 +85,8 @@ def test_the_roles_of_a_run_may_differ_in_these_keys_and_no_others() -> None:
         | keys("model", "path tokenizer")
         | keys(
             "rollout",
-            "capacity engine engine_args gpu_memory_share heartbeat_seconds kv_cache_bytes load_attempts "
-            "max_in_flight_bytes max_resumes num_threads reload server_address server_call_seconds "
+            "capacity engine engine_args first_load_tolerance gpu_memory_share heartbeat_seconds kv_cache_bytes "
+            "load_attempts max_in_flight_bytes max_resumes num_threads reload server_address server_call_seconds "
             "server_certificates server_file server_load_seconds server_start_seconds server_variable",
         )
         | keys("placement", "share trainer trainer_memory_share workers")

@@ -33,6 +33,7 @@ class HoldsTensors(SimulatedTrainingEngine):
 
     def __init__(self, tensors: Tensors) -> None:
         super().__init__()
+        self.start("no model")
         self.tensors = tensors
 
     def export_weights(self, sink: TensorSink | None) -> None:

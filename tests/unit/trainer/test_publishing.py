@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,9 +16,11 @@ from trainer.engines.simulated import SimulatedTrainingEngine
 from trainer.publishing import WeightsPublisher, weights_sha256
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from rollog.kernel.versions.tensors import TensorSink
+    from trainer.engines.ports import EngineDescription
 
 identities = pytest.mark.parametrize("identity", ["content", "file"])
 
@@ -26,6 +30,7 @@ class HoldsTensors(SimulatedTrainingEngine):
 
     def __init__(self, **tensors: torch.Tensor) -> None:
         super().__init__()
+        self.start("no model")
         self.tensors = tensors
 
     def export_weights(self, sink: TensorSink | None) -> None:
@@ -44,6 +49,33 @@ def test_what_is_written_is_what_the_engine_had_when_it_was_sealed(tmp_path: Pat
     assert (notice.version, notice.sha256) == (4, expected)
     store.check(notice)
     assert publisher.publish(5, engine).sha256 == weights_sha256(engine, identity) != expected
+
+
+class KnowsWords(HoldsTensors):
+    """With a vocabulary of ten, all equally likely but what is trained."""
+
+    certainty = 0.1
+
+    def describe(self) -> EngineDescription:
+        return replace(super().describe(), model_config_json='{"text_config": {"vocab_size": 10}}')
+
+    def sequence_logprobs(self, token_ids: Sequence[int]) -> tuple[float, ...]:
+        assert 0 <= min(token_ids) <= max(token_ids) < 10
+        return (math.log(self.certainty),) * (len(token_ids) - 1)
+
+
+@identities
+def test_every_notice_has_the_log_probabilities_of_what_was_sealed(tmp_path: Path, identity: str) -> None:
+    engine = KnowsWords(a=numbers(100))
+    publisher = WeightsPublisher(WeightsStore(str(tmp_path)), lambda: identity)
+    first = publisher.publish(0, engine)
+    sealed = publisher.seal(1, engine)
+    engine.certainty = 0.9
+    second = publisher.write(sealed).notice
+    assert first.probe is not None
+    assert first.probe == second.probe
+    assert first.probe.logprobs == (math.log(0.1),) * (len(first.probe.token_ids) - 1)
+    assert publisher.publish(2, HoldsTensors(a=numbers(100))).probe is None
 
 
 @identities

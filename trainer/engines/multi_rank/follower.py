@@ -106,8 +106,9 @@ def _dispatch(call: RankMessage, engine: TrainingEngine | None, connection: Conn
             threading.Thread(target=_write_beside, args=told, name="checkpoints", daemon=True).start()
         case "load_checkpoint":
             engine.load_checkpoint(Path(arguments["directory"]))
-        case "close":
-            engine.close()
+        case "close" | "sequence_logprobs":
+            # Arguments by their names, as in the port.
+            getattr(engine, call.name)(**arguments)
         case _:
             raise EngineError(
                 f"{call.name!r} is no call of an engine; all ranks must run the same version of rollog"

@@ -303,6 +303,14 @@ class MultiRankEngine:
         """Hand all weights over, each gathered from the ranks where they are shared out. Rank 0 alone has the sink."""
         self._call("export_weights", lambda: self._engine.export_weights(sink))
 
+    def sequence_logprobs(self, token_ids: Sequence[int]) -> tuple[float, ...]:
+        """Have every rank compute them, which the ranks that share out the weights need each other for."""
+        return self._call(
+            "sequence_logprobs",
+            lambda: self._engine.sequence_logprobs(token_ids),
+            token_ids=list(token_ids),
+        )
+
     def save_checkpoint(self, directory: Path) -> Digests:
         """Have every rank write its part; returns when all have."""
         digests: dict[str, str] = {}
