@@ -16,8 +16,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from rollog.kernel.errors import WeightsError
+from rollog.kernel.logs import get_logger
 from rollog.kernel.versions.chains import StoredForm, VersionPair, is_cumulative_due, why_full
-from rollog.kernel.versions.identity import digest_of_export
+from rollog.kernel.versions.identity import by_name, digest_of_export
 from rollog.kernel.versions.single_file import file_digest_of_export
 from trainer.host_copy import HostCopy
 from trainer.noted_changes import NotedChanges, may_pay
@@ -25,8 +27,10 @@ from trainer.since_full import ChangesLostError, ChangesSinceFull
 from trainer.weights_probe import probe_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
+    from rollog.kernel.versions.adapter import Adapter
+    from rollog.kernel.versions.identity import TensorDigest
     from rollog.kernel.versions.patch_shards import PatchSink
     from rollog.kernel.versions.patches import TensorPatch
     from rollog.kernel.versions.tensors import Export, TensorSpec
@@ -37,6 +41,8 @@ if TYPE_CHECKING:
 
     MakePatch = Callable[[TensorSpec, memoryview], TensorPatch]
     """How a tensor with these bytes is stored."""
+
+log = get_logger("trainer")
 
 new_identity = "content"
 """Of runs that begin now."""
@@ -105,13 +111,24 @@ class WeightsPublisher:
     pays (`rollog.kernel.versions.chains.why_full`). The first one that a trainer writes is stored in full.
     """
 
-    def __init__(self, store: WeightsStore, identity: Callable[[], str], *, patches: bool = True) -> None:
+    def __init__(
+        self,
+        store: WeightsStore,
+        identity: Callable[[], str],
+        *,
+        patches: bool = True,
+        first: Callable[[], WeightVersion | None] = lambda: None,
+    ) -> None:
         self._store = store
         self._identity = identity
         self._has_patches = patches
         self._copy = HostCopy()
         self._written: WrittenWeights | None = None
         self._since_full = ChangesSinceFull()
+        self._adapter: Adapter | None = None
+        """Of what is in the copy."""
+        self._find_first = first
+        self._first: tuple[WeightVersion, Mapping[str, TensorDigest]] | None = None
         self._table: tuple[TensorSpec, ...] = ()
         """Of the version that was in the copy before the one that is there."""
 
@@ -150,13 +167,22 @@ class WeightsPublisher:
         if sealed.patch is not None:
             with suppress(_OutgrownError, ChangesLostError):
                 return self._write_patch(sealed.version, sealed.patch)
-        notice = publish_export(self._store, sealed.version, self._copy.export, self._identity())
+        if (
+            self._has_patches
+            and self._adapter is not None
+            and (notice := self._stored_beside_first(sealed.version)) is not None
+        ):
+            return PublishedWeights(notice=notice)
+        notice = publish_export(
+            self._store, sealed.version, self._copy.export, self._identity(), self._adapter
+        )
         self._since_full.restart()
         self._note_written(notice, ())
         return PublishedWeights(notice=notice)
 
     def _fill(self, version: int, engine: TrainingEngine, *, compare: Compare | None) -> None:
         self._table = self._copy.table
+        self._adapter = engine.describe().adapter
         # Runs with single files were never refused for a NaN, and may have one where no token ever comes.
         self._copy.fill(
             version, engine.export_weights, compare=compare, allows_nan=self._identity() == "file"
@@ -167,9 +193,33 @@ class WeightsPublisher:
         written = self._written
         if not self._has_patches or self._identity() == "file" or written is None:
             return None
+        if self._adapter is not None:
+            return None  # they are stored beside version 0
         if self._copy.version != written.notice.version or not may_pay(self._copy.table):
             return None
         return None if why_full(version, written.forms) is not None else written
+
+    def _stored_beside_first(self, version: int) -> WeightVersion | None:
+        """Store what differs from version 0, which is what was trained; None where that cannot be a base."""
+        if version == 0 or (first := self._first_version()) is None:
+            return None
+        notice, base = first
+
+        def write(sink: PatchSink) -> None:
+            self._copy.export(_Beside(sink, base))
+
+        return self._store.publish_patch(version, notice, write, adapter=self._adapter)
+
+    def _first_version(self) -> tuple[WeightVersion, Mapping[str, TensorDigest]] | None:
+        """The notice of version 0 and its tensors; None where it is not there, or holds other tensors."""
+        if self._first is None and (notice := self._find_first()) is not None:
+            try:
+                self._first = notice, by_name(self._store.tensor_digests(notice))
+            except WeightsError as error:
+                log.warning("versions are stored in full: version 0 cannot be read", error=str(error))
+        if self._first is None or {each.spec for each in self._first[1].values()} != set(self._copy.table):
+            return None
+        return self._first
 
     def _write_patch(self, version: int, plan: PatchPlan) -> PublishedWeights:
         since_full, base = self._since_full, plan.base
@@ -224,6 +274,22 @@ class WeightsPublisher:
         self._written = WrittenWeights(notice=notice, full_notice=full, forms=(*before, form))
 
 
+class _Beside:
+    """Hands tensors on as what differs from a base whose digests are known."""
+
+    def __init__(self, sink: PatchSink, base: Mapping[str, TensorDigest]) -> None:
+        self._sink = sink
+        self._base = base
+
+    def begin(self, table: Sequence[TensorSpec]) -> None:
+        """Nothing depends on the table before its tensors come."""
+        del table
+
+    def add(self, spec: TensorSpec, data: memoryview) -> None:
+        """One tensor."""
+        self._sink.add_beside(spec, data, self._base.get(spec.name))
+
+
 class _Patched:
     """Hands tensors on with what changed of them."""
 
@@ -240,15 +306,17 @@ class _Patched:
         self._sink.add(spec, self._patch(spec, data), data)
 
 
-def publish_export(store: WeightsStore, version: int, export: Export, identity: str) -> WeightVersion:
+def publish_export(
+    store: WeightsStore, version: int, export: Export, identity: str, adapter: Adapter | None = None
+) -> WeightVersion:
     """Store as a version what is exported, without a copy of it. Raises WeightsError, and EngineError for a NaN."""
     if identity == "file":
         return store.publish(version, export)
-    return store.publish_tensors(version, export)
+    return store.publish_tensors(version, export, adapter=adapter)
 
 
 def weights_sha256(engine: TrainingEngine, identity: str) -> str:
     """What the ledger would say of the engine's weights; nothing is stored. Raises EngineError for a NaN."""
     if identity == "file":
         return file_digest_of_export(engine.export_weights)
-    return digest_of_export(engine.export_weights)
+    return digest_of_export(engine.export_weights, engine.describe().adapter)

@@ -118,7 +118,14 @@ def start_trainer(
             topics=RunTopics(settings.prefix, settings.run),
             engine=engine,
             store=store,
-            publisher=WeightsPublisher(store, lambda: history.weights_identity, patches=settings.has_patches),
+            publisher=WeightsPublisher(
+                store,
+                lambda: history.weights_identity,
+                patches=settings.has_patches,
+                first=lambda: read_named_weights(
+                    broker, RunTopics(settings.prefix, settings.run), history.state.weights
+                ).get(0),
+            ),
             checkpoints=EngineCheckpoints(
                 CheckpointStore(settings.checkpoints), engine, reporter, clock, background.checkpoints
             ),

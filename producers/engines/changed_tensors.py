@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING
 
 from safetensors import safe_open
 
-from rollog.kernel.versions.files import read_manifest, weights_files
+from rollog.kernel.versions.adapter import matrix_names
+from rollog.kernel.versions.files import adapter_at, read_manifest, weights_files
+from rollog.kernel.versions.identity import TensorDigest
 from rollog.kernel.versions.manifest import manifest_suffix
+from rollog.kernel.versions.merging import with_merged
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -19,14 +22,21 @@ if TYPE_CHECKING:
 
     import torch
 
-    from rollog.kernel.versions.identity import TensorDigest
 
+def tensor_digests(path: Path, *, merged: bool = True) -> dict[str, TensorDigest]:
+    """Digests of the tensors of a version by their names; none for a single file. Raises WeightsError.
 
-def tensor_digests(path: Path) -> dict[str, TensorDigest]:
-    """Digests of the tensors of a version by their names; none for a single file. Raises WeightsError."""
+    Where adapters are `merged`, what stands for the weight of an adapted layer depends on its matrices, too.
+    """
     if path.suffix != manifest_suffix:
         return {}
-    return {tensor.spec.name: tensor for tensor in read_manifest(path)[0].tensors}
+    manifest, _ = read_manifest(path)
+    digests = {tensor.spec.name: tensor for tensor in manifest.tensors}
+    for layer in manifest.adapter.targets if manifest.adapter is not None and merged else ():
+        weight, *matrices = (digests[name] for name in (f"{layer}.weight", *matrix_names(layer)))
+        leaves = (*weight.leaves, *(leaf for each in matrices for leaf in each.leaves))
+        digests[weight.spec.name] = TensorDigest(weight.spec, leaves)
+    return digests
 
 
 def not_held(
@@ -34,6 +44,19 @@ def not_held(
 ) -> list[str]:
     """Those of `names` that an engine which holds `held` has to be given, in their order."""
     return [name for name in names if name not in wanted or held.get(name) != wanted[name]]
+
+
+def changed_tensors(
+    path: Path, names: Collection[str], *, merged: bool = True
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """These tensors of a version, adapters `merged` into them or left out. Raises WeightsError, OSError."""
+    adapter = adapter_at(path) if merged else None
+    if adapter is None:
+        return read_tensors(path, set(names))
+    weights = {f"{layer}.weight": layer for layer in adapter.targets}
+    needed = {each for name in names if name in weights for each in matrix_names(weights[name])}
+    matrices = dict(read_tensors(path, needed))
+    return with_merged(read_tensors(path, set(names)), adapter, matrices.__getitem__)
 
 
 def read_tensors(path: Path, names: Collection[str]) -> Iterator[tuple[str, torch.Tensor]]:

@@ -22,8 +22,17 @@ if TYPE_CHECKING:
 _log = get_logger("rollout")
 
 
-def make_engine(model: ModelConfig, rollout: RolloutConfig, seed: int, home: Path | None = None) -> Engine:
+def make_engine(
+    model: ModelConfig,
+    rollout: RolloutConfig,
+    seed: int,
+    home: Path | None = None,
+    *,
+    adapter_rank: int = 0,
+) -> Engine:
     """A new engine, not started; below `home` lies what lives no longer than it.
+
+    `adapter_rank` is that of the low-rank adapters that the run's versions hold apart, 0 where there are none.
 
     Heavy libraries are imported only for the engine that needs them.
 
@@ -68,6 +77,7 @@ def make_engine(model: ModelConfig, rollout: RolloutConfig, seed: int, home: Pat
         gpu_memory_share=rollout.gpu_memory_share,
         num_threads=engine_threads(rollout),
         seed=seed,
+        adapter_rank=adapter_rank,
         engine_args=rollout.engine_args,
         home=home,
     )

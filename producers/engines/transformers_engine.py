@@ -30,7 +30,8 @@ from producers.engines.ports import Generation, GenerationRequest, VersionSpan
 from producers.engines.starting import Start
 from producers.engines.weights_file import ModelTensors, check_weights_file, model_tensors
 from rollog.kernel.errors import EngineError
-from rollog.kernel.versions.files import merged_tensors
+from rollog.kernel.versions.adapted_layers import AdaptedLayers
+from rollog.kernel.versions.files import adapter_at, merged_tensors
 from schemas import FinishReason, float32_array, int32_array
 
 if TYPE_CHECKING:
@@ -114,6 +115,7 @@ class TransformersEngine:
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self._model: Any = None
         self._tensors = ModelTensors({})
+        self._adapted = AdaptedLayers()
         self._stop_token_ids: tuple[int, ...] = ()
         self._version: int | None = None
         self._requests: dict[str, _Running] = {}
@@ -200,6 +202,10 @@ class TransformersEngine:
         with torch.no_grad():
             for name, parameter in self._model.named_parameters():
                 parameter.copy_(tensors[name])
+        adapter = adapter_at(path)
+        names = set() if adapter is None else adapter.tensor_names
+        matrices = {name: tensors[name].to(self._device, self._dtype) for name in names}
+        self._adapted.apply(self._model, adapter, matrices)
         self._version = version
 
     @torch.inference_mode()

@@ -23,10 +23,12 @@ from producers.engines.ports import Generation, GenerationRequest, VersionSpan
 from producers.engines.socket_directory import socket_directory
 from producers.engines.starting import Start
 from producers.engines.stop_texts import cut_off
+from producers.engines.vllm_adapters import adapter_directory, fits, lora_arguments, lora_request
 from producers.engines.weights_file import ModelTensors, check_weights_file, model_tensors
 from rollog.kernel.addresses import without_secret_values
 from rollog.kernel.errors import ConfigError, EngineDied, EngineError, WeightsError
 from rollog.kernel.logs import get_logger
+from rollog.kernel.versions.files import adapter_at
 from schemas import FinishReason, float32_array, int32_array
 
 if TYPE_CHECKING:
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 
     from producers.engines.stop_texts import StopTexts
     from rollog.kernel.process_directory import ProcessDirectory
+    from rollog.kernel.versions.adapter import Adapter
     from schemas import Float32Array
 
 _log = get_logger("rollout")
@@ -83,8 +86,9 @@ def vllm_environment(*, on_cpu: bool, num_threads: int) -> dict[str, str]:
 class VllmEngine:
     """One model served by vLLM.
 
-    `engine_args` are further AsyncEngineArgs and win over the ones chosen here. `home` is the directory below which
-    vLLM's sockets and temporary files lie while the engine lives.
+    `adapter_rank` is that of the run's low-rank adapters, 0 where its versions have none. `engine_args` are further
+    AsyncEngineArgs and win over the ones chosen here. `home` is the directory below which vLLM's sockets and temporary
+    files lie while the engine lives.
     """
 
     name = "vllm"
@@ -100,6 +104,7 @@ class VllmEngine:
         gpu_memory_share: float | None = None,
         num_threads: int = 1,
         seed: int = 0,
+        adapter_rank: int = 0,
         engine_args: Mapping[str, str | int | float | bool] | None = None,
         home: Path | None = None,
     ) -> None:
@@ -111,10 +116,14 @@ class VllmEngine:
         self._gpu_memory_share = gpu_memory_share
         self._num_threads = num_threads
         self._seed = seed
+        self._adapter_rank = adapter_rank
         self._engine_args = dict(engine_args or {})
         self._home = home
         self._sockets: ProcessDirectory | None = None
         self._llm: Any = None
+        self._started_with: Mapping[str, Any] = {}
+        self._adapter: Any = None
+        """What requests name the adapter of the loaded version by, None where it has none or is merged."""
         self._tensors = ModelTensors({})
         self._stop_token_ids: tuple[int, ...] = ()
         self._serving = False
@@ -265,7 +274,9 @@ class VllmEngine:
         prompt = {"type": "token", "prompt_token_ids": list(token_ids)}
         output = None
         try:
-            async for output in self._llm.generate(prompt, parameters, request_id):
+            async for output in self._llm.generate(
+                prompt, parameters, request_id, lora_request=self._adapter
+            ):
                 yield output
         except EngineDeadError as error:
             raise EngineDied(f"vLLM's process ended: {error}") from error
@@ -280,15 +291,25 @@ class VllmEngine:
         try:
             # After a load that failed nobody knows what the engine holds: it gets all tensors.
             dense = not self._serving
+            adapter = adapter_at(path)
+            is_beside = fits(adapter, self._started_with)
             passed = await self._call(
-                self._llm.collective_rpc("rollog_load_weights", args=(str(path), names, dense))
+                self._llm.collective_rpc("rollog_load_weights", args=(str(path), names, dense, not is_beside))
             )
+            self._adapter = await self._load_adapter(path, adapter) if adapter and is_beside else None
             _log.debug("weights handed to vLLM", version=version, num_bytes=max(passed), dense=dense)
             await self._call(self._llm.update_weight_version(str(version)))
         except EngineDied:
             raise
         except Exception as error:  # vLLM re-raises whatever its worker raised as a plain Exception
             raise WeightsError(f"vLLM could not load {path.name}: {error}") from error
+
+    async def _load_adapter(self, path: Path, adapter: Adapter) -> Any:
+        """Have vLLM compute an adapter beside its layers; returns what requests name it by."""
+        assert self._sockets is not None
+        with adapter_directory(path, adapter, self._sockets.path) as directory:
+            await self._call(self._llm.add_lora(lora_request(directory, in_place=True)))
+            return lora_request(directory)
 
     def _build(self, on_cpu: bool) -> None:
         assert self._sockets is not None
@@ -329,8 +350,9 @@ class VllmEngine:
                     _usual_tokens_per_pass, self._max_context_tokens + self._capacity
                 ),
             }
+        self._started_with = settings | lora_arguments(self._model, self._adapter_rank) | self._engine_args
         try:
-            self._llm = AsyncLLM.from_engine_args(AsyncEngineArgs(**(settings | self._engine_args)))
+            self._llm = AsyncLLM.from_engine_args(AsyncEngineArgs(**self._started_with))
         except TypeError as error:
             raise ConfigError(
                 f"rollout.engine_args names {', '.join(self._engine_args)}: {error}; use AsyncEngineArgs' names"

@@ -72,7 +72,9 @@ class VllmPrefill:
 
 
 @contextmanager
-def vllm_prefill(model: ModelConfig, rollout: RolloutConfig) -> Iterator[VllmPrefill]:
+def vllm_prefill(
+    model: ModelConfig, rollout: RolloutConfig, *, adapter_rank: int = 0
+) -> Iterator[VllmPrefill]:
     """VLLM for as long as the block lasts, with room for the token that it always samples behind a prompt.
 
     That token is never computed further, so a sequence may fill the model's whole context.
@@ -82,6 +84,7 @@ def vllm_prefill(model: ModelConfig, rollout: RolloutConfig) -> Iterator[VllmPre
         model.model_copy(update={"max_context_tokens": model.max_context_tokens + 1}),
         rollout.model_copy(update={"engine": "vllm"}),
         seed=0,
+        adapter_rank=adapter_rank,
     )
     assert isinstance(engine, VllmEngine)
     with asyncio.Runner() as runner:

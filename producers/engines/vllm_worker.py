@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from vllm.platforms import current_platform
 
-from producers.engines.changed_tensors import not_held, read_tensors, tensor_digests
+from producers.engines.changed_tensors import changed_tensors, not_held, tensor_digests
 from producers.engines.served_weights import check_served_file
 from producers.engines.weights_file import ModelTensors, model_tensors
 from rollog.kernel.errors import WeightsError
@@ -69,17 +69,18 @@ class WeightLoader:
     _rollog_held: Mapping[str, TensorDigest] = MappingProxyType({})
     """Of the version that the model holds; nothing where a load failed, or the version was a single file."""
 
-    def rollog_load_weights(self, path: str, names: Sequence[str], dense: bool) -> int:
+    def rollog_load_weights(self, path: str, names: Sequence[str], dense: bool, merged: bool = True) -> int:
         """Overwrite the model's parameters by the named tensors of a version, a safetensors file or a manifest.
 
-        Tensors that the model holds already are left out, unless `dense`. vLLM copies each tensor to its place by
+        Tensors that the model holds already are left out, unless `dense`. Adapters are `merged` into their layers, or
+        left out. vLLM copies each tensor to its place by
         itself, a part of a fused parameter (`qkv_proj`, `gate_up_proj`) too, so the others stay as they are. Returns
         the bytes of those that were handed over.
         """
         model = self.model_runner.get_model()
         held, self._rollog_held = {} if dense else self._rollog_held, {}
-        digests = tensor_digests(Path(path))
-        passed = _Counted(read_tensors(Path(path), set(not_held(names, digests, held))))
+        digests = tensor_digests(Path(path), merged=merged)
+        passed = _Counted(changed_tensors(Path(path), not_held(names, digests, held), merged=merged))
         model.load_weights(passed)
         packed = [name for name, parameter in model.named_parameters() if parameter.numel() == 0]
         if packed:

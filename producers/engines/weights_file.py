@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from safetensors import SafetensorError, safe_open
 
 from rollog.kernel.errors import DataError, WeightsError
-from rollog.kernel.versions.files import merged_tensors
+from rollog.kernel.versions.files import adapter_at, merged_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -56,11 +56,15 @@ def model_tensors(model: str) -> ModelTensors:
 def check_weights_file(path: Path, tensors: ModelTensors | None) -> None:
     """Raises WeightsError unless a version holds exactly the model's tensors in their shapes.
 
-    Without `tensors` it only has to be one that can be read.
+    Matrices of adapters may stand beside them. Without `tensors` it only has to be one that can be read.
     """
     shapes = shapes_in(path)
     if tensors is None:
         return
+    adapter = adapter_at(path)
+    if adapter is not None:
+        # That they fit their layers was checked with the manifest.
+        shapes = {name: shape for name, shape in shapes.items() if name not in adapter.tensor_names}
     missing = sorted(tensors.required.keys() - shapes.keys())
     unknown = sorted(shapes.keys() - tensors.required.keys() - tensors.optional)
     if missing or unknown:

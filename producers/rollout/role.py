@@ -54,7 +54,13 @@ def make_parts(settings: RolloutSettings, broker: Broker, metrics: Metrics, work
     shuffled = settings.reward.control == "shuffled"
     return WorkerParts(
         broker=broker,
-        engine=make_engine(settings.model, settings.rollout, settings.seed, settings.home),
+        engine=make_engine(
+            settings.model,
+            settings.rollout,
+            settings.seed,
+            settings.home,
+            adapter_rank=settings.adapter_rank,
+        ),
         renderer=_renderer(settings, tokenizer),
         training_rewards=ShuffledRewards(rewards, seed=f"{settings.seed}/{worker_id}")
         if shuffled

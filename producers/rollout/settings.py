@@ -41,6 +41,8 @@ class RolloutSettings:
     """How long a store elsewhere that does not answer is waited for."""
     shared: Path | None = None
     """What trainer and workers of this machine share in memory; None where they share nothing."""
+    adapter_rank: int = 0
+    """Of the low-rank adapters that versions hold apart; 0 where they hold whole weights."""
     agent: AgentConfig = field(default_factory=AgentConfig)
     durable_turns: bool = False
     """Whether each turn is on the log before its answer is used."""

@@ -61,7 +61,9 @@ from schemas.weights import WeightVersion
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from rollog.kernel.versions.adapter import Adapter
     from rollog.kernel.versions.copies import VersionCopy
+    from rollog.kernel.versions.identity import TensorDigest
     from rollog.kernel.versions.lane import Lane
     from rollog.kernel.versions.patch_shards import PatchSink
     from rollog.kernel.versions.shards import VersionFiles
@@ -144,14 +146,19 @@ class WeightsStore:
         )
 
     def publish_tensors(
-        self, version: int, export: Export, *, most_bytes: int = shard_bytes
+        self,
+        version: int,
+        export: Export,
+        *,
+        adapter: Adapter | None = None,
+        most_bytes: int = shard_bytes,
     ) -> WeightVersion:
         """Store one version as shards of at most `most_bytes` and a manifest; when this returns, it is durable.
 
         Its sha256 is the content digest. Memory is taken for one tensor, for a store elsewhere for two shards. Raises
         WeightsError, after which what was written is deleted as far as possible, and EngineError for a NaN.
         """
-        return publish_full(self._new_files(), version, export, most_bytes=most_bytes)
+        return publish_full(self._new_files(), version, export, adapter=adapter, most_bytes=most_bytes)
 
     def publish_patch(
         self,
@@ -159,10 +166,18 @@ class WeightsStore:
         base: WeightVersion,
         write: Callable[[PatchSink], None],
         *,
+        adapter: Adapter | None = None,
         most_bytes: int = shard_bytes,
     ) -> WeightVersion:
         """Store what changed since `base`, a manifest of this store, as `write` hands it over; otherwise the same."""
-        return publish_patch(self._new_files(), version, base, write, most_bytes=most_bytes)
+        return publish_patch(self._new_files(), version, base, write, adapter=adapter, most_bytes=most_bytes)
+
+    def tensor_digests(self, notice: WeightVersion) -> list[TensorDigest]:
+        """The tensors of a version that is a manifest, as that tells them. Raises WeightsError."""
+        check_notice(notice)
+        return self._patiently(
+            lambda: self._found(notice, lambda: noticed_form(self._folder, notice).manifest.tensors)
+        )
 
     def publish(self, version: int, data: bytes | Export) -> WeightVersion:
         """Store one version as one file; when this returns, the file is durable under its final name.

@@ -14,7 +14,8 @@ from producers.engines.model_files import end_token_ids, model_file, read_json
 from producers.engines.weights_file import shapes_in
 from producers.rollout.prompts import load_tokenizer
 from rollog.kernel.errors import DataError
-from rollog.kernel.versions.files import merged_tensors
+from rollog.kernel.versions.files import adapter_at, merged_tensors
+from rollog.kernel.versions.merging import with_merged
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -74,6 +75,9 @@ def write_weights(directory: Path, weights: Path, most_bytes: int = most_shard_b
     from safetensors.torch import load_file  # noqa: PLC0415
 
     tensors = merged_tensors(weights, load_file)
+    adapter = adapter_at(weights)
+    if adapter is not None:
+        tensors = dict(with_merged(tensors.items(), adapter, tensors.__getitem__))
     save_torch_state_dict(tensors, directory, max_shard_size=most_bytes)
     for path in directory.glob("*.safetensors"):
         path.chmod(0o644)
@@ -90,7 +94,9 @@ def require_loadable(directory: Path, weights: Path) -> None:
         model = auto.from_config(AutoConfig.from_pretrained(directory))
     tied = set(model.all_tied_weights_keys or ())
     expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    found = shapes_in(weights)
+    adapter = adapter_at(weights)
+    matrices = set() if adapter is None else adapter.tensor_names
+    found = {name: shape for name, shape in shapes_in(weights).items() if name not in matrices}
     missing = expected.keys() - found.keys() - tied
     wrong = sorted(missing | {name for name, shape in found.items() if expected.get(name) != shape})
     if wrong:

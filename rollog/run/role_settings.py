@@ -41,6 +41,7 @@ def rollout_settings(settings: Settings, manifest: RunManifest, home: Path, name
         shared=_shared_directory(settings, manifest),
         num_replicas=settings.groups.num_replicas,
         durable_turns=settings.dispatch.durable_turns,
+        adapter_rank=settings.trainer.published_rank,
         **_sections(settings, RolloutSettings),
     )
 

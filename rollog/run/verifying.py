@@ -169,7 +169,9 @@ def _scorer(
         )
     from producers.engines.vllm_prefill import vllm_prefill  # noqa: PLC0415  # reads the environment
 
-    return vllm_prefill(run.settings.model, run.settings.rollout)
+    return vllm_prefill(
+        run.settings.model, run.settings.rollout, adapter_rank=run.settings.trainer.published_rank
+    )
 
 
 @contextmanager

@@ -287,7 +287,13 @@ class TrainerConfig(Section):
     about a third more computation, the same weights."""
     lora_rank: Annotated[int, Field(ge=0), FIXED, WEIGHTS | ENGINE] = 0
     """Rank of low-rank adapters that are trained instead of the model's weights, which need no optimizer state then; 0
-    is none. Published are whole weights with the adapters merged in. A run keeps what it began with."""
+    is none. A run keeps what it began with."""
+    lora_published: Annotated[Literal["adapters", "merged"], FIXED, WEIGHTS | ENGINE, Formerly("merged")] = (
+        "adapters"
+    )
+    """What a version of a run with adapters holds: the adapters alone, beside version 0, or whole weights with the
+    adapters merged in, of which bfloat16 loses most while they are small. A run keeps what it began with; one from
+    before there was this key has `merged`."""
     lora_alpha: Annotated[int, Field(ge=1), FIXED, WEIGHTS | ENGINE] = 16
     """What adapters add counts `lora_alpha / lora_rank` times."""
     lora_targets: Annotated[tuple[str, ...], FIXED, WEIGHTS | ENGINE] = ()
@@ -317,6 +323,11 @@ class TrainerConfig(Section):
     """Shortest time between two `verdicts` records."""
     transaction_timeout_seconds: Annotated[float, Field(gt=0), FIXED] = 15.0
     """After this the broker aborts an open transaction."""
+
+    @property
+    def published_rank(self) -> int:
+        """Rank of the adapters that versions hold apart, 0 where they hold whole weights."""
+        return self.lora_rank if self.lora_published == "adapters" else 0
 
     @model_validator(mode="after")
     def _check_ranks_and_keeping(self) -> Self:

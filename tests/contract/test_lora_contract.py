@@ -47,6 +47,7 @@ scaling = 6 / 4
 
 def trainer_config(**changes: Any) -> TrainerConfig:
     values = {"num_minibatches": 2, "lora_rank": 4, "lora_alpha": 6, "lora_targets": targets}
+    values["lora_published"] = "merged"
     return TrainerConfig(**(values | changes))
 
 

@@ -34,7 +34,7 @@ from trainer.engines.multi_rank.process_group import (
 )
 from trainer.engines.ports import EngineDescription
 from trainer.engines.state_copies import CheckpointPart, StateMemory
-from trainer.model.adapters import accumulate_in_float32, trained_parameters
+from trainer.model.adapters import accumulate_in_float32, published_adapter, trained_parameters
 from trainer.model.export import export_model
 from trainer.model.policy import model_config_json
 from trainer.model.preparation import library_versions, prepare_policy
@@ -138,7 +138,13 @@ class DeepSpeedEngine:
 
     def export_weights(self, sink: TensorSink | None) -> None:
         """Hand all weights over, one after another; at stage 3 each is gathered from its partitions for that long."""
-        export_model(self._started().prepared.model, self._dtype, sink, self._gathered)
+        export_model(
+            self._started().prepared.model,
+            self._dtype,
+            sink,
+            self._gathered,
+            merged=self._trainer.lora_published == "merged",
+        )
 
     def sequence_logprobs(self, token_ids: Sequence[int]) -> tuple[float, ...]:
         """One forward pass without gradient."""
@@ -194,6 +200,7 @@ class DeepSpeedEngine:
             dtype=self._dtype,
             device=torch.cuda.get_device_name() if state.device.type == "cuda" else state.device.type,
             model_config_json=model_config_json(state.prepared.model),
+            adapter=published_adapter(state.prepared.model, self._trainer),
             versions={
                 "deepspeed": _import_deepspeed().__version__,
                 **library_versions(self._trainer, state.device),

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from rollog.kernel.errors import EngineError
 from trainer.engines.ports import EngineDescription
 from trainer.engines.state_copies import CheckpointPart, StateMemory
-from trainer.model.adapters import accumulate_in_float32, trained_parameters
+from trainer.model.adapters import accumulate_in_float32, published_adapter, trained_parameters
 from trainer.model.export import export_model
 from trainer.model.policy import model_config_json
 from trainer.model.preparation import library_versions, prepare_policy
@@ -84,7 +84,9 @@ class PlainEngine:
 
     def export_weights(self, sink: TensorSink | None) -> None:
         """Hand all weights over, one after another."""
-        export_model(self._started().prepared.model, self._dtype, sink)
+        export_model(
+            self._started().prepared.model, self._dtype, sink, merged=self._trainer.lora_published == "merged"
+        )
 
     def sequence_logprobs(self, token_ids: Sequence[int]) -> tuple[float, ...]:
         """One forward pass without gradient."""
@@ -142,6 +144,7 @@ class PlainEngine:
             dtype=self._dtype,
             device=torch.cuda.get_device_name() if state.device.type == "cuda" else state.device.type,
             model_config_json=model_config_json(state.prepared.model),
+            adapter=published_adapter(state.prepared.model, self._trainer),
             versions=library_versions(self._trainer, state.device),
         )
 

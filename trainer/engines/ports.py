@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
+    from rollog.kernel.versions.adapter import Adapter
     from rollog.kernel.versions.tensors import TensorSink
     from trainer.checkpoint_files import Digests
     from trainer.step.ports import StepResult, StepSettings, TrainingBatch
@@ -22,7 +23,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineDescription:
-    """What genesis says about the engine: whoever has the same can reproduce the run."""
+    """What genesis says about the engine: whoever has the same can reproduce the run.
+
+    `adapter` is what versions say of low-rank adapters, None where there are none, or they are merged.
+    """
 
     name: str
     world_size: int
@@ -31,6 +35,7 @@ class EngineDescription:
     device: str
     model_config_json: str
     versions: Mapping[str, str]
+    adapter: Adapter | None = None
 
 
 class TrainingEngine(Protocol):

@@ -1,10 +1,14 @@
 """Low-rank adapters (LoRA, arXiv 2106.09685), made by peft.
 
 The model's own weights stay as they are. Beside each chosen layer the product of two small matrices is trained, of
-which one is zero at first, so that a run begins with the very model it was given. What is published are whole weights
-with these products added, under the model's own names: workers load them like any others.
+which one is zero at first, so that a run begins with the very model it was given.
 
-    y = W x + (alpha / rank) B A x          published: W + (alpha / rank) B A
+    y = W x + (alpha / rank) B A x
+
+| `trainer.lora_published` | a version holds |
+| --- | --- |
+| `adapters` | the model's tensors as they were, and A and B of each layer (`rollog.kernel.versions.adapter`) |
+| `merged` | the model's tensors with W + (alpha / rank) B A in place of W, under the model's own names |
 """
 
 from __future__ import annotations
@@ -16,10 +20,12 @@ import torch
 from transformers.pytorch_utils import Conv1D
 
 from rollog.kernel.errors import ConfigError
-from trainer.model.policy import untied_tensors
+from rollog.kernel.versions.adapter import Adapter, first_suffix, second_suffix
+from trainer.model.policy import load_weights, untied_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from pathlib import Path
 
     from torch import Tensor, nn
     from transformers import PreTrainedModel
@@ -130,9 +136,46 @@ def accumulate_in_float32(parameters: Iterable[nn.Parameter]) -> None:
         parameter.grad_dtype = torch.float32
 
 
-def published_tensors(model: nn.Module) -> Iterator[PublishedTensor]:
-    """What a version holds: the model's tensors under its own names, with adapters merged in."""
-    adapted = {name: module for name, module in model.named_modules() if _has_adapter(module)}
+def adapter_of(model: nn.Module) -> Adapter | None:
+    """What the content of a version says of the adapters of `model`, where these are published apart."""
+    adapted: dict[str, Any] = _adapted_layers(model)
+    if not adapted:
+        return None
+    first = next(iter(adapted.values()))
+    return Adapter(
+        rank=int(first.r[_adapter]),
+        scaling=float(first.scaling[_adapter]),
+        targets=tuple(sorted(adapted)),
+        rule="transposed" if first.fan_in_fan_out else "linear",
+    )
+
+
+def published_adapter(model: nn.Module, trainer: TrainerConfig) -> Adapter | None:
+    """What versions say of adapters: nothing where these are merged."""
+    return None if trainer.lora_published == "merged" else adapter_of(model)
+
+
+def load_published(model: nn.Module, path: Path) -> None:
+    """Replace all weights by those of a version that holds adapters apart. Raises WeightsError as `load_weights`."""
+    load_weights(model, path, {tensor.name: tensor.parts[0] for tensor in tensors_apart(model)})
+
+
+def tensors_apart(model: nn.Module) -> Iterator[PublishedTensor]:
+    """The model's tensors under its own names, and beside each adapted layer its two matrices."""
+    adapted = _adapted_layers(model)
+    for name, tensor in untied_tensors(model):
+        owner = next((layer for layer in adapted if name.startswith(f"{layer}.")), None)
+        own_name = "" if owner is None else name.removeprefix(f"{owner}.")
+        published = {
+            f"lora_A.{_adapter}.weight": f"{owner}{first_suffix}",
+            f"lora_B.{_adapter}.weight": f"{owner}{second_suffix}",
+        }.get(own_name, name if owner is None else f"{owner}.{own_name.removeprefix('base_layer.')}")
+        yield PublishedTensor(name=published, parts=(tensor,))
+
+
+def merged_tensors(model: nn.Module) -> Iterator[PublishedTensor]:
+    """The model's tensors under its own names, with adapters merged in."""
+    adapted = _adapted_layers(model)
     for name, tensor in untied_tensors(model):
         owner = next((layer for layer in adapted if name.startswith(f"{layer}.")), None)
         if owner is None:
@@ -148,6 +191,11 @@ def published_tensors(model: nn.Module) -> Iterator[PublishedTensor]:
         layer: Any = adapted[owner]
         matrices = (layer.lora_A[_adapter].weight, layer.lora_B[_adapter].weight)
         yield PublishedTensor(name=published, parts=(tensor, *matrices), adapted=layer)
+
+
+def _adapted_layers(model: nn.Module) -> dict[str, nn.Module]:
+    """Layers with an adapter by their names."""
+    return {name: module for name, module in model.named_modules() if _has_adapter(module)}
 
 
 def _has_adapter(module: nn.Module) -> bool:

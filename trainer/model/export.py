@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from rollog.kernel.versions.tensors import TensorSpec, file_order
-from trainer.model.adapters import published_tensors
+from trainer.model.adapters import merged_tensors, tensors_apart
 from trainer.model.policy import dtypes
 
 if TYPE_CHECKING:
@@ -43,13 +43,17 @@ def _whole(_: Iterable[Tensor]) -> AbstractContextManager[None]:
     return nullcontext()
 
 
-def export_model(model: nn.Module, dtype: str, sink: TensorSink | None, gather: Gather = _whole) -> None:
+def export_model(
+    model: nn.Module, dtype: str, sink: TensorSink | None, gather: Gather = _whole, *, merged: bool = True
+) -> None:
     """Hand all weights to `sink`, floating ones in `dtype`, in the order of `file_order`.
 
+    Adapters are `merged` into their layers, or come beside these.
     One tensor at a time is gathered by `gather`, which on ranks that share tensors out is a collective operation: a
     rank without a sink takes part in it and in nothing else.
     """
-    published = {tensor.name: tensor for tensor in published_tensors(model)}
+    tensors = merged_tensors(model) if merged else tensors_apart(model)
+    published = {tensor.name: tensor for tensor in tensors}
     table = file_order([_spec(tensor, dtypes[dtype]) for tensor in published.values()])
     if sink is not None:
         sink.begin(table)

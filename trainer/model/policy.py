@@ -24,14 +24,14 @@ from transformers.initialization import no_init_weights
 from transformers.utils import logging as transformers_logging
 
 from rollog.kernel.errors import DataError, EngineError, WeightsError
-from rollog.kernel.versions.files import merged_tensors, weights_files
+from rollog.kernel.versions.files import adapter_at, merged_tensors, weights_files
 from trainer.model.arithmetic import pin_instructions
 from trainer.model.output_layer import OutputComputation, computing, output_layer
 from trainer.model.token_logprobs import LogprobSettings, token_logprobs
 from trainer.model.varlen_attention import attends_without_masks, keywords_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from transformers import PreTrainedModel
@@ -223,21 +223,27 @@ def checkpoint_activations(model: PreTrainedModel) -> None:
     model.gradient_checkpointing_enable({"use_reentrant": False, "preserve_rng_state": False})
 
 
-def load_weights(model: nn.Module, path: Path) -> None:
+def load_weights(model: nn.Module, path: Path, targets: Mapping[str, Tensor] | None = None) -> None:
     """Replace all weights of `model` by published ones, a file or a manifest, in which tied tensors appear once.
 
-    Raises WeightsError; where names or shapes do not fit, before anything is replaced.
+    `targets` are those to replace by their published names, left out all of the model. Matrices of adapters that are
+    not among them are passed over. Raises WeightsError; where names or shapes do not fit, before anything is replaced.
     """
-    targets = dict(untied_tensors(model))
+    targets = dict(untied_tensors(model)) if targets is None else targets
     expected = {name: tuple(tensor.shape) for name, tensor in targets.items()}
     try:
-        given = merged_tensors(path, _shapes_in)
+        adapter = adapter_at(path)
+        passed_over = set() if adapter is None else adapter.tensor_names - targets.keys()
+        given = {
+            name: shape for name, shape in merged_tensors(path, _shapes_in).items() if name not in passed_over
+        }
         if expected != given:
             differing = sorted(set(expected.items()) ^ set(given.items()))
             raise WeightsError(f"weights {path} do not fit the model; differing tensors: {differing[:6]}")
         with torch.no_grad():
             for name, tensor in _stored_tensors(path):
-                targets[name].copy_(tensor)
+                if name in targets:
+                    targets[name].copy_(tensor)
     except (OSError, SafetensorError) as error:
         raise WeightsError(f"weights {path} cannot be read: {error}") from error
 

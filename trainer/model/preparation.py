@@ -10,7 +10,8 @@ import transformers
 
 from rollog.kernel.errors import ConfigError
 from rollog.kernel.logs import get_logger
-from trainer.model.adapters import WithoutAdapters, adapter_versions, add_adapters
+from rollog.kernel.versions.files import adapter_at
+from trainer.model.adapters import WithoutAdapters, adapter_versions, add_adapters, load_published
 from trainer.model.arithmetic import arithmetic_facts
 from trainer.model.output_layer import OutputComputation, find_transform, output_layer
 from trainer.model.packing_probe import check_packing
@@ -87,6 +88,8 @@ def prepare_policy(
     if trainer.packing:
         check_packing(policy)
     add_adapters(model, trainer)
+    if weights_path is not None and adapter_at(weights_path) is not None:
+        load_published(model, weights_path)
     return PreparedPolicy(
         model=model,
         policy=policy,

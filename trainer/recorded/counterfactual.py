@@ -112,7 +112,13 @@ def train_counterfactual(
         )
         yield steps[-1]
     store = WeightsStore((directory / "weights").resolve().as_uri())
-    notice = publish_export(store, question.end, engine.export_weights, recording.history.weights_identity)
+    notice = publish_export(
+        store,
+        question.end,
+        engine.export_weights,
+        recording.history.weights_identity,
+        engine.describe().adapter,
+    )
     _write(directory / "summary.json", _summary(recording, question, steps, notice))
 
 

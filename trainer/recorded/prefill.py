@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from safetensors.torch import load_file
 
+from rollog.kernel.versions.adapted_layers import AdaptedLayers
+from rollog.kernel.versions.files import adapter_at, merged_tensors
 from schemas import float32_array
 from schemas.arrays import uint8_array
 from trainer.model.policy import Policy, load_model, load_weights
@@ -53,10 +56,18 @@ class PolicyPrefill:
         self._model = load_model(model_path, None, dtype)
         policy = Policy(self._model, temperature).requires_grad_(requires_grad=False).eval()
         self._policy = policy.to(self._device)
+        self._adapted = AdaptedLayers()
 
     def load(self, path: Path) -> None:
         """Replace all weights. Raises WeightsError where the file does not fit the model."""
         load_weights(self._model, path)
+        adapter = adapter_at(path)
+        tensors = {} if adapter is None else merged_tensors(path, load_file)
+        matrices = {
+            name: tensors[name].to(self._device, self._model.dtype)
+            for name in (adapter.tensor_names if adapter is not None else ())
+        }
+        self._adapted.apply(self._model, adapter, matrices)
 
     def logprobs(self, pieces: Sequence[Piece]) -> list[Float32Array]:
         """One entry per response token of each piece, 0 where it is not compared."""

@@ -30,6 +30,7 @@ from rollog.kernel.logs import get_logger
 from rollog.kernel.versions.applying import decode_patches, write_values
 from rollog.kernel.versions.chains import VersionPair
 from rollog.kernel.versions.files import check_files, read_manifest, weights_files
+from rollog.kernel.versions.identity import by_name
 from rollog.kernel.versions.manifest import (
     Manifest,
     Shard,
@@ -41,14 +42,20 @@ from rollog.kernel.versions.manifest import (
     stem_of,
     version_of,
 )
-from rollog.kernel.versions.reading import chain_to, download_full, download_patch, write_manifest
+from rollog.kernel.versions.patch_manifest import PatchManifest
+from rollog.kernel.versions.reading import (
+    Chain,
+    chain_to,
+    download_full,
+    download_patch,
+    noticed_form,
+    write_manifest,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from rollog.kernel.store_folder import StoreFolder
-    from rollog.kernel.versions.patch_manifest import PatchManifest
-    from rollog.kernel.versions.reading import Chain
     from schemas.weights import WeightVersion
 
 
@@ -114,7 +121,7 @@ class VersionCopy:
             return self.path
         if self.pair == wanted:
             self.discard()
-        chain = chain_to(folder, notice, self.pair)
+        chain = self._same_base(folder, notice) or chain_to(folder, notice, self.pair)
         self._keep_only(chain)
         self._require_room(chain)
         if chain.full is not None:
@@ -126,6 +133,25 @@ class VersionCopy:
         self._look()
         self._give(wanted)
         return self.path
+
+    def _same_base(self, folder: StoreFolder, notice: WeightVersion) -> Chain | None:
+        """A patch alone, where it leaves every tensor that it does not store whole as it is here.
+
+        So a version of an adapter follows the one before: both are stored beside version 0.
+        """
+        if self.pair is None or notice.base is None or notice.base.version >= self.pair.version:
+            return None
+        patch = noticed_form(folder, notice).manifest
+        here = by_name(read_manifest(self.path)[0].tensors)
+        assert isinstance(patch, PatchManifest)
+        if {tensor.spec for tensor in patch.tensors} != {tensor.spec for tensor in here.values()}:
+            return None
+        if all(
+            each.form == "dense" or (each.form == "same" and here[each.tensor.spec.name] == each.tensor)
+            for each in patch.pieces
+        ):
+            return Chain(full=None, patches=(patch,))
+        return None
 
     def discard(self) -> None:
         """Delete what is here."""
@@ -241,7 +267,8 @@ def _patched(manifest: Manifest, patch: PatchManifest, name: str) -> Manifest:
                 tensors=tuple(digests[tensor.spec.name] for tensor in shard.tensors),
             )
             for number, shard in enumerate(manifest.shards)
-        )
+        ),
+        patch.adapter,
     )
 
 

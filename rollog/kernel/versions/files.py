@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
+    from rollog.kernel.versions.adapter import Adapter
     from rollog.kernel.versions.manifest import Manifest
 
 _Tensor = TypeVar("_Tensor")
@@ -26,6 +27,11 @@ def read_manifest(path: Path) -> tuple[Manifest, bytes]:
     except OSError as error:
         raise WeightsError(f"{path.name} cannot be read: {error.strerror or error}") from error
     return parse_manifest(data, path.name), data
+
+
+def adapter_at(path: Path) -> Adapter | None:
+    """The adapter of a version; None where it has none, and for a single file. Raises WeightsError."""
+    return read_manifest(path)[0].adapter if path.suffix == manifest_suffix else None
 
 
 def weights_files(path: Path) -> list[Path]:

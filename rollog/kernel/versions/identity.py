@@ -4,7 +4,8 @@ It is the sha256 of a text: `rollog-weights-1`, a newline, and JSON (ASCII, sort
 
     {"adapter": null, "tensors": [[name, dtype, shape, [leaf, ...]], ...]}
 
-with names sorted by their bytes. A leaf is the sha256 of up to 16 MiB of the tensor's little-endian row-major bytes, so
+`adapter` is not null where there are low-rank adapters (`rollog.kernel.versions.adapter`). Tensors stand there with
+names sorted by their bytes. A leaf is the sha256 of up to 16 MiB of the tensor's little-endian row-major bytes, so
 that threads can share a tensor, and whoever has one tensor can check it alone. A tensor without elements has no leaf.
 """
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from rollog.kernel.versions.adapter import Adapter
     from rollog.kernel.versions.tensors import Export, TensorSpec
 
 first_line = b"rollog-weights-1\n"
@@ -67,19 +69,19 @@ class TensorDigest:
     leaves: tuple[str, ...]
 
 
-def content_text(tensors: Sequence[TensorDigest]) -> bytes:
+def content_text(tensors: Sequence[TensorDigest], adapter: Adapter | None = None) -> bytes:
     """The text whose sha256 is the content digest."""
     rows = sorted(tensors, key=lambda tensor: tensor.spec.name.encode())
     content = {
-        "adapter": None,
+        "adapter": None if adapter is None else adapter.as_json(),
         "tensors": [[row.spec.name, row.spec.dtype, list(row.spec.shape), list(row.leaves)] for row in rows],
     }
     return first_line + json.dumps(content, sort_keys=True, separators=(",", ":")).encode("ascii")
 
 
-def content_digest(tensors: Sequence[TensorDigest]) -> str:
+def content_digest(tensors: Sequence[TensorDigest], adapter: Adapter | None = None) -> str:
     """The content digest, in hexadecimal."""
-    return hashlib.sha256(content_text(tensors)).hexdigest()
+    return hashlib.sha256(content_text(tensors, adapter)).hexdigest()
 
 
 def num_leaves(spec: TensorSpec) -> int:
@@ -143,17 +145,16 @@ class DigestSink:
         """Hash one tensor."""
         self._tensors.append(TensorDigest(spec, tuple(self._hasher.begin(spec, data))))
 
-    @property
-    def digest(self) -> str:
+    def digest(self, adapter: Adapter | None = None) -> str:
         """The content digest of all that was added."""
-        return content_digest(self._tensors)
+        return content_digest(self._tensors, adapter)
 
 
-def digest_of_export(export: Export) -> str:
+def digest_of_export(export: Export, adapter: Adapter | None = None) -> str:
     """The content digest of what is exported. Raises EngineError for a NaN."""
     with DigestSink() as sink:
         export(sink)
-        return sink.digest
+        return sink.digest(adapter)
 
 
 def by_name(tensors: Sequence[TensorDigest]) -> Mapping[str, TensorDigest]:

@@ -25,6 +25,7 @@ from rollog.kernel.errors import WeightsError
 from rollog.kernel.versions.identity import TensorDigest, content_digest, content_text
 from rollog.kernel.versions.manifest_text import (
     Refused,
+    content_of,
     count_of,
     digest_in,
     lines_of,
@@ -32,13 +33,14 @@ from rollog.kernel.versions.manifest_text import (
     most_shards,
     naming_manifest,
     object_of,
-    tensors_of,
 )
 from rollog.kernel.versions.safetensors import file_header
 from rollog.kernel.versions.tensors import file_order
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from rollog.kernel.versions.adapter import Adapter
 
 manifest_format = "manifest-1"
 """What a notice says of itself that names a manifest."""
@@ -73,6 +75,7 @@ class Manifest:
     """A version and its shards."""
 
     shards: tuple[Shard, ...]
+    adapter: Adapter | None = None
 
     @property
     def tensors(self) -> list[TensorDigest]:
@@ -82,7 +85,7 @@ class Manifest:
     @property
     def digest(self) -> str:
         """The content digest."""
-        return content_digest(self.tensors)
+        return content_digest(self.tensors, self.adapter)
 
     @property
     def num_bytes(self) -> int:
@@ -102,7 +105,7 @@ class Manifest:
             "tensors": [place for _, place in sorted(placed)],
         }
         last = json.dumps(storage, sort_keys=True, separators=(",", ":")).encode("ascii")
-        return content_text(self.tensors) + b"\n" + last + b"\n"
+        return content_text(self.tensors, self.adapter) + b"\n" + last + b"\n"
 
 
 def new_manifest_name(version: int) -> str:
@@ -127,11 +130,11 @@ def parse_manifest(data: bytes, name: str) -> Manifest:
     """The manifest with this text and name. Raises WeightsError, naming what is wrong with it."""
     with naming_manifest(name):
         content, storage = lines_of(data)
-        tensors = tensors_of(content)
+        tensors, adapter = content_of(content)
         rows = object_of(storage, storage_keys)
         if rows["base"] is not None:
             raise Refused("it is stored as what changed since another version, where a full form is needed")
-        return Manifest(shards_of(rows, tensors, name))
+        return Manifest(shards_of(rows, tensors, name), adapter)
 
 
 def shards_of(storage: Mapping[str, Any], tensors: Sequence[TensorDigest], name: str) -> tuple[Shard, ...]:

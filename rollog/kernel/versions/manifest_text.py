@@ -8,13 +8,17 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from rollog.kernel.errors import WeightsError
+from rollog.kernel.versions.adapter import adapter_in, matrix_names
 from rollog.kernel.versions.identity import TensorDigest, content_text, first_line, num_leaves
 from rollog.kernel.versions.safetensors import metadata_name
 from rollog.kernel.versions.tensors import TensorSpec, type_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
+    from rollog.kernel.versions.adapter import Adapter
+
+_float_types = {"BF16", "F16", "F32", "F64"}
 most_manifest_bytes = 64 << 20
 """A model of 10^12 parameters takes a tenth of it."""
 most_shards = 10_000
@@ -85,19 +89,41 @@ def digest_in(value: Any, what: str) -> str:
     return value
 
 
-def tensors_of(text: bytes) -> list[TensorDigest]:
-    """The tensors in the second line, which is written as the content digest wants it."""
+def content_of(text: bytes) -> tuple[list[TensorDigest], Adapter | None]:
+    """Tensors and adapter in the second line, which is written as the content digest wants it."""
     content = object_of(text, {"adapter", "tensors"})
-    if content["adapter"] is not None:
-        raise Refused("it is of an adapter, which this release of rollog does not read")
+    try:
+        adapter = adapter_in(content["adapter"])
+    except ValueError as error:
+        raise Refused(f"its adapter cannot be used: {error}") from None
     tensors = [_tensor(list_of(row, "a tensor", 4)) for row in list_of(content["tensors"], "tensors")]
     if len({tensor.spec.name for tensor in tensors}) != len(tensors):
         raise Refused("it has a tensor twice")
     if sum(tensor.spec.num_bytes for tensor in tensors) > _most_bytes:
         raise Refused(f"its tensors have more than {_most_bytes} bytes")
-    if content_text(tensors) != first_line + text:
+    if content_text(tensors, adapter) != first_line + text:
         raise Refused("its second line is not written as the content digest wants it")
-    return tensors
+    if adapter is not None:
+        _check_matrices({tensor.spec.name: tensor.spec for tensor in tensors}, adapter)
+    return tensors, adapter
+
+
+def _check_matrices(specs: Mapping[str, TensorSpec], adapter: Adapter) -> None:
+    """Every layer of an adapter has a weight and two matrices, whose shapes fit each other."""
+    for layer in adapter.targets:
+        first, second = (specs.get(name) for name in matrix_names(layer))
+        weight = specs.get(f"{layer}.weight")
+        if first is None or second is None or weight is None:
+            raise Refused(f"its adapter has the layer {layer!r:.80}, of which a tensor is missing")
+        is_matrix = len(weight.shape) == len(("inputs", "outputs"))
+        if not is_matrix or not {each.dtype for each in (first, second, weight)} <= _float_types:
+            raise Refused(f"its adapter has the layer {layer!r:.80}, whose weight cannot be adapted")
+        shapes = (first.shape, second.shape)
+        inputs_outputs = weight.shape if adapter.rule == "transposed" else weight.shape[::-1]
+        if shapes != ((adapter.rank, inputs_outputs[0]), (inputs_outputs[1], adapter.rank)):
+            raise Refused(
+                f"the matrices of layer {layer!r:.80} have shapes {shapes}, its weight {weight.shape}"
+            )
 
 
 def _tensor(row: list[Any]) -> TensorDigest:

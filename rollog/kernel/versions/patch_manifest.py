@@ -31,6 +31,7 @@ from rollog.kernel.versions.manifest import (
 )
 from rollog.kernel.versions.manifest_text import (
     Refused,
+    content_of,
     count_of,
     digest_in,
     lines_of,
@@ -38,13 +39,13 @@ from rollog.kernel.versions.manifest_text import (
     most_shards,
     naming_manifest,
     object_of,
-    tensors_of,
 )
 from rollog.kernel.versions.tensors import file_order
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from rollog.kernel.versions.adapter import Adapter
     from rollog.kernel.versions.identity import TensorDigest
 
 patch_suffix = "patch"
@@ -99,6 +100,7 @@ class PatchManifest:
     base: PatchBase
     shards: tuple[PatchShard, ...]
     pieces: tuple[Piece, ...]
+    adapter: Adapter | None = None
 
     @property
     def tensors(self) -> list[TensorDigest]:
@@ -108,7 +110,7 @@ class PatchManifest:
     @property
     def digest(self) -> str:
         """The content digest."""
-        return content_digest(self.tensors)
+        return content_digest(self.tensors, self.adapter)
 
     @property
     def num_bytes(self) -> int:
@@ -134,22 +136,22 @@ class PatchManifest:
             "tensors": [piece._place for piece in pieces],  # noqa: SLF001 - of this module
         }
         last = json.dumps(storage, sort_keys=True, separators=(",", ":")).encode("ascii")
-        return content_text(self.tensors) + b"\n" + last + b"\n"
+        return content_text(self.tensors, self.adapter) + b"\n" + last + b"\n"
 
 
 def parse_stored(data: bytes, name: str) -> Manifest | PatchManifest:
     """The manifest with this text and name, of a full form or of a patch. Raises WeightsError."""
     with naming_manifest(name):
         content, storage = lines_of(data)
-        tensors = tensors_of(content)
+        tensors, adapter = content_of(content)
         rows = object_of(storage, storage_keys)
         if rows["base"] is None:
-            return Manifest(shards_of(rows, tensors, name))
+            return Manifest(shards_of(rows, tensors, name), adapter)
         base = _base(rows["base"], version_of(name))
         shards = _shards(list_of(rows["shards"], "shards"), name)
         places = list_of(rows["tensors"], "tensors", len(tensors))
         pieces = [_piece(*each, len(shards)) for each in zip(tensors, places, strict=True)]
-        return PatchManifest(base, shards, _in_order(pieces, shards))
+        return PatchManifest(base, shards, _in_order(pieces, shards), adapter)
 
 
 def _base(value: Any, version: int) -> PatchBase:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 from rollog.kernel.versions.identity import LeafHasher, TensorDigest
 from rollog.kernel.versions.manifest import shard_name_of
@@ -23,9 +23,13 @@ from rollog.kernel.versions.shards import shard_bytes
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from rollog.kernel.versions.adapter import Adapter
     from rollog.kernel.versions.patches import TensorPatch
     from rollog.kernel.versions.shards import VersionFiles
     from rollog.kernel.versions.tensors import TensorSpec
+
+
+Form = Literal["same", "changed", "dense"]
 
 
 @dataclass(slots=True)
@@ -48,10 +52,12 @@ class PatchSink:
         manifest_name: str,
         base: PatchBase,
         *,
+        adapter: Adapter | None = None,
         most_bytes: int = shard_bytes,
         num_threads: int | None = None,
     ) -> None:
         self._files = files
+        self._adapter = adapter
         self._name = manifest_name
         self._base = base
         self._most_bytes = most_bytes
@@ -76,8 +82,16 @@ class PatchSink:
         leaves = self._hasher.begin(spec, data)
         # A tensor without elements is the same whatever the patch says.
         stored = {"same": memoryview(b""), "changed": memoryview(patch.block), "dense": data}[patch.form]
+        self._add(patch.form, stored, TensorDigest(spec, tuple(leaves)))
+
+    def add_beside(self, spec: TensorSpec, data: memoryview, base: TensorDigest | None) -> None:
+        """Write one tensor whole, unless it is as in the base by its digest. Raises EngineError for a NaN."""
+        tensor = TensorDigest(spec, tuple(self._hasher.begin(spec, data)))
+        self._add("dense", memoryview(b"") if tensor == base else data, tensor)
+
+    def _add(self, form: Form, stored: memoryview, tensor: TensorDigest) -> None:
         if not stored:
-            self._pieces.append(Piece(tensor=TensorDigest(spec, tuple(leaves)), form="same"))
+            self._pieces.append(Piece(tensor=tensor, form="same"))
             return
         shard = self._shard_for(len(stored))
         begin = shard.num_bytes
@@ -86,8 +100,8 @@ class PatchSink:
         shard.num_bytes += len(stored)
         self._pieces.append(
             Piece(
-                tensor=TensorDigest(spec, tuple(leaves)),
-                form=patch.form,
+                tensor=tensor,
+                form=form,
                 shard=len(self._shards),
                 begin=begin,
                 end=shard.num_bytes,
@@ -102,7 +116,7 @@ class PatchSink:
     def finish(self) -> tuple[PatchManifest, bytes]:
         """Publish the manifest; returns it and its text. When this returns, the patch is durable."""
         self._end_shard()
-        manifest = PatchManifest(self._base, tuple(self._shards), tuple(self._pieces))
+        manifest = PatchManifest(self._base, tuple(self._shards), tuple(self._pieces), self._adapter)
         text = manifest.encoded()
         self._files.publish(self._name, text)
         return manifest, text

@@ -14,16 +14,22 @@ from schemas.weights import WeightsBase, WeightVersion
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from rollog.kernel.versions.adapter import Adapter
     from rollog.kernel.versions.shards import VersionFiles
     from rollog.kernel.versions.tensors import Export
 
 
 def publish_full(
-    files: VersionFiles, version: int, export: Export, *, most_bytes: int = shard_bytes
+    files: VersionFiles,
+    version: int,
+    export: Export,
+    *,
+    adapter: Adapter | None = None,
+    most_bytes: int = shard_bytes,
 ) -> WeightVersion:
     """Store all tensors; when this returns, they are durable. Raises WeightsError, and EngineError for a NaN."""
     name = new_manifest_name(version)
-    with ShardedSink(files, name, most_bytes=most_bytes) as sink:
+    with ShardedSink(files, name, adapter=adapter, most_bytes=most_bytes) as sink:
         export(sink)
         manifest, text = sink.finish()
     return WeightVersion(
@@ -43,6 +49,7 @@ def publish_patch(
     base: WeightVersion,
     write: Callable[[PatchSink], None],
     *,
+    adapter: Adapter | None = None,
     most_bytes: int = shard_bytes,
 ) -> WeightVersion:
     """Store what changed since `base`, a manifest; `write` hands all tensors over. Raises as `publish_full`.
@@ -55,7 +62,7 @@ def publish_patch(
         name=base.name,
         manifest_sha256=base.manifest_sha256,
     )
-    with PatchSink(files, name, patch_base, most_bytes=most_bytes) as sink:
+    with PatchSink(files, name, patch_base, adapter=adapter, most_bytes=most_bytes) as sink:
         write(sink)
         manifest, text = sink.finish()
     return WeightVersion(

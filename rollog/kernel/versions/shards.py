@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import TracebackType
 
+    from rollog.kernel.versions.adapter import Adapter
     from rollog.kernel.versions.tensors import TensorSpec
 
 shard_bytes = 1 << 30
@@ -70,10 +71,12 @@ class ShardedSink:
         files: VersionFiles,
         manifest_name: str,
         *,
+        adapter: Adapter | None = None,
         most_bytes: int = shard_bytes,
         num_threads: int | None = None,
     ) -> None:
         self._files = files
+        self._adapter = adapter
         self._name = manifest_name
         self._most_bytes = most_bytes
         self._hasher = LeafHasher(num_threads)
@@ -115,7 +118,7 @@ class ShardedSink:
     def finish(self) -> tuple[Manifest, bytes]:
         """Publish the manifest; returns it and its text. When this returns, the version is durable."""
         self._end_shard()
-        manifest = Manifest(tuple(self._shards))
+        manifest = Manifest(tuple(self._shards), self._adapter)
         text = manifest.encoded()
         self._files.publish(self._name, text)
         return manifest, text

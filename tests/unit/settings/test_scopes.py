@@ -43,8 +43,8 @@ optimizer = keys(
 batch_plan = keys("trainer", "micro_batch_tokens num_epochs num_minibatches")
 engine = keys(
     "trainer",
-    "deepspeed engine gradient_dtype logprob_chunk_tokens lora_alpha lora_rank lora_targets offload_optimizer "
-    "offload_parameters output_layer_dtype packed_attention packing reproducible zero_stage",
+    "deepspeed engine gradient_dtype logprob_chunk_tokens lora_alpha lora_published lora_rank lora_targets "
+    "offload_optimizer offload_parameters output_layer_dtype packed_attention packing reproducible zero_stage",
 )
 
 

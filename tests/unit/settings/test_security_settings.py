@@ -17,7 +17,7 @@ from rollog.settings.sources import load_settings, security_config
 if TYPE_CHECKING:
     from pathlib import Path
 
-scram = {"protocol": "SASL_SSL", "mechanism": "SCRAM-SHA-512", "username": "ada", "password_env": "ADA"}
+scram = {"protocol": "SASL_SSL", "mechanism": "SCRAM-SHA-512", "username": "lovelace", "password_env": "ADA"}
 
 
 def settings_of(table: dict[str, Any]) -> Settings:
@@ -70,7 +70,7 @@ def test_a_secret_itself_is_not_taken_nor_shown(key: str) -> None:
 
 
 def test_the_manifest_does_not_hold_how_to_connect() -> None:
-    assert "ada" not in settings_of(scram).to_manifest()
+    assert "lovelace" not in settings_of(scram).to_manifest()
 
 
 def test_a_secret_is_read_when_a_client_is_made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_roles_get_the_same_table_by_their_environment() -> None:
 
 def test_a_properties_file_stands_alone() -> None:
     with pytest.raises(ConfigError, match="properties_file says everything, but username"):
-        settings_of({"properties_file": "/client.properties", "username": "ada"})
+        settings_of({"properties_file": "/client.properties", "username": "lovelace"})
 
 
 def test_properties_are_read_as_java_reads_them() -> None:

@@ -105,7 +105,7 @@ def test_shard_size_threads_and_order_of_gathering_change_nothing(
     with DigestSink(num_threads) as sink:
         for name in shuffled:
             export_of({name: tensors[name]})(sink)
-        assert sink.digest == expected
+        assert sink.digest() == expected
     store = WeightsStore("memory://identity")
     notice = store.publish_tensors(1, export_of(tensors), most_bytes=most_bytes)
     assert notice.sha256 == expected

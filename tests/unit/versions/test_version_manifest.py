@@ -114,7 +114,10 @@ forged: dict[str, tuple[Callable[[dict[str, Any], dict[str, Any]], object], str]
         "is 'changed', where only `dense` can be",
     ),
     "a base": (lambda _, storage: storage.update(base=[2, "0" * 64]), "what changed since another version"),
-    "an adapter": (lambda content, _: content.update(adapter={"rank": 4}), "of an adapter"),
+    "half an adapter": (
+        lambda content, _: content.update(adapter={"rank": 4}),
+        "rank, rule, scaling, targets",
+    ),
     "an unknown type": (tensor_of(1, "F4"), "type 'F4', which is not known"),
     "a type that is no text": (tensor_of(1, ["F32"]), "which is not known"),
     "a name that is no text": (tensor_of(0, 1), "a tensor is called 1"),
