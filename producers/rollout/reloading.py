@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 from rollog.kernel.crash_points import CrashPoint, reach
 from rollog.kernel.errors import EngineDied, EngineError, WeightsError
 from rollog.kernel.logs import get_logger
+from rollog.kernel.versions.shared_copy import CopyAhead
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from schemas import WeightVersion
 
 _log = get_logger("rollout")
+_ahead_seconds = 0.05
+"""Until a version that another worker of this machine has read of is looked for here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +70,11 @@ class Reloader:
             self.act(self.session.disown(notice))
             self.report.reload_given_up()
             self.beat()
+            return
+        if isinstance(failure, CopyAhead):
+            self.report.reload_given_up()
+            await asyncio.sleep(_ahead_seconds)
+            self.act(self.session.fetch_again())
             return
         if failure is not None:
             await self._fail(self.session.fetch_failed, notice, failure)

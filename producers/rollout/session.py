@@ -287,7 +287,13 @@ class WorkerSession:
 
     def fetch_failed(self, notice: WeightVersion, message: str) -> list[Action]:
         """Serve on until `retry_load`; leave after `load_attempts` failures in a row."""
+        self._versions.fetch_failed(notice)
         return self._failed(f"version {notice.version} could not be fetched: {message}")
+
+    def fetch_again(self) -> list[Action]:
+        """Fetch what is the version to fetch by now: the one that was asked for has been passed on this machine."""
+        self._end_reload()
+        return self._advance()
 
     def loaded(self, notice: WeightVersion) -> list[Action]:
         """Start what waited: the engine serves this version."""

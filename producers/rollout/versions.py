@@ -96,6 +96,13 @@ class KnownVersions:
             version: rivals for version, rivals in self._notices.items() if version > notice.version
         }
 
+    def fetch_failed(self, notice: WeightVersion) -> None:
+        """Another notice of this version comes first now, if there is one; the served version stays."""
+        rivals = self._notices.get(notice.version, [])
+        if notice in rivals:
+            rivals.remove(notice)
+            rivals.append(notice)
+
     def load_failed(self, notice: WeightVersion) -> None:
         """No version is in service: the engine may hold half of the new weights."""
         self.served = None

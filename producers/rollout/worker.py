@@ -45,6 +45,7 @@ from rollog.kernel.broker.topics import RunTopics
 from rollog.kernel.errors import EngineError, EngineNotStarted, WeightsError
 from rollog.kernel.logs import get_logger
 from rollog.kernel.payloads import PayloadStore
+from rollog.kernel.versions.shared_copy import SharedCopy
 from schemas import Timings
 
 if TYPE_CHECKING:
@@ -113,7 +114,10 @@ async def open_worker(
     heartbeats, sender and reader, each whatever becomes of the others.
     """
     topics = RunTopics(settings.prefix, settings.run)
-    downloads = Downloads(parts.store, settings.home / "downloads" / worker_id)
+    # A server that somebody else started reads below the directories that its environment names.
+    shared = None if settings.rollout.engine == "remote" else settings.shared
+    copy = None if shared is None else SharedCopy(shared)
+    downloads = Downloads(parts.store, settings.home / "downloads" / worker_id, copy)
     max_bytes = settings.rollout.max_in_flight_bytes
     async with AsyncExitStack() as connections, AsyncExitStack() as closing:
         for close in (downloads.close, parts.engine.close, parts.training_rewards.close):

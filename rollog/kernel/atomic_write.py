@@ -53,6 +53,14 @@ def partial_file(directory: Path) -> Iterator[Path]:
         path.unlink(missing_ok=True)
 
 
+def make_durable(directory: Path) -> None:
+    """Make a directory with its parents so that a loss of power leaves their names; nothing where it is there."""
+    made = [each for each in (directory, *directory.parents) if not each.exists()]
+    directory.mkdir(parents=True, exist_ok=True)
+    for each in made:
+        sync_path(each.parent)
+
+
 def sync_path(path: Path) -> None:
     """Make a file, or the names in a directory, durable."""
     descriptor = os.open(path, os.O_RDONLY)

@@ -17,7 +17,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from rollog.kernel.atomic_write import partial_file, sync_path
+from rollog.kernel.atomic_write import make_durable, partial_file, sync_path
 from rollog.kernel.errors import PayloadAltered, PayloadError, PayloadMissing, PayloadStoreSilent
 from rollog.kernel.store_folder import StoreFolder
 
@@ -151,7 +151,7 @@ class PayloadStore:
         if not root.parent.parent.is_dir():
             # Made here, it could be a folder on the wrong disk: workers load weights from the store before.
             raise FileNotFoundError(f"there is no {root.parent.parent}")
-        root.mkdir(parents=True, exist_ok=True)
+        make_durable(root)
         with partial_file(root) as partial:
             with partial.open("wb") as target:
                 target.write(data)

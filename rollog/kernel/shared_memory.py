@@ -3,6 +3,7 @@
     /dev/shm/rollog-<user>-<run>/      mode 0700
         workers                        a lock that each worker holds as long as it lives; the system frees it
         lane/                          files of the newest versions: `rollog.kernel.versions.lane`
+        copies/                        the workers' copy of a version: `rollog.kernel.versions.shared_copy`
 
 `<run>` is a digest of what names a run: two runs have nothing in common. Nothing in it counts that its reader has not
 compared with a digest of the log, so whatever becomes of it is harmless; a directory or file of another user, a link,
@@ -15,6 +16,7 @@ import fcntl
 import hashlib
 import json
 import os
+import shutil
 import stat
 from contextlib import suppress
 from pathlib import Path
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 _log = get_logger("shared memory")
 _usual_place = Path("/dev/shm")  # noqa: S108  # what is made there is private, and checked before it is used
 _workers_lock = "workers"
+copies_name = "copies"
+copies_name = "copies"
 _kept_share = 0.1
 """Of the machine's memory, or of what this process may have of it: so much is left to others."""
 _meminfo = Path("/proc/meminfo")
@@ -108,10 +112,22 @@ def has_workers(directory: Path) -> bool:
     return False
 
 
+def remove_copies(directory: Path) -> None:
+    """Remove the copies of workers that were killed; nothing while a worker lives."""
+    with suppress(OSError):
+        lock = os.open(directory / _workers_lock, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(directory / copies_name, ignore_errors=True)
+        finally:
+            os.close(lock)
+
+
 class WorkerPresence:
     """A worker is on this machine as long as this is entered: the trainer writes to shared memory for it.
 
-    Where the directory cannot be had, the worker does without. The last one that leaves removes it, if it is empty.
+    Where the directory cannot be had, the worker does without. The last one that leaves removes the copies, and the
+    directory, if it is empty then.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -132,6 +148,7 @@ class WorkerPresence:
             return
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(self._directory / copies_name, ignore_errors=True)
             self._path.unlink()
             self._directory.rmdir()
         except OSError:

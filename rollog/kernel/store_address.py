@@ -10,7 +10,9 @@ Amazon's library knows, or from fsspec's configuration (`FSSPEC_S3='{"endpoint_u
 from __future__ import annotations
 
 import errno
+from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import fsspec
 
@@ -53,7 +55,7 @@ def open_filesystem(uri: str) -> tuple[Any, str]:
     """The fsspec filesystem of an address of a weights store, and the path there. Raises ConfigError."""
     shown = public_address(uri)
     try:
-        filesystem, root = fsspec.core.url_to_fs(uri, **_options(uri))
+        filesystem, root = fsspec.core.url_to_fs(_decoded(uri), **_options(uri))
     except ImportError as error:
         raise ConfigError(
             f"weights.uri = {shown!r} needs a package that is not installed ({error}); install it, for example "
@@ -65,6 +67,15 @@ def open_filesystem(uri: str) -> tuple[Any, str]:
             "file:///path or s3://bucket/path"
         ) from error
     return filesystem, str(root)
+
+
+def _decoded(uri: str) -> str:
+    """The address of a directory of this disk as fsspec takes it, which decodes nothing: `file:///my%20runs`.
+
+    Where a directory is there under the name as it is written, it is that one: an earlier rollog made it.
+    """
+    place = uri.removeprefix("file://")
+    return uri if place == uri or Path(place).exists() else f"file://{unquote(place)}"
 
 
 def protocols(filesystem: Any) -> tuple[str, ...]:

@@ -26,7 +26,8 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from rollog.kernel.addresses import public_address
-from rollog.kernel.atomic_write import new_partial_name, partial_file, partial_name, sync_path
+from rollog.kernel.atomic_write import make_durable, new_partial_name, partial_file, partial_name, sync_path
+from rollog.kernel.disk_room import free_bytes, is_full
 from rollog.kernel.errors import RollogError, WeightsError, WeightsStoreSilent
 from rollog.kernel.logs import get_logger
 from rollog.kernel.store_address import is_silence, open_filesystem, protocols, remedy
@@ -390,9 +391,11 @@ class WeightsStore:
         try:
             yield
         except OSError as error:
+            check = "check that the store exists, is writable and has room"
+            if is_full(error):
+                check = f"make room there: {free_bytes(self._root)} bytes are free"
             raise WeightsError(
-                f"weights of version {version} could not be written to {self.public_uri}: {error}; "
-                "check that the store exists, is writable and has room"
+                f"weights of version {version} could not be written to {self.public_uri}: {error}; {check}"
             ) from error
 
     def _new_files(self) -> VersionFiles:
@@ -412,7 +415,7 @@ class WeightsStore:
 
     def _write(self, version: int, data: bytes | Export) -> WeightVersion:
         root = Path(self._root)
-        root.mkdir(parents=True, exist_ok=True)
+        make_durable(root)
         with partial_file(root) as partial:
             if isinstance(data, bytes):
                 notice = _write_bytes(version, data, partial)

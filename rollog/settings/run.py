@@ -107,8 +107,9 @@ class WeightsConfig(Section):
     `off` stores every version in full. Bits and digests are the same either way."""
     lane: Annotated[str, Field(pattern=r"^(auto|off|/.+)$"), PER_MACHINE] = "auto"
     """Where trainer and workers of one machine share memory. While a worker of the run lives on the trainer's machine,
-    versions for a store elsewhere are written there, too, and workers look there first. `auto`: /dev/shm, where there
-    is one with room; a directory, by its whole path: there; `off`: nowhere. What is served is the same either way."""
+    versions for a store elsewhere are written there, too, and workers look there first; the workers of a machine have
+    one copy of the newest version together there, which patches take on. `auto`: /dev/shm, where there is one with
+    room; a directory, by its whole path: there; `off`: nowhere. What is served is the same either way."""
 
 
 class MetricsConfig(Section):

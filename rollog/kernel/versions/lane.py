@@ -18,7 +18,7 @@ from contextlib import suppress
 from typing import IO, TYPE_CHECKING
 
 from rollog.kernel.logs import get_logger
-from rollog.kernel.shared_memory import free_memory_bytes, has_workers, open_private
+from rollog.kernel.shared_memory import free_memory_bytes, has_workers, open_private, remove_copies
 from rollog.kernel.versions.chains import cumulative_every
 from rollog.kernel.versions.manifest import manifest_name, shard_name, stem_of, version_of
 
@@ -66,6 +66,7 @@ class Lane:
     def clear(self) -> None:
         """Remove everything, and the directory of the run where nobody else uses it."""
         self.remove(lambda _: True)
+        remove_copies(self._shared)
         with suppress(OSError):  # there is none, or it is not empty
             self._directory.rmdir()
             self._shared.rmdir()

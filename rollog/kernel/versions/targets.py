@@ -14,7 +14,7 @@ from contextlib import suppress
 from io import BytesIO
 from typing import IO, TYPE_CHECKING
 
-from rollog.kernel.atomic_write import partial_file, sync_path
+from rollog.kernel.atomic_write import make_durable, partial_file, sync_path
 from rollog.kernel.errors import WeightsError
 from rollog.kernel.versions.manifest import version_of
 
@@ -41,7 +41,7 @@ class DiskFiles:
         """Create the file of a shard."""
         path = self._directory / name
         with self._naming(version_of(name)):
-            self._directory.mkdir(parents=True, exist_ok=True)
+            make_durable(self._directory)
             self._file = path.open("xb", buffering=0)
         self._written.append(path)
 

@@ -265,6 +265,7 @@ def test_shards_are_synced_before_the_manifest_has_its_name(
         happened.append("renamed")
 
     monkeypatch.setattr(os, "replace", noted_rename)
+    (tmp_path / "store").mkdir()
     store = WeightsStore(str(tmp_path / "store"))
     notice = published(store)
     *shards, manifest, renamed, directory = happened

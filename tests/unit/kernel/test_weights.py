@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import subprocess
 import sys
@@ -231,3 +232,43 @@ def test_a_file_that_goes_away_while_bytes_are_counted_counts_nothing(tmp_path: 
     store = WeightsStore(str(tmp_path), filesystem=(_Vanishing(skip_instance_cache=True), str(tmp_path)))
 
     assert store.num_bytes == len(content)
+
+
+def test_the_address_of_a_directory_is_decoded_unless_an_earlier_rollog_took_it_as_it_is(
+    tmp_path: Path,
+) -> None:
+    place = tmp_path / "my runs" / "50%"
+    notice = WeightsStore(place.as_uri()).publish(1, content)
+    assert [path.name for path in place.iterdir()] == [notice.name]
+    assert [path.name for path in tmp_path.iterdir()] == ["my runs"]
+    assert WeightsStore(place.as_uri()).fetch(notice, tmp_path / "cache") == place / notice.name
+
+    as_it_is = tmp_path / "older%20runs"
+    as_it_is.mkdir()
+    assert WeightsStore(as_it_is.as_uri().replace("%25", "%")).filesystem[1] == str(as_it_is)
+
+
+def test_the_names_of_all_directories_that_are_made_for_a_store_are_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[Path] = []
+    monkeypatch.setattr("rollog.kernel.atomic_write.sync_path", synced.append)
+    place = tmp_path / "a" / "b" / "store"
+    WeightsStore(str(place)).publish_tensors(0, export_of({"x": numbers(3)}))
+    assert {place.parent, place.parent.parent, tmp_path} <= set(synced)
+    synced.clear()
+    WeightsStore(str(place)).publish_tensors(1, export_of({"x": numbers(3)}))
+    assert synced == []
+
+
+def test_a_full_disk_is_named_with_what_is_free_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    store = WeightsStore(str(tmp_path / "store"))
+    monkeypatch.setattr("rollog.kernel.versions.targets.sync_path", full)
+    named = rf"version 3 could not be written to {store.uri}: .*No space left.*make room there: \d+ bytes"
+    with pytest.raises(WeightsError, match=named):
+        store.publish_tensors(3, export_of({"x": numbers(3)}))

@@ -12,6 +12,7 @@ from support.patched_versions import are_equal, found_at, publish_versions, vers
 
 from producers.rollout.downloads import Downloads
 from rollog.kernel.errors import WeightsError
+from rollog.kernel.versions.shared_copy import CopyAhead, SharedCopy
 from rollog.kernel.weights import WeightsStore
 
 if TYPE_CHECKING:
@@ -22,8 +23,12 @@ weights = b"weights"
 
 
 @asynccontextmanager
-async def opened(store: WeightsStore, directory: Path) -> AsyncIterator[Downloads]:
-    downloads = Downloads(store, directory)
+async def opened(
+    store: WeightsStore, directory: Path, shared: Path | None = None
+) -> AsyncIterator[Downloads]:
+    """A worker's; with `shared` its free room is that of a disk, whatever memory this machine has left."""
+    copy = None if shared is None else SharedCopy(shared, free_bytes=lambda _: 1 << 40)
+    downloads = Downloads(store, directory, copy)
     try:
         yield downloads
     finally:
@@ -170,5 +175,112 @@ def test_a_patch_that_cannot_be_fetched_leaves_what_it_is_applied_to(tmp_path: P
                 store.delete(each)
             await downloads.fetch(notices[2])
             assert are_equal(found_at(downloads.path), versions[2])
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("is_local", [True, False])
+def test_workers_of_one_machine_fetch_a_version_once(tmp_path: Path, is_local: bool) -> None:
+    store = WeightsStore(str(tmp_path / "store") if is_local else f"memory://{tmp_path.name}")
+    versions = versions_of(4)
+    notices = publish_versions(store, versions)
+    shared = tmp_path / "shared"
+
+    async def work() -> None:
+        async with (
+            opened(store, tmp_path / "downloads" / "a", shared) as first,
+            opened(store, tmp_path / "downloads" / "b", shared) as second,
+        ):
+            for notice in notices[:2]:
+                await first.fetch(notice)
+                first.loaded()
+            # Only what leads from here to the next version is there for the second worker.
+            for notice in notices[:2]:
+                for name in store.file_names(notice):
+                    store.delete(name)
+            await second.fetch(notices[1])
+            second.loaded()
+            await second.fetch(notices[2])
+            await first.fetch(notices[2])
+            assert first.path == second.path
+            assert first.path.is_relative_to(shared)
+            assert are_equal(found_at(first.path), versions[2])
+            assert not (tmp_path / "downloads").exists()
+
+    asyncio.run(work())
+
+
+def test_a_version_that_this_machine_has_passed_is_fetched_alone_after_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = WeightsStore(f"memory://{tmp_path.name}")
+    versions = versions_of(4)
+    notices = publish_versions(store, versions)
+    shared = tmp_path / "shared"
+
+    async def work() -> None:
+        async with (
+            opened(store, tmp_path / "downloads" / "a", shared) as first,
+            opened(store, tmp_path / "downloads" / "b", shared) as second,
+        ):
+            await first.fetch(notices[3])
+            first.loaded()
+            with pytest.raises(CopyAhead):
+                await second.fetch(notices[2])
+            monkeypatch.setattr("producers.rollout.downloads._ahead_seconds", 0.0)
+            await second.fetch(notices[2])
+            assert second.path.parent == tmp_path / "downloads" / "b"
+            assert are_equal(found_at(second.path), versions[2])
+            second.loaded()
+            await second.fetch(notices[3])
+            assert second.path.is_relative_to(shared)
+            assert are_equal(found_at(second.path), versions[3])
+            # What it had alone is gone: this machine has one copy.
+            assert [path.name for path in (tmp_path / "downloads" / "b").iterdir() if path.suffix] == []
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("why", ["no room", "another user's directory", "no directory"])
+def test_without_shared_memory_a_worker_has_a_copy_of_its_own_and_says_so_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, why: str
+) -> None:
+    store = WeightsStore(f"memory://{tmp_path.name}")
+    versions = versions_of(3)
+    notices = publish_versions(store, versions)
+    shared = tmp_path / "shared"
+    if why == "another user's directory":
+        shared.mkdir(mode=0o755)
+    if why == "no directory":
+        shared.write_text("in the way")
+    room = 0 if why == "no room" else 1 << 40
+
+    async def work() -> None:
+        copy = SharedCopy(shared, free_bytes=lambda _: room)
+        downloads = Downloads(store, tmp_path / "downloads" / "w", copy)
+        for notice in notices:
+            await downloads.fetch(notice)
+            assert downloads.path.parent == tmp_path / "downloads" / "w"
+            assert are_equal(found_at(downloads.path), versions[notice.version])
+            downloads.loaded()
+        await downloads.close()
+
+    asyncio.run(work())
+    said = [record for record in caplog.records if "copy of the weights of its own" in record.getMessage()]
+    assert len(said) == 1
+
+
+def test_weights_that_are_disowned_go_from_the_copy_of_the_machine(tmp_path: Path) -> None:
+    store = WeightsStore(f"memory://{tmp_path.name}")
+    versions = versions_of(2)
+    notices = publish_versions(store, versions)
+
+    async def work() -> None:
+        async with opened(store, tmp_path / "downloads" / "w", tmp_path / "shared") as downloads:
+            await downloads.fetch(notices[1])
+            downloads.discard()
+            await downloads.fetch(notices[0])
+            assert downloads.path.is_relative_to(tmp_path / "shared")
+            assert are_equal(found_at(downloads.path), versions[0])
 
     asyncio.run(work())

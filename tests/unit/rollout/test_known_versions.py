@@ -39,6 +39,21 @@ def test_no_more_digests_are_held_than_that() -> None:
     assert known.num_digests == most_digests
 
 
+def test_after_a_fetch_that_failed_another_notice_of_the_version_is_tried_and_the_served_one_stays() -> None:
+    known = versions(1)
+    known.loaded(a_notice(0))
+    forged, true = replace(a_notice(1), name="forged"), a_notice(1)
+    known.add(forged)
+    known.add(true)
+    known.fetch_failed(forged)
+    assert known.target(()) == true
+    assert known.served == a_notice(0)
+    known.fetch_failed(true)
+    assert known.target(()) == forged
+    known.fetch_failed(a_notice(7))
+    assert known.target(()) == forged
+
+
 def test_after_a_load_that_failed_another_notice_of_the_version_is_tried() -> None:
     known = versions(1)
     known.loaded(a_notice(0))

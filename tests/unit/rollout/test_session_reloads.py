@@ -183,6 +183,14 @@ def test_after_a_fetch_that_failed_a_newer_version_is_fetched_with_the_retry_and
     assert (driver.says(), driver.session.error) == (WorkerState.SERVING, None)
 
 
+def test_a_version_that_this_machine_has_passed_gives_way_to_the_newest_without_a_failure() -> None:
+    driver = SessionDriver()
+    assert driver.session.on_weights(a_notice(1)) == [Load(a_notice(1))]
+    assert driver.session.on_weights(a_notice(2)) == []
+    assert driver.session.fetch_again() == [Load(a_notice(2))]
+    assert driver.session.error is None
+
+
 def test_a_late_joiner_begins_with_the_newest_version() -> None:
     session = WorkerSession(worker_id, capacity=4, load_attempts=3, reward_function="m:f", clock=lambda: 0.0)
     for version in range(5):
