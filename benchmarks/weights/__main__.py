@@ -55,7 +55,7 @@ class Asked:
     type=click.Choice(list(shapes)),
     default="0.1b",
     show_default=True,
-    help="The model that is trained for patches, with random weights.",
+    help="The model that is trained for patches and adapters, with random weights.",
 )
 @click.option(
     "--rates",
@@ -129,6 +129,19 @@ def _patches(asked: Asked) -> tuple[list[Figure], Details]:
     )
 
 
+def _adapters(asked: Asked) -> tuple[list[Figure], Details]:
+    from benchmarks.weights.adapters import measure_adapters
+
+    found = measure_adapters(
+        shape=shapes[asked.shape],
+        num_versions=asked.num_versions,
+        home=asked.home,
+        seed=asked.seed,
+        on_progress=progress,
+    )
+    return found, {}
+
+
 def _beside(asked: Asked) -> tuple[list[Figure], Details]:
     from benchmarks.weights.beside import measure_beside  # the same of numpy and the roles
 
@@ -199,6 +212,7 @@ def _gpu(asked: Asked) -> tuple[list[Figure], Details]:
 
 _measures: Mapping[str, Callable[[Asked], tuple[list[Figure], Details]]] = {
     "patches": _patches,
+    "adapters": _adapters,
     "beside": _beside,
     "sizes": _sizes,
     "reload": _reload,

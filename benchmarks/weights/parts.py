@@ -9,6 +9,7 @@ if TYPE_CHECKING:
 
 parts: Mapping[str, str] = {
     "patches": "how small a patch of real bfloat16 updates is, what it takes, and whether every bit comes back",
+    "adapters": "how small a version of adapters is, and what it takes",
     "beside": "how long publishing holds training up, beside the next step and inside its own",
     "sizes": "what a version takes by size of the model: trainer's thread, write, bytes, memory",
     "reload": "how long a version takes from its notice until it is served, and how long the engine stands still",

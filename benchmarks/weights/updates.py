@@ -50,11 +50,7 @@ def exported_versions(
 ) -> Iterator[bytes]:
     """The safetensors files of versions 0, 1, 2 ... `num_steps`, as the engine exports them."""
     workload = _workload(model_path, shape, variant)
-    settings = StepSettings(
-        algorithm=AlgorithmConfig(type="policy_gradient", aggregation="token_mean"),
-        optimizer=OptimizerConfig(learning_rate=variant.learning_rate, final_fraction=1.0),
-        num_optimizer_steps=num_steps * variant.optimizer_steps,
-    )
+    settings = _settings(variant, num_steps)
     trainer = TrainerConfig(num_minibatches=variant.optimizer_steps, num_threads=1)
     with closing(
         PlainEngine(settings=settings, trainer=trainer, temperature=1.0, dtype="bfloat16")
@@ -64,6 +60,35 @@ def exported_versions(
         for number in range(num_steps):
             engine.train_step(a_batch(workload, number=number, seed=seed))
             yield file_of(engine.export_weights)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterTraining:
+    """An engine that trains adapters of all linear layers, started."""
+
+    engine: PlainEngine
+    workload: Workload
+
+    def step(self, number: int, seed: int) -> None:
+        """Train the next version."""
+        self.engine.train_step(a_batch(self.workload, number=number, seed=seed))
+
+    def close(self) -> None:
+        """Give its memory back."""
+        self.engine.close()
+
+
+def adapter_engine(model_path: Path, shape: ModelShape, *, rank: int, num_steps: int) -> AdapterTraining:
+    """In bfloat16, at a learning rate that is usual for adapters."""
+    variant = Variant(learning_rate=1e-4, optimizer_steps=1)
+    engine = PlainEngine(
+        settings=_settings(variant, num_steps),
+        trainer=TrainerConfig(num_minibatches=1, num_threads=1, lora_rank=rank, lora_alpha=2 * rank),
+        temperature=1.0,
+        dtype="bfloat16",
+    )
+    engine.start(str(model_path))
+    return AdapterTraining(engine=engine, workload=_workload(model_path, shape, variant))
 
 
 def write_model(directory: Path, shape: ModelShape, seed: int) -> None:
@@ -81,6 +106,14 @@ def tensors_of(exported: bytes) -> Tensors:
         name: bit_patterns(data[slice(*entry["data_offsets"])], _item_size)
         for name, entry in sorted(header.items())
     }
+
+
+def _settings(variant: Variant, num_steps: int) -> StepSettings:
+    return StepSettings(
+        algorithm=AlgorithmConfig(type="policy_gradient", aggregation="token_mean"),
+        optimizer=OptimizerConfig(learning_rate=variant.learning_rate, final_fraction=1.0),
+        num_optimizer_steps=num_steps * variant.optimizer_steps,
+    )
 
 
 def _workload(model_path: Path, shape: ModelShape, variant: Variant) -> Workload:

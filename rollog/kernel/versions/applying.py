@@ -25,12 +25,12 @@ from rollog.kernel.versions.patches import decode
 from rollog.kernel.versions.tensors import type_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
-    from typing import Literal
 
     from rollog.kernel.versions.identity import TensorDigest
     from rollog.kernel.versions.manifest import Manifest
+    from rollog.kernel.versions.mapped_shards import MappedShards
     from rollog.kernel.versions.patch_manifest import PatchManifest, Piece
     from schemas.arrays import UInt8Array
 
@@ -38,26 +38,26 @@ _most_threads = 8
 
 
 def decode_patches(
-    directory: Path, manifest: Manifest, patches: Sequence[PatchManifest], target: Path
+    shards: MappedShards, manifest: Manifest, patches: Sequence[PatchManifest], target: Path
 ) -> None:
-    """Write to `target` what `patches` change in the shards of `manifest`; all their files are in `directory`.
+    """Write to `target` what `patches`, whose files are beside it, change in the shards of `manifest`.
 
     Needs at most 64 MiB a thread. Raises WeightsError, which names the tensor.
     """
-    steps = [_Step.of(directory, patch) for patch in patches]
-    with partial_file(directory) as partial:
+    steps = [_Step.of(target.parent, patch) for patch in patches]
+    with partial_file(target.parent) as partial:
         with partial.open("wb") as file, _threads() as pool:
             writer = ValuesWriter(file)
             jobs = [
                 pool.submit(_decode_tensor, writer, number, data, [step.piece(name) for step in steps])
-                for number, (name, data) in enumerate(_tensors(directory, manifest, "r"))
+                for number, (name, data) in enumerate(shards.tensors(manifest))
             ]
             for job in jobs:
                 job.result()
         partial.replace(target)
 
 
-def write_values(directory: Path, manifest: Manifest, values: Path) -> None:
+def write_values(shards: MappedShards, manifest: Manifest, values: Path) -> None:
     """Write decoded values into the shards that `manifest` names, and compare all tensors with it.
 
     Raises WeightsError, which names the tensor.
@@ -67,7 +67,7 @@ def write_values(directory: Path, manifest: Manifest, values: Path) -> None:
     with _threads() as pool:
         jobs = [
             pool.submit(_write_tensor, decoded, number, data, tensors[number])
-            for number, (_, data) in enumerate(_tensors(directory, manifest, "r+"))
+            for number, (_, data) in enumerate(shards.tensors(manifest))
         ]
         for job in jobs:
             job.result()
@@ -102,23 +102,6 @@ class _Step:
 
 def _threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(min(_most_threads, os.cpu_count() or 1), thread_name_prefix="patch")
-
-
-def _tensors(
-    directory: Path, manifest: Manifest, mode: Literal["r", "r+"]
-) -> Iterator[tuple[str, UInt8Array]]:
-    """Names and bytes of all tensors, in the order of the manifest."""
-    for shard in manifest.shards:
-        whole = np.memmap(directory / shard.name, dtype=np.uint8, mode=mode)
-        if whole.size != shard.num_bytes:
-            raise WeightsError(
-                f"{shard.name} has {whole.size} bytes instead of {shard.num_bytes}; it is fetched anew"
-            )
-        begin = len(shard.header)
-        for tensor in shard.tensors:
-            end = begin + tensor.spec.num_bytes
-            yield tensor.spec.name, whole[begin:end]
-            begin = end
 
 
 def _decode_tensor(

@@ -42,6 +42,7 @@ from rollog.kernel.versions.manifest import (
     stem_of,
     version_of,
 )
+from rollog.kernel.versions.mapped_shards import MappedShards, ShardCut
 from rollog.kernel.versions.patch_manifest import PatchManifest
 from rollog.kernel.versions.reading import (
     Chain,
@@ -83,6 +84,7 @@ class VersionCopy:
         self._pair: VersionPair | None = None
         self._given: VersionPair | None = None
         self._knows_directory = False
+        self._shards = MappedShards(directory)
 
     @property
     def pair(self) -> VersionPair | None:
@@ -125,6 +127,7 @@ class VersionCopy:
         self._keep_only(chain)
         self._require_room(chain)
         if chain.full is not None:
+            self._shards.forget()
             download_full(folder, chain.full, self.directory)
         if chain.patches:
             for patch in chain.patches:
@@ -155,6 +158,7 @@ class VersionCopy:
 
     def discard(self) -> None:
         """Delete what is here."""
+        self._shards.forget()
         for path in self._files():
             path.unlink(missing_ok=True)
 
@@ -207,7 +211,11 @@ class VersionCopy:
 
     def _patch(self, patches: tuple[PatchManifest, ...], notice: WeightVersion) -> None:
         manifest, _ = read_manifest(self.path)
-        decode_patches(self.directory, manifest, patches, self._values_of(notice.name))
+        try:
+            decode_patches(self._shards, manifest, patches, self._values_of(notice.name))
+        except ShardCut:
+            self.discard()
+            raise
         text = _patched(manifest, patches[-1], notice.name).encoded()
         write_manifest(self.directory, notice.name + _next_suffix, text)
         reach(CrashPoint.PATCHES_DECODED)
@@ -222,7 +230,7 @@ class VersionCopy:
         try:
             manifest = parse_manifest(prepared.read_bytes(), name)
             self._rename_shards(manifest)
-            write_values(self.directory, manifest, values)
+            write_values(self._shards, manifest, values)
         except BaseException:
             self.discard()
             raise

@@ -413,3 +413,44 @@ def test_a_chain_without_end_is_refused(tmp_path: Path) -> None:
     store.fetch(notices[255], tmp_path / "new")
     with pytest.raises(WeightsError, match="more than 255 patches after a full form"):
         store.fetch(notices[257], tmp_path / "new")
+
+
+def test_a_copy_keeps_its_shards_in_memory_and_nothing_of_those_that_are_deleted(
+    store: WeightsStore, tmp_path: Path
+) -> None:
+    notices = publish_versions(store, versions, full=(0, 4))
+    copy = VersionCopy(tmp_path / "copy")
+    if store.is_local:
+        store.is_local = False  # read as one that is not on this disk
+
+    def mapped() -> dict[tuple[int, int], Any]:
+        found: dict[tuple[int, int], Any] = vars(vars(copy)["_shards"])["_mapped"]
+        return found
+
+    for version in (0, 1, 2):
+        store.bring(notices[version], copy)
+        files = {(path.stat().st_dev, path.stat().st_ino) for path in copy.directory.glob("*.safetensors")}
+        assert mapped().keys() == (files if version else set())
+        before = mapped()
+    store.bring(notices[3], copy)
+    assert mapped().keys() == before.keys()
+    assert all(mapped()[file] is data for file, data in before.items())
+    store.bring(notices[4], copy)
+    assert mapped() == {}
+    assert are_equal(found_at(store.bring(notices[6], copy)), versions[6])
+    copy.discard()
+    assert mapped() == {}
+
+
+def test_a_shard_of_a_copy_that_was_cut_is_fetched_anew(store: WeightsStore, tmp_path: Path) -> None:
+    notices = publish_versions(store, versions)
+    store.is_local = False
+    copy = VersionCopy(tmp_path / "copy")
+    for version in (0, 1):
+        store.bring(notices[version], copy)
+    shard = max(copy.directory.glob("*.safetensors"), key=lambda path: path.stat().st_size)
+    with shard.open("r+b") as file:
+        file.truncate(100)
+    with pytest.raises(WeightsError, match="has 100 bytes instead of"):
+        store.bring(notices[2], copy)
+    assert are_equal(found_at(store.bring(notices[2], copy)), versions[2])
