@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rollog.kernel.crash_points import CrashPoint, reach
 from rollog.kernel.versions.blocks import segment_elements
 from rollog.kernel.versions.identity import refuse_nan
 from rollog.kernel.versions.tensors import type_bytes
@@ -126,6 +127,8 @@ class _Filling:
         for _ in takes(lambda piece, start: self._take(spec, held, piece, start), pieces, starts):
             pass
         self._missing.discard(spec.name)
+        if len(self._missing) == len(self._copy.table) // 2:
+            reach(CrashPoint.HOST_COPY_HALF_FILLED)
 
     def check_whole(self) -> None:
         """Raise ValueError where the engine kept a tensor back."""

@@ -15,6 +15,7 @@ from io import BytesIO
 from typing import IO, TYPE_CHECKING
 
 from rollog.kernel.atomic_write import make_durable, partial_file, sync_path
+from rollog.kernel.crash_points import CrashPoint, reach
 from rollog.kernel.errors import WeightsError
 from rollog.kernel.versions.manifest import version_of
 
@@ -51,6 +52,7 @@ class DiskFiles:
         with self._naming(version_of(self._written[-1].name)):
             while data:
                 data = data[self._file.write(data) :]
+        reach(CrashPoint.SHARD_HALF_WRITTEN)
 
     def end(self) -> None:
         """Sync it on another thread."""
@@ -63,6 +65,7 @@ class DiskFiles:
         with self._naming(version_of(name)):
             for syncing in self._syncing:
                 syncing.result()
+            reach(CrashPoint.MANIFEST_MISSING)
             with partial_file(self._directory) as partial:
                 with partial.open("wb") as file:
                     file.write(manifest)
@@ -120,6 +123,7 @@ class ElsewhereFiles:
     def publish(self, name: str, manifest: bytes) -> None:
         """Wait for the shards, then upload the manifest."""
         self._wait()
+        reach(CrashPoint.MANIFEST_MISSING)
         self._upload(name, manifest)
         self._thread.shutdown()
 

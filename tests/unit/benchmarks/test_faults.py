@@ -56,7 +56,12 @@ def test_a_window_is_passed_by_one_role() -> None:
     assert role_at(CrashPoint.COPY_BETWEEN_VERSIONS) is Role.WORKER
     assert role_at(CrashPoint.PATCHES_DECODED) is Role.WORKER
     assert role_at(CrashPoint.SWAP_HALF_DONE) is Role.WORKER
-    for point in (CrashPoint.COMMIT_SENT, CrashPoint.PRUNE_COMMITTED, CrashPoint.SWEEP_HALF_DONE):
+    for point in (
+        CrashPoint.SHARD_HALF_WRITTEN,
+        CrashPoint.COMMIT_SENT,
+        CrashPoint.PRUNE_COMMITTED,
+        CrashPoint.SWEEP_HALF_DONE,
+    ):
         assert role_at(point) is Role.TRAINER
 
 
