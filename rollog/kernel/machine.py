@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from pathlib import Path
 
@@ -42,3 +43,10 @@ def _meminfo_bytes(name: str) -> int | None:
         if key == name:
             return int(value.split()[0]) * 1024
     return None
+
+
+def return_freed_memory() -> None:
+    """Give what this process has freed back to the operating system, where its C library (glibc) keeps it."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)

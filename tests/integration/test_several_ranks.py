@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import re
 import signal
 import sys
 import threading
 import time
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,22 +36,29 @@ from support.waiting import wait_until
 
 from rollog.kernel.broker.memory import MemoryBroker
 from rollog.kernel.broker.topics import RunTopics
-from rollog.kernel.errors import EngineError
+from rollog.kernel.errors import DataError, EngineError
 from rollog.kernel.metrics import Metrics
 from rollog.kernel.processes import ChildProcess, exists
 from rollog.run.replay_report import replay_line, verdict_line
 from rollog.settings.training import TrainerConfig
 from schemas import Disposition, Genesis, Step
 from trainer.checkpoints import CheckpointStore
+from trainer.engines import deepspeed
 from trainer.engines.deepspeed import DeepSpeedEngine
 from trainer.engines.multi_rank.leader import Followers
 from trainer.engines.multi_rank.ranks import own_group
+from trainer.engines.zero_sharing import ZeroSharing
+from trainer.model import policy
+from trainer.model.policy import load_weights
+from trainer.model.sharing import whole_shape
 from trainer.recorded.environment import EnvironmentComparison
 from trainer.recorded.redo import restore
 from trainer.recorded.replay import replay_steps
 from trainer.role import engine_of_ranks, run_trainer
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from trainer.engines.multi_rank.ranks import LaunchedRank
     from trainer.recorded.redo import Recording
     from trainer.recorded.replay import ReplayedStep
@@ -117,12 +125,19 @@ def follower(place: LaunchedRank, directory: Path) -> ChildProcess:
     )
 
 
-def one_rank_engine(settings: StepSettings = step_settings, *, lora_rank: int = 0) -> DeepSpeedEngine:
+def one_rank_engine(
+    settings: StepSettings = step_settings,
+    *,
+    lora_rank: int = 0,
+    zero_stage: int = 1,
+    dtype: str = "float32",
+    packing: bool = False,
+) -> DeepSpeedEngine:
     return DeepSpeedEngine(
         settings=settings,
-        trainer=TrainerConfig(num_minibatches=2, lora_rank=lora_rank),
+        trainer=TrainerConfig(num_minibatches=2, lora_rank=lora_rank, zero_stage=zero_stage, packing=packing),
         temperature=temperature,
-        dtype="float32",
+        dtype=dtype,
     )
 
 
@@ -198,11 +213,13 @@ def test_ranks_of_bfloat16_export_bfloat16(two_ranks: Answers) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("zero_stage", [1, 3])
 def test_a_divergence_in_the_reward_is_that_of_all_ranks(
-    two_ranks: Answers, one_rank: tuple[list[StepResult], bytes]
+    two_ranks: Answers, one_rank: tuple[list[StepResult], bytes], zero_stage: int
 ) -> None:
+    """At stage 3 the reference model, too, is shared out."""
     _, expected = trained(one_rank_engine(), two_ranks.model_path, world_size=1, settings=with_divergence)
-    weights = two_ranks.weights("divergence-in-reward")
+    weights = two_ranks.weights(f"divergence-in-reward-{zero_stage}")
     assert distance(weights, expected) < 1e-5 < distance(weights, one_rank[1])
 
 
@@ -242,6 +259,66 @@ def check_checkpoints(two_ranks: Answers, name: str) -> None:
         assert states == named.keys(), "what is no state of a rank is no file of PyTorch's"
         for file, digest in named.items():
             assert hashlib.sha256((directory / file).read_bytes()).hexdigest() == digest
+
+
+def test_a_rank_that_shares_weights_out_has_one_layer_of_them_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built: list[torch.nn.Module] = []
+    whole: list[int] = []
+
+    class Watching(ZeroSharing):
+        @contextmanager
+        def _gathering(self, tensors: Iterable[torch.Tensor], modifier_rank: int | None) -> Iterator[None]:
+            with super()._gathering(tensors, modifier_rank):
+                whole.append(sum(parameter.numel() for parameter in built[0].parameters()))
+                yield
+
+        def place(self, model: torch.nn.Module) -> None:
+            super().place(model)
+            assert sum(parameter.numel() for parameter in model.parameters()) == 0
+
+    def load(model: torch.nn.Module, *arguments: Any, **keywords: Any) -> None:
+        built.append(model)
+        load_weights(model, *arguments, **keywords)
+
+    monkeypatch.setattr(deepspeed, "ZeroSharing", Watching)
+    monkeypatch.setattr(policy, "load_weights", load)
+    model_path = make_model(tmp_path / "model")
+    with closing(one_rank_engine(zero_stage=3, packing=True)) as engine:
+        engine.start(model_path, next((tmp_path / "model").glob("*.safetensors")))
+        sizes = [
+            sum(math.prod(whole_shape(parameter)) for parameter in layer.parameters(recurse=False))
+            for layer in built[0].modules()
+        ]
+    assert len(whole) > 100, "each weight was written, and each layer called by two probes"
+    assert max(whole) == max(sizes)
+
+
+@pytest.mark.parametrize("form", ["model", "version"])
+def test_what_is_not_shared_out_keeps_its_type(tmp_path: Path, form: str) -> None:
+    """Rounded to bfloat16, the frequencies of rotary positions would give other log-probabilities."""
+    model_path = make_model(tmp_path / "model")
+    weights_path = next((tmp_path / "model").glob("*.safetensors")) if form == "version" else None
+    answered = []
+    for zero_stage in (1, 3):
+        engine = one_rank_engine(zero_stage=zero_stage, dtype="bfloat16")
+        with closing(engine):
+            engine.start(model_path, weights_path)
+            answered.append(engine.sequence_logprobs(range(1, 12)))
+    assert answered[0] == pytest.approx(answered[1], abs=1e-6)
+
+
+def test_a_start_that_fails_leaves_nothing_shared_out(tmp_path: Path) -> None:
+    linear = torch.nn.functional.linear
+    engine = one_rank_engine(zero_stage=3)
+    with pytest.raises(DataError, match=r"model\.path"):
+        engine.start(str(tmp_path / "nothing"))
+    assert torch.nn.functional.linear is linear
+    assert not torch.distributed.is_initialized()
+    with closing(engine):
+        engine.start(make_model(tmp_path / "model"))
+        assert engine.describe().zero_stage == 3
 
 
 def test_a_rank_without_a_sample_takes_part(few: Answers) -> None:

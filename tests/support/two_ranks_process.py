@@ -137,9 +137,10 @@ class Cases:
         self.write("zero-1-padded-again", *trained(self.engine(), self.model_path, world_size=2))
         for name in ("bfloat16", "bfloat16-again"):
             self.write(name, *trained(self.engine(dtype="bfloat16"), self.model_path, world_size=2))
-        found = trained(self.engine(), self.model_path, world_size=2, settings=with_divergence)
-        self.write("divergence-in-reward", *found)
         for zero_stage in (1, 3):
+            engine = self.engine(zero_stage, settings=with_divergence)
+            found = trained(engine, self.model_path, world_size=2, settings=with_divergence)
+            self.write(f"divergence-in-reward-{zero_stage}", *found)
             engine = self.engine(zero_stage, settings=with_critic)
             found = trained(engine, self.model_path, world_size=2, settings=with_critic)
             self.write(f"critic-{zero_stage}", *found)

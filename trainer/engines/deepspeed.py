@@ -16,7 +16,7 @@ import logging
 import os
 import sys
 import warnings
-from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from rollog.kernel.errors import EngineError
+from rollog.kernel.machine import return_freed_memory
 from trainer.engines.deepspeed_config import check_config, deepspeed_config, is_accumulated_wide
 from trainer.engines.multi_rank.process_group import (
     gather_numbers,
@@ -34,27 +35,32 @@ from trainer.engines.multi_rank.process_group import (
 )
 from trainer.engines.ports import EngineDescription
 from trainer.engines.state_copies import CheckpointPart, StateMemory
+from trainer.engines.zero_sharing import ZeroSharing
 from trainer.model.adapters import accumulate_in_float32, published_adapter, trained_parameters
 from trainer.model.export import export_model
-from trainer.model.policy import model_config_json
+from trainer.model.policy import compute_deterministically, model_config_json
 from trainer.model.preparation import library_versions, prepare_policy
+from trainer.model.sharing import unshared
 from trainer.step.optimizer import new_adamw, set_adamw
 from trainer.step.probing import sequence_logprobs
 from trainer.step.training_step import train_step
 from trainer.trusted_files import require_own_files
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from rollog.kernel.versions.tensors import TensorSink
     from rollog.settings.training import OptimizerConfig, TrainerConfig
     from trainer.checkpoint_files import Digests
     from trainer.engines.multi_rank.ranks import RankGroup
     from trainer.model.preparation import PreparedPolicy
+    from trainer.model.sharing import Sharing
     from trainer.step.forward import AnyPolicy
     from trainer.step.ports import Float64Array, StepResult, StepSettings, TrainingBatch
 
 checkpoint_tag = "engine"
+_shares_weights = 3
+"""The ZeRO stage from which on weights, too, are shared out."""
 _linear = nn.functional.linear
 """PyTorch's own. Stage 3 puts another in its place, for the whole process; gradients would then arrive in another order
 than on a rank that has not, and stage 2 adds up what arrives."""
@@ -82,12 +88,30 @@ class DeepSpeedEngine:
         self._memory = StateMemory(num_ranks=1 if ranks is None else ranks.world_size)
         self._state: _DeepSpeedStepEngine | None = None
         self._started_with: tuple[str, Path | None] = ("", None)
+        self._sharing: Sharing = unshared
         self._is_amid_step = False
         self._owns_group = False
 
     def start(self, model_path: str, weights_path: Path | None = None) -> None:
-        """Build model, optimizer and process group."""
+        """Join the process group, build model and optimizer; at stage 3 this rank never has all of the model."""
         self.close()
+        try:
+            self._start(model_path, weights_path)
+        except BaseException:
+            self.close()
+            raise
+        self._started_with = (model_path, weights_path)
+        self._steps_taken = 0
+
+    def _start(self, model_path: str, weights_path: Path | None) -> None:
+        compute_deterministically(self._trainer.num_threads or 1, self._trainer.reproducible)
+        deepspeed = _import_deepspeed()
+        config = self._deepspeed_config()
+        check_config(deepspeed, config)
+        timeout_seconds = self._trainer.rank_timeout_seconds
+        self._owns_group = join_process_group(deepspeed, self._ranks, timeout_seconds)
+        if self._trainer.zero_stage >= _shares_weights:
+            self._sharing = ZeroSharing(deepspeed, config)
         prepared = prepare_policy(
             model_path,
             weights_path,
@@ -95,14 +119,11 @@ class DeepSpeedEngine:
             temperature=self._temperature,
             dtype=self._dtype,
             with_value_head=self._settings.algorithm.needs_values,
+            sharing=self._sharing,
         )
+        return_freed_memory()  # in which DeepSpeed's tensors would find no place
         trained = trained_parameters(prepared.policy)
         adamw = new_adamw(trained, self._settings.optimizer)
-        deepspeed = _import_deepspeed()
-        config = self._deepspeed_config()
-        check_config(deepspeed, config)
-        timeout_seconds = self._trainer.rank_timeout_seconds
-        self._owns_group = join_process_group(deepspeed, self._ranks, timeout_seconds)
         clipping = _ClippingBeforeStep(adamw) if self._must_clip_itself else None
         # It prints what memory is in use; standard output belongs to what a command answers.
         with redirect_stdout(sys.stderr):
@@ -118,8 +139,6 @@ class DeepSpeedEngine:
         self._state = _DeepSpeedStepEngine(
             prepared=prepared, policy=engine, packing=self._trainer.packing, clipping=clipping
         )
-        self._started_with = (model_path, weights_path)
-        self._steps_taken = 0
 
     def train_step(self, batch: TrainingBatch) -> StepResult:
         """One optimizer step per minibatch; see `trainer.step.training_step`."""
@@ -142,7 +161,7 @@ class DeepSpeedEngine:
             self._started().prepared.model,
             self._dtype,
             sink,
-            self._gathered,
+            self._sharing,
             merged=self._trainer.lora_published == "merged",
         )
 
@@ -212,6 +231,7 @@ class DeepSpeedEngine:
         if self._state is not None:
             self._state.policy.destroy()
         self._state = None
+        self._sharing = unshared
         self._is_amid_step = False
         gc.collect()
         nn.functional.linear = _linear
@@ -223,13 +243,6 @@ class DeepSpeedEngine:
     def _must_clip_itself(self) -> bool:
         """At stage 0 in float32 DeepSpeed reports no gradient norm, so the engine takes it before each step."""
         return self._trainer.zero_stage == 0 and self._dtype == "float32"
-
-    def _gathered(self, tensors: Iterable[Tensor]) -> AbstractContextManager[Any]:
-        shared_out = [tensor for tensor in tensors if isinstance(tensor, nn.Parameter)]
-        if self._trainer.zero_stage < 3 or not shared_out:  # noqa: PLR2004 - ZeRO's number
-            return nullcontext()
-        gathered: AbstractContextManager[Any] = _import_deepspeed().zero.GatheredParameters(shared_out)
-        return gathered
 
     def _started(self) -> _DeepSpeedStepEngine:
         if self._state is None:

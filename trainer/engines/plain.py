@@ -21,7 +21,7 @@ from trainer.engines.ports import EngineDescription
 from trainer.engines.state_copies import CheckpointPart, StateMemory
 from trainer.model.adapters import accumulate_in_float32, published_adapter, trained_parameters
 from trainer.model.export import export_model
-from trainer.model.policy import model_config_json
+from trainer.model.policy import compute_deterministically, model_config_json
 from trainer.model.preparation import library_versions, prepare_policy
 from trainer.step.optimizer import new_adamw, set_adamw
 from trainer.step.probing import sequence_logprobs
@@ -58,6 +58,7 @@ class PlainEngine:
     def start(self, model_path: str, weights_path: Path | None = None) -> None:
         """Build model and optimizer."""
         self.close()
+        compute_deterministically(self._trainer.num_threads or 1, self._trainer.reproducible)
         prepared = prepare_policy(
             model_path,
             weights_path,

@@ -22,6 +22,7 @@ from transformers.pytorch_utils import Conv1D
 from rollog.kernel.errors import ConfigError
 from rollog.kernel.versions.adapter import Adapter, first_suffix, second_suffix
 from trainer.model.policy import load_weights, untied_tensors
+from trainer.model.sharing import unshared
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from rollog.settings.training import TrainerConfig
+    from trainer.model.sharing import Sharing
 
 _adapter = "default"
 _seed = 0
@@ -155,9 +157,11 @@ def published_adapter(model: nn.Module, trainer: TrainerConfig) -> Adapter | Non
     return None if trainer.lora_published == "merged" else adapter_of(model)
 
 
-def load_published(model: nn.Module, path: Path) -> None:
+def load_published(model: nn.Module, path: Path, sharing: Sharing = unshared) -> None:
     """Replace all weights by those of a version that holds adapters apart. Raises WeightsError as `load_weights`."""
-    load_weights(model, path, {tensor.name: tensor.parts[0] for tensor in tensors_apart(model)})
+    load_weights(
+        model, path, {tensor.name: tensor.parts[0] for tensor in tensors_apart(model)}, sharing=sharing
+    )
 
 
 def tensors_apart(model: nn.Module) -> Iterator[PublishedTensor]:

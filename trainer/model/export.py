@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from rollog.kernel.versions.tensors import TensorSpec, file_order
 from trainer.model.adapters import merged_tensors, tensors_apart
 from trainer.model.policy import dtypes
+from trainer.model.sharing import unshared, whole_shape
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from contextlib import AbstractContextManager
-
     from torch import Tensor, nn
 
     from rollog.kernel.versions.tensors import TensorSink
     from trainer.model.adapters import PublishedTensor
-
-    Gather = Callable[[Iterable[Tensor]], AbstractContextManager[Any]]
+    from trainer.model.sharing import Sharing
 
 type_names: dict[torch.dtype, str] = {
     torch.bool: "BOOL",
@@ -42,18 +38,14 @@ type_names: dict[torch.dtype, str] = {
 _types = {name: dtype for dtype, name in type_names.items()}
 
 
-def _whole(_: Iterable[Tensor]) -> AbstractContextManager[None]:
-    return nullcontext()
-
-
 def export_model(
-    model: nn.Module, dtype: str, sink: TensorSink | None, gather: Gather = _whole, *, merged: bool = True
+    model: nn.Module, dtype: str, sink: TensorSink | None, sharing: Sharing = unshared, *, merged: bool = True
 ) -> None:
     """Hand all weights to `sink`, floating ones in `dtype`, in the order of `file_order`.
 
     Adapters are `merged` into their layers, or come beside these.
-    One tensor at a time is gathered by `gather`, which on ranks that share tensors out is a collective operation: a
-    rank without a sink takes part in it and in nothing else.
+    Where ranks share tensors out, one at a time is gathered, which is a collective operation: a rank without a sink
+    takes part in it and in nothing else.
     """
     tensors = merged_tensors(model) if merged else tensors_apart(model)
     published = {tensor.name: tensor for tensor in tensors}
@@ -62,7 +54,7 @@ def export_model(
         sink.begin(table)
     for spec in table:
         tensor = published[spec.name]
-        with gather(tensor.parts):
+        with sharing.gathered(tensor.parts):
             if sink is not None:
                 sink.add(spec, tensor_bytes(tensor.value(), dtypes[dtype]))
 
@@ -82,7 +74,7 @@ def tensor_of_bytes(spec: TensorSpec, data: memoryview) -> Tensor:
 
 
 def _spec(tensor: PublishedTensor, dtype: torch.dtype) -> TensorSpec:
-    # The adapter's product has the shape of the layer's weight. DeepSpeed keeps the shape of what it has shared out.
+    # The adapter's product has the shape of the layer's weight.
     weight = tensor.parts[0]
-    shape = tuple(getattr(weight, "ds_shape", weight.shape))
-    return TensorSpec(tensor.name, type_names[dtype if weight.is_floating_point() else weight.dtype], shape)
+    type_name = type_names[dtype if weight.is_floating_point() else weight.dtype]
+    return TensorSpec(tensor.name, type_name, whole_shape(weight))

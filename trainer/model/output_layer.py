@@ -14,14 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear
 
 from rollog.kernel.errors import EngineError
+from trainer.model.sharing import gather_when_called, unshared, whole_shape
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from transformers import PreTrainedModel
+
+    from trainer.model.sharing import Sharing
 
 _factors = ("logit_scale", "lm_head_multiplier", "output_multiplier")
 _divisors = ("logits_scaling",)
@@ -100,7 +102,7 @@ def output_layer(model: PreTrainedModel) -> nn.Module:
 
 
 @torch.no_grad()
-def find_transform(model: PreTrainedModel) -> LogitTransform | str:
+def find_transform(model: PreTrainedModel, sharing: Sharing = unshared) -> LogitTransform | str:
     """What `model` does to the logits of its output layer, or, where that is not one of the known ways, why not.
 
     Runs the model on two tokens. The answer holds where logits after it are those of the model bit for bit.
@@ -110,7 +112,7 @@ def find_transform(model: PreTrainedModel) -> LogitTransform | str:
         return f"its output layer is a {type(layer).__name__}, not a linear layer"
     seen: list[Tensor] = []
     given = torch.linspace(
-        -_probed_logit, _probed_logit, _probed_tokens * layer.weight.shape[0], dtype=layer.weight.dtype
+        -_probed_logit, _probed_logit, _probed_tokens * whole_shape(layer.weight)[0], dtype=layer.weight.dtype
     ).view(1, _probed_tokens, -1)
 
     def replace(_layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
@@ -121,10 +123,12 @@ def find_transform(model: PreTrainedModel) -> LogitTransform | str:
     try:
         # Not token 0 alone: the embedding of padding may be zero, on which all layers agree.
         tokens_1T = torch.arange(_probed_tokens, device=layer.weight.device)[None]
-        shown: Tensor = model(input_ids=tokens_1T, use_cache=False).logits
+        with gather_when_called(model, sharing):
+            shown: Tensor = model(input_ids=tokens_1T, use_cache=False).logits
     finally:
         hook.remove()
-    return _explained(model, layer, seen, given, shown)
+    with sharing.gathered(layer.parameters(recurse=False)):
+        return _explained(model, layer, seen, given, shown)
 
 
 def _explained(
@@ -132,7 +136,8 @@ def _explained(
 ) -> LogitTransform | str:
     if len(seen) != 2:  # noqa: PLR2004 - input and output of one call
         return "it calls its output layer more than once"
-    if not torch.equal(linear(seen[0], layer.weight, layer.bias), seen[1]):
+    # Looked up anew: DeepSpeed puts another function in the place of PyTorch's, which the layer then calls.
+    if not torch.equal(nn.functional.linear(seen[0], layer.weight, layer.bias), seen[1]):
         return f"its output layer, a {type(layer).__name__}, computes more than a linear layer"
     shown = shown.to("cpu")
     for transform in _candidates(model.config):

@@ -10,6 +10,7 @@ import torch
 
 from rollog.kernel.errors import DataError
 from schemas.arrays import float32_array, int32_array, uint8_array
+from trainer.model.sharing import gather_when_called, unshared, whole_shape
 from trainer.step.collation import collate
 from trainer.step.forward import frozen_logprobs
 from trainer.step.ports import TrainingSample
@@ -18,16 +19,22 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from trainer.model.policy import Policy
+    from trainer.model.sharing import Sharing
 
 _num_tokens = (9, 5, 4)
 """The second and the third share a row as wide as the first."""
 _tolerance = {torch.float32: 1e-3, torch.bfloat16: 0.1}
 
 
-def check_packing(policy: Policy) -> None:
+def check_packing(policy: Policy, sharing: Sharing = unshared) -> None:
     """Raise DataError where a packed sample has other log-probabilities than alone, or depends on its neighbour."""
+    with gather_when_called(policy, sharing):
+        _check_packing(policy)
+
+
+def _check_packing(policy: Policy) -> None:
     embeddings: Any = policy.model.get_input_embeddings()
-    vocabulary = int(embeddings.weight.shape[0])
+    vocabulary = whole_shape(embeddings.weight)[0]
     samples = [_sample(length, begin, vocabulary) for begin, length in enumerate(_num_tokens)]
     alone = [_logprobs(policy, [sample], packing=False)[0] for sample in samples]
     try:

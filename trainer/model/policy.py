@@ -27,6 +27,7 @@ from rollog.kernel.errors import DataError, EngineError, WeightsError
 from rollog.kernel.versions.files import adapter_at, merged_tensors, weights_files
 from trainer.model.arithmetic import pin_instructions
 from trainer.model.output_layer import OutputComputation, computing, output_layer
+from trainer.model.sharing import unshared, whole_shape
 from trainer.model.token_logprobs import LogprobSettings, token_logprobs
 from trainer.model.varlen_attention import attends_without_masks, keywords_of
 
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from rollog.settings.training import Reproducible
+    from trainer.model.sharing import Sharing
 
 dtypes: dict[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 all_at_once = OutputComputation()
@@ -184,10 +186,13 @@ def compute_deterministically(num_threads: int, reproducible: Reproducible = "ma
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
-def load_model(model_path: str, weights_path: Path | None, dtype: str) -> PreTrainedModel:
+def load_model(
+    model_path: str, weights_path: Path | None, dtype: str, sharing: Sharing = unshared
+) -> PreTrainedModel:
     """A causal language model without dropout, with the weights of `weights_path` where given.
 
-    These are read into it one tensor after another, so no more memory is taken than the model and one tensor.
+    These are read into it one tensor after another, so no more memory is taken than the model and one tensor; where
+    ranks share it out, than a part of the model and one layer.
 
     Raises:
         DataError: the model cannot be loaded.
@@ -197,18 +202,20 @@ def load_model(model_path: str, weights_path: Path | None, dtype: str) -> PreTra
     model: PreTrainedModel
     try:
         if weights_path is None:
-            model = AutoModelForCausalLM.from_pretrained(
-                model_path, dtype=dtypes[dtype], attn_implementation="sdpa"
-            )
+            with sharing.loading():
+                model = AutoModelForCausalLM.from_pretrained(
+                    model_path, dtype=dtypes[dtype], attn_implementation="sdpa"
+                )
         else:
-            model = _without_values(model_path, dtype)
+            model = _without_values(model_path, dtype, sharing)
     except (OSError, ValueError) as error:
         raise DataError(
             f"model.path = {model_path!r} cannot be loaded as a causal language model ({error}); "
             "give a directory with config.json and safetensors files, or a name known to Hugging Face"
         ) from error
     if weights_path is not None:
-        load_weights(model, weights_path)
+        load_weights(model, weights_path, sharing=sharing)
+    sharing.place(model)
     _without_dropout(model)
     return model
 
@@ -223,14 +230,20 @@ def checkpoint_activations(model: PreTrainedModel) -> None:
     model.gradient_checkpointing_enable({"use_reentrant": False, "preserve_rng_state": False})
 
 
-def load_weights(model: nn.Module, path: Path, targets: Mapping[str, Tensor] | None = None) -> None:
+def load_weights(
+    model: nn.Module,
+    path: Path,
+    targets: Mapping[str, Tensor] | None = None,
+    *,
+    sharing: Sharing = unshared,
+) -> None:
     """Replace all weights of `model` by published ones, a file or a manifest, in which tied tensors appear once.
 
     `targets` are those to replace by their published names, left out all of the model. Matrices of adapters that are
     not among them are passed over. Raises WeightsError; where names or shapes do not fit, before anything is replaced.
     """
     targets = dict(untied_tensors(model)) if targets is None else targets
-    expected = {name: tuple(tensor.shape) for name, tensor in targets.items()}
+    expected = {name: whole_shape(tensor) for name, tensor in targets.items()}
     try:
         adapter = adapter_at(path)
         passed_over = set() if adapter is None else adapter.tensor_names - targets.keys()
@@ -241,17 +254,20 @@ def load_weights(model: nn.Module, path: Path, targets: Mapping[str, Tensor] | N
             differing = sorted(set(expected.items()) ^ set(given.items()))
             raise WeightsError(f"weights {path} do not fit the model; differing tensors: {differing[:6]}")
         with torch.no_grad():
-            for name, tensor in _stored_tensors(path):
-                if name in targets:
-                    targets[name].copy_(tensor)
+            for file, name in _stored_names(path):
+                if name not in targets:
+                    continue
+                with sharing.writing(targets[name]) as is_mine:
+                    if is_mine:
+                        targets[name].copy_(_stored_tensor(file, name))
     except (OSError, SafetensorError) as error:
         raise WeightsError(f"weights {path} cannot be read: {error}") from error
 
 
-def _without_values(model_path: str, dtype: str) -> PreTrainedModel:
+def _without_values(model_path: str, dtype: str, sharing: Sharing) -> PreTrainedModel:
     """A model whose weights are memory that nothing was written to; what is no weight is computed as always."""
     config = AutoConfig.from_pretrained(model_path)
-    with no_init_weights():
+    with no_init_weights(), sharing.building():
         model = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
             config, dtype=dtypes[dtype], attn_implementation="sdpa"
         )
@@ -265,12 +281,17 @@ def _shapes_in(file: Path) -> dict[str, tuple[int, ...]]:
         return {name: tuple(opened.get_slice(name).get_shape()) for name in opened.keys()}  # noqa: SIM118
 
 
-def _stored_tensors(path: Path) -> Iterator[tuple[str, Tensor]]:
+def _stored_names(path: Path) -> Iterator[tuple[Path, str]]:
     for file in weights_files(path):
         for name in _shapes_in(file):
-            # Opened anew each time: what was read of a file stays in this process's memory until it is closed.
-            with safe_open(file, framework="pt") as opened:
-                yield name, opened.get_tensor(name)
+            yield file, name
+
+
+def _stored_tensor(file: Path, name: str) -> Tensor:
+    # Opened anew each time: what was read of a file stays in this process's memory until it is closed.
+    with safe_open(file, framework="pt") as opened:
+        tensor: Tensor = opened.get_tensor(name)
+        return tensor
 
 
 def untied_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
@@ -293,7 +314,7 @@ def _zero_head(output_layer: nn.Module) -> nn.Linear:
     """A linear layer from the output layer's inputs to one number, zero at first."""
     weight = output_layer.weight
     assert isinstance(weight, Tensor)
-    head = nn.Linear(weight.shape[1], 1, device=weight.device, dtype=weight.dtype)
+    head = nn.Linear(whole_shape(weight)[1], 1, device=weight.device, dtype=weight.dtype)
     nn.init.zeros_(head.weight)
     nn.init.zeros_(head.bias)
     return head

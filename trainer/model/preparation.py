@@ -15,8 +15,9 @@ from trainer.model.adapters import WithoutAdapters, adapter_versions, add_adapte
 from trainer.model.arithmetic import arithmetic_facts
 from trainer.model.output_layer import OutputComputation, find_transform, output_layer
 from trainer.model.packing_probe import check_packing
-from trainer.model.policy import Policy, checkpoint_activations, compute_deterministically, load_model
+from trainer.model.policy import Policy, checkpoint_activations, load_model
 from trainer.model.reference import ReferenceModel
+from trainer.model.sharing import unshared
 from trainer.model.varlen_attention import attend_without_masks
 
 if TYPE_CHECKING:
@@ -28,13 +29,17 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from rollog.settings.training import TrainerConfig
+    from trainer.model.sharing import Sharing
 
 log = get_logger("policy")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PreparedPolicy:
-    """The language model, the policy around it, both on the CPU, and the copy of it that is loaded when asked for."""
+    """The language model, the policy around it, and the copy of it that is loaded when asked for.
+
+    Model and policy are on the CPU, or shared out among ranks.
+    """
 
     model: PreTrainedModel
     policy: Policy
@@ -57,10 +62,11 @@ def prepare_policy(
     temperature: float,
     dtype: str,
     with_value_head: bool,
+    sharing: Sharing = unshared,
 ) -> PreparedPolicy:
-    """Load the model and make it what `trainer` wants to train; from here on this process computes deterministically.
+    """Load the model and make it what `trainer` wants to train; `compute_deterministically` was called.
 
-    The probe for packing comes before adapters, which do nothing yet, and before an engine shares out the weights.
+    The probe for packing comes before adapters, which do nothing yet.
 
     Args:
         model_path: directory or name of the model.
@@ -69,16 +75,16 @@ def prepare_policy(
         temperature: logits are divided by it, as when samples were drawn.
         dtype: `float32` or `bfloat16`.
         with_value_head: whether the policy gives values beside log-probabilities.
+        sharing: how the engine shares weights out among ranks, all of which make this call.
 
     Raises:
         DataError: the model cannot be loaded, checkpointed or packed.
         WeightsError: the weights do not fit the model.
         ConfigError: layers that are to have adapters are not there.
-        EngineError: instructions cannot be pinned as `trainer.reproducible` says.
+        EngineError: the model has no output layer.
     """
-    compute_deterministically(trainer.num_threads or 1, trainer.reproducible)
-    model = load_model(model_path, weights_path, dtype)
-    computation = output_computation(model, trainer)
+    model = load_model(model_path, weights_path, dtype, sharing)
+    computation = output_computation(model, trainer, sharing)
     masks = not (trainer.packing and trainer.packed_attention == "varlen")
     if not masks and (reason := attend_without_masks(model)) is not None:
         log.info("packed rows are attended to under a mask", model=type(model).__name__, reason=reason)
@@ -86,19 +92,21 @@ def prepare_policy(
     if trainer.activation_checkpointing:
         checkpoint_activations(model)
     if trainer.packing:
-        check_packing(policy)
+        check_packing(policy, sharing)
     add_adapters(model, trainer)
     if weights_path is not None and adapter_at(weights_path) is not None:
-        load_published(model, weights_path)
+        load_published(model, weights_path, sharing)
     return PreparedPolicy(
         model=model,
         policy=policy,
-        copy=ReferenceModel(model_path, weights_path, temperature, dtype, computation, masks),
+        copy=ReferenceModel(model_path, weights_path, temperature, dtype, computation, sharing, masks),
         has_adapters=trainer.lora_rank > 0,
     )
 
 
-def output_computation(model: PreTrainedModel, trainer: TrainerConfig) -> OutputComputation:
+def output_computation(
+    model: PreTrainedModel, trainer: TrainerConfig, sharing: Sharing = unshared
+) -> OutputComputation:
     """How log-probabilities come from the output layer of `model`; what cannot be done in chunks is said in the log.
 
     Raises ConfigError where `trainer.output_layer_dtype` asks for what the layer cannot.
@@ -113,7 +121,7 @@ def output_computation(model: PreTrainedModel, trainer: TrainerConfig) -> Output
         dtype = torch.float32
     if trainer.logprob_chunk_tokens == 0:
         return OutputComputation(dtype=dtype)
-    transform = find_transform(model)
+    transform = find_transform(model, sharing)
     if isinstance(transform, str):
         log.warning(
             "log-probabilities are computed from the logits of all tokens at once, which takes memory",
