@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 _piece_bytes = 4 << 20
 """Small enough to be in the processor's cache still when its digest is taken."""
+_most_unsynced_bytes = 64 << 20
+"""What is written of a version meanwhile is synced, too, and waits for whatever else the disk has still to take."""
 
 
 class HashedFile:
@@ -28,6 +30,7 @@ class HashedFile:
     def __init__(self, file: FileIO) -> None:
         self._file = file
         self._sha256 = hashlib.sha256()
+        self._unsynced_bytes = 0
         self.error: OSError | None = None
 
     @property
@@ -54,6 +57,10 @@ class HashedFile:
         while rest:
             rest = rest[self._file.write(rest) or 0 :]
         self._sha256.update(piece)
+        self._unsynced_bytes += len(piece)
+        if self._unsynced_bytes >= _most_unsynced_bytes:
+            os.fsync(self._file.fileno())
+            self._unsynced_bytes = 0
         reach(CrashPoint.CHECKPOINT_FILE_HALF_WRITTEN)
 
 

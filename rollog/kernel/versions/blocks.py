@@ -137,20 +137,18 @@ def segments_of(block: memoryview, layout: Layout) -> list[Segment]:
 
 
 def changes_of(coded: Sequence[Segment], num_elements: int, item_size: int) -> tuple[Positions, BitPatterns]:
-    """Offsets and differences of one segment of so many elements: those of several blocks add up.
+    """Offsets and differences, none of them 0, of one segment of so many elements: those of several blocks add up.
 
-    They do so modulo the size of an element, and where several blocks change an element its sum may be 0. Raises
-    BlockRefused and FrameRefused.
+    They do so modulo the size of an element; one that came back to what it was is left out. Raises BlockRefused and
+    FrameRefused.
     """
     if len(coded) == 1:
         return _decompressed(coded[0], num_elements, item_size)
     sums = np.zeros(num_elements, dtype=f"<u{item_size}")
-    is_changed = np.zeros(num_elements, dtype=np.bool_)
     for each in coded:
         offsets, differences = _decompressed(each, num_elements, item_size)
         sums[offsets] += differences
-        is_changed[offsets] = True
-    offsets = np.flatnonzero(is_changed)
+    offsets = np.flatnonzero(sums != 0)  # of truth values numpy is four times as fast
     return offsets, sums[offsets]
 
 

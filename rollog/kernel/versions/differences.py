@@ -34,7 +34,11 @@ def packed_differences(base: BitPatterns, new: BitPatterns) -> UInt8Array:
 def unpacked_differences(packed: UInt8Array, item_size: int) -> BitPatterns:
     """The differences in such bytes; new = base + difference."""
     planes = packed.reshape(item_size, -1)
-    unfolded: BitPatterns = np.array(planes.T, order="C").view(f"<u{item_size}").ravel()
+    unfolded: BitPatterns
+    if planes[1:].any():
+        unfolded = np.array(planes.T, order="C").view(f"<u{item_size}").ravel()
+    else:  # as after most steps; it takes a fifth of the time
+        unfolded = planes[0].astype(f"<u{item_size}")
     sign = unfolded & 1
     np.negative(sign, out=sign)
     unfolded >>= 1

@@ -122,8 +122,8 @@ def decode(blocks: Sequence[Buffer], base: BitPatterns, *, name: str) -> Iterato
     """What becomes of `base` by one block, or by the blocks of consecutive versions, oldest first.
 
     Changes come segment by segment, of at most 2**20 elements each. An element that several blocks change comes once,
-    with its last value. `base` stays as it is, and must not be written to before the last changes came: a block may
-    turn out to be damaged only there.
+    with its last value, and not at all where it came back to that of `base`. `base` stays as it is, and must not be
+    written to before the last changes came: a block may turn out to be damaged only there.
 
     Raises WeightsError, which names the tensor `name`, for a block that is damaged or not of this tensor.
     """
@@ -167,10 +167,8 @@ def _combined(segments: Sequence[Segment], num_elements: int, item_size: int) ->
     if not changed:
         return nothing_changed
     offsets, differences = changes_of(changed, num_elements, item_size)
-    is_changed = differences != 0  # an element may have come back to what it was
-    left = differences[is_changed]
     # A block has differences alone: beside 0 they are the values.
-    return coded_segment(offsets[is_changed], np.zeros_like(left), left, frames.Compressor())
+    return coded_segment(offsets, np.zeros_like(differences), differences, frames.Compressor())
 
 
 def _changes(coded: Sequence[Segment], segment: BitPatterns, first: int) -> Changes:
