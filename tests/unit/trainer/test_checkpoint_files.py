@@ -7,13 +7,13 @@ import os
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-import pytest
-
 from trainer import checkpoint_files
 from trainer.checkpoint_files import hashed_file
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import pytest
 
 
 def test_what_is_written_is_synced_as_it_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
