@@ -157,11 +157,16 @@ class WeightsPublisher:
     def publish(self, version: int, engine: TrainingEngine) -> WeightVersion:
         """Seal and write in full, with nothing beside. Raises WeightsError, and EngineError for a NaN."""
         self._fill(version, engine, compare=None)
-        return self.write(SealedWeights(version, probe=probe_of(engine))).notice
+        self.forget_base()
+        sealed = SealedWeights(version, probe=probe_of(engine))
+        return self._stored_in_full(sealed.version).with_probe(sealed.probe).notice
 
     def forget_base(self) -> None:
-        """Let the next version be sealed as a full one: the store has lost what it would be based on."""
-        self._written = None
+        """Let the next version be sealed as a full one: the store has lost what it would be based on.
+
+        Whether it still has version 0, beside which adapters are stored, is looked at anew.
+        """
+        self._written = self._first = None
 
     def _stored(self, sealed: SealedWeights) -> PublishedWeights:
         if sealed.patch is not None:
@@ -173,9 +178,10 @@ class WeightsPublisher:
             and (notice := self._stored_beside_first(sealed.version)) is not None
         ):
             return PublishedWeights(notice=notice)
-        notice = publish_export(
-            self._store, sealed.version, self._copy.export, self._identity(), self._adapter
-        )
+        return self._stored_in_full(sealed.version)
+
+    def _stored_in_full(self, version: int) -> PublishedWeights:
+        notice = publish_export(self._store, version, self._copy.export, self._identity(), self._adapter)
         self._since_full.restart()
         self._note_written(notice, ())
         return PublishedWeights(notice=notice)
@@ -211,8 +217,8 @@ class WeightsPublisher:
         return self._store.publish_patch(version, notice, write, adapter=self._adapter)
 
     def _first_version(self) -> tuple[WeightVersion, Mapping[str, TensorDigest]] | None:
-        """The notice of version 0 and its tensors; None where it is not there, or holds other tensors."""
-        if self._first is None and (notice := self._find_first()) is not None:
+        """The notice of version 0 and its tensors; None where it is not whole, or holds other tensors."""
+        if self._first is None and (notice := self._find_first()) is not None and self._store.has(notice):
             try:
                 self._first = notice, by_name(self._store.tensor_digests(notice))
             except WeightsError as error:

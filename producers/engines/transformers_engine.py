@@ -202,10 +202,7 @@ class TransformersEngine:
         with torch.no_grad():
             for name, parameter in self._model.named_parameters():
                 parameter.copy_(tensors[name])
-        adapter = adapter_at(path)
-        names = set() if adapter is None else adapter.tensor_names
-        matrices = {name: tensors[name].to(self._device, self._dtype) for name in names}
-        self._adapted.apply(self._model, adapter, matrices)
+        self._adapted.apply(self._model, adapter_at(path), tensors)
         self._version = version
 
     @torch.inference_mode()

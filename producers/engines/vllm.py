@@ -23,7 +23,13 @@ from producers.engines.ports import Generation, GenerationRequest, VersionSpan
 from producers.engines.socket_directory import socket_directory
 from producers.engines.starting import Start
 from producers.engines.stop_texts import cut_off
-from producers.engines.vllm_adapters import adapter_directory, fits, lora_arguments, lora_request
+from producers.engines.vllm_adapters import (
+    adapter_directory,
+    fits,
+    lora_arguments,
+    lora_request,
+    without_lora,
+)
 from producers.engines.weights_file import ModelTensors, check_weights_file, model_tensors
 from rollog.kernel.addresses import without_secret_values
 from rollog.kernel.errors import ConfigError, EngineDied, EngineError, WeightsError
@@ -302,14 +308,19 @@ class VllmEngine:
         except EngineDied:
             raise
         except Exception as error:  # vLLM re-raises whatever its worker raised as a plain Exception
-            raise WeightsError(f"vLLM could not load {path.name}: {error}") from error
+            remedy = without_lora if self._started_with.get("enable_lora") else ""
+            raise WeightsError(f"vLLM could not load {path.name}: {error}{remedy}") from error
 
     async def _load_adapter(self, path: Path, adapter: Adapter) -> Any:
         """Have vLLM compute an adapter beside its layers; returns what requests name it by."""
         assert self._sockets is not None
         with adapter_directory(path, adapter, self._sockets.path) as directory:
             await self._call(self._llm.add_lora(lora_request(directory, in_place=True)))
-            return lora_request(directory)
+            request = lora_request(directory)
+            ranks = await self._call(self._llm.collective_rpc("rollog_left_out", args=(request.lora_int_id,)))
+        if left_out := set.intersection(*map(set, ranks)):  # each rank of a pipeline has layers of its own
+            raise WeightsError(f"it computes no adapter beside {', '.join(sorted(left_out)[:3])}")
+        return request
 
     def _build(self, on_cpu: bool) -> None:
         assert self._sockets is not None

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 
 _log = get_logger("rollout")
 _name, _number = "rollog", 1
+without_lora = (
+    "; with enable_lora = false in rollout.engine_args adapters are merged into the weights instead"
+)
+"""What helps where vLLM's layers for adapters do not fit a model."""
 
 
 def lora_arguments(model: str, rank: int) -> dict[str, Any]:

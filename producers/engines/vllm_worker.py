@@ -91,6 +91,14 @@ class WeightLoader:
         self._rollog_held = digests
         return passed.num_bytes
 
+    def rollog_left_out(self, adapter: int) -> list[str]:
+        """Layers of an adapter that vLLM was given, and for which it computes nothing here.
+
+        It says that in its log at most. Fused layers are named as such.
+        """
+        manager = self.model_runner.lora_manager._adapter_manager  # noqa: SLF001 - there is no public way
+        return sorted(manager.get_adapter(adapter).loras.keys() - manager.modules.keys())
+
 
 class _Counted:
     """Tensors on their way to a model."""

@@ -5,8 +5,8 @@
         lane/                          files of the newest versions: `rollog.kernel.versions.lane`
         copies/                        the workers' copy of a version: `rollog.kernel.versions.shared_copy`
 
-`<run>` is a digest of what names a run: two runs have nothing in common. Nothing in it counts that its reader has not
-compared with a digest of the log, so whatever becomes of it is harmless; a directory or file of another user, a link,
+`<run>` is a digest of what names a run: two runs have nothing in common. A file counts once somebody
+of this user has compared it with a digest of the log; a directory or file of another user, a link,
 or one that others may enter, is not used at all.
 """
 
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 _log = get_logger("shared memory")
 _usual_place = Path("/dev/shm")  # noqa: S108  # what is made there is private, and checked before it is used
 _workers_lock = "workers"
-copies_name = "copies"
 copies_name = "copies"
 _kept_share = 0.1
 """Of the machine's memory, or of what this process may have of it: so much is left to others."""
@@ -127,7 +126,7 @@ class WorkerPresence:
     """A worker is on this machine as long as this is entered: the trainer writes to shared memory for it.
 
     Where the directory cannot be had, the worker does without. The last one that leaves removes the copies, and the
-    directory, if it is empty then.
+    directory, if it is empty then. Where all of a run were killed, the next worker of this user, of whatever run, does.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -157,6 +156,10 @@ class WorkerPresence:
             os.close(lock)
 
     def _enter(self) -> None:
+        for directory in self._directory.parent.glob(f"rollog-{os.geteuid()}-*"):
+            with suppress(OSError):
+                os.close(open_private(directory))
+                remove_copies(directory)
         while True:
             os.close(open_private(self._directory, make=True))
             lock = open_lock(self._path)

@@ -124,6 +124,9 @@ class Cases:
         self.write("zero-1-padded", *trained(self.engine(), self.model_path, world_size=2))
         found = trained(self.engine(3, packing=True), self.model_path, world_size=2, packing=True)
         self.write("zero-3-packed", *found)
+        with closing(self.engine(3, packing=True)) as engine:
+            engine.start(self.model_path, self.directory / "zero-3-packed.safetensors")
+            self.write("zero-3-packed-read", [], exported_by(engine))
         self._with_one_sample()
         self._with_a_checkpoint(2)
         self._digests(3)

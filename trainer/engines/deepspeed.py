@@ -93,7 +93,7 @@ class DeepSpeedEngine:
         self._owns_group = False
 
     def start(self, model_path: str, weights_path: Path | None = None) -> None:
-        """Join the process group, build model and optimizer; at stage 3 this rank never has all of the model."""
+        """Join the process group, build model and optimizer; at stage 3 layers are shared out as they are made."""
         self.close()
         try:
             self._start(model_path, weights_path)
@@ -121,7 +121,7 @@ class DeepSpeedEngine:
             with_value_head=self._settings.algorithm.needs_values,
             sharing=self._sharing,
         )
-        return_freed_memory()  # in which DeepSpeed's tensors would find no place
+        return_freed_memory()  # pieces between weights, too small for what DeepSpeed makes now
         trained = trained_parameters(prepared.policy)
         adamw = new_adamw(trained, self._settings.optimizer)
         clipping = _ClippingBeforeStep(adamw) if self._must_clip_itself else None

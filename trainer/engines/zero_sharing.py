@@ -15,7 +15,7 @@ import torch
 from transformers.integrations.deepspeed import HfDeepSpeedConfig
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from contextlib import AbstractContextManager
 
     from torch import Tensor, nn
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 class ZeroSharing:
     """`trainer.model.sharing.Sharing` of DeepSpeed's; the process group of the ranks is joined already.
 
-    Rank 0 reads what is loaded, a tensor at a time, and the others get it from there: a store is read once.
+    Rank 0 reads the weights of a version, a tensor at a time, and the others get them from there.
     """
 
     def __init__(self, deepspeed: Any, config: dict[str, Any]) -> None:
         self._zero = deepspeed.zero
+        self._groups = deepspeed.utils.groups
         self._config = config
+        self._building = _keeping_buffers(deepspeed.zero.Init)
 
     def building(self) -> AbstractContextManager[Any]:
         """DeepSpeed shares out the parameters of each module when it has been made."""
-        building: AbstractContextManager[Any] = self._zero.Init(
-            config_dict_or_path=self._config, tensor_overrides=[]
-        )
+        building: AbstractContextManager[Any] = self._init(config_dict_or_path=self._config)
         return building
 
     @contextmanager
@@ -44,12 +44,18 @@ class ZeroSharing:
         alive = HfDeepSpeedConfig(self._config)  # type: ignore[no-untyped-call]
         own = self._zero.Init
         # It asks for this class by its name, and has no other way to say how it is made.
-        self._zero.Init = partial(own, tensor_overrides=[])
+        self._zero.Init = self._init
         try:
             yield
         finally:
             self._zero.Init = own
             del alive
+
+    @property
+    def _init(self) -> Callable[..., AbstractContextManager[Any]]:
+        # A second model shares weights out in the groups of the first.
+        group = self._groups._get_zero_param_intra_parallel_group()  # noqa: SLF001 - there is no public name
+        return partial(self._building, tensor_overrides=[], zero_param_parallel_group=group)
 
     def place(self, model: nn.Module) -> None:
         """Move buffers to where DeepSpeed has put the weights."""
@@ -71,6 +77,19 @@ class ZeroSharing:
         weights = [*filter(_is_shared_out, tensors)]
         gathering: AbstractContextManager[Any] = self._zero.GatheredParameters(weights, modifier_rank)
         return gathering
+
+
+def _keeping_buffers(init: Any) -> Any:
+    """The class of DeepSpeed's that shares weights out, with all weights in one type, as it wants them."""
+
+    class Init(init):  # type: ignore[misc]
+        def _post_init_method(self, module: nn.Module) -> None:
+            for weight in module.parameters(recurse=False):
+                if weight.is_floating_point() and not _is_shared_out(weight):
+                    weight.data = weight.data.to(self.dtype)
+            super()._post_init_method(module)
+
+    return Init
 
 
 def _is_shared_out(tensor: Tensor) -> bool:

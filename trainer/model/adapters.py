@@ -13,14 +13,17 @@ which one is zero at first, so that a run begins with the very model it was give
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
+from safetensors import safe_open
 from transformers.pytorch_utils import Conv1D
 
-from rollog.kernel.errors import ConfigError
+from rollog.kernel.errors import ConfigError, WeightsError
 from rollog.kernel.versions.adapter import Adapter, first_suffix, second_suffix
+from rollog.kernel.versions.files import adapter_at
+from rollog.kernel.versions.files import merged_tensors as merged_tensors_in
 from trainer.model.policy import load_weights, untied_tensors
 from trainer.model.sharing import unshared
 
@@ -158,10 +161,29 @@ def published_adapter(model: nn.Module, trainer: TrainerConfig) -> Adapter | Non
 
 
 def load_published(model: nn.Module, path: Path, sharing: Sharing = unshared) -> None:
-    """Replace all weights by those of a version that holds adapters apart. Raises WeightsError as `load_weights`."""
+    """Replace all weights by those of a version that holds adapters apart.
+
+    Where its adapters are others than the model's, as in a replay with another rank, they have to do nothing yet: the
+    model's own stay then. Raises WeightsError where they do something, and as `load_weights`.
+    """
+    theirs, ours = adapter_at(path), adapter_of(model)
+    if theirs is not None and ours is not None and replace(theirs, scaling=ours.scaling) != ours:
+        if any(merged_tensors_in(path, _seconds_with_effect).values()):
+            raise WeightsError(
+                f"{path} has adapters of rank {theirs.rank} of {len(theirs.targets)} layers, which were trained, the "
+                f"model has some of rank {ours.rank} of {len(ours.targets)}: begin with version 0"
+            )
+        return
     load_weights(
         model, path, {tensor.name: tensor.parts[0] for tensor in tensors_apart(model)}, sharing=sharing
     )
+
+
+def _seconds_with_effect(file: Path) -> dict[str, bool]:
+    """Whether there is anything but zeros in each matrix B of a file."""
+    with safe_open(file, framework="pt") as opened:
+        names = [name for name in opened.keys() if name.endswith(second_suffix)]  # noqa: SIM118
+        return {name: bool(opened.get_tensor(name).any()) for name in names}
 
 
 def tensors_apart(model: nn.Module) -> Iterator[PublishedTensor]:

@@ -139,9 +139,9 @@ def _explained(
     # Looked up anew: DeepSpeed puts another function in the place of PyTorch's, which the layer then calls.
     if not torch.equal(nn.functional.linear(seen[0], layer.weight, layer.bias), seen[1]):
         return f"its output layer, a {type(layer).__name__}, computes more than a linear layer"
-    shown = shown.to("cpu")
     for transform in _candidates(model.config):
-        expected = transform.apply_(given.clone())
+        # Where the model computed: devices round otherwise.
+        expected = transform.apply_(given.to(shown.device, copy=True))
         if shown.shape == expected.shape and torch.equal(shown.float(), expected.float()):
             return transform
     return "it changes logits in a way that is not known"

@@ -208,7 +208,7 @@ def load_model(
                 )
         else:
             model = _without_values(model_path, dtype, sharing)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RuntimeError) as error:
         raise DataError(
             f"model.path = {model_path!r} cannot be loaded as a causal language model ({error}); "
             "give a directory with config.json and safetensors files, or a name known to Hugging Face"

@@ -9,11 +9,13 @@ from __future__ import annotations
 from contextlib import ExitStack, nullcontext
 from typing import TYPE_CHECKING, Any, Protocol
 
+from torch import nn
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from contextlib import AbstractContextManager
 
-    from torch import Tensor, nn
+    from torch import Tensor
 
 
 class Sharing(Protocol):
@@ -72,17 +74,30 @@ def whole_shape(tensor: Tensor) -> tuple[int, ...]:
 
 
 def gather_when_called(module: nn.Module, sharing: Sharing) -> AbstractContextManager[Any]:
-    """From here on `module` can be called: each layer of it has its own weights whole while it computes.
+    """From here on `module` can be called: each layer of it has its weights whole while it computes.
 
     For calls without gradient, and until what is returned is closed. Where weights are not shared out, nothing is done.
     """
     hooks = ExitStack()
     if sharing is not unshared:
-        for layer in module.modules():
-            if weights := list(layer.parameters(recurse=False)):
-                for handle in _hooks(layer, weights, sharing):
-                    hooks.callback(handle.remove)
+        for layer, weights in _layers(module):
+            for handle in _hooks(layer, weights, sharing):
+                hooks.callback(handle.remove)
     return hooks
+
+
+def _layers(module: nn.Module) -> Iterator[tuple[nn.Module, list[nn.Parameter]]]:
+    """What is called, and the weights that it computes with: the layers of a list as wholes, others by themselves.
+
+    Some layers of hybrid models compute with weights of parts of theirs that they do not call.
+    """
+    if weights := list(module.parameters(recurse=False)):
+        yield module, weights
+    for child in module.children():
+        if not isinstance(module, nn.ModuleList):
+            yield from _layers(child)
+        elif weights := list(child.parameters()):
+            yield child, weights
 
 
 def _hooks(layer: nn.Module, weights: list[nn.Parameter], sharing: Sharing) -> Iterator[Any]:

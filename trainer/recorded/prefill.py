@@ -62,12 +62,7 @@ class PolicyPrefill:
         """Replace all weights. Raises WeightsError where the file does not fit the model."""
         load_weights(self._model, path)
         adapter = adapter_at(path)
-        tensors = {} if adapter is None else merged_tensors(path, load_file)
-        matrices = {
-            name: tensors[name].to(self._device, self._model.dtype)
-            for name in (adapter.tensor_names if adapter is not None else ())
-        }
-        self._adapted.apply(self._model, adapter, matrices)
+        self._adapted.apply(self._model, adapter, {} if adapter is None else merged_tensors(path, load_file))
 
     def logprobs(self, pieces: Sequence[Piece]) -> list[Float32Array]:
         """One entry per response token of each piece, 0 where it is not compared."""

@@ -25,7 +25,8 @@ class AdaptedLayers:
     ) -> None:
         """Replace what was applied before; afterwards the model computes with this adapter, or with none.
 
-        `tensors` have the matrices, in the type of the model's parameters and on its device.
+        The matrices among `tensors` are copied, into the type of their layer and onto its device: what they are read
+        from may be files of which the next version is made.
         """
         for hook in self._hooks:
             hook.remove()
@@ -33,9 +34,12 @@ class AdaptedLayers:
         if adapter is None:
             return
         for layer in adapter.targets:
-            first, second = (tensors[name] for name in matrix_names(layer))
-            hook = _adding(first, second, adapter.scaling)
-            self._hooks.append(model.get_submodule(layer).register_forward_hook(hook))
+            adapted: Any = model.get_submodule(layer)
+            weight = adapted.weight
+            first, second = (
+                tensors[name].to(weight.device, weight.dtype, copy=True) for name in matrix_names(layer)
+            )
+            self._hooks.append(adapted.register_forward_hook(_adding(first, second, adapter.scaling)))
 
 
 def _adding(

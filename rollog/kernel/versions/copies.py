@@ -16,8 +16,9 @@ was, what fails after it leaves nothing. A process that dies there leaves all th
 
 from __future__ import annotations
 
+import errno
 import re
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -64,6 +65,7 @@ _log = get_logger("weights")
 _next_suffix = ".next"
 _values_suffix = ".values"
 _working_name = re.compile(r"v[0-9]{6,9}-[0-9a-f]{16}\.(manifest\.next|values)")
+_no_room = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 _patterns = (manifest_name, shard_name, _working_name, partial_name)
 
 
@@ -115,7 +117,14 @@ class VersionCopy:
         return True
 
     def bring(self, folder: StoreFolder, notice: WeightVersion) -> Path:
-        """Have exactly the version of a notice here; returns the path of its manifest. Raises WeightsError."""
+        """Have exactly the version of a notice here; returns the path of its manifest.
+
+        Raises WeightsError, and NoRoomForCopy where files cannot be written here.
+        """
+        with _naming_no_room(self.directory):
+            return self._bring(folder, notice)
+
+    def _bring(self, folder: StoreFolder, notice: WeightVersion) -> Path:
         wanted = VersionPair(notice.version, notice.sha256)
         self.directory.mkdir(parents=True, exist_ok=True)
         self._recover()
@@ -125,9 +134,10 @@ class VersionCopy:
             self.discard()
         chain = self._same_base(folder, notice) or chain_to(folder, notice, self.pair)
         self._keep_only(chain)
+        if chain.full is not None:
+            self._shards.forget()  # files that are mapped take room as long as they are
         self._require_room(chain)
         if chain.full is not None:
-            self._shards.forget()
             download_full(folder, chain.full, self.directory)
         if chain.patches:
             for patch in chain.patches:
@@ -169,6 +179,7 @@ class VersionCopy:
         names = [path.name for path in self._files() if manifest_name.fullmatch(path.name)]
         if names == [self._name]:
             return
+        self._shards.forget_deleted()  # others may have made the copy anew
         self._name, self._pair = "", None
         if len(names) == 1:
             with suppress(WeightsError):
@@ -261,6 +272,18 @@ class VersionCopy:
         for path in paths:
             if any(pattern.fullmatch(path.name) for pattern in _patterns):
                 yield path
+
+
+@contextmanager
+def _naming_no_room(directory: Path) -> Iterator[None]:
+    """Errors that only writing to a directory has, raised as they are or as the cause of a WeightsError."""
+    try:
+        yield
+    except (WeightsError, OSError) as error:
+        cause = error if isinstance(error, OSError) else error.__cause__
+        if isinstance(error, NoRoomForCopy) or not isinstance(cause, OSError) or cause.errno not in _no_room:
+            raise
+        raise NoRoomForCopy(f"{directory} takes no version of weights: {cause}; make room there") from error
 
 
 def _patched(manifest: Manifest, patch: PatchManifest, name: str) -> Manifest:

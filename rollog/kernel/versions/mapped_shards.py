@@ -50,6 +50,13 @@ class MappedShards:
         """Give the memory of files back that are deleted."""
         self._mapped = {}
 
+    def forget_deleted(self) -> None:
+        """The same, of all but those that are in the directory, under whatever name."""
+        if self._mapped:
+            found = [path.stat() for path in self._directory.glob("*.safetensors")]
+            here = {(each.st_dev, each.st_ino) for each in found}
+            self._mapped = {file: data for file, data in self._mapped.items() if file in here}
+
     def _data(self, shard: Shard) -> tuple[tuple[int, int], UInt8Array]:
         path = self._directory / shard.name
         found = path.stat()

@@ -121,7 +121,7 @@ def changed_offsets(base: BitPatterns, new: BitPatterns) -> Positions:
 def decode(blocks: Sequence[Buffer], base: BitPatterns, *, name: str) -> Iterator[Changes]:
     """What becomes of `base` by one block, or by the blocks of consecutive versions, oldest first.
 
-    Changes come segment by segment, of at most 2**20 elements each. An element that several blocks change comes once,
+    Changes come segment by segment, of 1 to 2**20 elements each. An element that several blocks change comes once,
     with its last value, and not at all where it came back to that of `base`. `base` stays as it is, and must not be
     written to before the last changes came: a block may turn out to be damaged only there.
 
@@ -134,7 +134,10 @@ def decode(blocks: Sequence[Buffer], base: BitPatterns, *, name: str) -> Iterato
         for number, first in enumerate(layout.segments):
             coded = [table[number] for table in tables if table[number].num_changes]
             if coded:
-                yield _changes(coded, base[first : first + segment_elements], first)
+                changes = _changes(coded, base[first : first + segment_elements], first)
+                if changes.positions.size:
+                    yield changes
+                del changes  # before the next ones take memory
 
 
 def apply(target: BitPatterns, positions: Positions, values: BitPatterns) -> None:

@@ -198,10 +198,11 @@ class SharedCopy:
                 number = _number_of(old) + 1 if old else 1
                 name = f"{number:06}-{secrets.token_hex(8)}"
                 (self._shared / copies_name / name).mkdir(mode=0o700)
+            for other in (self._shared / copies_name).iterdir():
+                if _generation_name.fullmatch(other.name) and other.name != name:
+                    shutil.rmtree(other, ignore_errors=True)
         finally:
             os.close(lock)
-        if old:
-            shutil.rmtree(self._shared / copies_name / old, ignore_errors=True)
         return name
 
     def _wait_for(self, lock: int) -> None:

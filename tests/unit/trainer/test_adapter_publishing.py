@@ -78,7 +78,8 @@ class Run:
         )
 
     def publish(self) -> WeightVersion:
-        notice = self.publisher.publish(len(self.notices), self.engine)
+        version = len(self.notices)
+        notice = self.publisher.write(self.publisher.seal(version, self.engine)).notice
         assert notice.sha256 == weights_sha256(self.engine, "content")
         self.notices.append(notice)
         self.engine.step()
@@ -112,6 +113,20 @@ def test_without_version_0_and_where_it_is_of_another_model_versions_are_full(ru
     run.notices[0] = run.store.publish_tensors(0, export_of({"other": numbers(3)}))
     run.restart()
     assert run.publish().base is None
+
+
+def test_once_a_shard_of_version_0_is_lost_versions_are_full(run: Run) -> None:
+    run.publish()
+    assert run.publish().base is not None
+    shard = next(name for name in run.store.file_names(run.notices[0]) if name.endswith(".safetensors"))
+    run.store.delete(shard)
+    assert not run.store.has(run.notices[1])
+    again = run.publisher.publish(1, run.engine)  # as an idle trainer does
+    assert again.base is None
+    assert run.publish().base is None
+    run.publisher.forget_base()  # as one does that is ahead
+    assert run.publish().base is None
+    run.store.check(run.notices[-1])
 
 
 def test_a_reader_that_follows_fetches_the_adapter_alone(run: Run, tmp_path: Path) -> None:

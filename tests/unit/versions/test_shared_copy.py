@@ -314,3 +314,19 @@ def test_a_copy_of_a_killed_worker_goes_with_the_trainer(
     assert len(generations(shared)) == 1
     Lane(shared).clear()
     assert not (shared / copies_name).exists()
+
+
+def test_a_copy_of_a_killed_worker_goes_with_the_next_worker_of_any_run(
+    store: WeightsStore, notices: list[WeightVersion], tmp_path: Path
+) -> None:
+    dead, living, new = (tmp_path / f"rollog-{os.geteuid()}-{name * 16}" for name in ("1", "2", "3"))
+    for shared in (dead, living):
+        presence = WorkerPresence(shared).__enter__()
+        with workers(store, shared, 1) as (worker,):
+            worker.bring(notices[0])
+        if shared == dead:
+            os.close(vars(presence)["_lock"])  # as the system does when the process dies
+    with WorkerPresence(new):
+        assert not (dead / copies_name).exists()
+        assert len(generations(living)) == 1
+    presence.__exit__()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
@@ -21,14 +24,15 @@ from support.patched_versions import (
 )
 
 from rollog.kernel.errors import EngineError, WeightsError
-from rollog.kernel.versions.copies import VersionCopy
+from rollog.kernel.store_folder import StoreFolder
+from rollog.kernel.versions.chains import VersionPair
+from rollog.kernel.versions.copies import NoRoomForCopy, VersionCopy
 from rollog.kernel.versions.patch_manifest import PatchManifest, parse_stored
 from rollog.kernel.weights import WeightsStore
 from schemas import WeightsBase
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
     from rollog.kernel.versions.patch_shards import PatchSink
 
@@ -440,6 +444,74 @@ def test_a_copy_keeps_its_shards_in_memory_and_nothing_of_those_that_are_deleted
     assert are_equal(found_at(store.bring(notices[6], copy)), versions[6])
     copy.discard()
     assert mapped() == {}
+
+
+def deleted_and_mapped(directory: Path) -> list[str]:
+    """Files of a directory that are deleted, and that this process still maps: they take room."""
+    lines = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
+    return [line for line in lines if str(directory) in line and line.endswith("(deleted)")]
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="mappings are read from /proc")
+def test_what_is_deleted_takes_no_room_when_room_is_looked_for(store: WeightsStore, tmp_path: Path) -> None:
+    notices = publish_versions(store, versions, full=(0, 3))
+    store.is_local = False
+    found: list[list[str]] = []
+
+    def room(directory: Path) -> int:
+        found.append(deleted_and_mapped(directory))
+        return 1 << 40
+
+    copy = VersionCopy(tmp_path / "copy", free_bytes=room)
+    for version in (0, 1, 2, 3):
+        store.bring(notices[version], copy)
+    assert found == [[], [], [], []]
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="mappings are read from /proc")
+def test_a_reader_keeps_nothing_of_a_copy_that_another_one_made_anew(
+    store: WeightsStore, tmp_path: Path
+) -> None:
+    notices = publish_versions(store, versions, full=(0, 3))
+    store.is_local = False
+    one, other = VersionCopy(tmp_path / "copy"), VersionCopy(tmp_path / "copy")
+    for version in (0, 1):
+        store.bring(notices[version], one)
+    store.bring(notices[3], other)
+    assert deleted_and_mapped(tmp_path / "copy")
+    assert one.pair == VersionPair(3, notices[3].sha256)
+    assert not deleted_and_mapped(tmp_path / "copy")
+
+
+class _FullDisk(StoreFolder):
+    """Whatever is read is written to a disk that takes nothing."""
+
+    def read(self, name: str, take: Callable[[IO[bytes]], Any]) -> Any:
+        if not name.endswith(".safetensors"):
+            return super().read(name, take)
+        raise WeightsError("it cannot be read") from OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_full_disk_below_a_copy_is_no_fault_of_the_store(store: WeightsStore, tmp_path: Path) -> None:
+    notices = publish_versions(store, versions)
+    folder = vars(store)["_folder"]
+    copy = VersionCopy(tmp_path / "copy")
+    with pytest.raises(NoRoomForCopy, match=r"takes no version of weights: .*No space left.*make room there"):
+        copy.bring(_FullDisk(folder.filesystem, folder.root), notices[0])
+
+
+def test_what_comes_back_over_two_patches_is_not_written(store: WeightsStore, tmp_path: Path) -> None:
+    there = torch.ones(3000, dtype=torch.bfloat16)
+    gone = there.clone()
+    gone[5] = 2.0
+    rest = torch.arange(4000, dtype=torch.float32).to(torch.bfloat16)
+    tensors = [{"norm": each, "rest": rest} for each in (there, gone, there)]
+    tensors[2]["rest"] = rest.clone()
+    tensors[2]["rest"][7] = -1.0
+    notices = publish_versions(store, tensors)
+    copy = VersionCopy(tmp_path / "copy")
+    store.bring(notices[0], copy)
+    assert are_equal(found_at(store.bring(notices[2], copy)), tensors[2])
 
 
 def test_a_shard_of_a_copy_that_was_cut_is_fetched_anew(store: WeightsStore, tmp_path: Path) -> None:
