@@ -2,7 +2,8 @@
 
 Weights that came byte for byte can still be laid out wrongly by an engine's kernels, quantised ones above all; nothing
 fails then, and the log-probabilities are those of another model. So a notice has a probe, a short sequence with the
-trainer's log-probabilities, and a worker compares its own before it starts anything.
+trainer's log-probabilities, and a worker compares its own before it starts anything. Where the first weights are
+version 0, it does so once more: later ones come as patches or adapters, and those of version 0 do nothing yet.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _largest_share_far_off = 0.05
 
 
 class FirstLoad:
-    """Compares the first weights that one engine loads; afterwards it has nothing to do.
+    """Compares the first weights that one engine loads, after version 0 the next ones, too; then it has nothing to do.
 
     `tolerance` is the largest mean absolute difference, in nats; 0 compares nothing.
     """
@@ -50,7 +51,7 @@ class FirstLoad:
         own = None if probe is None else await self._own(probe)
         if probe is None or own is None:
             return
-        self._is_due = False
+        self._is_due = notice.version == 0
         differences = np.abs(np.asarray(probe.logprobs) - own[1:].astype(np.float64))
         mean, share = float(differences.mean()), float((differences > _far_off * self._tolerance).mean())
         _log.info(

@@ -288,8 +288,8 @@ class RolloutConfig(Section):
     load_attempts: Annotated[int, Field(ge=1), PER_MACHINE] = 3
     """Tries to load a version before the worker leaves."""
     first_load_tolerance: Annotated[float, Field(ge=0), PER_MACHINE] = 0.25
-    """Nats by which the engine's log-probabilities may differ from the trainer's in the mean, compared once, after the
-    first load; beyond it the worker ends. 0 compares nothing."""
+    """Nats by which the engine's log-probabilities may differ from the trainer's in the mean, compared after the
+    first load, and after the one that follows version 0; beyond it the worker ends. 0 compares nothing."""
     engine_args: Annotated[_Table, PER_MACHINE, SecretPart.NAMED_ENTRIES] = Field(default_factory=dict)
     """Further arguments of the engine (vLLM: AsyncEngineArgs)."""
 

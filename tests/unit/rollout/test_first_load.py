@@ -48,6 +48,13 @@ class ScoringEngine(SimulatedEngine):
         return float32_array(values)
 
 
+def test_after_version_0_the_next_version_is_compared_too() -> None:
+    """Adapters do nothing in version 0, and nothing comes as a patch."""
+    engine = ScoringEngine()
+    checked(engine, *(replace(notice, version=version) for version in (0, 2, 3)))
+    assert len(engine.asked) == 2
+
+
 def checked(engine: SimulatedEngine, *notices: WeightVersion, tolerance: float = 0.25) -> None:
     first_load = FirstLoad(engine, tolerance)
 
