@@ -158,8 +158,8 @@ class WeightsPublisher:
         """Seal and write in full, with nothing beside. Raises WeightsError, and EngineError for a NaN."""
         self._fill(version, engine, compare=None)
         self.forget_base()
-        sealed = SealedWeights(version, probe=probe_of(engine))
-        return self._stored_in_full(sealed.version).with_probe(sealed.probe).notice
+        probe = probe_of(engine)
+        return self._stored_in_full(version).with_probe(probe).notice
 
     def forget_base(self) -> None:
         """Let the next version be sealed as a full one: the store has lost what it would be based on.

@@ -5,9 +5,9 @@
         lane/                          files of the newest versions: `rollog.kernel.versions.lane`
         copies/                        the workers' copy of a version: `rollog.kernel.versions.shared_copy`
 
-`<run>` is a digest of what names a run: two runs have nothing in common. A file counts once somebody
-of this user has compared it with a digest of the log; a directory or file of another user, a link,
-or one that others may enter, is not used at all.
+`<run>` is a digest of what names a run: two runs have nothing in common. A file counts once somebody of this user
+has compared it with a digest of the log; a directory or file of another user, a link, or one that others may enter, is
+not used at all.
 """
 
 from __future__ import annotations
