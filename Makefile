@@ -34,7 +34,7 @@ TEST_PROCESSES ?= 4
 PARALLEL := -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup agents demo check docs test coverage test-slow test-docker tools test-charts sbom pin-images bench lock clean
+.PHONY: help setup agents demo check docs test coverage test-killed test-slow test-docker tools test-charts sbom pin-images bench lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do \
@@ -72,6 +72,9 @@ test: setup ## run the fast tests, which need no container engine and no acceler
 
 coverage: setup ## the same under branch coverage, which makes them a third slower
 	$(PYTEST) $(ORDINARY) $(PARALLEL) --cov --cov-report=term:skip-covered
+
+test-killed: setup ## kill broker, worker and trainer in the middle of a run, and see that nothing is lost
+	$(PYTEST) -m slow tests/chaos/test_chaos.py -k some
 
 test-slow: setup agents ## run the tests that take longer
 	$(PYTEST) -m "slow and not docker and not gpu"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-pytestmark = [pytest.mark.broker, pytest.mark.engine, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.broker, pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 # Worker and trainer are killed besides where only they reach a window on their way back.
@@ -27,13 +27,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.engine, pytest.mark.timeout(900)]
     [
         # So few versions are a chain of patches whose bases all stay.
         pytest.param(4, (Role.BROKER, CrashPoint.GRANT_SENT, CrashPoint.COMMIT_SENT), False, id="some"),
-        pytest.param(
-            len(CrashPoint) + 2,
-            (Role.DISPATCHER, Role.BROKER, *CrashPoint),
-            True,
-            id="all",
-            marks=pytest.mark.slow,
-        ),
+        pytest.param(len(CrashPoint) + 2, (Role.DISPATCHER, Role.BROKER, *CrashPoint), True, id="all"),
     ],
 )
 @pytest.mark.usefixtures("embedded_kafka")  # whose start has fetched the jars

@@ -195,7 +195,14 @@ def saved_model(directory: Path, *, tied: bool) -> Path:
     return directory
 
 
-@pytest.mark.parametrize("kind", ["transformers", "vllm", "vllm, merged"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "transformers",
+        pytest.param("vllm", marks=pytest.mark.slow),
+        pytest.param("vllm, merged", marks=pytest.mark.slow),
+    ],
+)
 def test_in_bfloat16_an_adapter_beside_its_layer_keeps_its_effect_and_a_merged_one_does_not(
     tmp_path: Path, kind: str
 ) -> None:

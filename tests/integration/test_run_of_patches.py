@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import uuid
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,6 +17,7 @@ from consumers.audit.auditor import audit_run
 from rollog.cli.main import cli
 from rollog.kernel.archived_weights import archived_weights
 from rollog.kernel.broker.archive import ArchiveBroker
+from rollog.kernel.broker.kafka import KafkaBroker
 from rollog.kernel.errors import VersionPruned
 from rollog.kernel.versions.copies import VersionCopy
 from rollog.kernel.versions.files import read_manifest
@@ -32,28 +35,39 @@ if TYPE_CHECKING:
     from click.testing import Result
     from support.threaded_run import WholeRun
 
-    from rollog.kernel.broker.kafka import KafkaBroker
     from rollog.kernel.broker.topics import RunTopics
 
 pytestmark = [pytest.mark.broker, pytest.mark.engine]
 
 
-@pytest.fixture(params=["auto", "off"])
-def ended(
-    kafka_broker: KafkaBroker, run_topics: RunTopics, tmp_path: Path, request: pytest.FixtureRequest
+@pytest.fixture(scope="module", params=["auto", "off"])
+def recorded(
+    kafka_address: str, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[WholeRun]:
+    """A run that has come to its end; its topics are only read, its weights may be damaged in `ended`."""
+    home = tmp_path_factory.mktemp("run-of-patches")
     settings = small_settings(
-        tmp_path,
-        run_topics.run,
+        home,
+        f"run-{uuid.uuid4().hex[:12]}",
         run={"num_steps": 5},
         model={"dtype": "bfloat16"},
         optimizer={"learning_rate": 1e-5},
         weights={"patches": request.param},
         rollout={"engine": "transformers", "capacity": 8, "first_load_tolerance": 0.02},
     )
-    with whole_run(kafka_broker, tmp_path, settings) as run:
+    with whole_run(KafkaBroker(kafka_address), home, settings) as run:
         run.to_its_end()
         yield run
+
+
+@pytest.fixture
+def ended(recorded: WholeRun, tmp_path: Path) -> Iterator[WholeRun]:
+    """The run, whose weights are put back after each test."""
+    weights, kept = recorded.home / "weights", tmp_path / "kept"
+    shutil.copytree(weights, kept)
+    yield recorded
+    shutil.rmtree(weights)
+    kept.rename(weights)
 
 
 def recorded_run(ended: WholeRun) -> RecordedRun:
@@ -97,6 +111,7 @@ def test_a_run_of_patches_is_whole_for_everyone_who_reads_it(ended: WholeRun, tm
         assert read_manifest(copy.path)[0].digest == notice.sha256
 
 
+@pytest.mark.slow
 def test_the_16th_version_is_stored_as_changes_since_version_0_as_well(
     kafka_broker: KafkaBroker, run_topics: RunTopics, tmp_path: Path
 ) -> None:
@@ -141,6 +156,27 @@ def test_the_audit_names_an_altered_patch_and_what_is_made_of_it(ended: WholeRun
     assert ("3 version(s) (3-5)" if is_patched else "1 version(s) (3)") in lines
 
 
+def test_commands_tell_what_would_go_and_what_is_lost(ended: WholeRun) -> None:
+    where = [ended.topics.run, "--broker", ended.broker.address, "--home", str(ended.home)]
+    where += ["--set", f"run.prefix={ended.topics.prefix}"]
+
+    def call(*words: str) -> Result:
+        return CliRunner().invoke(cli, ["weights", *words, *where], standalone_mode=False)
+
+    would = call("prune", "--keep-newest", "2", "--dry-run")
+    is_patched = ended.settings.weights.patches == "auto"
+    assert f"versions that go: {'none' if is_patched else '1'}" in would.output, would
+    assert call("check").return_value == 0
+    store, published = WeightsStore(ended.manifest.weights_uri), notices(ended.broker, ended.topics)
+    assert len(published) == 6, "nothing is pruned by a dry run"
+    store.delete(published[3].name)
+    lost = call("check")
+    assert lost.return_value == 1
+    assert f"6 versions read, {3 if is_patched else 1} lost or damaged" in lost.output
+    assert f"version 3: weights {published[3].name}" in lost.output
+    assert call("list").output.count("missing") == (3 if is_patched else 1)
+
+
 def test_any_version_that_is_kept_can_be_exported_and_a_pruned_one_is_said_to_be(
     ended: WholeRun, tmp_path: Path
 ) -> None:
@@ -162,24 +198,3 @@ def test_any_version_that_is_kept_can_be_exported_and_a_pruned_one_is_said_to_be
         with pytest.raises(VersionPruned, match="version 1 were pruned"):
             export_model(run, ended.home, tmp_path / "gone", version=1)
         assert not (tmp_path / "gone").exists()
-
-
-def test_commands_tell_what_would_go_and_what_is_lost(ended: WholeRun) -> None:
-    where = [ended.topics.run, "--broker", ended.broker.address, "--home", str(ended.home)]
-    where += ["--set", f"run.prefix={ended.topics.prefix}"]
-
-    def call(*words: str) -> Result:
-        return CliRunner().invoke(cli, ["weights", *words, *where], standalone_mode=False)
-
-    would = call("prune", "--keep-newest", "2", "--dry-run")
-    is_patched = ended.settings.weights.patches == "auto"
-    assert f"versions that go: {'none' if is_patched else '1'}" in would.output, would
-    assert call("check").return_value == 0
-    store, published = WeightsStore(ended.manifest.weights_uri), notices(ended.broker, ended.topics)
-    assert len(published) == 6, "nothing is pruned by a dry run"
-    store.delete(published[3].name)
-    lost = call("check")
-    assert lost.return_value == 1
-    assert f"6 versions read, {3 if is_patched else 1} lost or damaged" in lost.output
-    assert f"version 3: weights {published[3].name}" in lost.output
-    assert call("list").output.count("missing") == (3 if is_patched else 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -27,12 +28,38 @@ if TYPE_CHECKING:
 end_token_id = 1
 vocabulary_size = 40
 max_context_tokens = 128
+_look_seconds = 0.005
 tokens_per_pass = 256
 """Of vLLM: few enough for prompts to wait for each other."""
 
 
+class HeldUpClock:
+    """Real time that stands still while this process is held up, as the tokens of a real engine do.
+
+    A simulated response is not over before anybody else in the process has come to look.
+    """
+
+    def __init__(self) -> None:
+        self._seen = time.monotonic()
+        self._now = 0.0
+
+    def now(self) -> float:
+        """At most two looks' time passes from one look to the next."""
+        seen = time.monotonic()
+        self._now += min(seen - self._seen, 2 * _look_seconds)
+        self._seen = seen
+        return self._now
+
+    async def sleep(self, seconds: float) -> None:
+        """Look until so much has passed."""
+        end = self.now() + seconds
+        while self.now() < end:  # noqa: ASYNC110 - nobody tells of time
+            await asyncio.sleep(_look_seconds)
+
+
 def _simulated(model: str) -> Engine:
     return SimulatedEngine(
+        clock=HeldUpClock(),
         tensors=model_tensors(model),
         tokens_per_second=500,
         max_context_tokens=max_context_tokens,

@@ -10,11 +10,13 @@ if TYPE_CHECKING:
 
 Found = TypeVar("Found")
 
+patience_seconds = 60.0
+"""For what takes a second or less on an idle machine: so slow are four test processes on two busy cores at worst."""
 _poll_seconds = 0.01
 
 
 def wait_until(
-    condition: Callable[[], Found], timeout_seconds: float = 20.0, message: str = "condition"
+    condition: Callable[[], Found], timeout_seconds: float = patience_seconds, message: str = "condition"
 ) -> Found:
     """Call `condition` until it returns something true, and return that; AssertionError after the deadline."""
     deadline = time.monotonic() + timeout_seconds

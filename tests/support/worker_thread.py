@@ -39,14 +39,14 @@ from schemas import (
 from schemas.codec import decode, encode
 from schemas.headers import headers_of
 from support.builders import LedgerBuilder, a_task
-from support.waiting import wait_until
+from support.waiting import patience_seconds, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from contextlib import AbstractAsyncContextManager
     from pathlib import Path
 
-    from producers.engines.ports import Engine
+    from producers.engines.ports import Engine, Generation, GenerationRequest
     from producers.rewards.ports import Rewards
     from producers.rollout.agents import Agents
     from producers.rollout.episodes import Episodes
@@ -203,7 +203,10 @@ class Stage:
         return found[-1] if found else None
 
     def wait_for_status(
-        self, condition: Callable[[WorkerStatus], bool], message: str = "", timeout_seconds: float = 20.0
+        self,
+        condition: Callable[[WorkerStatus], bool],
+        message: str = "",
+        timeout_seconds: float = patience_seconds,
     ) -> WorkerStatus:
         # The newest one and all that come: on a busy machine a test sees few of them in time.
         begin = max(0, len(self.statuses()) - 1)
@@ -215,7 +218,7 @@ class Stage:
         assert found is not None
         return found
 
-    def wait_until_serving(self, version: int, timeout_seconds: float = 20.0) -> None:
+    def wait_until_serving(self, version: int, timeout_seconds: float = patience_seconds) -> None:
         self.wait_for_status(
             lambda status: status.served_version == version and status.grant_id is not None,
             f"serving {version}",
@@ -305,7 +308,7 @@ def running(
         yield thread
     finally:
         stage.stop.set()
-        thread.join(30)
+        thread.join(patience_seconds)
     assert not thread.is_alive()
     if not expect_error and stage.error is not None:
         raise stage.error
@@ -319,6 +322,23 @@ def with_prompt(task: RolloutTask, **changes: Any) -> RolloutTask:
 def slow_engine() -> SimulatedEngine:
     """Its responses take minutes, unless they are interrupted."""
     return SimulatedEngine(tokens_per_second=0.5, max_context_tokens=256)
+
+
+class HeldEngine(SimulatedEngine):
+    """Generates nothing until it is released: what a test has to see before is there by then, however late."""
+
+    def __init__(self) -> None:
+        super().__init__(max_context_tokens=256)
+        self._is_released = threading.Event()
+
+    async def generate(self, request: GenerationRequest) -> Generation:
+        """Wait, then answer at once."""
+        await asyncio.to_thread(self._is_released.wait, patience_seconds)
+        return await super().generate(request)
+
+    def release(self) -> None:
+        """From any thread."""
+        self._is_released.set()
 
 
 def long_sampling() -> SamplingParameters:

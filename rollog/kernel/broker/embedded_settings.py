@@ -41,8 +41,9 @@ def server_properties(
         "inter.broker.listener.name": "PLAINTEXT",
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
         "log.dirs": str(log_directory),
-        # A broker that was killed is let back in after this long.
-        "broker.session.timeout.ms": "2000",
+        # A broker that was killed is let back in after this long, and one that is held up as long, by a busy machine or
+        # a full disk, serves nobody until it has caught up: the first is rare and ends by itself.
+        "broker.session.timeout.ms": "6000",
         "broker.heartbeat.interval.ms": "500",
         "auto.create.topics.enable": "false",
         "group.initial.rebalance.delay.ms": "0",

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from support.waiting import wait_until
-from support.worker_thread import Stage, long_sampling, running, slow_engine
+from support.waiting import patience_seconds, wait_until
+from support.worker_thread import HeldEngine, Stage, long_sampling, running, slow_engine
 
 from producers.engines.simulated import SimulatedEngine, simulated_logprob
 from producers.rollout.prompts import ByteTokenizer
 from rollog.kernel.broker.ports import TopicPartition
+from rollog.kernel.metrics import Metrics
 from schemas import (
     Cancel,
     CancelReason,
@@ -100,7 +101,7 @@ class AbortedRequests(SimulatedEngine):
     """An engine that remembers what it was asked to abort."""
 
     def __init__(self) -> None:
-        super().__init__(tokens_per_second=100, max_context_tokens=4096)
+        super().__init__(tokens_per_second=0.5, max_context_tokens=4096)
         self.aborted: list[str] = []
 
     async def abort(self, request_id: str) -> None:
@@ -153,7 +154,7 @@ def test_stop_ends_open_tasks_as_cancelled_and_the_worker_leaves(stage: Stage) -
         stage.order(stage.task(0, sampling=long_sampling()))
         stage.wait_for_status(lambda status: status.num_running == 1)
         stage.order(Stop(epoch=1, grant_id="1.1"))
-        thread.join(20)
+        thread.join(patience_seconds)
         assert not thread.is_alive()
     sample = stage.sample()
     assert (sample.status, sample.cancel_reason) == (Status.CANCELLED, "end of run")
@@ -170,14 +171,14 @@ def test_a_stopped_worker_process_leaves_in_the_same_way(stage: Stage) -> None:
         stage.order(stage.task(0, sampling=long_sampling()))
         stage.wait_for_status(lambda status: status.num_running == 1)
         stage.stop.set()
-        thread.join(20)
+        thread.join(patience_seconds)
     assert stage.sample().status is Status.CANCELLED
 
 
 def test_a_closed_run_is_left_even_before_the_engine_starts(stage: Stage) -> None:
     stage.close_run()
     with running(stage) as thread:
-        thread.join(20)
+        thread.join(patience_seconds)
         assert not thread.is_alive()
     assert stage.status() is None
 
@@ -186,7 +187,7 @@ def test_a_closed_run_is_left_even_where_another_dispatcher_has_taken_over_since
     stage.close_run()
     stage.take_over(stage.newest_epoch + 1)
     with running(stage) as thread:
-        thread.join(20)
+        thread.join(patience_seconds)
         assert not thread.is_alive()
 
 
@@ -195,7 +196,7 @@ def test_a_running_worker_leaves_when_the_run_is_closed(stage: Stage) -> None:
         stage.give_grant()
         stage.wait_until_serving(0)
         stage.close_run()
-        thread.join(20)
+        thread.join(patience_seconds)
         assert not thread.is_alive()
 
 
@@ -245,13 +246,16 @@ def order_evaluation(stage: Stage, group: int, version: int) -> None:
 
 
 def test_a_pinned_evaluation_runs_under_its_version_although_a_newer_one_waits(stage: Stage) -> None:
-    engine = SimulatedEngine(tokens_per_second=20, max_context_tokens=256)
-    with running(stage, engine=engine):
+    engine, metrics = HeldEngine(), Metrics()
+    value = metrics.registry.get_sample_value
+    with running(stage, engine=engine, metrics=metrics):
         stage.give_grant()
         stage.wait_until_serving(0)
         order_evaluation(stage, 0, 0)
         stage.wait_for_status(lambda status: status.num_running == 1)
         stage.publish(1)
+        wait_until(lambda: value("rollog_rollout_fetch_seconds_count") == 2, message="version 1 is fetched")
+        engine.release()
         (sample,) = stage.samples(1, stage.topics.evaluations)
         stage.wait_until_serving(1)
         order_evaluation(stage, 1, 0)
