@@ -14,6 +14,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from benchmarks.harness.figures import Figure, mean_figure
 from benchmarks.weights.stages import (
     Patch,
@@ -26,7 +28,7 @@ from benchmarks.weights.stages import (
     time_hashing_one_piece,
 )
 from benchmarks.weights.updates import Tensors, Variant, exported_versions, tensors_of, write_model
-from rollog.kernel.versions.chains import StoredForm, VersionPair, route, why_full
+from rollog.kernel.versions.chains import StoredForm, VersionPair, cumulative_every, route, why_full
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -51,6 +53,15 @@ class Step:
     patch_share: float
     num_dense: int
     seconds: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Together:
+    """Several versions as one patch; shares as those of a `Step`."""
+
+    num_versions: int
+    changed_share: float
+    patch_share: float
 
 
 @dataclass(slots=True, kw_only=True)
@@ -88,11 +99,15 @@ class Store:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """One variant: its steps, and how many versions a reader rebuilt, rightly and wrongly."""
+    """One variant: its steps, and how many versions a reader rebuilt, rightly and wrongly.
+
+    `together` are the first steps as one patch of version 0, which is what a cumulative patch is.
+    """
 
     variant: Variant
     full_bytes: int
     steps: list[Step]
+    together: Together
     num_rebuilt: int
     num_unequal: int
 
@@ -140,10 +155,11 @@ def _publish(
     variant: Variant, exported: Iterable[bytes], store: Store, on_progress: Callable[[str], None]
 ) -> Published:
     files = iter(exported)
-    first = next(files)
-    base, reader = tensors_of(first), Tensors()
+    exported_first = next(files)
+    first = base = tensors_of(exported_first)
+    last_together, reader = first, Tensors()
     at = VersionPair(0, digest(base, Seconds()))
-    store.add_full(at, first)
+    store.add_full(at, exported_first)
     reader = store.read(store.forms, reader, Seconds())
     pairs, steps, num_unequal = [at], [], 0
     for version, data in enumerate(files, start=1):
@@ -157,11 +173,14 @@ def _publish(
         on_progress(_line(variant, steps[-1]))
         pairs.append(pair)
         base, at = new, pair
+        if version <= cumulative_every:
+            last_together = new
     num_unequal += sum(not _joiner_finds(pair, store) for pair in pairs)
     return Published(
         variant=variant,
         full_bytes=sum(tensor.nbytes for tensor in base.values()),
         steps=steps,
+        together=_together(min(len(steps), cumulative_every), first, last_together),
         num_rebuilt=len(steps) + len(pairs),
         num_unequal=num_unequal,
     )
@@ -201,6 +220,17 @@ def _step(
         patch_share=patch_bytes / full_bytes,
         num_dense=len(dense),
         seconds={},
+    )
+
+
+def _together(num_versions: int, first: Tensors, last: Tensors) -> Together:
+    patch = encoded(first, last, Seconds())
+    dense = {name: last[name] for name, each in patch.items() if each.form == "dense"}
+    num_changes = sum(int(np.count_nonzero(first[name] != tensor)) for name, tensor in last.items())
+    return Together(
+        num_versions=num_versions,
+        changed_share=num_changes / sum(tensor.size for tensor in last.values()),
+        patch_share=stored_bytes(patch, dense) / sum(tensor.nbytes for tensor in last.values()),
     )
 
 
@@ -245,6 +275,7 @@ def _figures(published: Published) -> list[Figure]:
             [step.changed_share for step in steps],
             higher_is_better=False,
         ),
+        *_figures_together(prefix, published.together, steps[: published.together.num_versions]),
         *(
             _seconds_figure(prefix, stage, timed, published.full_bytes)
             for stage in stages
@@ -256,6 +287,23 @@ def _figures(published: Published) -> list[Figure]:
             value=published.num_unequal,
             unit=f"of {published.num_rebuilt} versions rebuilt have another sha256",
             target=0,
+            higher_is_better=False,
+        ),
+    ]
+
+
+def _figures_together(prefix: str, together: Together, steps: Sequence[Step]) -> list[Figure]:
+    return [
+        Figure(
+            name=f"{prefix}.together_changed",
+            value=round(together.changed_share / sum(step.changed_share for step in steps), 3),
+            unit=f"elements that differ after {len(steps)} versions / those that each changed",
+            higher_is_better=False,
+        ),
+        Figure(
+            name=f"{prefix}.together_share",
+            value=round(together.patch_share / sum(step.patch_share for step in steps), 3),
+            unit=f"bytes of one patch of {len(steps)} versions / of a patch of each",
             higher_is_better=False,
         ),
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -90,3 +91,20 @@ def test_what_tensors_take_that_are_made_on_the_way_is_told() -> None:
     assert engine.making_seconds == 0.0
     exported(engine)
     assert engine.making_seconds > 0.0
+
+
+@kinds
+def test_a_third_of_what_16_versions_change_is_changed_in_the_end(kind: type[LargeEngine]) -> None:
+    engine = started(kind)
+    versions = [exported(engine)]
+    for _ in range(16):
+        engine.change()
+        versions.append(exported(engine))
+    each = sum(num_changes(*pair) for pair in pairwise(versions))
+    assert num_changes(versions[0], versions[-1]) / each == pytest.approx(1 / 3, rel=0.1)
+
+
+def num_changes(before: Kept, after: Kept) -> int:
+    return sum(
+        int(np.count_nonzero(before.tensors[name] != tensor)) for name, tensor in after.tensors.items()
+    )

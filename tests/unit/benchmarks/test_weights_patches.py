@@ -42,6 +42,8 @@ def test_all_versions_come_back_and_every_figure_has_its_floor() -> None:
     for values in by_rate:
         assert (values["unequal"].value, values["unequal"].unit.split()[1]) == (0, "7")
         assert 0 < values["changed"].value < values["plain_share"].value
+        assert 0 < values["together_changed"].value < 1
+        assert 0 < values["together_share"].value < 1
         assert 0 < values["share"].value <= values["largest_share"].value
         assert {
             f"seconds.{stage}" for stage in ("find", "pack", "compress", "encode", "sha256")
