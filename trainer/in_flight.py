@@ -142,6 +142,8 @@ class InFlight(Component):
         assert self._future is None, "one step is in flight at most"
         self._since = self._clock()
         future = self._future = self._background.steps.submit(self._land, step)
+        # On the same thread, behind the commit: whoever waits for the step does not wait for this.
+        future.add_done_callback(lambda _: self._publisher.tidy(self._stop.is_set))
         return lambda: future.result().weights_sha256
 
     def landed(self, *, wait: bool = False) -> LandedStep | None:

@@ -168,6 +168,13 @@ class WeightsPublisher:
         """
         self._written = self._first = None
 
+    def tidy(self, is_over: Callable[[], bool] = lambda: False) -> None:
+        """Prepare for the version that is stored as all changes since the full form, until it `is_over`.
+
+        On the thread that writes, when nobody waits for a version. Raises WeightsError.
+        """
+        self._since_full.fold(is_over)
+
     def _stored(self, sealed: SealedWeights) -> PublishedWeights:
         if sealed.patch is not None:
             with suppress(_OutgrownError, ChangesLostError):

@@ -8,12 +8,16 @@ nothing behind.
     published    full 0   1   2  ...  15   16
     kept                  1   2  ...  15   16      16 as changes since 15; of all of them 16 as changes since 0
     kept then                              16 as changes since 0
+
+Sixteen patches take longer to put together than one takes to be written. So between two versions `fold` makes one of
+the first few that wait: fewer are left for the version that is stored as all of them.
 """
 
 from __future__ import annotations
 
 import os
 import tempfile
+import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -26,10 +30,14 @@ from rollog.kernel.versions.patches import TensorPatch, combine
 from rollog.kernel.versions.tensors import type_bytes
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rollog.kernel.versions.tensors import TensorSpec
 
 _log = get_logger("weights")
 _most_threads = 8
+_folded_together = 4
+"""So many versions wait until they are folded: fewer would be read and coded again more often."""
 
 
 class ChangesLostError(Exception):
@@ -37,7 +45,7 @@ class ChangesLostError(Exception):
 
 
 class ChangesSinceFull:
-    """The patches since the last full form; for one thread.
+    """The patches since the last full form; for one thread, but for `restart`, which any may call meanwhile.
 
     Where its file takes no more, that is logged, and it has nothing until the next full form.
     """
@@ -45,6 +53,8 @@ class ChangesSinceFull:
     def __init__(self) -> None:
         self._kept: _Blocks | None = None
         self._together: _Blocks | None = None
+        self._specs: dict[str, TensorSpec] = {}
+        self._lock = threading.Lock()
 
     @property
     def has_all(self) -> bool:
@@ -53,7 +63,9 @@ class ChangesSinceFull:
 
     def restart(self) -> None:
         """A full form was stored: what was kept is of no use."""
-        self._kept, self._together = self._new(), None
+        new = self._new()
+        with self._lock:
+            self._kept, self._together = new, None
 
     def begin(self, *, together: bool = False) -> None:
         """The patch of a further version comes; one that was not kept is forgotten.
@@ -66,6 +78,7 @@ class ChangesSinceFull:
 
     def add(self, spec: TensorSpec, patch: TensorPatch) -> None:
         """One tensor of it."""
+        self._specs[spec.name] = spec
         try:
             if self._kept is not None:
                 self._kept.add(spec.name, patch)
@@ -92,6 +105,29 @@ class ChangesSinceFull:
             self._kept, self._together = self._together, None
         if self._kept is not None:
             self._kept.keep()
+
+    def fold(self, is_over: Callable[[], bool]) -> None:
+        """Make one of the patches that wait, where they are many, unless it `is_over` before: nothing depends on it.
+
+        Raises WeightsError for a block that is damaged.
+        """
+        kept = self._kept
+        if kept is None or kept.num_versions <= _folded_together:
+            return
+        try:
+            folded = _Blocks()
+            for name in kept.names:
+                if is_over():
+                    return
+                folded.add(name, _together(self._specs[name], kept.of_kept(name)))
+            folded.keep()
+        except OSError as error:
+            # Nothing is lost: what is kept stays as it is.
+            _log.warning("changes since the last full form take more room", error=str(error))
+            return
+        with self._lock:
+            if self._kept is kept:
+                self._kept = folded
 
     def _of(self, spec: TensorSpec) -> list[TensorPatch]:
         try:
@@ -137,6 +173,16 @@ class _Blocks:
         self._last: dict[str, _Row] = {}
         weakref.finalize(self, self._file.close)
 
+    @property
+    def num_versions(self) -> int:
+        """How many were kept."""
+        return len(self._kept)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the tensors."""
+        return tuple(self._kept[0]) if self._kept else ()
+
     def begin(self) -> None:
         """What was added since `keep` is forgotten."""
         self._last, self._end = {}, self._kept_end
@@ -158,8 +204,14 @@ class _Blocks:
 
     def of(self, name: str) -> list[TensorPatch]:
         """A tensor in all versions that were kept, and in the last one, oldest first."""
-        rows = [version[name] for version in (*self._kept, self._last)]
-        return [TensorPatch(row.form, self._read(row)) for row in rows]
+        return [*self.of_kept(name), self._patch(self._last[name])]
+
+    def of_kept(self, name: str) -> list[TensorPatch]:
+        """A tensor in all versions that were kept, oldest first."""
+        return [self._patch(version[name]) for version in self._kept]
+
+    def _patch(self, row: _Row) -> TensorPatch:
+        return TensorPatch(row.form, self._read(row))
 
     def _read(self, row: _Row) -> bytes:
         block = os.pread(self._file.fileno(), row.num_bytes, row.begin)

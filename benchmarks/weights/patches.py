@@ -29,6 +29,8 @@ from benchmarks.weights.stages import (
 )
 from benchmarks.weights.updates import Tensors, Variant, exported_versions, tensors_of, write_model
 from rollog.kernel.versions.chains import StoredForm, VersionPair, cumulative_every, route, why_full
+from rollog.kernel.versions.tensors import TensorSpec
+from trainer.since_full import ChangesSinceFull
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -56,8 +58,8 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Together:
-    """Several versions as one patch; shares as those of a `Step`."""
+class CumulativePatch:
+    """What several versions change together, stored as one patch; shares as those of a `Step`."""
 
     num_versions: int
     changed_share: float
@@ -101,13 +103,13 @@ class Store:
 class Published:
     """One variant: its steps, and how many versions a reader rebuilt, rightly and wrongly.
 
-    `together` are the first steps as one patch of version 0, which is what a cumulative patch is.
+    `cumulative` is None where a full form came before a cumulative patch was due.
     """
 
     variant: Variant
     full_bytes: int
     steps: list[Step]
-    together: Together
+    cumulative: CumulativePatch | None
     num_rebuilt: int
     num_unequal: int
 
@@ -157,7 +159,7 @@ def _publish(
     files = iter(exported)
     exported_first = next(files)
     first = base = tensors_of(exported_first)
-    last_together, reader = first, Tensors()
+    cumulative, reader = None, Tensors()
     at = VersionPair(0, digest(base, Seconds()))
     store.add_full(at, exported_first)
     reader = store.read(store.forms, reader, Seconds())
@@ -173,14 +175,14 @@ def _publish(
         on_progress(_line(variant, steps[-1]))
         pairs.append(pair)
         base, at = new, pair
-        if version <= cumulative_every:
-            last_together = new
+        if version == cumulative_every and not any(each.is_full for each in steps):
+            cumulative = _cumulative(store, first, new)
     num_unequal += sum(not _joiner_finds(pair, store) for pair in pairs)
     return Published(
         variant=variant,
         full_bytes=sum(tensor.nbytes for tensor in base.values()),
         steps=steps,
-        together=_together(min(len(steps), cumulative_every), first, last_together),
+        cumulative=cumulative,
         num_rebuilt=len(steps) + len(pairs),
         num_unequal=num_unequal,
     )
@@ -223,14 +225,28 @@ def _step(
     )
 
 
-def _together(num_versions: int, first: Tensors, last: Tensors) -> Together:
-    patch = encoded(first, last, Seconds())
-    dense = {name: last[name] for name, each in patch.items() if each.form == "dense"}
+def _cumulative(store: Store, first: Tensors, last: Tensors) -> CumulativePatch:
+    """All patches of the store as one, made as the trainer makes it."""
+    *before, newest = (patch for patch, _ in store.patches.values())
+    specs = [TensorSpec(name, "BF16", tensor.shape) for name, tensor in last.items()]
+    changes = ChangesSinceFull()
+    changes.restart()
+    for patch in before:
+        changes.begin()
+        for spec in specs:
+            changes.add(spec, patch[spec.name])
+        changes.keep()
+    changes.begin(together=True)
+    num_bytes = 0
+    for spec in specs:
+        changes.add(spec, newest[spec.name])
+        found = changes.together(spec)
+        num_bytes += spec.num_bytes if found.form == "dense" else len(found.block)
     num_changes = sum(int(np.count_nonzero(first[name] != tensor)) for name, tensor in last.items())
-    return Together(
-        num_versions=num_versions,
+    return CumulativePatch(
+        num_versions=len(store.patches),
         changed_share=num_changes / sum(tensor.size for tensor in last.values()),
-        patch_share=stored_bytes(patch, dense) / sum(tensor.nbytes for tensor in last.values()),
+        patch_share=num_bytes / sum(spec.num_bytes for spec in specs),
     )
 
 
@@ -275,7 +291,11 @@ def _figures(published: Published) -> list[Figure]:
             [step.changed_share for step in steps],
             higher_is_better=False,
         ),
-        *_figures_together(prefix, published.together, steps[: published.together.num_versions]),
+        *(
+            _cumulative_figures(prefix, patch, steps[: patch.num_versions])
+            if (patch := published.cumulative) is not None
+            else ()
+        ),
         *(
             _seconds_figure(prefix, stage, timed, published.full_bytes)
             for stage in stages
@@ -292,17 +312,17 @@ def _figures(published: Published) -> list[Figure]:
     ]
 
 
-def _figures_together(prefix: str, together: Together, steps: Sequence[Step]) -> list[Figure]:
+def _cumulative_figures(prefix: str, patch: CumulativePatch, steps: Sequence[Step]) -> list[Figure]:
     return [
         Figure(
-            name=f"{prefix}.together_changed",
-            value=round(together.changed_share / sum(step.changed_share for step in steps), 3),
+            name=f"{prefix}.cumulative_changed",
+            value=round(patch.changed_share / sum(step.changed_share for step in steps), 3),
             unit=f"elements that differ after {len(steps)} versions / those that each changed",
             higher_is_better=False,
         ),
         Figure(
-            name=f"{prefix}.together_share",
-            value=round(together.patch_share / sum(step.patch_share for step in steps), 3),
+            name=f"{prefix}.cumulative_share",
+            value=round(patch.patch_share / sum(step.patch_share for step in steps), 3),
             unit=f"bytes of one patch of {len(steps)} versions / of a patch of each",
             higher_is_better=False,
         ),

@@ -35,8 +35,8 @@ everyone: list[Target | None] = [
 @pytest.mark.parametrize(
     ("seconds", "time_outs"),
     [
-        # Longer than every time-out that settings shorten.
-        (6.0, {"trainer": {"transaction_timeout_seconds": 2.0}, "dispatch": {"lease_seconds": 2.0}}),
+        # Longer than every time-out that settings shorten, and than an embedded broker is waited for.
+        (7.0, {"trainer": {"transaction_timeout_seconds": 2.0}, "dispatch": {"lease_seconds": 2.0}}),
         (20.0, {}),
     ],
 )

@@ -455,8 +455,10 @@ def test_a_worker_reloads_in_mid_generation(
                 driver.start()
                 await worker.run()
 
-        bench.run(work())
-        driver.join()
+        try:
+            bench.run(work())
+        finally:
+            driver.join()
         bench.loaded = 3
         samples = stage.samples(num_tasks)
     assert len({segment.version for sample in samples for segment in sample.segments}) > 1

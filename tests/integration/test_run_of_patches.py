@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import uuid
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -40,19 +41,16 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.broker, pytest.mark.engine]
 
 
-@pytest.fixture(scope="module", params=["auto", "off"])
-def recorded(
-    kafka_address: str, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
-) -> Iterator[WholeRun]:
-    """A run that has come to its end; its topics are only read, its weights may be damaged in `ended`."""
-    home = tmp_path_factory.mktemp("run-of-patches")
+@contextmanager
+def ended_run(kafka_address: str, home: Path, patches: str) -> Iterator[WholeRun]:
+    """A run of five steps that has come to its end."""
     settings = small_settings(
         home,
         f"run-{uuid.uuid4().hex[:12]}",
         run={"num_steps": 5},
         model={"dtype": "bfloat16"},
         optimizer={"learning_rate": 1e-5},
-        weights={"patches": request.param},
+        weights={"patches": patches},
         rollout={"engine": "transformers", "capacity": 8, "first_load_tolerance": 0.02},
     )
     with whole_run(KafkaBroker(kafka_address), home, settings) as run:
@@ -60,14 +58,30 @@ def recorded(
         yield run
 
 
+@pytest.fixture(scope="module", params=["auto", "off"])
+def shared(
+    kafka_address: str, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[WholeRun]:
+    """The run of several tests, which write nothing to its topics."""
+    with ended_run(kafka_address, tmp_path_factory.mktemp("run-of-patches"), request.param) as run:
+        yield run
+
+
 @pytest.fixture
-def ended(recorded: WholeRun, tmp_path: Path) -> Iterator[WholeRun]:
-    """The run, whose weights are put back after each test."""
-    weights, kept = recorded.home / "weights", tmp_path / "kept"
+def ended(shared: WholeRun, tmp_path: Path) -> Iterator[WholeRun]:
+    """That run; what a test does to its weights is undone afterwards."""
+    weights, kept = shared.home / "weights", tmp_path / "kept"
     shutil.copytree(weights, kept)
-    yield recorded
+    yield shared
     shutil.rmtree(weights)
     kept.rename(weights)
+
+
+@pytest.fixture(params=["auto", "off"])
+def pruned(kafka_address: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[WholeRun]:
+    """A run of one test, whose versions it lets go."""
+    with ended_run(kafka_address, tmp_path, request.param) as run:
+        yield run
 
 
 def recorded_run(ended: WholeRun) -> RecordedRun:
@@ -178,23 +192,23 @@ def test_commands_tell_what_would_go_and_what_is_lost(ended: WholeRun) -> None:
 
 
 def test_any_version_that_is_kept_can_be_exported_and_a_pruned_one_is_said_to_be(
-    ended: WholeRun, tmp_path: Path
+    pruned: WholeRun, tmp_path: Path
 ) -> None:
-    run = recorded_run(ended)
-    is_patched = ended.settings.weights.patches == "auto"
+    run = recorded_run(pruned)
+    is_patched = pruned.settings.weights.patches == "auto"
     forms = [each.form for each in list_weights(run)]
     assert forms == ["full", *(f"patch of {n}" if is_patched else "full" for n in range(5))]
-    published = notices(ended.broker, ended.topics)
-    list(prune_weights(run, ended.home, keep_newest=2, sleep=lambda _: None))
+    published = notices(pruned.broker, pruned.topics)
+    list(prune_weights(run, pruned.home, keep_newest=2, sleep=lambda _: None))
     here = [each.version for each in list_weights(run) if each.state is StoredState.HERE]
     # The chain of 5 begins at 0. Version 4 has a checkpoint, and alpha is 1.
     assert here == ([0, 1, 2, 3, 4, 5] if is_patched else [0, 2, 3, 4, 5])
     for version in here:
         directory = tmp_path / f"model-{version}"
-        exported = export_model(run, ended.home, directory, version=version)
+        exported = export_model(run, pruned.home, directory, version=version)
         assert exported.facts.weights_sha256 == published[version].sha256
     assert not [each for each in check_weights(run) if each.fault]
     if not is_patched:
         with pytest.raises(VersionPruned, match="version 1 were pruned"):
-            export_model(run, ended.home, tmp_path / "gone", version=1)
+            export_model(run, pruned.home, tmp_path / "gone", version=1)
         assert not (tmp_path / "gone").exists()

@@ -20,6 +20,7 @@ from producers.engines.vllm import VllmEngine
 from producers.engines.weights_file import model_tensors
 from producers.rollout.prompts import ByteTokenizer
 from schemas import SamplingParameters
+from support.waiting import max_wait_seconds
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine, Sequence
@@ -28,15 +29,15 @@ if TYPE_CHECKING:
 end_token_id = 1
 vocabulary_size = 40
 max_context_tokens = 128
-_look_seconds = 0.005
 tokens_per_pass = 256
 """Of vLLM: few enough for prompts to wait for each other."""
+_poll_seconds = 0.005
 
 
 class HeldUpClock:
-    """Real time that stands still while this process is held up, as the tokens of a real engine do.
+    """Real time that stands still while this process is held up.
 
-    A simulated response is not over before anybody else in the process has come to look.
+    So a simulated response lasts as long as other threads of a busy process need to come to it.
     """
 
     def __init__(self) -> None:
@@ -44,17 +45,18 @@ class HeldUpClock:
         self._now = 0.0
 
     def now(self) -> float:
-        """At most two looks' time passes from one look to the next."""
+        """At most two polls' time passes from one poll to the next."""
         seen = time.monotonic()
-        self._now += min(seen - self._seen, 2 * _look_seconds)
+        self._now += min(seen - self._seen, 2 * _poll_seconds)
         self._seen = seen
         return self._now
 
     async def sleep(self, seconds: float) -> None:
-        """Look until so much has passed."""
+        """Poll until so much has passed."""
         end = self.now() + seconds
+        await asyncio.sleep(0)
         while self.now() < end:  # noqa: ASYNC110 - nobody tells of time
-            await asyncio.sleep(_look_seconds)
+            await asyncio.sleep(_poll_seconds)
 
 
 def _simulated(model: str) -> Engine:
@@ -92,7 +94,7 @@ class Bench:
     references: dict[int, Any] = field(default_factory=dict)
 
     def run(self, scenario: Coroutine[Any, Any, Any]) -> Any:
-        return self.runner.run(asyncio.wait_for(scenario, 60))
+        return self.runner.run(asyncio.wait_for(scenario, 2 * max_wait_seconds))
 
     def request(
         self, *, seed: int = 0, num_prompt_tokens: int = 6, max_tokens: int = 24, temperature: float = 1.0

@@ -10,13 +10,13 @@ if TYPE_CHECKING:
 
 Found = TypeVar("Found")
 
-patience_seconds = 60.0
-"""For what takes a second or less on an idle machine: so slow are four test processes on two busy cores at worst."""
+max_wait_seconds = 50.0
+"""For what takes a second on an idle machine. Two such waits are shorter than the time limit of a test."""
 _poll_seconds = 0.01
 
 
 def wait_until(
-    condition: Callable[[], Found], timeout_seconds: float = patience_seconds, message: str = "condition"
+    condition: Callable[[], Found], timeout_seconds: float = max_wait_seconds, message: str = "condition"
 ) -> Found:
     """Call `condition` until it returns something true, and return that; AssertionError after the deadline."""
     deadline = time.monotonic() + timeout_seconds

@@ -39,7 +39,7 @@ from schemas import (
 from schemas.codec import decode, encode
 from schemas.headers import headers_of
 from support.builders import LedgerBuilder, a_task
-from support.waiting import patience_seconds, wait_until
+from support.waiting import max_wait_seconds, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -206,7 +206,7 @@ class Stage:
         self,
         condition: Callable[[WorkerStatus], bool],
         message: str = "",
-        timeout_seconds: float = patience_seconds,
+        timeout_seconds: float = max_wait_seconds,
     ) -> WorkerStatus:
         # The newest one and all that come: on a busy machine a test sees few of them in time.
         begin = max(0, len(self.statuses()) - 1)
@@ -218,7 +218,7 @@ class Stage:
         assert found is not None
         return found
 
-    def wait_until_serving(self, version: int, timeout_seconds: float = patience_seconds) -> None:
+    def wait_until_serving(self, version: int, timeout_seconds: float = max_wait_seconds) -> None:
         self.wait_for_status(
             lambda status: status.served_version == version and status.grant_id is not None,
             f"serving {version}",
@@ -308,7 +308,7 @@ def running(
         yield thread
     finally:
         stage.stop.set()
-        thread.join(patience_seconds)
+        thread.join(max_wait_seconds)
     assert not thread.is_alive()
     if not expect_error and stage.error is not None:
         raise stage.error
@@ -325,15 +325,15 @@ def slow_engine() -> SimulatedEngine:
 
 
 class HeldEngine(SimulatedEngine):
-    """Generates nothing until it is released: what a test has to see before is there by then, however late."""
+    """Generates nothing until it is released. So a test sees a request under way, however slow the machine is."""
 
     def __init__(self) -> None:
         super().__init__(max_context_tokens=256)
         self._is_released = threading.Event()
 
     async def generate(self, request: GenerationRequest) -> Generation:
-        """Wait, then answer at once."""
-        await asyncio.to_thread(self._is_released.wait, patience_seconds)
+        """Wait for `release`, then answer."""
+        assert await asyncio.to_thread(self._is_released.wait, max_wait_seconds), "the test releases it"
         return await super().generate(request)
 
     def release(self) -> None:

@@ -10,7 +10,7 @@ import sys
 import threading
 from pathlib import Path
 
-from support.waiting import patience_seconds
+from support.waiting import max_wait_seconds
 
 from rollog.kernel.file_lock import locked
 from rollog.kernel.process_directory import ProcessDirectory
@@ -60,7 +60,7 @@ def test_nothing_is_removed_while_another_process_looks_at_the_directories(tmp_p
         closing.start()
         closing.join(0.3)
         assert (made.path / "lock").is_file()
-    closing.join(patience_seconds)
+    closing.join(max_wait_seconds)
     assert not made.path.exists()
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 from support.builders import LedgerBuilder
-from support.waiting import patience_seconds, wait_until
+from support.waiting import max_wait_seconds, wait_until
 from support.worker_thread import Stage, running
 
 from producers.engines.simulated import SimulatedEngine, simulated_logprob
@@ -253,7 +253,7 @@ def test_a_worker_that_cannot_load_stops_serving_says_so_tries_again_and_leaves(
         stage.wait_for_status(lambda status: len(status.open_tasks) == 1)
         engine.may_load.set()
         status = stage.wait_for_status(lambda status: status.state is WorkerState.LOAD_FAILED)
-        thread.join(patience_seconds)
+        thread.join(max_wait_seconds)
         assert not thread.is_alive()
     assert (status.served_version, status.num_running) == (None, 0)
     assert "version 1 could not be loaded" in (status.error or "")
@@ -298,7 +298,7 @@ def test_a_worker_whose_engine_is_still_starting_heeds_a_stop(stage: Stage) -> N
         stage.order(stage.task(0))
         stage.wait_for_status(lambda status: len(status.open_tasks) == 1)
         stage.stop.set()
-        thread.join(patience_seconds)
+        thread.join(max_wait_seconds)
         assert not thread.is_alive()
     assert engine.is_closed
     assert stage.sample().status is Status.CANCELLED
@@ -308,7 +308,7 @@ def test_a_worker_whose_engine_is_still_starting_heeds_a_stop(stage: Stage) -> N
 def test_a_stop_before_the_first_heartbeat_is_heeded_without_one(stage: Stage) -> None:
     stage.stop.set()
     with running(stage, engine=StartingEngine()) as thread:
-        thread.join(patience_seconds)
+        thread.join(max_wait_seconds)
         assert not thread.is_alive()
     assert stage.values(stage.topics.workers) == []
 
@@ -424,7 +424,7 @@ def test_a_fetch_that_fails_again_and_again_ends_the_worker_which_serves_until_t
         assert [segment.version for segment in stage.sample().segments] == [0]
         store.may_fetch.set()
         status = stage.wait_for_status(lambda status: status.error is not None)
-        thread.join(patience_seconds)
+        thread.join(max_wait_seconds)
         assert not thread.is_alive()
     assert (status.state, status.served_version) == (WorkerState.SERVING, 0)
     assert "version 1 could not be fetched" in (status.error or "")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from support.waiting import patience_seconds
+from support.waiting import max_wait_seconds
 
 from producers.engines.choice import make_engine
 from producers.engines.vllm import vllm_environment
@@ -44,7 +44,7 @@ def test_a_worker_process_runs_until_the_run_is_closed(stage: Stage, monkeypatch
     stage.order(stage.task(0, reward=function))
     assert stage.sample().status is Status.FINISHED
     stage.close_run()
-    thread.join(patience_seconds)
+    thread.join(max_wait_seconds)
     assert not thread.is_alive()
 
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support.waiting import patience_seconds, wait_until
+from support.waiting import max_wait_seconds, wait_until
 
 from producers.engines.starting import Abandoned, Start
 from producers.engines.transformers_engine import TransformersEngine
@@ -57,7 +57,7 @@ def test_a_start_that_is_abandoned_ends_with_an_error_on_its_own_thread(num_swal
     work.thread.start()
     wait_until(lambda: work.is_busy)
     work.start.abandon(lambda: ended_children.append(1))
-    work.thread.join(patience_seconds)
+    work.thread.join(max_wait_seconds)
     assert not work.thread.is_alive()
     assert "closed while it was starting" in str(work.error)
     assert len(ended_children) > num_swallowed
@@ -101,7 +101,7 @@ def test_a_thread_whose_start_ended_as_it_was_abandoned_goes_on_undisturbed() ->
         assert work.is_busy.wait(20)
         work.start.abandon(work.may_end.set)
         work.may_go_on.set()
-        work.thread.join(patience_seconds)
+        work.thread.join(max_wait_seconds)
         assert work.went_on
 
 

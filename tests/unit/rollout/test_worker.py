@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from support.waiting import patience_seconds, wait_until
+from support.waiting import max_wait_seconds, wait_until
 from support.worker_thread import HeldEngine, Stage, long_sampling, running, slow_engine
 
 from producers.engines.simulated import SimulatedEngine, simulated_logprob
@@ -101,7 +101,7 @@ class AbortedRequests(SimulatedEngine):
     """An engine that remembers what it was asked to abort."""
 
     def __init__(self) -> None:
-        super().__init__(tokens_per_second=0.5, max_context_tokens=4096)
+        super().__init__(tokens_per_second=4, max_context_tokens=256, length_of=lambda _: 240)
         self.aborted: list[str] = []
 
     async def abort(self, request_id: str) -> None:
@@ -121,11 +121,14 @@ def test_cancel_ends_a_running_task_inside_the_engine_with_its_wasted_tokens_cou
         stage.order(task)
         status = stage.wait_for_status(lambda status: status.num_running == 1)
         assert status.first_versions == {task.task_id: 0}
+        # Ten heartbeats take half a second, in which there are tokens.
+        num_statuses = len(stage.statuses())
+        wait_until(lambda: len(stage.statuses()) > num_statuses + 10, message="heartbeats")
         stage.order(Cancel(task_id=task.task_id, epoch=1, grant_id="1.1", reason=reason))
         sample = stage.sample()
         stage.wait_for_status(lambda status: not status.num_running and not status.first_versions)
     assert (sample.status, sample.cancel_reason) == (Status.CANCELLED, reason.value)
-    assert sample.num_tokens == 0
+    assert sample.num_tokens == 0 < sample.wasted_tokens
     assert engine.aborted == [f"{task.task_id}/0"]
 
 
@@ -154,7 +157,7 @@ def test_stop_ends_open_tasks_as_cancelled_and_the_worker_leaves(stage: Stage) -
         stage.order(stage.task(0, sampling=long_sampling()))
         stage.wait_for_status(lambda status: status.num_running == 1)
         stage.order(Stop(epoch=1, grant_id="1.1"))
-        thread.join(patience_seconds)
+        thread.join(max_wait_seconds)
         assert not thread.is_alive()
     sample = stage.sample()
     assert (sample.status, sample.cancel_reason) == (Status.CANCELLED, "end of run")
@@ -171,14 +174,14 @@ def test_a_stopped_worker_process_leaves_in_the_same_way(stage: Stage) -> None:
         stage.order(stage.task(0, sampling=long_sampling()))
         stage.wait_for_status(lambda status: status.num_running == 1)
         stage.stop.set()
-        thread.join(patience_seconds)
+        thread.join(max_wait_seconds)
     assert stage.sample().status is Status.CANCELLED
 
 
 def test_a_closed_run_is_left_even_before_the_engine_starts(stage: Stage) -> None:
     stage.close_run()
     with running(stage) as thread:
-        thread.join(patience_seconds)
+        thread.join(max_wait_seconds)
         assert not thread.is_alive()
     assert stage.status() is None
 
@@ -187,7 +190,7 @@ def test_a_closed_run_is_left_even_where_another_dispatcher_has_taken_over_since
     stage.close_run()
     stage.take_over(stage.newest_epoch + 1)
     with running(stage) as thread:
-        thread.join(patience_seconds)
+        thread.join(max_wait_seconds)
         assert not thread.is_alive()
 
 
@@ -196,7 +199,7 @@ def test_a_running_worker_leaves_when_the_run_is_closed(stage: Stage) -> None:
         stage.give_grant()
         stage.wait_until_serving(0)
         stage.close_run()
-        thread.join(patience_seconds)
+        thread.join(max_wait_seconds)
         assert not thread.is_alive()
 
 

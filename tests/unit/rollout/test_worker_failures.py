@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support.waiting import patience_seconds, wait_until
+from support.waiting import max_wait_seconds, wait_until
 from support.worker_thread import Stage, long_sampling, running, slow_engine, with_prompt
 
 from producers.engines.simulated import SimulatedEngine
@@ -159,7 +159,7 @@ def test_a_flood_of_undecodable_tasks_ends_the_worker_with_a_clear_message(stage
         stage.wait_until_serving(0)
         for _ in range(101):
             stage.producer.send(stage.topics.tasks, 0, b"garbage")
-        thread.join(patience_seconds)
+        thread.join(max_wait_seconds)
         assert not thread.is_alive()
     assert isinstance(stage.error, BaseExceptionGroup)
     found = stage.error.subgroup(DecodeError)
@@ -177,7 +177,7 @@ def test_weights_that_do_not_match_their_sha256_are_not_served(stage: Stage) -> 
         status = stage.wait_for_status(lambda status: status.error is not None)
         assert (status.state, status.served_version) == (WorkerState.SERVING, 0)
         assert "sha256" in (status.error or "")
-        thread.join(patience_seconds)
+        thread.join(max_wait_seconds)
     assert isinstance(stage.error, WeightsError)
     assert stage.values(stage.topics.workers)[-1] is None
 
@@ -206,7 +206,7 @@ def test_an_engine_that_dies_ends_the_worker_without_samples(stage: Stage) -> No
     with running(stage, engine=DyingEngine(), expect_error=True) as thread:
         stage.give_grant()
         stage.order(stage.task(0))
-        thread.join(patience_seconds)
+        thread.join(max_wait_seconds)
         assert not thread.is_alive()
     assert isinstance(stage.error, BaseExceptionGroup)
     assert stage.error.subgroup(EngineDied) is not None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 from support.small_training import FakeRun
-from support.waiting import patience_seconds, wait_until
+from support.waiting import max_wait_seconds, wait_until
 
 from rollog.kernel.broker.reading import read_to_end
 from rollog.kernel.errors import (
@@ -149,7 +149,7 @@ def test_an_epoch_behind_another_roles_open_transaction_is_not_given_twice(
         )
     dispatcher.abort()
     for trainer in trainers:
-        trainer.join(patience_seconds)
+        trainer.join(max_wait_seconds)
     assert epochs(memory_broker, topics)[-1] == (2, "second")
     assert TrainerEpoch(epoch=2, trainer_id="second") in taken
 

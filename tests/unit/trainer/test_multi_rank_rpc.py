@@ -12,7 +12,7 @@ import pytest
 import torch
 from support.exports import exported_by
 from support.small_training import a_batch
-from support.waiting import patience_seconds, wait_until
+from support.waiting import max_wait_seconds, wait_until
 
 from rollog.kernel.errors import ConfigError, DataError, EngineError, Superseded
 from rollog.settings.training import AlgorithmConfig, OptimizerConfig, TrainerConfig
@@ -145,7 +145,7 @@ class Job:
     def end(self) -> None:
         self.followers.close()
         for thread in self.threads:
-            thread.join(patience_seconds)
+            thread.join(max_wait_seconds)
 
 
 @pytest.fixture

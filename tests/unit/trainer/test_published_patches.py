@@ -119,6 +119,72 @@ def test_without_what_changed_since_the_full_form_a_version_is_stored_in_full(
         assert are_equal(found_at(store.fetch(forms[number].notice, tmp_path / "joiner")), versions[number])
 
 
+def in_their_shards(place: Path, store: WeightsStore, notice: WeightVersion | None) -> list[bytes]:
+    assert notice is not None
+    return [
+        (place / name).read_bytes() for name in store.file_names(notice) if not name.endswith(".manifest")
+    ]
+
+
+@pytest.mark.parametrize("when", ["after each", "at the end of one", "with a full disk", "never at last"])
+def test_a_cumulative_patch_is_the_same_whatever_was_folded_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    place = tmp_path / "store"
+    store = WeightsStore(str(place))
+    publisher, tidied, versions = publisher_of(store), publisher_of(store), versions_of(17)
+    read: list[int] = []
+    pread = os.pread
+
+    def counts(file: int, num_bytes: int, offset: int) -> bytes:
+        read.append(num_bytes)
+        return pread(file, num_bytes, offset)
+
+    def fails(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    for number, tensors in enumerate(versions[:16]):
+        all_forms(publisher, number, tensors)
+        all_forms(tidied, number, tensors)
+        if when == "after each" or (when == "at the end of one" and number == 11):
+            tidied.tidy()
+        elif when == "with a full disk":
+            with monkeypatch.context() as patched:
+                patched.setattr(os, "pwrite", fails)
+                tidied.tidy()
+        elif when == "never at last":
+            tidied.tidy(lambda: True)
+    monkeypatch.setattr(os, "pread", counts)
+    expected = all_forms(publisher, 16, versions[16]).cumulative
+    num_read = len(read)
+    found = all_forms(tidied, 16, versions[16]).cumulative
+    assert in_their_shards(place, store, found) == in_their_shards(place, store, expected)
+    is_folded = when in {"after each", "at the end of one"}
+    assert (len(read) - num_read < num_read / 2) == is_folded
+
+
+def test_a_full_form_beside_a_fold_is_what_later_patches_are_changes_of(tmp_path: Path) -> None:
+    store = WeightsStore(str(tmp_path / "store"))
+    publisher, versions = publisher_of(store), versions_of(40)
+    for number in range(8):
+        all_forms(publisher, number, versions[number])
+    publisher.publish(8, HoldsTensors(versions[8]))
+
+    def published_meanwhile() -> bool:
+        if not again:
+            again.append(publisher.publish(17, HoldsTensors(versions[17])))
+        return False
+
+    for number in range(9, 17):
+        all_forms(publisher, number, versions[number])
+    again: list[WeightVersion] = []
+    publisher.tidy(published_meanwhile)
+    forms = [all_forms(publisher, number, versions[number]) for number in range(18, 33)]
+    assert forms[-1].cumulative is not None
+    for notice in forms[-1].notices:
+        assert are_equal(found_at(store.fetch(notice, tmp_path / "joiner")), versions[32])
+
+
 def test_a_cumulative_patch_whose_write_failed_is_written_again(tmp_path: Path) -> None:
     place = tmp_path / "store"
     store = WeightsStore(str(place))
