@@ -116,9 +116,11 @@ class InFlight(Component):
         self._stop = stop
         self._future: Future[LandedStep] | None = None
         self._since = 0.0
+        self._is_closing = False
 
     def close(self) -> None:
         """Wait for what is in flight, which a trainer that fails commits all the same. Idempotent."""
+        self._is_closing = True
         future, self._future = self._future, None
         error = None if future is None else future.exception()
         if error is not None:
@@ -142,8 +144,8 @@ class InFlight(Component):
         assert self._future is None, "one step is in flight at most"
         self._since = self._clock()
         future = self._future = self._background.steps.submit(self._land, step)
-        # On the same thread, behind the commit: whoever waits for the step does not wait for this.
-        future.add_done_callback(lambda _: self._publisher.tidy(self._stop.is_set))
+        tidied = self._background.steps.submit(self._tidy, future)
+        tidied.add_done_callback(_say_error)
         return lambda: future.result().weights_sha256
 
     def landed(self, *, wait: bool = False) -> LandedStep | None:
@@ -174,6 +176,13 @@ class InFlight(Component):
             commit_seconds=self._clock() - written,
         )
 
+    def _tidy(self, landed: Future[LandedStep]) -> None:
+        """Behind a commit, where nobody waits for it; it gives way to the next step, and to the end."""
+        if landed.exception() is None:
+            self._publisher.tidy(
+                lambda: self._is_closing or self._stop.is_set() or self._future not in {None, landed}
+            )
+
     def _written(self, weights: SealedWeights) -> PublishedWeights:
         for pause_seconds in self._background.pauses_seconds:
             try:
@@ -189,6 +198,11 @@ class InFlight(Component):
                 )
             self._stop.wait(pause_seconds)
         return self._publisher.write(weights)
+
+
+def _say_error(tidied: Future[None]) -> None:
+    if not tidied.cancelled() and (error := tidied.exception()) is not None:
+        log.error("the next cumulative patch is not prepared", error=repr(error))
 
 
 def named(record: LedgerRecord, notice: WeightVersion) -> LedgerRecord:

@@ -171,7 +171,7 @@ class WeightsPublisher:
     def tidy(self, is_over: Callable[[], bool] = lambda: False) -> None:
         """Prepare for the version that is stored as all changes since the full form, until it `is_over`.
 
-        On the thread that writes, when nobody waits for a version. Raises WeightsError.
+        On the thread that writes, when nobody waits for a version.
         """
         self._since_full.fold(is_over)
 

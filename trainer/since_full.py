@@ -10,7 +10,7 @@ nothing behind.
     kept then                              16 as changes since 0
 
 Sixteen patches take longer to put together than one takes to be written. So between two versions `fold` makes one of
-the first few that wait: fewer are left for the version that is stored as all of them.
+those that wait since the full or cumulative form: fewer are left for the version that is stored as all of them.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Literal
 
+from rollog.kernel.errors import WeightsError
 from rollog.kernel.logs import get_logger
 from rollog.kernel.versions.blocks import Layout
 from rollog.kernel.versions.patches import TensorPatch, combine
@@ -53,6 +54,7 @@ class ChangesSinceFull:
     def __init__(self) -> None:
         self._kept: _Blocks | None = None
         self._together: _Blocks | None = None
+        self._may_fold = True
         self._specs: dict[str, TensorSpec] = {}
         self._lock = threading.Lock()
 
@@ -65,7 +67,7 @@ class ChangesSinceFull:
         """A full form was stored: what was kept is of no use."""
         new = self._new()
         with self._lock:
-            self._kept, self._together = new, None
+            self._kept, self._together, self._may_fold = new, None, True
 
     def begin(self, *, together: bool = False) -> None:
         """The patch of a further version comes; one that was not kept is forgotten.
@@ -91,7 +93,11 @@ class ChangesSinceFull:
 
     def together(self, spec: TensorSpec) -> TensorPatch:
         """What all patches change of a tensor, the one at hand included. Raises ChangesLostError."""
-        found = _together(spec, self._of(spec))
+        try:
+            found = _together(spec, self._of(spec))
+        except WeightsError as error:
+            self._lose(error)
+            raise ChangesLostError from error
         try:
             if self._together is not None:
                 self._together.add(spec.name, found)
@@ -101,33 +107,31 @@ class ChangesSinceFull:
 
     def keep(self) -> None:
         """The version is stored."""
+        is_cumulative = self._together is not None
         if self._together is not None:
-            self._kept, self._together = self._together, None
+            self._kept, self._together, self._may_fold = self._together, None, True
         if self._kept is not None:
-            self._kept.keep()
+            self._kept.keep(stays=is_cumulative)
 
     def fold(self, is_over: Callable[[], bool]) -> None:
-        """Make one of the patches that wait, where they are many, unless it `is_over` before: nothing depends on it.
-
-        Raises WeightsError for a block that is damaged.
-        """
+        """Make one of the patches that wait, where they are many, unless it `is_over` before: nothing depends on it."""
         kept = self._kept
-        if kept is None or kept.num_versions <= _folded_together:
+        if kept is None or not self._may_fold or kept.num_loose <= _folded_together:
             return
         try:
-            folded = _Blocks()
-            for name in kept.names:
-                if is_over():
-                    return
-                folded.add(name, _together(self._specs[name], kept.of_kept(name)))
-            folded.keep()
+            kept.fold(lambda name, patches: _together(self._specs[name], patches), is_over)
         except OSError as error:
-            # Nothing is lost: what is kept stays as it is.
-            _log.warning("changes since the last full form take more room", error=str(error))
-            return
-        with self._lock:
-            if self._kept is kept:
-                self._kept = folded
+            self._may_fold = False
+            _log.warning(
+                "changes since the last full form wait as they are: the version that is stored as all of them takes "
+                "longer; make room there",
+                directory=tempfile.gettempdir(),
+                error=str(error),
+            )
+        except WeightsError as error:
+            with self._lock:
+                if self._kept is kept:
+                    self._lose(error)
 
     def _of(self, spec: TensorSpec) -> list[TensorPatch]:
         try:
@@ -144,7 +148,7 @@ class ChangesSinceFull:
             self._lose(error)
             return None
 
-    def _lose(self, error: OSError) -> None:
+    def _lose(self, error: OSError | WeightsError) -> None:
         self._kept = self._together = None
         _log.warning(
             "changes since the last full form are not kept: the next version that would be stored as these is stored "
@@ -170,18 +174,14 @@ class _Blocks:
         self._file = tempfile.TemporaryFile(prefix="rollog-since-full-", buffering=0)  # noqa: SIM115 - as long as this
         self._end = self._kept_end = 0
         self._kept: list[dict[str, _Row]] = []
+        self._num_fixed = 0
         self._last: dict[str, _Row] = {}
         weakref.finalize(self, self._file.close)
 
     @property
-    def num_versions(self) -> int:
-        """How many were kept."""
-        return len(self._kept)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Of the tensors."""
-        return tuple(self._kept[0]) if self._kept else ()
+    def num_loose(self) -> int:
+        """How many were kept that may be folded."""
+        return len(self._kept) - self._num_fixed
 
     def begin(self) -> None:
         """What was added since `keep` is forgotten."""
@@ -189,26 +189,39 @@ class _Blocks:
 
     def add(self, name: str, patch: TensorPatch) -> None:
         """One tensor."""
-        row = _Row(patch.form, self._end, len(patch.block))
-        left = memoryview(patch.block)
-        while left:
-            num_written = os.pwrite(self._file.fileno(), left, self._end)
-            self._end += num_written
-            left = left[num_written:]
-        self._last[name] = row
+        self._last[name] = self._write(patch, self._end)
+        self._end += len(patch.block)
 
-    def keep(self) -> None:
-        """All that was added stays."""
+    def keep(self, *, stays: bool = False) -> None:
+        """All that was added is kept; what `stays` is not folded: it is large, and would be written again each time."""
         self._kept.append(self._last)
+        self._num_fixed += stays
         self._last, self._kept_end = {}, self._end
+
+    def fold(
+        self, together: Callable[[str, list[TensorPatch]], TensorPatch], is_over: Callable[[], bool]
+    ) -> None:
+        """Keep one instead of all that are loose, behind them in the file; everything as it was if it `is_over`."""
+        loose, folded, end = self._kept[self._num_fixed :], dict[str, _Row](), self._kept_end
+        for name in loose[0]:
+            if is_over():
+                return
+            folded[name] = self._write(together(name, [self._patch(each[name]) for each in loose]), end)
+            end += folded[name].num_bytes
+        self._kept[self._num_fixed :] = [folded]
+        self._kept_end = end
 
     def of(self, name: str) -> list[TensorPatch]:
         """A tensor in all versions that were kept, and in the last one, oldest first."""
-        return [*self.of_kept(name), self._patch(self._last[name])]
+        return [self._patch(version[name]) for version in (*self._kept, self._last)]
 
-    def of_kept(self, name: str) -> list[TensorPatch]:
-        """A tensor in all versions that were kept, oldest first."""
-        return [self._patch(version[name]) for version in self._kept]
+    def _write(self, patch: TensorPatch, at: int) -> _Row:
+        left, position = memoryview(patch.block), at
+        while left:
+            num_written = os.pwrite(self._file.fileno(), left, position)
+            position += num_written
+            left = left[num_written:]
+        return _Row(patch.form, at, len(patch.block))
 
     def _patch(self, row: _Row) -> TensorPatch:
         return TensorPatch(row.form, self._read(row))

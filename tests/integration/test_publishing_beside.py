@@ -159,7 +159,7 @@ def test_beside_and_inside_give_the_same_records_but_for_their_times(
             each.send_groups(0, 1, 2, 3)
             turn_until_sealed(trainer, 2)
         assert each.committed_version == 2
-    assert len(beside.steps.futures) == 2
+    assert len(beside.steps.futures) == 2 * 2, "each step, and what is tidied behind it"
     assert inside.steps.futures == []
     ours, theirs = ([timeless(record) for record in each.run.ledger()[1:]] for each in (beside, inside))
     assert ours == theirs
@@ -219,7 +219,7 @@ def test_a_sample_of_a_version_that_landed_unnoticed_is_judged_by_its_digest(bes
     with beside.trainer() as trainer:
         beside.send_groups(0, 1)
         turn_until_sealed(trainer, 1)
-        (future,) = beside.steps.futures
+        future, _ = beside.steps.futures
         future.is_unnoticed = True
         beside.steps.land()
         beside.send_groups(2, 3, version=1)

@@ -128,7 +128,7 @@ def in_their_shards(place: Path, store: WeightsStore, notice: WeightVersion | No
 
 @pytest.mark.parametrize("when", ["after each", "at the end of one", "with a full disk", "never at last"])
 def test_a_cumulative_patch_is_the_same_whatever_was_folded_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, when: str
 ) -> None:
     place = tmp_path / "store"
     store = WeightsStore(str(place))
@@ -159,8 +159,30 @@ def test_a_cumulative_patch_is_the_same_whatever_was_folded_before(
     num_read = len(read)
     found = all_forms(tidied, 16, versions[16]).cumulative
     assert in_their_shards(place, store, found) == in_their_shards(place, store, expected)
+    said = [message for message in caplog.messages if "wait as they are" in message]
+    assert len(said) == (when == "with a full disk"), "once, and it is not tried again"
     is_folded = when in {"after each", "at the end of one"}
     assert (len(read) - num_read < num_read / 2) == is_folded
+
+
+@pytest.mark.parametrize("work", ["fold", "cumulative"])
+def test_with_damaged_changes_since_the_full_form_a_version_is_stored_in_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work: str
+) -> None:
+    store = WeightsStore(str(tmp_path / "store"))
+    publisher, versions = publisher_of(store), versions_of(18)
+    for number, tensors in enumerate(versions[:16]):
+        all_forms(publisher, number, tensors)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pread", lambda _file, num_bytes, _offset: bytes(num_bytes))
+        if work == "fold":
+            publisher.tidy()
+        else:
+            assert all_forms(publisher, 16, versions[16]).notice.base is None
+    if work == "fold":
+        assert all_forms(publisher, 16, versions[16]).notice.base is None
+    found = store.fetch(all_forms(publisher, 17, versions[17]).notice, tmp_path / "joiner")
+    assert are_equal(found_at(found), versions[17])
 
 
 def test_a_full_form_beside_a_fold_is_what_later_patches_are_changes_of(tmp_path: Path) -> None:
@@ -175,10 +197,11 @@ def test_a_full_form_beside_a_fold_is_what_later_patches_are_changes_of(tmp_path
             again.append(publisher.publish(17, HoldsTensors(versions[17])))
         return False
 
-    for number in range(9, 17):
+    for number in range(9, 16):
         all_forms(publisher, number, versions[number])
     again: list[WeightVersion] = []
     publisher.tidy(published_meanwhile)
+    assert again
     forms = [all_forms(publisher, number, versions[number]) for number in range(18, 33)]
     assert forms[-1].cumulative is not None
     for notice in forms[-1].notices:

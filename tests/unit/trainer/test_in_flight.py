@@ -1,0 +1,78 @@
+"""What is done behind a step in flight, on its thread."""
+
+from __future__ import annotations
+
+import time
+from threading import Event
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+from support.late_background import LateExecutor
+
+from rollog.kernel.errors import WeightsError
+from trainer.in_flight import Background, InFlight, LandedStep, SealedStep
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Tidies:
+    """A publisher that remembers whether its work was over when it came to tidy."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.were_over: list[bool] = []
+        self._error = error
+
+    def tidy(self, is_over: Callable[[], bool]) -> None:
+        self.were_over.append(is_over())
+        if self._error is not None:
+            raise self._error
+
+
+class Lands(InFlight):
+    """Steps that land at once, or never where they are None."""
+
+    def _land(self, step: SealedStep) -> LandedStep:
+        if step is None:
+            raise WeightsError("the store is away")
+        return cast("LandedStep", step)
+
+
+def in_flight(publisher: Tidies, steps: LateExecutor, stop: Event) -> InFlight:
+    background = Background(steps=steps, checkpoints=LateExecutor(0), pauses_seconds=())
+    return Lands(cast("Any", publisher), cast("Any", None), background, clock=time.monotonic, stop=stop)
+
+
+@pytest.mark.parametrize("then", ["goes on", "the next step", "a stop", "the end"])
+def test_behind_a_step_that_landed_the_publisher_tidies_and_gives_way(then: str) -> None:
+    publisher, steps, stop = Tidies(), LateExecutor(), Event()
+    flight = in_flight(publisher, steps, stop)
+    flight.send(cast("Any", "a step"))
+    if then == "the next step":
+        assert flight.landed(wait=True) is not None
+        flight.send(cast("Any", "another step"))
+    elif then == "a stop":
+        stop.set()
+    elif then == "the end":
+        flight.close()
+    steps.futures[1].run()
+    assert publisher.were_over == [then != "goes on"]
+
+
+def test_behind_a_step_that_did_not_land_nothing_is_tidied() -> None:
+    publisher, steps = Tidies(), LateExecutor()
+    flight = in_flight(publisher, steps, Event())
+    flight.send(cast("Any", None))
+    steps.land()
+    assert publisher.were_over == []
+    with pytest.raises(WeightsError):
+        flight.landed()
+
+
+def test_what_goes_wrong_there_is_said_and_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    publisher, steps = Tidies(RuntimeError("a bug")), LateExecutor()
+    flight = in_flight(publisher, steps, Event())
+    flight.send(cast("Any", "a step"))
+    steps.land()
+    assert flight.landed() is not None
+    assert "the next cumulative patch is not prepared" in caplog.text
