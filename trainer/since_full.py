@@ -54,8 +54,6 @@ class ChangesSinceFull:
     def __init__(self) -> None:
         self._kept: _Blocks | None = None
         self._together: _Blocks | None = None
-        self._may_fold = True
-        self._specs: dict[str, TensorSpec] = {}
         self._lock = threading.Lock()
 
     @property
@@ -67,7 +65,7 @@ class ChangesSinceFull:
         """A full form was stored: what was kept is of no use."""
         new = self._new()
         with self._lock:
-            self._kept, self._together, self._may_fold = new, None, True
+            self._kept, self._together = new, None
 
     def begin(self, *, together: bool = False) -> None:
         """The patch of a further version comes; one that was not kept is forgotten.
@@ -80,10 +78,9 @@ class ChangesSinceFull:
 
     def add(self, spec: TensorSpec, patch: TensorPatch) -> None:
         """One tensor of it."""
-        self._specs[spec.name] = spec
         try:
             if self._kept is not None:
-                self._kept.add(spec.name, patch)
+                self._kept.add(spec, patch)
         except OSError as error:
             self._lose(error)
 
@@ -100,7 +97,7 @@ class ChangesSinceFull:
             raise ChangesLostError from error
         try:
             if self._together is not None:
-                self._together.add(spec.name, found)
+                self._together.add(spec, found)
         except OSError as error:
             self._lose(error)
         return found
@@ -109,19 +106,19 @@ class ChangesSinceFull:
         """The version is stored."""
         is_cumulative = self._together is not None
         if self._together is not None:
-            self._kept, self._together, self._may_fold = self._together, None, True
+            self._kept, self._together = self._together, None
         if self._kept is not None:
             self._kept.keep(stays=is_cumulative)
 
     def fold(self, is_over: Callable[[], bool]) -> None:
         """Make one of the patches that wait, where they are many, unless it `is_over` before: nothing depends on it."""
         kept = self._kept
-        if kept is None or not self._may_fold or kept.num_loose <= _folded_together:
+        if kept is None or not kept.may_fold or kept.num_loose <= _folded_together:
             return
         try:
-            kept.fold(lambda name, patches: _together(self._specs[name], patches), is_over)
+            kept.fold(is_over)
         except OSError as error:
-            self._may_fold = False
+            kept.may_fold = False
             _log.warning(
                 "changes since the last full form wait as they are: the version that is stored as all of them takes "
                 "longer; make room there",
@@ -136,7 +133,7 @@ class ChangesSinceFull:
     def _of(self, spec: TensorSpec) -> list[TensorPatch]:
         try:
             if self._kept is not None:
-                return self._kept.of(spec.name)
+                return self._kept.of(spec)
         except OSError as error:
             self._lose(error)
         raise ChangesLostError
@@ -171,11 +168,12 @@ class _Blocks:
     """Blocks of patches in a file without a name, one behind the other. Everything raises OSError."""
 
     def __init__(self) -> None:
+        self.may_fold = True
         self._file = tempfile.TemporaryFile(prefix="rollog-since-full-", buffering=0)  # noqa: SIM115 - as long as this
         self._end = self._kept_end = 0
-        self._kept: list[dict[str, _Row]] = []
+        self._kept: list[dict[TensorSpec, _Row]] = []
         self._num_fixed = 0
-        self._last: dict[str, _Row] = {}
+        self._last: dict[TensorSpec, _Row] = {}
         weakref.finalize(self, self._file.close)
 
     @property
@@ -187,9 +185,9 @@ class _Blocks:
         """What was added since `keep` is forgotten."""
         self._last, self._end = {}, self._kept_end
 
-    def add(self, name: str, patch: TensorPatch) -> None:
+    def add(self, spec: TensorSpec, patch: TensorPatch) -> None:
         """One tensor."""
-        self._last[name] = self._write(patch, self._end)
+        self._last[spec] = self._write(patch, self._end)
         self._end += len(patch.block)
 
     def keep(self, *, stays: bool = False) -> None:
@@ -198,22 +196,24 @@ class _Blocks:
         self._num_fixed += stays
         self._last, self._kept_end = {}, self._end
 
-    def fold(
-        self, together: Callable[[str, list[TensorPatch]], TensorPatch], is_over: Callable[[], bool]
-    ) -> None:
-        """Keep one instead of all that are loose, behind them in the file; everything as it was if it `is_over`."""
-        loose, folded, end = self._kept[self._num_fixed :], dict[str, _Row](), self._kept_end
-        for name in loose[0]:
+    def fold(self, is_over: Callable[[], bool]) -> None:
+        """Keep one instead of all that are loose, behind them in the file; everything as it was if it `is_over`.
+
+        Raises WeightsError for a block that is damaged.
+        """
+        folded: dict[TensorSpec, _Row] = {}
+        loose, end = self._kept[self._num_fixed :], self._kept_end
+        for spec in loose[0]:
             if is_over():
                 return
-            folded[name] = self._write(together(name, [self._patch(each[name]) for each in loose]), end)
-            end += folded[name].num_bytes
+            folded[spec] = self._write(_together(spec, [self._patch(each[spec]) for each in loose]), end)
+            end += folded[spec].num_bytes
         self._kept[self._num_fixed :] = [folded]
         self._kept_end = end
 
-    def of(self, name: str) -> list[TensorPatch]:
+    def of(self, spec: TensorSpec) -> list[TensorPatch]:
         """A tensor in all versions that were kept, and in the last one, oldest first."""
-        return [self._patch(version[name]) for version in (*self._kept, self._last)]
+        return [self._patch(version[spec]) for version in (*self._kept, self._last)]
 
     def _write(self, patch: TensorPatch, at: int) -> _Row:
         left, position = memoryview(patch.block), at

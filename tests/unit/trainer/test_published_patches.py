@@ -187,7 +187,7 @@ def test_with_damaged_changes_since_the_full_form_a_version_is_stored_in_full(
 
 def test_a_full_form_beside_a_fold_is_what_later_patches_are_changes_of(tmp_path: Path) -> None:
     store = WeightsStore(str(tmp_path / "store"))
-    publisher, versions = publisher_of(store), versions_of(40)
+    publisher, versions = publisher_of(store), versions_of(33)
     for number in range(8):
         all_forms(publisher, number, versions[number])
     publisher.publish(8, HoldsTensors(versions[8]))
