@@ -1,8 +1,13 @@
 """The host copy: the published tensors of one version in the trainer's memory, apart from the engine.
 
 Publishing copies the engine's tensors here and writes from here, so the engine may train on while a version is written,
-and a write that failed can be made again. Memory is taken once, for as many bytes as a version has, and used again by
-every version: whoever wants to know what changed is shown old and new bytes, in pieces, before they are overwritten.
+and a write that failed can be made again. Memory is taken once and used again by every version. Whoever wants to know
+what changed is shown old and new bytes, in pieces:
+
+| a version has | it is copied | and they are shown | memory |
+| --- | --- | --- | --- |
+| at most a shard's bytes | beside the one before | afterwards (`show_before`): nobody waits for it | of two |
+| more | over the one before | before that | of one |
 
 | state | `version` | until |
 | --- | --- | --- |
@@ -15,21 +20,24 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from rollog.kernel.crash_points import CrashPoint, reach
 from rollog.kernel.versions.blocks import segment_elements
-from rollog.kernel.versions.identity import refuse_nan
-from rollog.kernel.versions.tensors import type_bytes
+from rollog.kernel.versions.identity import has_nan, refuse_nan
+from rollog.kernel.versions.shards import shard_bytes
+from rollog.kernel.versions.tensors import total_bytes, type_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from rollog.kernel.versions.tensors import Export, TensorSink, TensorSpec
 
-    Compare = Callable[[TensorSpec, int, memoryview, memoryview], None]
+    Compare = Callable[[TensorSpec, int, memoryview, memoryview], memoryview | None]
+    """Gets a tensor, where a piece of it begins, and its bytes before and now; returns what is new, None for all."""
 
 _most_threads = 8
 
@@ -37,13 +45,19 @@ _most_threads = 8
 class HostCopy:
     """Tensors of one version, in the order in which the engine hands them over.
 
-    One thread at a time fills it or reads it; nobody may fill it while a version is written from it.
+    One thread at a time fills it or reads it; nobody may fill it while a version is written from it. A version of at
+    most `most_kept_bytes` is copied beside the one before where somebody wants to compare them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, most_kept_bytes: int = shard_bytes) -> None:
+        self._most_kept_bytes = most_kept_bytes
         self._table: tuple[TensorSpec, ...] = ()
         self._tensors: dict[str, memoryview] = {}
+        self._spare: dict[str, memoryview] = {}
+        """Of the version before, where it is kept; memory for the next one."""
         self.version: int | None = None
+        self.has_before = False
+        """Whether the version before is kept, so that `show_before` shows what changed."""
 
     @property
     def table(self) -> tuple[TensorSpec, ...]:
@@ -61,16 +75,27 @@ class HostCopy:
         """Copy every tensor of `version`; when this returns, nothing of the engine is needed any more.
 
         `compare` gets, of each tensor that a whole copy held with the same name, type and shape, every piece, which is
-        one segment of a patch: where it begins, its bytes before and now, both as they are until it returns. Several
-        threads call it at once, each for other pieces. Raises EngineError for a NaN unless `allows_nan`, and whatever
-        the engine and `compare` raise; the copy is of no use then, until it is filled again.
+        one segment of a patch, with its bytes before and now, both as they are until it returns. Several threads call
+        it at once, each for other pieces. Where the version before is kept instead, `has_before`, it gets
+        nothing. Raises EngineError for a NaN unless `allows_nan`, and whatever the engine and `compare` raise; the copy
+        is of no use then, until it is filled again.
         """
-        was_whole, self.version = self.version is not None, None
+        was_whole, self.version, self.has_before = self.version is not None, None, False
         filling = _Filling(self, compare if was_whole else None, allows_nan=allows_nan)
         with filling.pool:
             export(filling)
         filling.check_whole()
         self.version = version
+
+    def show_before(self, compare: Compare) -> None:
+        """Show every piece of the version before and of this one as `fill` does; call where it `has_before`."""
+        assert self.has_before
+        with _pool() as pool:
+            for spec in self._table:
+                old, new = self._spare[spec.name], self._tensors[spec.name]
+                starts = _starts(spec, new)
+                # Whatever `compare` raises comes out of the results.
+                list(pool.map(partial(compare, spec), starts, _pieces(old, starts), _pieces(new, starts)))
 
     def export(self, sink: TensorSink) -> None:
         """Hand the tensors over as the engine did. Raises ValueError where the copy is not whole."""
@@ -80,16 +105,22 @@ class HostCopy:
         for spec in self._table:
             sink.add(spec, self._tensors[spec.name])
 
-    def lay_out(self, table: Sequence[TensorSpec]) -> set[str]:
-        """Make room for these tensors; returns the names of those that were held in this form before."""
-        held = {spec.name for spec in set(self._table) & set(table)}
-        # What is not of this version goes first: never more memory than one version takes.
-        self._tensors = {name: tensor for name, tensor in self._tensors.items() if name in held}
+    def lay_out(self, table: Sequence[TensorSpec], *, compares: bool) -> set[str]:
+        """Make room for these tensors; returns the names of those that are to be compared with what is there."""
+        is_same = tuple(table) == self._table
+        self.has_before = compares and is_same and total_bytes(table) <= self._most_kept_bytes
+        if self.has_before:
+            self._tensors, self._spare = self._spare, self._tensors
+        if not is_same:
+            self._spare = {}
+        same = {spec.name for spec in set(self._table) & set(table)}
+        # What is not of this version goes first: never more memory than it takes.
+        self._tensors = {name: tensor for name, tensor in self._tensors.items() if name in same}
         for spec in table:
-            if spec.name not in held:
+            if spec.name not in self._tensors:
                 self._tensors[spec.name] = np.empty(spec.num_bytes, dtype=np.uint8).data
         self._table = tuple(table)
-        return held
+        return same if compares and not self.has_before else set()
 
     def tensor(self, name: str) -> memoryview:
         """Where the bytes of a tensor are."""
@@ -105,13 +136,11 @@ class _Filling:
         self._allows_nan = allows_nan
         self._comparable: set[str] = set()
         self._missing: set[str] = set()
-        self.pool = ThreadPoolExecutor(
-            min(_most_threads, os.cpu_count() or 1), thread_name_prefix="host-copy"
-        )
+        self.pool = _pool()
 
     def begin(self, table: Sequence[TensorSpec]) -> None:
         """Make room."""
-        self._comparable = self._copy.lay_out(table)
+        self._comparable = self._copy.lay_out(table, compares=self._compare is not None)
         self._missing = {spec.name for spec in table}
 
     def add(self, spec: TensorSpec, data: memoryview) -> None:
@@ -119,12 +148,9 @@ class _Filling:
         held = self._copy.tensor(spec.name)
         if len(data) != len(held):
             raise ValueError(f"tensor {spec.name} came with {len(data)} bytes, {len(held)} were announced")
-        # A segment stays in the processor's cache while it is searched, compared and copied.
-        num_bytes = segment_elements * type_bytes[spec.dtype]
-        starts = range(0, len(data), num_bytes)
-        pieces = [data[start : start + num_bytes] for start in starts]
-        takes = self.pool.map if len(data) > num_bytes else map
-        for _ in takes(lambda piece, start: self._take(spec, held, piece, start), pieces, starts):
+        starts = _starts(spec, data)
+        takes = self.pool.map if len(starts) > 1 else map
+        for _ in takes(partial(self._take, spec), starts, _pieces(held, starts), _pieces(data, starts)):
             pass
         self._missing.discard(spec.name)
         if len(self._missing) == len(self._copy.table) // 2:
@@ -135,11 +161,25 @@ class _Filling:
         if self._missing:
             raise ValueError(f"tensors were announced and did not come: {sorted(self._missing)[:3]}")
 
-    def _take(self, spec: TensorSpec, held: memoryview, piece: memoryview, start: int) -> None:
-        if not self._allows_nan:
-            refuse_nan(spec, piece, start)
-        before = held[start : start + len(piece)]
+    def _take(self, spec: TensorSpec, start: int, held: memoryview, piece: memoryview) -> None:
+        changed = None
         if self._compare is not None and spec.name in self._comparable:
-            self._compare(spec, start, before, piece)
+            changed = self._compare(spec, start, held, piece)
+        # What the copy held has no NaN.
+        if not self._allows_nan and (changed is None or has_nan(spec.dtype, changed)):
+            refuse_nan(spec, piece, start)
         # numpy lets other threads go on while it copies.
-        np.copyto(np.frombuffer(before, np.uint8), np.frombuffer(piece, np.uint8))
+        np.copyto(np.frombuffer(held, np.uint8), np.frombuffer(piece, np.uint8))
+
+
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(min(_most_threads, os.cpu_count() or 1), thread_name_prefix="host-copy")
+
+
+def _starts(spec: TensorSpec, data: memoryview) -> range:
+    """Where the pieces begin: segments, which stay in the processor's cache while they are looked at."""
+    return range(0, len(data), segment_elements * type_bytes[spec.dtype])
+
+
+def _pieces(data: memoryview, starts: range) -> list[memoryview]:
+    return [data[start : start + starts.step] for start in starts]

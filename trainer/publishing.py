@@ -20,6 +20,7 @@ from rollog.kernel.errors import WeightsError
 from rollog.kernel.logs import get_logger
 from rollog.kernel.versions.chains import StoredForm, VersionPair, is_cumulative_due, why_full
 from rollog.kernel.versions.identity import by_name, digest_of_export
+from rollog.kernel.versions.shards import shard_bytes
 from rollog.kernel.versions.single_file import file_digest_of_export
 from trainer.host_copy import HostCopy
 from trainer.noted_changes import NotedChanges, may_pay
@@ -59,10 +60,10 @@ class WrittenWeights:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PatchPlan:
-    """What makes a version of the one before it."""
+    """What makes a version of the one before it. Without `changes` the host copy still has both to compare."""
 
     base: WrittenWeights
-    changes: NotedChanges
+    changes: NotedChanges | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +109,8 @@ class WeightsPublisher:
 
     `identity` is asked when a version is sealed or written: what a run began with is known once its ledger is read.
     With `patches` a version is stored as what changed since the one that this publisher wrote before it, where that
-    pays (`rollog.kernel.versions.chains.why_full`). The first one that a trainer writes is stored in full.
+    pays (`rollog.kernel.versions.chains.why_full`). The first one that a trainer writes is stored in full. Versions of
+    at most `most_kept_bytes` are compared beside training, from two host copies.
     """
 
     def __init__(
@@ -118,11 +120,12 @@ class WeightsPublisher:
         *,
         patches: bool = True,
         first: Callable[[], WeightVersion | None] = lambda: None,
+        most_kept_bytes: int = shard_bytes,
     ) -> None:
         self._store = store
         self._identity = identity
         self._has_patches = patches
-        self._copy = HostCopy()
+        self._copy = HostCopy(most_kept_bytes=most_kept_bytes)
         self._written: WrittenWeights | None = None
         self._since_full = ChangesSinceFull()
         self._adapter: Adapter | None = None
@@ -143,7 +146,8 @@ class WeightsPublisher:
         probe = probe_of(engine)
         if base is None or changes.are_too_many or self._copy.table != self._table:
             return SealedWeights(version, probe=probe)
-        return SealedWeights(version, PatchPlan(base=base, changes=changes), probe)
+        plan = PatchPlan(base=base, changes=None if self._copy.has_before else changes)
+        return SealedWeights(version, plan, probe)
 
     def write(self, sealed: SealedWeights) -> PublishedWeights:
         """Store what was sealed; when this returns, it is durable. Each call writes it whole, under a new name.
@@ -239,9 +243,10 @@ class WeightsPublisher:
         is_cumulative = is_cumulative_due(version, base.forms)
         if is_cumulative and not since_full.has_all:
             raise ChangesLostError
+        changes = plan.changes or self._compared()
 
         def patch(spec: TensorSpec, data: memoryview) -> TensorPatch:
-            found = plan.changes.patch(spec, data)
+            found = changes.patch(spec, data)
             since_full.add(spec, found)
             return found
 
@@ -263,6 +268,14 @@ class WeightsPublisher:
         since_full.keep()
         self._note_written(cumulative, base.forms[:1])
         return PublishedWeights(notice=notice, cumulative=cumulative)
+
+    def _compared(self) -> NotedChanges:
+        """What changed since the version before, which the copy still has."""
+        changes = NotedChanges()
+        self._copy.show_before(changes.note)
+        if changes.are_too_many:
+            raise _OutgrownError
+        return changes
 
     def _publish_patch(
         self, version: int, base: WeightVersion, forms: Sequence[StoredForm], patch: MakePatch

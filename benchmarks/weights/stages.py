@@ -27,7 +27,7 @@ from rollog.kernel.versions.blocks import segment_elements
 from rollog.kernel.versions.differences import packed_differences
 from rollog.kernel.versions.frames import Compressor
 from rollog.kernel.versions.gaps import packed_gaps
-from rollog.kernel.versions.patches import apply, changed_offsets, decode, encode
+from rollog.kernel.versions.patches import apply, changes_in, decode, encode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -60,13 +60,10 @@ def packed_segments(base: Tensors, new: Tensors, seconds: Seconds) -> Iterator[t
     """Gaps and differences of every segment that changed."""
     for old_segment, new_segment in _segments(base, new):
         with seconds.of("find"):
-            offsets = changed_offsets(old_segment, new_segment)
-        if offsets.size:
+            changes = changes_in(old_segment, new_segment)
+        if changes.offsets.size:
             with seconds.of("pack"):
-                packed = (
-                    packed_gaps(offsets),
-                    packed_differences(old_segment[offsets], new_segment[offsets]),
-                )
+                packed = packed_gaps(changes.offsets), packed_differences(changes.old, changes.new)
             yield packed
 
 
@@ -137,7 +134,7 @@ def time_hashing_one_piece(data: bytes, seconds: Seconds) -> None:
 
 def _time_gathering(base: Tensors, new: Tensors, seconds: Seconds) -> None:
     for old_segment, new_segment in _segments(base, new):
-        offsets = changed_offsets(old_segment, new_segment)
+        offsets = changes_in(old_segment, new_segment).offsets
         with seconds.of("pack.floor"):
             old_segment.take(offsets)
             new_segment.take(offsets)

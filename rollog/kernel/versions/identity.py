@@ -164,17 +164,21 @@ def by_name(tensors: Sequence[TensorDigest]) -> Mapping[str, TensorDigest]:
 
 def refuse_nan(spec: TensorSpec, piece: memoryview, start: int) -> None:
     """Raise EngineError for a NaN in a piece of a tensor that begins at its byte `start`."""
-    infinities = _infinities.get(spec.dtype)
-    if infinities is not None:
-        # In parts that stay in the processor's cache: each is read twice.
-        for begin in range(0, len(piece), _part_bytes):
-            part = piece[begin : begin + _part_bytes]
-            # Two maxima need no memory, and a third of the time of marking each element.
-            signed, unsigned = (
-                np.frombuffer(part, kind) for kind in (infinities.signed, infinities.unsigned)
-            )
-            if signed.max() > infinities.positive or unsigned.max() > infinities.negative:
-                _refuse_nan_in(spec, signed, unsigned, (start + begin) // signed.itemsize)
+    # In parts that stay in the processor's cache: each is read twice.
+    for begin in range(0, len(piece), _part_bytes):
+        part = piece[begin : begin + _part_bytes]
+        if has_nan(spec.dtype, part):
+            _refuse_nan_in(spec, part, start + begin)
+
+
+def has_nan(dtype: str, values: memoryview) -> bool:
+    """Whether one of these values, of a type of the table, is a NaN."""
+    infinities = _infinities.get(dtype)
+    if infinities is None or not len(values):
+        return False
+    signed, unsigned = _both(infinities, values)
+    # Two maxima need no memory, and a third of the time of marking each element.
+    return bool(signed.max() > infinities.positive or unsigned.max() > infinities.negative)
 
 
 def _leaf_without_nan(spec: TensorSpec, piece: memoryview, start: int) -> str:
@@ -182,16 +186,19 @@ def _leaf_without_nan(spec: TensorSpec, piece: memoryview, start: int) -> str:
     return leaf_of(piece)
 
 
-def _refuse_nan_in(
-    spec: TensorSpec,
-    signed: NDArray[np.signedinteger[Any]],
-    unsigned: NDArray[np.unsignedinteger[Any]],
-    first: int,
-) -> None:
+def _refuse_nan_in(spec: TensorSpec, part: memoryview, start: int) -> None:
     infinities = _infinities[spec.dtype]
+    signed, unsigned = _both(infinities, part)
     is_nan = (signed > infinities.positive) | (unsigned > infinities.negative)
-    element = first + int(is_nan.argmax())
+    element = start // signed.itemsize + int(is_nan.argmax())
     raise EngineError(
         f"weights tensor {spec.name} has a NaN at element {element}: training went astray, and the version is not "
         "published; look at the losses and gradient norms of the last steps, and lower optimizer.learning_rate"
     )
+
+
+def _both(
+    infinities: _Infinities, values: memoryview
+) -> tuple[NDArray[np.signedinteger[Any]], NDArray[np.unsignedinteger[Any]]]:
+    """The bits as numbers with and without a sign."""
+    return np.frombuffer(values, infinities.signed), np.frombuffer(values, infinities.unsigned)

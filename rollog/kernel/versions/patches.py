@@ -43,6 +43,9 @@ if TYPE_CHECKING:
     from rollog.kernel.versions.bit_patterns import Buffer
 
 
+_word_bytes = 8
+
+
 @dataclass(frozen=True, slots=True)
 class TensorPatch:
     """How a tensor is stored beside its base. `block` is empty unless `form` is `changed`."""
@@ -61,10 +64,11 @@ class Changes:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SegmentChanges:
-    """What changed in one segment: offsets from its first element, rising, and what was there before."""
+    """What changed in one segment: offsets from its first element, rising, what was there before, and what is now."""
 
     offsets: Positions
     old: BitPatterns
+    new: BitPatterns
 
 
 def encode(base: BitPatterns, new: BitPatterns) -> TensorPatch:
@@ -72,7 +76,7 @@ def encode(base: BitPatterns, new: BitPatterns) -> TensorPatch:
     check_pair(base, new)
     starts = range(0, base.size, segment_elements)
     return encode_changes(
-        new,
+        _layout(new),
         (
             changes_in(base[first : first + segment_elements], new[first : first + segment_elements])
             for first in starts
@@ -80,16 +84,12 @@ def encode(base: BitPatterns, new: BitPatterns) -> TensorPatch:
     )
 
 
-def encode_changes(new: BitPatterns, segments: Iterable[SegmentChanges]) -> TensorPatch:
-    """How `new` is stored beside a base of which only what changed is known, segment by segment."""
+def encode_changes(layout: Layout, segments: Iterable[SegmentChanges]) -> TensorPatch:
+    """How a tensor is stored beside a base of which only what changed is known, segment by segment."""
     compressor = frames.Compressor()
-
-    def coded() -> Iterator[CodedSegment]:
-        for number, segment in enumerate(segments):
-            elements = new[number * segment_elements : (number + 1) * segment_elements]
-            yield coded_segment(segment.offsets, segment.old, elements[segment.offsets], compressor)
-
-    return _patch(block_of(_layout(new), coded()))
+    return _patch(
+        block_of(layout, (coded_segment(each.offsets, each.old, each.new, compressor) for each in segments))
+    )
 
 
 def combine(blocks: Sequence[Buffer], layout: Layout, *, name: str, pool: Executor) -> TensorPatch:
@@ -108,14 +108,18 @@ def combine(blocks: Sequence[Buffer], layout: Layout, *, name: str, pool: Execut
 
 
 def changes_in(base: BitPatterns, new: BitPatterns) -> SegmentChanges:
-    """What changed between two equally long segments."""
-    offsets = changed_offsets(base, new)
-    return SegmentChanges(offsets, base[offsets])
+    """What changed between two equally long segments.
 
-
-def changed_offsets(base: BitPatterns, new: BitPatterns) -> Positions:
-    """Where two equally long pieces of a tensor differ."""
-    return np.flatnonzero(base != new)
+    Words of 8 bytes are compared first, then the elements of those that differ: few do, and this takes two thirds of
+    the time of looking at every element.
+    """
+    end = base.size - base.size % (_word_bytes // base.itemsize)
+    changes = _changes_of_words(base[:end], new[:end])
+    if end == base.size:
+        return changes
+    rest = np.flatnonzero(base[end:] != new[end:]) + end
+    offsets = np.concatenate((changes.offsets, rest))
+    return SegmentChanges(offsets, base[offsets], new[offsets])
 
 
 def decode(blocks: Sequence[Buffer], base: BitPatterns, *, name: str) -> Iterator[Changes]:
@@ -157,6 +161,20 @@ def apply(target: BitPatterns, positions: Positions, values: BitPatterns) -> Non
 
 def _layout(tensor: BitPatterns) -> Layout:
     return Layout(tensor.size, tensor.dtype.itemsize)
+
+
+def _changes_of_words(base: BitPatterns, new: BitPatterns) -> SegmentChanges:
+    shift = _word_bytes.bit_length() - base.itemsize.bit_length()
+    before, now = (elements.view(f"<u{_word_bytes}") for elements in (base, new))
+    words = np.flatnonzero(before != now)
+    # `take` is quicker than indexing, and what it takes stays in the processor's cache.
+    old, current = before.take(words).view(base.dtype), now.take(words).view(base.dtype)
+    if not shift:
+        return SegmentChanges(words, old, current)
+    within = np.flatnonzero(old != current)
+    offsets = words.take(within >> shift) << shift
+    offsets += within & ((1 << shift) - 1)
+    return SegmentChanges(offsets, old.take(within), current.take(within))
 
 
 def _patch(block: bytes | None) -> TensorPatch:

@@ -18,6 +18,7 @@ from rollog.kernel.atomic_write import make_durable, partial_file, sync_path
 from rollog.kernel.crash_points import CrashPoint, reach
 from rollog.kernel.errors import WeightsError
 from rollog.kernel.versions.manifest import version_of
+from rollog.kernel.versions.shards import shard_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -93,12 +94,21 @@ def _sync_and_close(file: IO[bytes]) -> None:
 class ElsewhereFiles:
     """Files of one version in a store that is not on this disk (`rollog.kernel.versions.shards.VersionFiles`).
 
-    `upload` and `remove` take names and raise WeightsError. One shard is gathered and at most one uploaded at a time.
+    `upload` and `remove` take names and raise WeightsError. One shard is gathered and at most one uploaded at a time,
+    together of at most `most_bytes` unless one tensor has more.
     """
 
-    def __init__(self, upload: Callable[[str, bytes], None], remove: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        upload: Callable[[str, bytes], None],
+        remove: Callable[[str], None],
+        *,
+        most_bytes: int = 2 * shard_bytes,
+    ) -> None:
         self._upload = upload
         self._remove = remove
+        self._most_bytes = most_bytes
+        self._uploading_bytes = 0
         self._gathered = BytesIO()
         self._names: list[str] = []
         self._uploading: deque[Future[None]] = deque()
@@ -110,13 +120,16 @@ class ElsewhereFiles:
         self._gathered = BytesIO()
 
     def write(self, data: memoryview) -> None:
-        """Gather."""
+        """Gather, where there is room beside the shard that is uploaded; otherwise once that has arrived."""
+        if self._uploading_bytes + self._gathered.tell() + len(data) > self._most_bytes:
+            self._wait()
         self._gathered.write(data)
 
     def end(self) -> None:
         """Upload, once the shard before has arrived."""
         self._wait()
         gathered, self._gathered = self._gathered, BytesIO()
+        self._uploading_bytes = gathered.tell()
         # No copy: the buffer is handed over as it is.
         self._uploading.append(self._thread.submit(self._upload, self._names[-1], gathered.getvalue()))
 
@@ -137,3 +150,4 @@ class ElsewhereFiles:
     def _wait(self) -> None:
         while self._uploading:
             self._uploading.popleft().result()
+        self._uploading_bytes = 0

@@ -17,6 +17,7 @@ from rollog.kernel.disk_room import free_bytes
 from rollog.kernel.errors import WeightsError
 from rollog.kernel.machine import memory_bytes
 from rollog.kernel.sizes import readable_bytes
+from rollog.kernel.versions.shards import shard_bytes
 from rollog.run.finding import Finding
 from rollog.run.placement import has_devices, visible_devices
 
@@ -49,9 +50,12 @@ def _memory(settings: Settings, num_parameters: int, there: int | None) -> list[
         return []
     # Weights and gradients in training, the copy that is published, and the engine's weights where it is here.
     num_copies = 3 if settings.rollout.engine == "remote" else 4
-    needed = num_copies * _version_bytes(settings, num_parameters)
+    each = _version_bytes(settings, num_parameters)
+    needed = num_copies * each
     if settings.trainer.lora_rank == 0:
         needed += num_parameters * (_optimizer_bytes + _wider_gradient_bytes(settings))
+        if settings.weights.patches == "auto" and settings.model.dtype != "float32" and each <= shard_bytes:
+            needed += each  # the version before is compared with the one that is published
     found = f"trainer and engine need at least {readable_bytes(needed)}, there are {readable_bytes(there)}"
     remedy = (
         'use a smaller model, model.dtype = "bfloat16", trainer.lora_rank, or a machine with more memory'

@@ -1,9 +1,10 @@
-"""The host copy: a version apart from the engine, compared with the one before while it is overwritten."""
+"""The host copy: a version apart from the engine, compared with the one before."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -50,23 +51,45 @@ def test_nothing_of_the_engine_is_needed_afterwards() -> None:
     assert digest_of_export(copy.export) == before
 
 
-def test_old_and_new_bytes_of_each_tensor_are_shown_before_they_are_overwritten() -> None:
-    copy, shown = HostCopy(), dict[tuple[str, int], tuple[bytes, bytes]]()
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_old_and_new_bytes_of_each_tensor_are_shown(is_kept: bool) -> None:
+    copy, shown = (
+        HostCopy(most_kept_bytes=18_004_000 - (not is_kept)),
+        dict[tuple[str, int], tuple[bytes, bytes]](),
+    )
 
     def compare(spec: TensorSpec, start: int, old: memoryview, new: memoryview) -> None:
         shown[spec.name, start] = bytes(old), bytes(new)
 
     # "b" is longer than four segments of 4 MiB.
-    one = {"a": numbers(1000), "b": numbers(4_500_000)}
-    two = {"a": numbers(1000, seed=2), "b": numbers(4_500_000, seed=3)}
-    copy.fill(1, export_of(one), compare=compare)
+    versions = [{"a": numbers(1000, seed=seed), "b": numbers(4_500_000, seed=seed)} for seed in range(4)]
+    copy.fill(0, export_of(versions[0]), compare=compare)
     assert shown == {}, "there was nothing before"
-    copy.fill(2, export_of(two), compare=compare)
-    assert sorted(shown) == [("a", 0), *(("b", number << 22) for number in range(5))]
-    for name, tensor in one.items():
-        pieces = [shown[key] for key in sorted(shown) if key[0] == name]
-        assert b"".join(old for old, _ in pieces) == tensor.numpy().tobytes()
-        assert b"".join(new for _, new in pieces) == two[name].numpy().tobytes()
+    for number, (before, now) in enumerate(pairwise(versions), 1):
+        copy.fill(number, export_of(now), compare=compare)
+        assert copy.has_before == is_kept
+        if is_kept:
+            assert shown == {}, "the engine does not wait for it"
+            copy.show_before(compare)
+        assert sorted(shown) == [("a", 0), *(("b", piece << 22) for piece in range(5))]
+        for name, tensor in before.items():
+            pieces = [shown[key] for key in sorted(shown) if key[0] == name]
+            assert b"".join(old for old, _ in pieces) == tensor.numpy().tobytes()
+            assert b"".join(new for _, new in pieces) == now[name].numpy().tobytes()
+        assert file_of(copy.export) == file_of(export_of(now))
+        shown.clear()
+
+
+def test_what_fails_while_it_is_shown_what_changed_is_raised() -> None:
+    copy = HostCopy()
+    for version in range(2):
+        copy.fill(version, export_of({"a": numbers(10)}), compare=lambda *_: None)
+
+    def failing(*_: object) -> None:
+        raise MemoryError("no room for what changed")
+
+    with pytest.raises(MemoryError, match="no room for what changed"):
+        copy.show_before(failing)
 
 
 def test_what_was_not_held_in_this_form_is_not_compared() -> None:
@@ -122,6 +145,7 @@ def test_an_engine_that_fails_half_way_leaves_no_usable_copy_and_no_base() -> No
     assert copy.version is None
     copy.fill(3, export_of(given), compare=lambda spec, _start, _old, _new: shown.append(spec.name))
     assert shown == [], "what is half of version 1 and half of version 2 is the base of nothing"
+    assert not copy.has_before
     assert file_of(copy.export) == file_of(export_of(given))
 
 
@@ -146,7 +170,7 @@ class _Forgetting:
         del spec, data
 
 
-filling_twice = """
+filling = """
 import sys
 import numpy as np
 from pathlib import Path
@@ -168,14 +192,19 @@ def export(sink):
         sink.add(spec, np.full(8 * mib // 4, number, dtype=np.float32).view(np.uint8).data)
 
 
-copy, before = HostCopy(), peak()
-for version in (1, 2):
+copy, before = HostCopy(most_kept_bytes=int(sys.argv[1])), peak()
+for version in range(4):
     copy.fill(version, export, compare=lambda spec, start, old, new: None)
 print(peak() - before)
 """
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the peak of a process is read from /proc")
-def test_two_versions_take_the_memory_of_one() -> None:
-    ended = subprocess.run([sys.executable, "-c", filling_twice], check=True, capture_output=True, text=True)
-    assert 128 <= int(ended.stdout) <= 128 + 40
+@pytest.mark.parametrize(("most_kept_mib", "held_mib"), [(127, 128), (128, 256)])
+def test_versions_take_the_memory_of_one_or_where_they_are_small_of_two(
+    most_kept_mib: int, held_mib: int
+) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", filling, str(most_kept_mib << 20)], check=True, capture_output=True, text=True
+    )
+    assert held_mib <= int(ended.stdout) <= held_mib + 40

@@ -6,13 +6,19 @@ import errno
 import os
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from support.exports import export_of
 from support.patched_versions import are_equal, first_tensors, found_at, next_tensors, versions_of
 
 from rollog.kernel.errors import EngineError, WeightsError
+from rollog.kernel.versions.blocks import segment_elements
 from rollog.kernel.versions.copies import VersionCopy
+from rollog.kernel.versions.patches import encode
+from rollog.kernel.versions.shards import shard_bytes
 from rollog.kernel.versions.tensors import TensorSpec
 from rollog.kernel.weights import WeightsStore
 from trainer.engines.simulated import SimulatedTrainingEngine
@@ -41,8 +47,14 @@ class HoldsTensors(SimulatedTrainingEngine):
         export_of(self.tensors)(sink)
 
 
-def publisher_of(store: WeightsStore, identity: str = "content", *, patches: bool = True) -> WeightsPublisher:
-    return WeightsPublisher(store, lambda: identity, patches=patches)
+def publisher_of(
+    store: WeightsStore,
+    identity: str = "content",
+    *,
+    patches: bool = True,
+    most_kept_bytes: int = shard_bytes,
+) -> WeightsPublisher:
+    return WeightsPublisher(store, lambda: identity, patches=patches, most_kept_bytes=most_kept_bytes)
 
 
 def all_forms(publisher: WeightsPublisher, version: int, tensors: Tensors) -> PublishedWeights:
@@ -57,9 +69,12 @@ def numbers_stored_in_full(notices: list[WeightVersion]) -> list[int]:
     return [notice.version for notice in notices if notice.base is None]
 
 
-def test_version_0_is_full_every_16th_also_the_changes_since_it_and_all_come_back(tmp_path: Path) -> None:
+@pytest.mark.parametrize("most_kept_bytes", [shard_bytes, 0])
+def test_version_0_is_full_every_16th_also_the_changes_since_it_and_all_come_back(
+    tmp_path: Path, most_kept_bytes: int
+) -> None:
     store = WeightsStore((tmp_path / "store").as_uri())
-    publisher, versions = publisher_of(store), versions_of(35)
+    publisher, versions = publisher_of(store, most_kept_bytes=most_kept_bytes), versions_of(35)
     forms = [all_forms(publisher, number, tensors) for number, tensors in enumerate(versions)]
 
     assert numbers_stored_in_full([each.notice for each in forms]) == [0]
@@ -294,12 +309,18 @@ def test_what_was_sealed_and_never_written_is_the_base_of_nothing(tmp_path: Path
     assert published(publisher, 3, versions[3]).base is not None
 
 
-def test_an_engine_that_fails_midway_leaves_no_base(tmp_path: Path) -> None:
+@pytest.mark.parametrize("most_kept_bytes", [shard_bytes, 0])
+@pytest.mark.parametrize("num_nan", [1, 10**6])
+def test_an_engine_that_fails_midway_leaves_no_base(
+    tmp_path: Path, most_kept_bytes: int, num_nan: int
+) -> None:
     store, versions = WeightsStore(str(tmp_path)), versions_of(3)
-    publisher = publisher_of(store)
+    publisher = publisher_of(store, most_kept_bytes=most_kept_bytes)
     published(publisher, 0, versions[0])
-    with pytest.raises(EngineError, match="half has a NaN"):
-        publisher.seal(1, HoldsTensors(versions[1] | {"half": versions[1]["half"] * float("nan")}))
+    broken = versions[1]["half"].clone()
+    broken.view(-1)[7 : 7 + num_nan] = float("nan")
+    with pytest.raises(EngineError, match="half has a NaN at element 7:"):
+        publisher.seal(1, HoldsTensors(versions[1] | {"half": broken}))
     assert published(publisher, 1, versions[1]).base is None
     assert published(publisher, 2, versions[2]).base is not None
 
@@ -337,11 +358,37 @@ def test_nothing_else_than_full_forms(tmp_path: Path, way: str) -> None:
 
 
 def test_changes_that_take_too_much_memory_are_let_go() -> None:
-    first, second = (
-        each["large"].view(torch.uint8).numpy().reshape(-1).data.cast("B") for each in versions_of(2)
-    )
+    first, second = (each["large"].view(torch.uint8).numpy().reshape(-1).data for each in versions_of(2))
+    end = 2 * segment_elements
     spec = TensorSpec("large", "BF16", (1200, 1000))
     for most_bytes, are_too_many in ((10**6, False), (1000, True)):
         noted = NotedChanges(most_bytes=most_bytes)
-        noted.note(spec, 0, first, second)
+        noted.note(spec, 0, first[:end], second[:end])
         assert noted.are_too_many == are_too_many
+
+
+def test_where_most_elements_of_a_segment_change_the_tensor_is_stored_whole() -> None:
+    spec, old = TensorSpec("large", "BF16", (1000,)), np.zeros(1000, np.uint16)
+    for num_changed, form in ((500, "changed"), (501, "dense")):
+        new, noted = old.copy(), NotedChanges()
+        new[:num_changed] += 1
+        changed = noted.note(spec, 0, old.view(np.uint8).data, new.view(np.uint8).data)
+        assert (changed is None) == (form == "dense")
+        assert noted.patch(spec, new.view(np.uint8).data).form == form
+
+
+@given(st.data())
+def test_what_is_noted_comes_back(data: st.DataObject) -> None:
+    num_elements = data.draw(st.integers(1000, 200_000))
+    # On both sides of the places where two bytes are not enough.
+    edges = st.sampled_from([0, 65_535, 65_536, 131_071, 131_072]).filter(lambda place: place < num_elements)
+    places = data.draw(st.lists(st.one_of(st.integers(0, num_elements - 1), edges), max_size=30))
+    old = np.random.default_rng(0).integers(0, 1 << 16, num_elements, dtype=np.uint16)
+    new, noted = old.copy(), NotedChanges()
+    new[places] += 1
+    spec = TensorSpec("any", "BF16", (num_elements,))
+    changed = noted.note(spec, 0, old.view(np.uint8).data, new.view(np.uint8).data)
+    patch = noted.patch(spec, new.view(np.uint8).data)
+    assert changed is not None
+    assert bytes(changed) == new[old != new].tobytes()
+    assert patch == encode(old, new)

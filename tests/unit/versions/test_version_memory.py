@@ -18,7 +18,7 @@ from rollog.kernel.versions.tensors import TensorSpec
 from rollog.kernel.weights import WeightsStore
 
 mib = 1 << 20
-form, model_mib, shard_mib = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+form, model_mib, shard_mib, tensor_mib = sys.argv[1], *map(int, sys.argv[2:])
 
 
 def peak():
@@ -31,13 +31,13 @@ def arrive(name, data):
 
 
 def export(sink):
-    table = [TensorSpec(f"layer-{number:03}", "F32", (8 * mib // 4,)) for number in range(len(model))]
+    table = [TensorSpec(f"layer-{number:03}", "F32", (tensor_mib * mib // 4,)) for number in range(len(model))]
     sink.begin(table)
     for spec, tensor in zip(table, model, strict=True):
         sink.add(spec, tensor.view(np.uint8).data)
 
 
-model = [np.full(8 * mib // 4, 0.5, dtype=np.float32) for _ in range(model_mib // 8)]
+model = [np.full(tensor_mib * mib // 4, 0.5, np.float32) for _ in range(model_mib // tensor_mib)]
 before, arrived, began = peak(), [], time.monotonic()
 with tempfile.TemporaryDirectory() as directory:
     if form == "disk":
@@ -45,7 +45,7 @@ with tempfile.TemporaryDirectory() as directory:
     elif form == "file":
         WeightsStore(directory).publish(1, export)
     else:
-        files = ElsewhereFiles(arrive, print)
+        files = ElsewhereFiles(arrive, print, most_bytes=2 * shard_mib * mib)
         with ShardedSink(files, new_manifest_name(1), most_bytes=shard_mib * mib) as sink:
             export(sink)
             sink.finish()
@@ -54,9 +54,9 @@ print(json.dumps({"before": before, "beyond": peak() - before, "seconds": time.m
 """
 
 
-def beyond_the_model_mib(form: str, model_mib: int, shard_mib: int) -> int:
+def beyond_the_model_mib(form: str, model_mib: int, shard_mib: int, tensor_mib: int = 8) -> int:
     ended = subprocess.run(
-        [sys.executable, "-c", publishing, form, str(model_mib), str(shard_mib)],
+        [sys.executable, "-c", publishing, form, str(model_mib), str(shard_mib), str(tensor_mib)],
         check=True,
         capture_output=True,
         text=True,
@@ -74,6 +74,10 @@ slack_mib = 24
 @pytest.mark.parametrize(("form", "num_shards"), [("disk", 0), ("file", 0), ("elsewhere", 2)])
 def test_memory_beyond_the_model_is_that_of_two_shards(form: str, num_shards: int) -> None:
     assert beyond_the_model_mib(form, 192, 32) <= num_shards * 32 + slack_mib
+
+
+def test_of_tensors_larger_than_a_shard_one_is_gathered_when_the_one_before_has_arrived() -> None:
+    assert beyond_the_model_mib("elsewhere", 180, 40, tensor_mib=60) <= 60 + slack_mib
 
 
 @pytest.mark.slow
