@@ -117,6 +117,7 @@ class InFlight(Component):
         self._future: Future[LandedStep] | None = None
         self._since = 0.0
         self._is_closing = False
+        self._is_awaited = False
 
     def close(self) -> None:
         """Wait for what is in flight, which a trainer that fails commits all the same. Idempotent."""
@@ -142,11 +143,16 @@ class InFlight(Component):
         Returns who waits until the step is committed and then tells the sha256 of its weights, on any thread.
         """
         assert self._future is None, "one step is in flight at most"
+        self._is_awaited = False
         self._since = self._clock()
         future = self._future = self._background.steps.submit(self._land, step)
         tidied = self._background.steps.submit(self._tidy, future)
         tidied.add_done_callback(_say_error)
         return lambda: future.result().weights_sha256
+
+    def make_way(self) -> None:
+        """The next step is trained: what is done behind the one before ends, until that step is sent."""
+        self._is_awaited = True
 
     def landed(self, *, wait: bool = False) -> LandedStep | None:
         """The step, once, when it is committed; None while it is not, unless `wait`, and with nothing in flight.
@@ -178,10 +184,13 @@ class InFlight(Component):
 
     def _tidy(self, landed: Future[LandedStep]) -> None:
         """Behind a commit, where nobody waits for it; it gives way to the next step, and to the end."""
+
+        def is_over() -> bool:
+            is_next = self._is_awaited or self._future not in {None, landed}
+            return is_next or self._is_closing or self._stop.is_set()
+
         if landed.exception() is None:
-            self._publisher.tidy(
-                lambda: self._is_closing or self._stop.is_set() or self._future not in {None, landed}
-            )
+            self._publisher.tidy(is_over)
 
     def _written(self, weights: SealedWeights) -> PublishedWeights:
         for pause_seconds in self._background.pauses_seconds:

@@ -301,6 +301,7 @@ class Trainer(Component):
             # While it waits no sample is to blame for what becomes of this trainer.
             self._failed.succeeded()
         reach(CrashPoint.STEP_TRAINED)
+        self._in_flight.make_way()
         if is_ahead:
             self.voice.busy(in_flight(version - 1, self._in_flight.seconds))
             self._land()

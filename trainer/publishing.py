@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from rollog.kernel.errors import WeightsError
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
 
     MakePatch = Callable[[TensorSpec, memoryview], TensorPatch]
     """How a tensor with these bytes is stored."""
+
+    _Digests = dict[TensorSpec, TensorDigest]
 
 log = get_logger("trainer")
 
@@ -177,7 +180,9 @@ class WeightsPublisher:
 
         On the thread that writes, when nobody waits for a version.
         """
-        self._since_full.fold(is_over)
+        written = self._written
+        is_next = written is not None and is_cumulative_due(written.notice.version + 1, written.forms)
+        self._since_full.fold(is_over, is_next=is_next)
 
     def _stored(self, sealed: SealedWeights) -> PublishedWeights:
         if sealed.patch is not None:
@@ -255,16 +260,15 @@ class WeightsPublisher:
             return since_full.together(spec)
 
         since_full.begin(together=is_cumulative)
+        publish = partial(self._publish_patch, version, digests={})
         if not is_cumulative:
-            notice = self._publish_patch(version, base.notice, base.forms, patch)
+            notice = publish(base.notice, base.forms, patch)
             since_full.keep()
             self._note_written(notice, base.forms)
             return PublishedWeights(notice=notice)
         # First, since it may not pay.
-        cumulative = self._publish_patch(version, base.full_notice, base.forms[:1], all_patches)
-        notice = self._publish_patch(
-            version, base.notice, base.forms, lambda spec, _: since_full.newest(spec)
-        )
+        cumulative = publish(base.full_notice, base.forms[:1], all_patches)
+        notice = publish(base.notice, base.forms, lambda spec, _: since_full.newest(spec))
         since_full.keep()
         self._note_written(cumulative, base.forms[:1])
         return PublishedWeights(notice=notice, cumulative=cumulative)
@@ -278,12 +282,18 @@ class WeightsPublisher:
         return changes
 
     def _publish_patch(
-        self, version: int, base: WeightVersion, forms: Sequence[StoredForm], patch: MakePatch
+        self,
+        version: int,
+        base: WeightVersion,
+        forms: Sequence[StoredForm],
+        patch: MakePatch,
+        *,
+        digests: _Digests,
     ) -> WeightVersion:
         """Store a patch of `base`, which `forms` rebuild. Raises _OutgrownError where it does not pay."""
 
         def write(sink: PatchSink) -> None:
-            self._copy.export(_Patched(sink, patch))
+            self._copy.export(_Patched(sink, patch, digests))
             if why_full(version, forms, patch_bytes=sink.stored_bytes) is not None:
                 raise _OutgrownError
 
@@ -317,11 +327,12 @@ class _Beside:
 
 
 class _Patched:
-    """Hands tensors on with what changed of them."""
+    """Hands tensors on with what changed of them. Digests that are not in `digests` are taken, and put there."""
 
-    def __init__(self, sink: PatchSink, patch: MakePatch) -> None:
+    def __init__(self, sink: PatchSink, patch: MakePatch, digests: _Digests) -> None:
         self._sink = sink
         self._patch = patch
+        self._digests = digests
 
     def begin(self, table: Sequence[TensorSpec]) -> None:
         """Nothing depends on the table before its tensors come."""
@@ -329,7 +340,11 @@ class _Patched:
 
     def add(self, spec: TensorSpec, data: memoryview) -> None:
         """One tensor."""
-        self._sink.add(spec, self._patch(spec, data), data)
+        known = self._digests.get(spec)
+        if known is None:
+            self._digests[spec] = self._sink.add(spec, data, lambda: self._patch(spec, data))
+        else:
+            self._sink.add_hashed(known, data, self._patch(spec, data))
 
 
 def publish_export(

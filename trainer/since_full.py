@@ -10,7 +10,7 @@ nothing behind.
     kept then                              16 as changes since 0
 
 Sixteen patches take longer to put together than one takes to be written. So between two versions `fold` makes one of
-those that wait since the full or cumulative form: fewer are left for the version that is stored as all of them.
+those that wait since the full or cumulative form, tensor by tensor: what it got done before it had to give way stays.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
 _log = get_logger("weights")
 _most_threads = 8
-_folded_together = 4
-"""So many versions wait until they are folded: fewer would be read and coded again more often."""
+_most_loose = 4
+"""So many patches of a tensor wait as they are: with fewer all would be read and coded again more often."""
 
 
 class ChangesLostError(Exception):
@@ -110,13 +110,16 @@ class ChangesSinceFull:
         if self._kept is not None:
             self._kept.keep(stays=is_cumulative)
 
-    def fold(self, is_over: Callable[[], bool]) -> None:
-        """Make one of the patches that wait, where they are many, unless it `is_over` before: nothing depends on it."""
+    def fold(self, is_over: Callable[[], bool], *, is_next: bool = False) -> None:
+        """Make one of the patches that wait, until it `is_over`: nothing depends on it.
+
+        They may be a few, unless the next version `is_next` to be stored as all of them.
+        """
         kept = self._kept
-        if kept is None or not kept.may_fold or kept.num_loose <= _folded_together:
+        if kept is None or not kept.may_fold:
             return
         try:
-            kept.fold(is_over)
+            kept.fold(is_over, most_loose=1 if is_next else _most_loose)
         except OSError as error:
             kept.may_fold = False
             _log.warning(
@@ -171,15 +174,11 @@ class _Blocks:
         self.may_fold = True
         self._file = tempfile.TemporaryFile(prefix="rollog-since-full-", buffering=0)  # noqa: SIM115 - as long as this
         self._end = self._kept_end = 0
-        self._kept: list[dict[TensorSpec, _Row]] = []
-        self._num_fixed = 0
+        self._fixed: dict[TensorSpec, list[_Row]] = {}
+        self._loose: dict[TensorSpec, list[_Row]] = {}
+        """In all versions that were kept, oldest first; the fixed ones are older."""
         self._last: dict[TensorSpec, _Row] = {}
         weakref.finalize(self, self._file.close)
-
-    @property
-    def num_loose(self) -> int:
-        """How many were kept that may be folded."""
-        return len(self._kept) - self._num_fixed
 
     def begin(self) -> None:
         """What was added since `keep` is forgotten."""
@@ -192,28 +191,29 @@ class _Blocks:
 
     def keep(self, *, stays: bool = False) -> None:
         """All that was added is kept; what `stays` is not folded: it is large, and would be written again each time."""
-        self._kept.append(self._last)
-        self._num_fixed += stays
+        kept = self._fixed if stays else self._loose
+        for spec, row in self._last.items():
+            kept.setdefault(spec, []).append(row)
         self._last, self._kept_end = {}, self._end
 
-    def fold(self, is_over: Callable[[], bool]) -> None:
-        """Keep one instead of all that are loose, behind them in the file; everything as it was if it `is_over`.
+    def fold(self, is_over: Callable[[], bool], *, most_loose: int) -> None:
+        """Keep one patch of each tensor that has more loose ones, behind all in the file, until it `is_over`.
 
         Raises WeightsError for a block that is damaged.
         """
-        folded: dict[TensorSpec, _Row] = {}
-        loose, end = self._kept[self._num_fixed :], self._kept_end
-        for spec in loose[0]:
+        for spec, rows in self._loose.items():
+            if len(rows) <= most_loose:
+                continue
             if is_over():
                 return
-            folded[spec] = self._write(_together(spec, [self._patch(each[spec]) for each in loose]), end)
-            end += folded[spec].num_bytes
-        self._kept[self._num_fixed :] = [folded]
-        self._kept_end = end
+            folded = self._write(_together(spec, [*map(self._patch, rows)]), self._kept_end)
+            self._kept_end += folded.num_bytes
+            rows[:] = [folded]
 
     def of(self, spec: TensorSpec) -> list[TensorPatch]:
         """A tensor in all versions that were kept, and in the last one, oldest first."""
-        return [self._patch(version[spec]) for version in (*self._kept, self._last)]
+        kept = (*self._fixed.get(spec, ()), *self._loose.get(spec, ()))
+        return [self._patch(row) for row in (*kept, self._last[spec])]
 
     def _write(self, patch: TensorPatch, at: int) -> _Row:
         left, position = memoryview(patch.block), at

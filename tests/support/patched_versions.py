@@ -70,7 +70,8 @@ def patch_writer(base: Tensors, new: Tensors) -> Callable[[PatchSink], None]:
         for spec in file_order(specs):
             size = type_bytes[spec.dtype]
             old_data, data = (tensor_bytes(each[spec.name], each[spec.name].dtype) for each in (base, new))
-            sink.add(spec, encode(bit_patterns(old_data, size), bit_patterns(data, size)), data)
+            patch = encode(bit_patterns(old_data, size), bit_patterns(data, size))
+            sink.add(spec, data, lambda patch=patch: patch)
 
     return write
 

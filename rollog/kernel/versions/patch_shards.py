@@ -21,6 +21,7 @@ from rollog.kernel.versions.patch_manifest import (
 from rollog.kernel.versions.shards import shard_bytes
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
 
     from rollog.kernel.versions.adapter import Adapter
@@ -77,12 +78,22 @@ class PatchSink:
         if error is not None:
             self._files.abandon()
 
-    def add(self, spec: TensorSpec, patch: TensorPatch, data: memoryview) -> None:
-        """Write one tensor, whose bytes are `data`, as its patch says. Raises EngineError for a NaN."""
+    def add(self, spec: TensorSpec, data: memoryview, patch: Callable[[], TensorPatch]) -> TensorDigest:
+        """Write one tensor, whose bytes are `data`, as its patch says, which is made while they are hashed.
+
+        Raises EngineError for a NaN, and what `patch` raises.
+        """
         leaves = self._hasher.begin(spec, data)
+        made = patch()
+        tensor = TensorDigest(spec, tuple(leaves))
+        self.add_hashed(tensor, data, made)
+        return tensor
+
+    def add_hashed(self, tensor: TensorDigest, data: memoryview, patch: TensorPatch) -> None:
+        """Write one tensor whose digest is known already."""
         # A tensor without elements is the same whatever the patch says.
         stored = {"same": memoryview(b""), "changed": memoryview(patch.block), "dense": data}[patch.form]
-        self._add(patch.form, stored, TensorDigest(spec, tuple(leaves)))
+        self._add(patch.form, stored, tensor)
 
     def add_beside(self, spec: TensorSpec, data: memoryview, base: TensorDigest | None) -> None:
         """Write one tensor whole, unless it is as in the base by its digest. Raises EngineError for a NaN."""

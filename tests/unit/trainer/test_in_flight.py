@@ -43,7 +43,7 @@ def in_flight(publisher: Tidies, steps: LateExecutor, stop: Event) -> InFlight:
     return Lands(cast("Any", publisher), cast("Any", None), background, clock=time.monotonic, stop=stop)
 
 
-@pytest.mark.parametrize("then", ["goes on", "the next step", "a stop", "the end"])
+@pytest.mark.parametrize("then", ["goes on", "the next step", "the next seal", "a stop", "the end"])
 def test_behind_a_step_that_landed_the_publisher_tidies_and_gives_way(then: str) -> None:
     publisher, steps, stop = Tidies(), LateExecutor(), Event()
     flight = in_flight(publisher, steps, stop)
@@ -51,12 +51,23 @@ def test_behind_a_step_that_landed_the_publisher_tidies_and_gives_way(then: str)
     if then == "the next step":
         assert flight.landed(wait=True) is not None
         flight.send(cast("Any", "another step"))
+    elif then == "the next seal":
+        flight.make_way()
     elif then == "a stop":
         stop.set()
     elif then == "the end":
         flight.close()
     steps.futures[1].run()
     assert publisher.were_over == [then != "goes on"]
+
+
+def test_behind_the_step_that_it_gave_way_to_it_tidies_again() -> None:
+    publisher, steps = Tidies(), LateExecutor()
+    flight = in_flight(publisher, steps, Event())
+    flight.make_way()
+    flight.send(cast("Any", "a step"))
+    steps.futures[1].run()
+    assert publisher.were_over == [False]
 
 
 def test_behind_a_step_that_did_not_land_nothing_is_tidied() -> None:
