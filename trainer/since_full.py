@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Literal
 from rollog.kernel.errors import WeightsError
 from rollog.kernel.logs import get_logger
 from rollog.kernel.versions.blocks import Layout
-from rollog.kernel.versions.patches import TensorPatch, combine
+from rollog.kernel.versions.patches import GivenUpError, TensorPatch, combine
 from rollog.kernel.versions.tensors import type_bytes
 
 if TYPE_CHECKING:
@@ -206,7 +206,10 @@ class _Blocks:
                 continue
             if is_over():
                 return
-            folded = self._write(_together(spec, [*map(self._patch, rows)]), self._kept_end)
+            try:
+                folded = self._write(_together(spec, [*map(self._patch, rows)], is_over), self._kept_end)
+            except GivenUpError:
+                return
             self._kept_end += folded.num_bytes
             rows[:] = [folded]
 
@@ -233,8 +236,10 @@ class _Blocks:
         return block
 
 
-def _together(spec: TensorSpec, patches: list[TensorPatch]) -> TensorPatch:
-    """One patch for those of consecutive versions."""
+def _together(
+    spec: TensorSpec, patches: list[TensorPatch], is_over: Callable[[], bool] = lambda: False
+) -> TensorPatch:
+    """One patch for those of consecutive versions. Raises WeightsError, and GivenUpError where it `is_over`."""
     if any(patch.form == "dense" for patch in patches):
         return TensorPatch("dense")
     changed = [patch for patch in patches if patch.form == "changed"]
@@ -242,4 +247,4 @@ def _together(spec: TensorSpec, patches: list[TensorPatch]) -> TensorPatch:
         return changed[0] if changed else TensorPatch("same")
     layout = Layout(prod(spec.shape), type_bytes[spec.dtype])
     with ThreadPoolExecutor(min(_most_threads, os.cpu_count() or 1), thread_name_prefix="since-full") as pool:
-        return combine([patch.block for patch in changed], layout, name=spec.name, pool=pool)
+        return combine([patch.block for patch in changed], layout, name=spec.name, pool=pool, is_over=is_over)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -70,8 +71,7 @@ def patch_writer(base: Tensors, new: Tensors) -> Callable[[PatchSink], None]:
         for spec in file_order(specs):
             size = type_bytes[spec.dtype]
             old_data, data = (tensor_bytes(each[spec.name], each[spec.name].dtype) for each in (base, new))
-            patch = encode(bit_patterns(old_data, size), bit_patterns(data, size))
-            sink.add(spec, data, lambda patch=patch: patch)
+            sink.add(spec, data, partial(encode, bit_patterns(old_data, size), bit_patterns(data, size)))
 
     return write
 

@@ -37,7 +37,7 @@ from rollog.kernel.versions.blocks import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from concurrent.futures import Executor
 
     from rollog.kernel.versions.bit_patterns import Buffer
@@ -92,16 +92,29 @@ def encode_changes(layout: Layout, segments: Iterable[SegmentChanges]) -> Tensor
     )
 
 
-def combine(blocks: Sequence[Buffer], layout: Layout, *, name: str, pool: Executor) -> TensorPatch:
+class GivenUpError(Exception):
+    """Combining patches was over before it was done."""
+
+
+def combine(
+    blocks: Sequence[Buffer],
+    layout: Layout,
+    *,
+    name: str,
+    pool: Executor,
+    is_over: Callable[[], bool] = lambda: False,
+) -> TensorPatch:
     """What the blocks of consecutive versions, oldest first, change together: no tensor is needed for it.
 
     Threads of `pool` share the segments. Raises WeightsError, which names the tensor `name`, for a block that is
-    damaged or not of such a tensor.
+    damaged or not of such a tensor, and GivenUpError where it `is_over` meanwhile.
     """
     with _naming(name):
         tables = [segments_of(memoryview(block).cast("B"), layout) for block in blocks]
 
         def coded(number: int, first: int) -> CodedSegment:
+            if is_over():
+                raise GivenUpError
             return _combined([table[number] for table in tables], layout.length(first), layout.item_size)
 
         return _patch(block_of(layout, pool.map(coded, count(), layout.segments)))

@@ -25,7 +25,7 @@ from rollog.kernel.errors import WeightsError
 from rollog.kernel.versions.bit_patterns import BitPatterns, bit_patterns
 from rollog.kernel.versions.blocks import Layout, segment_elements
 from rollog.kernel.versions.gaps import packed_gaps, unpacked_positions
-from rollog.kernel.versions.patches import Changes, TensorPatch, apply, combine, decode, encode
+from rollog.kernel.versions.patches import Changes, GivenUpError, TensorPatch, apply, combine, decode, encode
 
 most_scratch_bytes = 64 << 20
 
@@ -174,6 +174,20 @@ def test_blocks_of_consecutive_versions_decode_at_once(
     target = versions[0].copy()
     apply(target, changes.positions, changes.values)
     assert target.tobytes() == versions[-1].tobytes()
+
+
+def test_combining_ends_where_it_is_over_meanwhile() -> None:
+    num_elements = 10 * segment_elements
+    pair = sparsely_changed(num_elements, 2)
+    answers = iter((False, False, *(True,) * 8))
+    with ThreadPoolExecutor(1) as pool, pytest.raises(GivenUpError):
+        combine(
+            [changed_block(pair)] * 2,
+            Layout(num_elements, 2),
+            name="weight",
+            pool=pool,
+            is_over=answers.__next__,
+        )
 
 
 def combined(blocks: list[bytes], layout: Layout) -> TensorPatch:
