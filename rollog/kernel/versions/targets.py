@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+_most_bytes = 2 * shard_bytes - (64 << 20)
+"""Two shards are what publishing may take beside the weights, threads and buffers included."""
+
+
 class DiskFiles:
     """Files of one version in a directory of this disk (`rollog.kernel.versions.shards.VersionFiles`)."""
 
@@ -103,7 +107,7 @@ class ElsewhereFiles:
         upload: Callable[[str, bytes], None],
         remove: Callable[[str], None],
         *,
-        most_bytes: int = 2 * shard_bytes,
+        most_bytes: int = _most_bytes,
     ) -> None:
         self._upload = upload
         self._remove = remove
