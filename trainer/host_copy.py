@@ -6,7 +6,7 @@ what changed is shown old and new bytes, in pieces:
 
 | a version has | it is copied | and they are shown | memory |
 | --- | --- | --- | --- |
-| at most a shard's bytes | beside the one before | afterwards (`show_before`): nobody waits for it | of two |
+| at most a shard's bytes | beside the one before | afterwards, by `show_before`; the engine does not wait | of two |
 | more | over the one before | before that | of one |
 
 | state | `version` | until |
@@ -66,7 +66,7 @@ class HostCopy:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes that it holds."""
+        """Bytes of the version that it holds."""
         return sum(map(len, self._tensors.values()))
 
     def fill(
@@ -94,8 +94,8 @@ class HostCopy:
             for spec in self._table:
                 old, new = self._spare[spec.name], self._tensors[spec.name]
                 starts = _starts(spec, new)
-                # Whatever `compare` raises comes out of the results.
-                list(pool.map(partial(compare, spec), starts, _pieces(old, starts), _pieces(new, starts)))
+                for _ in pool.map(partial(compare, spec), starts, _pieces(old, starts), _pieces(new, starts)):
+                    pass
 
     def export(self, sink: TensorSink) -> None:
         """Hand the tensors over as the engine did. Raises ValueError where the copy is not whole."""

@@ -143,9 +143,9 @@ class InFlight(Component):
         Returns who waits until the step is committed and then tells the sha256 of its weights, on any thread.
         """
         assert self._future is None, "one step is in flight at most"
-        self._is_awaited = False
         self._since = self._clock()
         future = self._future = self._background.steps.submit(self._land, step)
+        self._is_awaited = False
         tidied = self._background.steps.submit(self._tidy, future)
         tidied.add_done_callback(_say_error)
         return lambda: future.result().weights_sha256

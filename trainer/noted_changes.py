@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from rollog.kernel.versions.tensors import TensorSpec
 
 _narrow_types = {"BF16", "F16"}
-_largest_share = 0.5
-"""Of the elements of a segment: with more of them changed, coding does not pay."""
+_largest_share = 0.9
+"""Of the elements of a segment: with more of them changed the tensor is stored whole."""
 _part_elements = 1 << 16
 """Within so many elements a place takes two bytes."""
 _part_ends = np.arange(_part_elements, segment_elements + 1, _part_elements)
@@ -76,10 +76,7 @@ class NotedChanges:
         self._lock = threading.Lock()
 
     def note(self, spec: TensorSpec, start: int, old: memoryview, new: memoryview) -> memoryview | None:
-        """Note what changes in one segment of a tensor, which begins at byte `start`.
-
-        Returns the values that are new, None where it is of no use to know them.
-        """
+        """Note what changes in one segment of a tensor, which begins at byte `start`; returns what a `Compare` does."""
         if spec.name in self._dense or self.are_too_many:
             return None
         size = type_bytes[spec.dtype]
@@ -90,8 +87,13 @@ class NotedChanges:
 
     @property
     def are_too_many(self) -> bool:
-        """Whether there was no room for all of them."""
+        """Whether there was no room for all of them, or they were let go."""
         return self._num_bytes > self._most_bytes
+
+    def let_go(self) -> None:
+        """Give their memory back: the version is stored in full."""
+        self._segments.clear()
+        self._most_bytes = -1
 
     def patch(self, spec: TensorSpec, data: memoryview) -> TensorPatch:
         """How a tensor with these bytes is stored beside what it was."""

@@ -7,7 +7,7 @@
 
 A run keeps its identity: redo, replay and audit compare what was recorded. A version is published in two parts. It is
 sealed on the training thread: its tensors are copied into host memory, and the engine may go on. It is written on any
-thread, from that copy: shards, digests, manifest, all durable. What fails there can be written again.
+thread, from host memory: shards, digests, manifest, all durable. What fails there can be written again.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class PublishedWeights:
 
 
 class _OutgrownError(Exception):
-    """A patch is written and does not pay."""
+    """A patch does not pay, or what it would be made of is not there any more."""
 
 
 class WeightsPublisher:
@@ -128,6 +128,7 @@ class WeightsPublisher:
         self._store = store
         self._identity = identity
         self._has_patches = patches
+        self._most_kept_bytes = most_kept_bytes
         self._copy = HostCopy(most_kept_bytes=most_kept_bytes)
         self._written: WrittenWeights | None = None
         self._since_full = ChangesSinceFull()
@@ -178,16 +179,20 @@ class WeightsPublisher:
     def tidy(self, is_over: Callable[[], bool] = lambda: False) -> None:
         """Prepare for the version that is stored as all changes since the full form, until it `is_over`.
 
-        On the thread that writes, when nobody waits for a version.
+        On the thread that writes, when nobody waits for a version. `is_over` is asked on several threads.
         """
         written = self._written
-        is_next = written is not None and is_cumulative_due(written.notice.version + 1, written.forms)
+        if written is None or why_full(written.notice.version + 1, written.forms) is not None:
+            return
+        is_next = is_cumulative_due(written.notice.version + 1, written.forms)
         self._since_full.fold(is_over, is_next=is_next)
 
     def _stored(self, sealed: SealedWeights) -> PublishedWeights:
         if sealed.patch is not None:
             with suppress(_OutgrownError, ChangesLostError):
                 return self._write_patch(sealed.version, sealed.patch)
+            if sealed.patch.changes is not None:
+                sealed.patch.changes.let_go()  # a store elsewhere takes as much memory for the full form
         if (
             self._has_patches
             and self._adapter is not None
@@ -248,7 +253,9 @@ class WeightsPublisher:
         is_cumulative = is_cumulative_due(version, base.forms)
         if is_cumulative and not since_full.has_all:
             raise ChangesLostError
-        changes = plan.changes or self._compared()
+        changes = self._compared() if plan.changes is None else plan.changes
+        if changes.are_too_many:
+            raise _OutgrownError
 
         def patch(spec: TensorSpec, data: memoryview) -> TensorPatch:
             found = changes.patch(spec, data)
@@ -260,7 +267,8 @@ class WeightsPublisher:
             return since_full.together(spec)
 
         since_full.begin(together=is_cumulative)
-        publish = partial(self._publish_patch, version, digests={})
+        digests: _Digests = {}
+        publish = partial(self._publish_patch, version, digests=digests)
         if not is_cumulative:
             notice = publish(base.notice, base.forms, patch)
             since_full.keep()
@@ -274,11 +282,11 @@ class WeightsPublisher:
         return PublishedWeights(notice=notice, cumulative=cumulative)
 
     def _compared(self) -> NotedChanges:
-        """What changed since the version before, which the copy still has."""
-        changes = NotedChanges()
-        self._copy.show_before(changes.note)
-        if changes.are_too_many:
+        """What changed since the version before, which the copy still has unless another one was published since."""
+        if not self._copy.has_before:
             raise _OutgrownError
+        changes = NotedChanges(most_bytes=self._most_kept_bytes)
+        self._copy.show_before(changes.note)
         return changes
 
     def _publish_patch(

@@ -113,7 +113,7 @@ class ChangesSinceFull:
     def fold(self, is_over: Callable[[], bool], *, is_next: bool = False) -> None:
         """Make one of the patches that wait, until it `is_over`: nothing depends on it.
 
-        They may be a few, unless the next version `is_next` to be stored as all of them.
+        A few may stay, but one alone where the next version `is_next`, a cumulative one.
         """
         kept = self._kept
         if kept is None or not kept.may_fold:

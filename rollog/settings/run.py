@@ -104,7 +104,8 @@ class WeightsConfig(Section):
     """How long trainer and workers try again to publish or fetch a version while a store elsewhere does not answer."""
     patches: Annotated[Literal["auto", "off"], PER_MACHINE] = "auto"
     """The trainer stores most versions of a model in 16 bits as what changed since the one before, where that pays;
-    `off` stores every version in full. Bits and digests are the same either way."""
+    `off` stores every version in full. Bits and digests are the same either way. With patches a trainer has two copies
+    of a version of at most 1 GiB in host memory."""
     lane: Annotated[str, Field(pattern=r"^(auto|off|/.+)$"), PER_MACHINE] = "auto"
     """Where trainer and workers of one machine share memory. While a worker of the run lives on the trainer's machine,
     versions for a store elsewhere are written there, too, and workers look there first; the workers of a machine have

@@ -36,7 +36,7 @@ from schemas import Close, Disposition, LedgerKind, LedgerRecord, Status, Step, 
 from trainer.checkpoints import CheckpointStore
 from trainer.engines.simulated import SimulatedTrainingEngine
 from trainer.in_flight import Background
-from trainer.publishing import weights_sha256
+from trainer.publishing import WeightsPublisher, weights_sha256
 from trainer.startup import start_trainer
 
 if TYPE_CHECKING:
@@ -45,7 +45,9 @@ if TYPE_CHECKING:
     from rollog.kernel.broker.topics import RunTopics
     from rollog.kernel.versions.tensors import TensorSink
     from trainer.checkpoint_files import Digests
+    from trainer.engines.ports import TrainingEngine
     from trainer.loop import Trainer
+    from trainer.publishing import SealedWeights
     from trainer.settings import TrainerSettings
     from trainer.step.ports import StepResult, TrainingBatch
 
@@ -142,6 +144,31 @@ def test_the_next_step_trains_while_a_step_is_written(beside: Beside) -> None:
         assert beside.committed_version == trainer.committed_version == 2
     assert [notice.version for notice in notices(beside.run.broker, beside.run.topics)] == [0, 1, 2]
     assert set(dispositions(beside.run).values()) == {Disposition.TRAINED}
+
+
+def test_what_is_done_behind_a_step_ends_before_the_next_one_is_sealed(
+    beside: Beside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asks: list[Callable[[], bool]] = []
+    answers: dict[str, bool] = {}
+    seal = WeightsPublisher.seal
+
+    def seals(publisher: WeightsPublisher, version: int, engine: TrainingEngine) -> SealedWeights:
+        answers.update((f"sealing {version}", ask()) for ask in asks)
+        return seal(publisher, version, engine)
+
+    monkeypatch.setattr(WeightsPublisher, "tidy", lambda _, is_over: asks.append(is_over))
+    monkeypatch.setattr(WeightsPublisher, "seal", seals)
+
+    def trains(number: int) -> None:
+        answers.update((f"training {number}", ask()) for ask in asks)
+
+    with beside.trainer(trains) as trainer:
+        beside.send_groups(0, 1, 2, 3)
+        turn_until_sealed(trainer, 1)
+        beside.steps.land()
+        turn_until_sealed(trainer, 2)
+    assert answers == {"training 2": False, "sealing 2": True}
 
 
 def test_beside_and_inside_give_the_same_records_but_for_their_times(

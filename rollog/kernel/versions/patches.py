@@ -107,7 +107,7 @@ def combine(
     """What the blocks of consecutive versions, oldest first, change together: no tensor is needed for it.
 
     Threads of `pool` share the segments. Raises WeightsError, which names the tensor `name`, for a block that is
-    damaged or not of such a tensor, and GivenUpError where it `is_over` meanwhile.
+    damaged or not of such a tensor, and GivenUpError where it `is_over` meanwhile, which those threads ask.
     """
     with _naming(name):
         tables = [segments_of(memoryview(block).cast("B"), layout) for block in blocks]

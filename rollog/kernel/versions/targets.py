@@ -2,7 +2,8 @@
 
 On a disk shards are written under their own names, which nobody else uses, and synced while the next one is written;
 then the manifest is written beside, synced and renamed, and the directory synced. Elsewhere a shard is gathered in
-memory and uploaded by one call while the next one is gathered; the manifest follows when all uploads are confirmed.
+memory and uploaded by one call while the next one is gathered, as far as there is room for both; the manifest follows
+when all uploads are confirmed.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -32,6 +33,10 @@ if TYPE_CHECKING:
 
     from rollog.kernel.versions.tensors import TensorSink
     from schemas import WeightVersion
+
+
+both_ways = pytest.mark.parametrize("most_kept_bytes", [shard_bytes, 0])
+"""Compared with the version before from two copies, and while the one copy is overwritten."""
 
 
 class HoldsTensors(SimulatedTrainingEngine):
@@ -69,7 +74,7 @@ def numbers_stored_in_full(notices: list[WeightVersion]) -> list[int]:
     return [notice.version for notice in notices if notice.base is None]
 
 
-@pytest.mark.parametrize("most_kept_bytes", [shard_bytes, 0])
+@both_ways
 def test_version_0_is_full_every_16th_also_the_changes_since_it_and_all_come_back(
     tmp_path: Path, most_kept_bytes: int
 ) -> None:
@@ -241,10 +246,11 @@ def test_a_full_form_beside_a_fold_is_what_later_patches_are_changes_of(tmp_path
         assert are_equal(found_at(store.fetch(notice, tmp_path / "joiner")), versions[32])
 
 
-def test_a_cumulative_patch_whose_write_failed_is_written_again(tmp_path: Path) -> None:
+@both_ways
+def test_a_cumulative_patch_whose_write_failed_is_written_again(tmp_path: Path, most_kept_bytes: int) -> None:
     place = tmp_path / "store"
     store = WeightsStore(str(place))
-    publisher, versions = publisher_of(store), versions_of(18)
+    publisher, versions = publisher_of(store, most_kept_bytes=most_kept_bytes), versions_of(18)
     for number in range(16):
         published(publisher, number, versions[number])
     place.rename(tmp_path / "away")
@@ -275,9 +281,12 @@ def test_changes_that_together_have_more_than_half_of_the_bytes_are_stored_in_fu
     assert store.orphans([notice.name for each in forms for notice in each.notices]) == []
 
 
-def test_what_the_engine_does_after_the_seal_is_not_in_the_patch(tmp_path: Path) -> None:
+@both_ways
+def test_what_the_engine_does_after_the_seal_is_not_in_the_patch(
+    tmp_path: Path, most_kept_bytes: int
+) -> None:
     store = WeightsStore(str(tmp_path / "store"))
-    publisher, (first, second, third) = publisher_of(store), versions_of(3)
+    publisher, (first, second, third) = publisher_of(store, most_kept_bytes=most_kept_bytes), versions_of(3)
     published(publisher, 0, first)
     engine = HoldsTensors({name: tensor.clone() for name, tensor in second.items()})
     sealed = publisher.seal(1, engine)
@@ -290,10 +299,11 @@ def test_what_the_engine_does_after_the_seal_is_not_in_the_patch(tmp_path: Path)
     assert are_equal(found_at(store.fetch(again, tmp_path / "new")), third)
 
 
-def test_a_patch_whose_write_failed_is_written_again(tmp_path: Path) -> None:
+@both_ways
+def test_a_patch_whose_write_failed_is_written_again(tmp_path: Path, most_kept_bytes: int) -> None:
     place = tmp_path / "store"
     store = WeightsStore(str(place))
-    publisher, versions = publisher_of(store), versions_of(3)
+    publisher, versions = publisher_of(store, most_kept_bytes=most_kept_bytes), versions_of(3)
     first = published(publisher, 0, versions[0])
     place.rename(tmp_path / "away")
     place.write_text("in the way")
@@ -318,16 +328,19 @@ def test_one_who_begins_has_no_base(tmp_path: Path) -> None:
     assert numbers_stored_in_full(notices) == [1]
 
 
-def test_what_was_sealed_and_never_written_is_the_base_of_nothing(tmp_path: Path) -> None:
+@both_ways
+def test_what_was_sealed_and_never_written_is_the_base_of_nothing(
+    tmp_path: Path, most_kept_bytes: int
+) -> None:
     store, versions = WeightsStore(str(tmp_path)), versions_of(4)
-    publisher = publisher_of(store)
+    publisher = publisher_of(store, most_kept_bytes=most_kept_bytes)
     published(publisher, 0, versions[0])
     publisher.seal(1, HoldsTensors(versions[1]))
     assert published(publisher, 2, versions[2]).base is None
     assert published(publisher, 3, versions[3]).base is not None
 
 
-@pytest.mark.parametrize("most_kept_bytes", [shard_bytes, 0])
+@both_ways
 @pytest.mark.parametrize("num_nan", [1, 10**6])
 def test_an_engine_that_fails_midway_leaves_no_base(
     tmp_path: Path, most_kept_bytes: int, num_nan: int
@@ -385,14 +398,42 @@ def test_changes_that_take_too_much_memory_are_let_go() -> None:
         assert noted.are_too_many == are_too_many
 
 
-def test_where_most_elements_of_a_segment_change_the_tensor_is_stored_whole() -> None:
+def test_where_nearly_all_elements_of_a_segment_change_the_tensor_is_stored_whole() -> None:
     spec, old = TensorSpec("large", "BF16", (1000,)), np.zeros(1000, np.uint16)
-    for num_changed, form in ((500, "changed"), (501, "dense")):
+    for num_changed, form in ((900, "changed"), (901, "dense")):
         new, noted = old.copy(), NotedChanges()
         new[:num_changed] += 1
         changed = noted.note(spec, 0, old.view(np.uint8).data, new.view(np.uint8).data)
         assert (changed is None) == (form == "dense")
         assert noted.patch(spec, new.view(np.uint8).data).form == form
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_changes_that_there_is_no_memory_for_are_stored_in_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_kept: bool
+) -> None:
+    store, tensors = WeightsStore(str(tmp_path)), {"large": torch.zeros(1000, 1000, dtype=torch.bfloat16)}
+    publisher = publisher_of(store, most_kept_bytes=2_000_000 if is_kept else 0)
+    if not is_kept:
+        monkeypatch.setattr("trainer.publishing.NotedChanges", partial(NotedChanges, most_bytes=2_000_000))
+    forms = []
+    for number, num_changed in enumerate((0, 400_000, 600_000, 100)):
+        elements = tensors["large"].view(torch.int16).view(-1)
+        elements[:num_changed] += 1
+        forms.append(published(publisher, number, tensors))
+        assert are_equal(found_at(store.fetch(forms[-1], tmp_path / "new")), tensors)
+    assert numbers_stored_in_full(forms) == [0, 2]
+
+
+def test_what_was_sealed_is_stored_in_full_where_another_was_published_since(tmp_path: Path) -> None:
+    store, versions = WeightsStore(str(tmp_path)), versions_of(2)
+    publisher = publisher_of(store)
+    published(publisher, 0, versions[0])
+    sealed = publisher.seal(1, HoldsTensors(versions[1]))
+    publisher.publish(1, HoldsTensors(versions[1]))
+    again = publisher.write(sealed).notice
+    assert again.base is None
+    assert are_equal(found_at(store.fetch(again, tmp_path / "new")), versions[1])
 
 
 @given(st.data())
