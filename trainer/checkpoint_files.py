@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ from rollog.kernel.atomic_write import sync_path
 from rollog.kernel.crash_points import CrashPoint, reach
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from io import FileIO
     from pathlib import Path
 
@@ -22,13 +23,47 @@ _piece_bytes = 4 << 20
 """Small enough to be in the processor's cache still when its digest is taken."""
 _most_unsynced_bytes = 64 << 20
 """What is written of a version meanwhile is synced, too, and waits for whatever else the disk has still to take."""
+_longest_pause_seconds = 10.0
+"""Before each piece. Weights that take longer to be copied are slowed down by it, but the checkpoint comes."""
+
+
+class RightOfWay:
+    """Who copies weights, while training waits, goes before who writes and hashes a checkpoint, for which nobody does.
+
+    Both take processors and memory bandwidth.
+    """
+
+    def __init__(self) -> None:
+        self._is_free = threading.Event()
+        self._is_free.set()
+
+    @contextmanager
+    def taken(self) -> Iterator[None]:
+        """Go first, until the block is done."""
+        self._is_free.clear()
+        try:
+            yield
+        finally:
+            self._is_free.set()
+
+    def give(self) -> None:
+        """Wait while somebody goes first."""
+        self._is_free.wait(_longest_pause_seconds)
+
+
+def _nobody() -> None:
+    """There is nobody to give way to."""
 
 
 class HashedFile:
-    """A new file as PyTorch's writer wants one. Its first OSError stays in `error`: that writer may hide it."""
+    """A new file as PyTorch's writer wants one. Its first OSError stays in `error`: that writer may hide it.
 
-    def __init__(self, file: FileIO) -> None:
+    `give_way` is called before each piece.
+    """
+
+    def __init__(self, file: FileIO, give_way: Callable[[], None] = _nobody) -> None:
         self._file = file
+        self._give_way = give_way
         self._sha256 = hashlib.sha256()
         self._unsynced_bytes = 0
         self.error: OSError | None = None
@@ -53,6 +88,7 @@ class HashedFile:
         """Nothing is held back."""
 
     def _append(self, piece: memoryview) -> None:
+        self._give_way()
         rest = piece
         while rest:
             rest = rest[self._file.write(rest) or 0 :]
@@ -65,10 +101,10 @@ class HashedFile:
 
 
 @contextmanager
-def hashed_file(path: Path) -> Iterator[HashedFile]:
+def hashed_file(path: Path, give_way: Callable[[], None] = _nobody) -> Iterator[HashedFile]:
     """A new file at `path`; it and its name are durable when the block is done. Raises OSError."""
     with path.open("xb", buffering=0) as file:
-        hashed = HashedFile(file)
+        hashed = HashedFile(file, give_way)
         try:
             yield hashed
         except Exception as error:

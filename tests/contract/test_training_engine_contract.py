@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from hashlib import sha256
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -17,12 +17,15 @@ from support.training_engines import every_maker, learning_makers, step_settings
 from rollog.kernel.errors import EngineError, WeightsError
 from rollog.settings.training import AlgorithmConfig
 from schemas import MicroBatch
+from trainer.engines.simulated import SimulatedTrainingEngine
 from trainer.step.ports import TrainingBatch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from concurrent.futures import Future
     from pathlib import Path
 
+    from rollog.kernel.versions.tensors import TensorSpec
     from trainer.engines.ports import TrainingEngine
 
 pytestmark = pytest.mark.engine
@@ -98,6 +101,38 @@ def test_a_checkpoint_that_is_written_beside_the_next_step_is_of_the_step_before
         assert exported_by(engine) == after
         assert digests
         assert digests == digests_of(directory, digests)
+
+
+def test_what_is_written_of_a_checkpoint_waits_while_weights_are_copied(
+    engine: TrainingEngine, model_path: str, tmp_path: Path
+) -> None:
+    if isinstance(engine, SimulatedTrainingEngine):
+        pytest.skip("it has a few bytes, and nobody waits for them")
+    engine.start(model_path)
+    write = engine.begin_checkpoint(tmp_path)
+    with ThreadPoolExecutor(1) as writers:
+        sink = StartsMeanwhile(lambda: writers.submit(write))
+        engine.export_weights(sink)
+        assert sink.started is not None
+        assert sink.started.result()
+
+
+class StartsMeanwhile:
+    """Has something begin when the first tensor comes, which does not get done before it gives the tensor back."""
+
+    def __init__(self, begin: Callable[[], Future[Any]]) -> None:
+        self._begin = begin
+        self.started: Future[Any] | None = None
+
+    def begin(self, table: Sequence[TensorSpec]) -> None:
+        del table
+
+    def add(self, spec: TensorSpec, data: memoryview) -> None:
+        del spec, data
+        if self.started is None:
+            self.started = self._begin()
+            with pytest.raises(TimeoutError):
+                self.started.result(timeout=0.3)
 
 
 def digests_of(directory: Path, names: Iterable[str]) -> dict[str, str]:

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 from rollog.kernel.errors import EngineError
 from rollog.kernel.machine import return_freed_memory
+from trainer.checkpoint_files import RightOfWay
 from trainer.engines.deepspeed_config import check_config, deepspeed_config, is_accumulated_wide
 from trainer.engines.multi_rank.process_group import (
     gather_numbers,
@@ -86,6 +87,7 @@ class DeepSpeedEngine:
         self._dtype = dtype
         self._steps_taken = 0
         self._memory = StateMemory(num_ranks=1 if ranks is None else ranks.world_size)
+        self._way = RightOfWay()
         self._state: _DeepSpeedStepEngine | None = None
         self._started_with: tuple[str, Path | None] = ("", None)
         self._sharing: Sharing = unshared
@@ -157,13 +159,14 @@ class DeepSpeedEngine:
 
     def export_weights(self, sink: TensorSink | None) -> None:
         """Hand all weights over, one after another; at stage 3 each is gathered from its partitions for that long."""
-        export_model(
-            self._started().prepared.model,
-            self._dtype,
-            sink,
-            self._sharing,
-            merged=self._trainer.lora_published == "merged",
-        )
+        with self._way.taken():
+            export_model(
+                self._started().prepared.model,
+                self._dtype,
+                sink,
+                self._sharing,
+                merged=self._trainer.lora_published == "merged",
+            )
 
     def sequence_logprobs(self, token_ids: Sequence[int]) -> tuple[float, ...]:
         """One forward pass without gradient."""
@@ -177,7 +180,7 @@ class DeepSpeedEngine:
 
     def begin_checkpoint(self, directory: Path) -> Callable[[], Digests]:
         """Copy what DeepSpeed would write; its collective operations are over then."""
-        return self._added(CheckpointPart(directory, self._memory)).write
+        return self._added(CheckpointPart(directory, self._memory, self._way)).write
 
     def _added(self, part: CheckpointPart) -> CheckpointPart:
         policy = self._started().policy

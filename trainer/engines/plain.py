@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from rollog.kernel.errors import EngineError
+from trainer.checkpoint_files import RightOfWay
 from trainer.engines.ports import EngineDescription
 from trainer.engines.state_copies import CheckpointPart, StateMemory
 from trainer.model.adapters import accumulate_in_float32, published_adapter, trained_parameters
@@ -53,6 +54,7 @@ class PlainEngine:
         self._dtype = dtype
         self._steps_taken = 0
         self._memory = StateMemory()
+        self._way = RightOfWay()
         self._state: _PlainStepEngine | None = None
 
     def start(self, model_path: str, weights_path: Path | None = None) -> None:
@@ -85,9 +87,13 @@ class PlainEngine:
 
     def export_weights(self, sink: TensorSink | None) -> None:
         """Hand all weights over, one after another."""
-        export_model(
-            self._started().prepared.model, self._dtype, sink, merged=self._trainer.lora_published == "merged"
-        )
+        with self._way.taken():
+            export_model(
+                self._started().prepared.model,
+                self._dtype,
+                sink,
+                merged=self._trainer.lora_published == "merged",
+            )
 
     def sequence_logprobs(self, token_ids: Sequence[int]) -> tuple[float, ...]:
         """One forward pass without gradient."""
@@ -101,7 +107,7 @@ class PlainEngine:
 
     def begin_checkpoint(self, directory: Path) -> Callable[[], Digests]:
         """Copy the same, to be written later."""
-        return self._added(CheckpointPart(directory, self._memory)).write
+        return self._added(CheckpointPart(directory, self._memory, self._way)).write
 
     def _added(self, part: CheckpointPart) -> CheckpointPart:
         state = self._started()

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from rollog.kernel.logs import get_logger
 from rollog.kernel.machine import free_memory_bytes
-from trainer.checkpoint_files import hashed_file
+from trainer.checkpoint_files import RightOfWay, hashed_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,11 +70,17 @@ class StateMemory:
 
 
 class CheckpointPart:
-    """The files that one rank writes of one checkpoint, below its `directory`: at once without a memory for copies."""
+    """The files that one rank writes of one checkpoint, below its `directory`: at once without a memory for copies.
 
-    def __init__(self, directory: Path, memory: StateMemory | None = None) -> None:
+    Copies are written while nobody else has the right of `way`.
+    """
+
+    def __init__(
+        self, directory: Path, memory: StateMemory | None = None, way: RightOfWay | None = None
+    ) -> None:
         self.directory = directory
         self._memory = memory
+        self._way = way or RightOfWay()
         self._copied: list[tuple[str, Any]] = []
         self._digests: dict[str, str] = {}
 
@@ -82,15 +88,23 @@ class CheckpointPart:
         """Copy what the file of that name is to hold, or write it. Raises OSError."""
         copied = None if self._memory is None else self._memory.copy(name, state)
         if copied is None:
-            self._digests[name] = _saved(state, self.directory / name)
+            self._digests[name] = self._saved(state, name)
         else:
             self._copied.append((name, copied))
 
     def write(self) -> Digests:
         """Write what is copied, on any thread, once; returns the digests of all files. Raises OSError."""
         for name, state in self._copied:
-            self._digests[name] = _saved(state, self.directory / name)
+            self._digests[name] = self._saved(state, name)
         return self._digests
+
+    def _saved(self, state: Any, name: str) -> str:
+        """Write a state as PyTorch does; returns the sha256 of the file."""
+        # It takes thrice the time, and the sha256 says more.
+        torch.serialization.set_crc32_options(compute_crc32=False)
+        with hashed_file(self.directory / name, self._way.give) as file:
+            torch.save(state, cast("IO[bytes]", file))
+        return file.sha256
 
 
 class _Copying:
@@ -139,12 +153,3 @@ class _Copying:
             self.num_new_bytes += held.nbytes
         self.buffers.append(held)
         return held
-
-
-def _saved(state: Any, path: Path) -> str:
-    """Write a state as PyTorch does; returns the sha256 of the file."""
-    # It takes thrice the time, and the sha256 says more.
-    torch.serialization.set_crc32_options(compute_crc32=False)
-    with hashed_file(path) as file:
-        torch.save(state, cast("IO[bytes]", file))
-    return file.sha256
