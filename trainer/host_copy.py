@@ -18,8 +18,6 @@ what changed is shown old and new bytes, in pieces:
 
 from __future__ import annotations
 
-import os
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -30,6 +28,7 @@ from rollog.kernel.versions.blocks import segment_elements
 from rollog.kernel.versions.identity import has_nan, refuse_nan
 from rollog.kernel.versions.shards import shard_bytes
 from rollog.kernel.versions.tensors import total_bytes, type_bytes
+from rollog.kernel.versions.threads import threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -38,8 +37,7 @@ if TYPE_CHECKING:
 
     Compare = Callable[[TensorSpec, int, memoryview, memoryview], memoryview | None]
     """Gets a tensor, where a piece of it begins, and its bytes before and now; returns what is new, None for all."""
-
-_most_threads = 8
+_thread_name = "host-copy"
 
 
 class HostCopy:
@@ -90,7 +88,7 @@ class HostCopy:
     def show_before(self, compare: Compare) -> None:
         """Show every piece of the version before and of this one as `fill` does; call where it `has_before`."""
         assert self.has_before
-        with _pool() as pool:
+        with threads(_thread_name) as pool:
             for spec in self._table:
                 old, new = self._spare[spec.name], self._tensors[spec.name]
                 starts = _starts(spec, new)
@@ -136,7 +134,7 @@ class _Filling:
         self._allows_nan = allows_nan
         self._comparable: set[str] = set()
         self._missing: set[str] = set()
-        self.pool = _pool()
+        self.pool = threads(_thread_name)
 
     def begin(self, table: Sequence[TensorSpec]) -> None:
         """Make room."""
@@ -170,10 +168,6 @@ class _Filling:
             refuse_nan(spec, piece, start)
         # numpy lets other threads go on while it copies.
         np.copyto(np.frombuffer(held, np.uint8), np.frombuffer(piece, np.uint8))
-
-
-def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(min(_most_threads, os.cpu_count() or 1), thread_name_prefix="host-copy")
 
 
 def _starts(spec: TensorSpec, data: memoryview) -> range:

@@ -19,7 +19,6 @@ import os
 import tempfile
 import threading
 import weakref
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Literal
@@ -29,6 +28,7 @@ from rollog.kernel.logs import get_logger
 from rollog.kernel.versions.blocks import Layout
 from rollog.kernel.versions.patches import GivenUpError, TensorPatch, combine
 from rollog.kernel.versions.tensors import type_bytes
+from rollog.kernel.versions.threads import threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from rollog.kernel.versions.tensors import TensorSpec
 
 _log = get_logger("weights")
-_most_threads = 8
 _most_loose = 4
 """So many patches of a tensor wait as they are: with fewer all would be read and coded again more often."""
 
@@ -246,5 +245,5 @@ def _together(
     if len(changed) < 2:  # noqa: PLR2004 - one is what it is
         return changed[0] if changed else TensorPatch("same")
     layout = Layout(prod(spec.shape), type_bytes[spec.dtype])
-    with ThreadPoolExecutor(min(_most_threads, os.cpu_count() or 1), thread_name_prefix="since-full") as pool:
+    with threads("since-full") as pool:
         return combine([patch.block for patch in changed], layout, name=spec.name, pool=pool, is_over=is_over)

@@ -9,8 +9,6 @@ Between the two whoever calls this marks the shards as not to be used: they are 
 
 from __future__ import annotations
 
-import os
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,6 +21,7 @@ from rollog.kernel.versions.decoded_values import DecodedValues, ValuesWriter
 from rollog.kernel.versions.identity import leaf_bytes, leaf_of
 from rollog.kernel.versions.patches import decode
 from rollog.kernel.versions.tensors import type_bytes
+from rollog.kernel.versions.threads import threads
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -34,8 +33,6 @@ if TYPE_CHECKING:
     from rollog.kernel.versions.patch_manifest import PatchManifest, Piece
     from schemas.arrays import UInt8Array
 
-_most_threads = 8
-
 
 def decode_patches(
     shards: MappedShards, manifest: Manifest, patches: Sequence[PatchManifest], target: Path
@@ -46,7 +43,7 @@ def decode_patches(
     """
     steps = [_Step.of(target.parent, patch) for patch in patches]
     with partial_file(target.parent) as partial:
-        with partial.open("wb") as file, _threads() as pool:
+        with partial.open("wb") as file, threads("patch") as pool:
             writer = ValuesWriter(file)
             jobs = [
                 pool.submit(_decode_tensor, writer, number, data, [step.piece(name) for step in steps])
@@ -64,7 +61,7 @@ def write_values(shards: MappedShards, manifest: Manifest, values: Path) -> None
     """
     tensors = manifest.tensors
     decoded = DecodedValues(values, [type_bytes[tensor.spec.dtype] for tensor in tensors])
-    with _threads() as pool:
+    with threads("patch") as pool:
         jobs = [
             pool.submit(_write_tensor, decoded, number, data, tensors[number])
             for number, (_, data) in enumerate(shards.tensors(manifest))
@@ -98,10 +95,6 @@ class _Step:
         if piece.form == "same":
             return _StoredPiece(piece, np.empty(0, dtype=np.uint8))
         return _StoredPiece(piece, self.shards[piece.shard][piece.begin : piece.end])
-
-
-def _threads() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(min(_most_threads, os.cpu_count() or 1), thread_name_prefix="patch")
 
 
 def _decode_tensor(

@@ -7,13 +7,12 @@ shard is left that could be otherwise.
 from __future__ import annotations
 
 import hashlib
-import os
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
 from typing import IO, TYPE_CHECKING, NamedTuple
 
 from rollog.kernel.errors import WeightsError
 from rollog.kernel.versions.identity import leaf_bytes, leaf_of
+from rollog.kernel.versions.threads import num_threads, threads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 
     from rollog.kernel.versions.manifest import Shard
 
-_most_threads = 8
 _worth_a_thread_bytes = 1 << 20
 
 
@@ -41,9 +39,9 @@ def check_shard(
     `with_sha256` compares the sha256 of the file as well, which says nothing more of its tensors.
     """
     digest = hashlib.sha256()
-    threads = min(_most_threads, os.cpu_count() or 1)
+    most_asked = num_threads()
     asked: deque[_Asked] = deque()
-    with ThreadPoolExecutor(threads, thread_name_prefix="leaves") as pool:
+    with threads("leaves", most_asked) as pool:
         for tensor, expected, piece in _pieces(source, shard):
             if target is not None:
                 target.write(piece)
@@ -55,7 +53,7 @@ def check_shard(
                 _compare(shard, tensor, expected, leaf_of(piece))
                 continue
             asked.append(_Asked(tensor, expected, pool.submit(leaf_of, piece)))
-            if len(asked) > threads:
+            if len(asked) > most_asked:
                 _compare_asked(shard, asked.popleft())
         for each in asked:
             _compare_asked(shard, each)

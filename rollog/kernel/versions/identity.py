@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
 from rollog.kernel.errors import EngineError
+from rollog.kernel.versions.threads import threads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
 
 first_line = b"rollog-weights-1\n"
 leaf_bytes = 16 << 20
-_most_threads = 8
 _worth_a_thread_bytes = 1 << 20
 _part_bytes = 1 << 20
 
@@ -98,9 +96,7 @@ class LeafHasher:
     """Hashes tensors on several threads; a context manager. One tensor at a time."""
 
     def __init__(self, num_threads: int | None = None) -> None:
-        self._pool = ThreadPoolExecutor(
-            num_threads or min(_most_threads, os.cpu_count() or 1), thread_name_prefix="leaves"
-        )
+        self._pool = threads("leaves", num_threads)
 
     def __enter__(self) -> Self:
         return self
