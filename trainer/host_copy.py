@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     Compare = Callable[[TensorSpec, int, memoryview, memoryview], memoryview | None]
     """Gets a tensor, where a piece of it begins, and its bytes before and now; returns what is new, None for all."""
+
 _thread_name = "host-copy"
 
 

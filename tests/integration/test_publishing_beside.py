@@ -5,7 +5,6 @@ No thread decides here: what is in flight lands when the test says so, or when t
 
 from __future__ import annotations
 
-import errno
 import json
 import shutil
 import threading
@@ -15,11 +14,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from support.beside_training import Beside, WatchedEngine, train_two_steps, turn_until_sealed
 from support.late_background import LateExecutor, late_background
 from support.simulated_parts import Killed
 from support.small_training import (
     FakeRun,
-    a_group,
     a_rollout,
     dispositions,
     notices,
@@ -27,16 +26,15 @@ from support.small_training import (
     turn_until,
 )
 
-from rollog.kernel.errors import DiskFull, EngineError, Superseded, WeightsError
+from rollog.kernel.errors import EngineError, Superseded, WeightsError
 from rollog.kernel.metrics import Metrics
 from rollog.kernel.versions.tensors import TensorSpec
 from rollog.kernel.weights import WeightsStore
 from rollog.settings.run import RunConfig
 from schemas import Close, Disposition, LedgerKind, LedgerRecord, Status, Step, StepTimings
 from trainer.checkpoints import CheckpointStore
-from trainer.engines.simulated import SimulatedTrainingEngine
 from trainer.in_flight import Background
-from trainer.publishing import WeightsPublisher, weights_sha256
+from trainer.publishing import WeightsPublisher
 from trainer.startup import start_trainer
 
 if TYPE_CHECKING:
@@ -44,66 +42,9 @@ if TYPE_CHECKING:
 
     from rollog.kernel.broker.topics import RunTopics
     from rollog.kernel.versions.tensors import TensorSink
-    from trainer.checkpoint_files import Digests
     from trainer.engines.ports import TrainingEngine
-    from trainer.loop import Trainer
     from trainer.publishing import SealedWeights
     from trainer.settings import TrainerSettings
-    from trainer.step.ports import StepResult, TrainingBatch
-
-
-class WatchedEngine(SimulatedTrainingEngine):
-    """Calls a test with the number of each step before it is computed."""
-
-    def __init__(self, before_step: Callable[[int], None] = lambda _: None) -> None:
-        super().__init__()
-        self._before_step = before_step
-        self.num_steps = 0
-
-    def train_step(self, batch: TrainingBatch) -> StepResult:
-        self.num_steps += 1
-        self._before_step(self.num_steps)
-        return super().train_step(batch)
-
-
-class Beside:
-    """One trainer of a run, with what it does beside training in a test's hands."""
-
-    def __init__(self, run: FakeRun, settings: TrainerSettings) -> None:
-        self.run = run
-        self.settings = settings
-        self.steps = LateExecutor()
-
-    def trainer(
-        self, before_step: Callable[[int], None] = lambda _: None, *, stop: threading.Event | None = None
-    ) -> Trainer:
-        return self.trainer_of(WatchedEngine(before_step), stop=stop)
-
-    def trainer_of(
-        self, engine: SimulatedTrainingEngine, *, stop: threading.Event | None = None, num_pauses: int = 0
-    ) -> Trainer:
-        self.steps = LateExecutor()
-        background = Background(
-            steps=self.steps, checkpoints=LateExecutor(0), pauses_seconds=(1.0,) * num_pauses
-        )
-        return start_trainer(
-            self.settings, self.run.broker, Metrics(), engine, background=background, stop=stop
-        )
-
-    def die(self) -> None:
-        """The process ends: what is in flight does not land."""
-        self.steps.die()
-
-    def send_groups(self, *groups: int, version: int = 0) -> None:
-        """Complete groups that were begun under a committed version."""
-        sha256 = notices(self.run.broker, self.run.topics)[version].sha256
-        for group in groups:
-            self.run.send(*a_group(group, weights_sha256=sha256, version=version))
-
-    @property
-    def committed_version(self) -> int:
-        """What anybody else reads in the ledger."""
-        return self.run.ledger()[-1].version
 
 
 @pytest.fixture
@@ -114,19 +55,6 @@ def settings(tmp_path: Path, run_topics: RunTopics) -> TrainerSettings:
 @pytest.fixture
 def beside(run: FakeRun, settings: TrainerSettings) -> Beside:
     return Beside(run, settings)
-
-
-def turn_until_sealed(trainer: Trainer, version: int) -> None:
-    turn_until(trainer, lambda: trainer.ledger.version >= version, f"version {version} sealed")
-
-
-def train_two_steps(beside: Beside, trainer: Trainer, *, between: Callable[[], None] = lambda: None) -> None:
-    """Seal two steps, as far as they come, and leave."""
-    with trainer:
-        beside.send_groups(0, 1, 2, 3)
-        turn_until_sealed(trainer, 1)
-        between()
-        turn_until_sealed(trainer, 2)
 
 
 def test_the_next_step_trains_while_a_step_is_written(beside: Beside) -> None:
@@ -327,133 +255,6 @@ def test_who_dies_with_a_step_in_flight_has_never_trained_it(
         turn_until_sealed(trainer, 2)
     assert beside.committed_version == 2
     assert set(dispositions(beside.run).values()) == {Disposition.TRAINED}
-
-
-def test_a_checkpoint_has_its_manifest_when_its_version_is_committed(
-    beside: Beside, settings: TrainerSettings
-) -> None:
-    config = settings.trainer.model_copy(update={"checkpoint_every_steps": 1})
-    beside.settings = replace(settings, trainer=config)
-    store = CheckpointStore(settings.checkpoints)
-    finishing = LateExecutor()
-    background = Background(steps=beside.steps, checkpoints=finishing, pauses_seconds=())
-    engine = WatchedEngine()
-    with start_trainer(
-        beside.settings, beside.run.broker, Metrics(), engine, background=background
-    ) as trainer:
-        beside.send_groups(0, 1, 2, 3)
-        turn_until_sealed(trainer, 1)
-        (begun,) = settings.checkpoints.iterdir()
-        assert list(begun.iterdir()) == [], "its files are written beside the next step"
-        assert store.complete() == []
-        turn_until_sealed(trainer, 2)
-        finishing.land()
-        assert [each.version for each in store.complete()] == [2, 1]
-        assert beside.committed_version == 2, "who finishes a checkpoint waits for its version"
-    with beside.trainer() as trainer:
-        assert trainer.ledger.version == 2
-        assert [each.version for each in store.complete()] == [2, 1], "a start removes remains alone"
-
-
-def with_checkpoints(settings: TrainerSettings) -> TrainerSettings:
-    """One after each step."""
-    return replace(settings, trainer=settings.trainer.model_copy(update={"checkpoint_every_steps": 1}))
-
-
-def test_a_checkpoint_holds_the_weights_of_its_step_although_the_next_one_is_trained(
-    beside: Beside, settings: TrainerSettings
-) -> None:
-    beside.settings = with_checkpoints(settings)
-    finishing = LateExecutor()
-    background = Background(steps=beside.steps, checkpoints=finishing, pauses_seconds=())
-    with start_trainer(
-        beside.settings, beside.run.broker, Metrics(), WatchedEngine(), background=background
-    ) as trainer:
-        beside.send_groups(0, 1, 2, 3)
-        turn_until_sealed(trainer, 2)
-        weights = [notice.sha256 for notice in notices(beside.run.broker, beside.run.topics)]
-        (checkpoint,) = CheckpointStore(settings.checkpoints).complete()
-    engine = SimulatedTrainingEngine()
-    engine.start(settings.model_path)
-    engine.load_checkpoint(checkpoint.directory)
-    assert (checkpoint.version, checkpoint.weights_sha256) == (1, weights[1])
-    assert weights_sha256(engine, "content") == weights[1]
-    assert checkpoint.damage() is None
-
-
-class UnwritableEngine(WatchedEngine):
-    """Copies for checkpoints are made, and cannot be written."""
-
-    def begin_checkpoint(self, directory: Path) -> Callable[[], Digests]:
-        super().begin_checkpoint(directory)
-
-        def write() -> Digests:
-            (directory / "half").write_bytes(b"half")
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-        return write
-
-
-def test_a_disk_that_is_full_beside_a_step_ends_the_trainer_and_the_step_is_committed(
-    beside: Beside, settings: TrainerSettings
-) -> None:
-    beside.settings = with_checkpoints(settings)
-    with pytest.raises(DiskFull, match=f"No space left on device.*{settings.checkpoints}"):
-        train_two_steps(beside, beside.trainer_of(UnwritableEngine()), between=beside.steps.land)
-    assert beside.committed_version >= 1
-    assert list(settings.checkpoints.iterdir()) == [], "what is half written takes room"
-    beside.settings = settings
-    with beside.trainer() as trainer:
-        turn_until_sealed(trainer, 2)
-    assert beside.committed_version == 2
-
-
-def test_a_trainer_that_fails_finishes_the_checkpoint_that_it_began(
-    beside: Beside, settings: TrainerSettings
-) -> None:
-    def fail_at_2(number: int) -> None:
-        if number == 2:
-            raise EngineError("the device is gone")
-
-    beside.settings = with_checkpoints(settings)
-    background = Background(steps=beside.steps, checkpoints=LateExecutor(), pauses_seconds=())
-    engine = WatchedEngine(fail_at_2)
-    trainer = start_trainer(beside.settings, beside.run.broker, Metrics(), engine, background=background)
-    with pytest.raises(EngineError, match="the device is gone"):
-        train_two_steps(beside, trainer)
-    assert [each.version for each in CheckpointStore(settings.checkpoints).complete()] == [1]
-
-
-def test_who_comes_to_the_next_checkpoint_waits_for_the_one_that_is_written(
-    run: FakeRun, settings: TrainerSettings
-) -> None:
-    now = [0.0]
-
-    def write_for_10_seconds() -> None:
-        now[0] += 10.0
-
-    checkpoints = LateExecutor(before_work=write_for_10_seconds)
-    background = Background(steps=LateExecutor(), checkpoints=checkpoints, pauses_seconds=())
-    metrics = Metrics()
-    with start_trainer(
-        with_checkpoints(settings),
-        run.broker,
-        metrics,
-        WatchedEngine(),
-        background=background,
-        clock=lambda: now[0],
-    ) as trainer:
-        samples = Beside(run, settings)
-        samples.send_groups(0, 1, 2, 3)
-        turn_until_sealed(trainer, 2)
-        samples.send_groups(4, 5, version=1)
-        turn_until_sealed(trainer, 3)
-        assert len(checkpoints.futures) == 3
-        assert checkpoints.futures[1].done(), "one at a time"
-    timings = [record.body.timings for record in run.ledger() if isinstance(record.body, Step)]
-    assert [each.checkpoint_seconds for each in timings] == [0.0, 0.0, 10.0]
-    told = metrics.registry.get_sample_value("rollog_trainer_step_seconds_sum", {"phase": "checkpoint"})
-    assert told == 10.0, "of the two that are known to be complete"
 
 
 class Repairs(threading.Event):
