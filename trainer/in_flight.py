@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from threading import Event
 from typing import TYPE_CHECKING, Self
 
 from rollog.kernel.crash_points import CrashPoint, reach
@@ -31,7 +32,6 @@ from schemas import Step
 if TYPE_CHECKING:
     from collections.abc import Callable
     from concurrent.futures import Executor, Future
-    from threading import Event
 
     from consumers.ledger import LedgerEntry
     from schemas import DeadLetter, LedgerRecord, WeightVersion
@@ -117,11 +117,12 @@ class InFlight(Component):
         self._future: Future[LandedStep] | None = None
         self._since = 0.0
         self._is_closing = False
-        self._is_awaited = False
+        self._is_awaited = Event()
 
     def close(self) -> None:
         """Wait for what is in flight, which a trainer that fails commits all the same. Idempotent."""
         self._is_closing = True
+        self._is_awaited.set()
         future, self._future = self._future, None
         error = None if future is None else future.exception()
         if error is not None:
@@ -145,14 +146,14 @@ class InFlight(Component):
         assert self._future is None, "one step is in flight at most"
         self._since = self._clock()
         future = self._future = self._background.steps.submit(self._land, step)
-        self._is_awaited = False
+        self._is_awaited.clear()
         tidied = self._background.steps.submit(self._tidy, future)
         tidied.add_done_callback(_say_error)
         return lambda: future.result().weights_sha256
 
     def make_way(self) -> None:
         """The next step is trained: what is done behind the one before ends, until that step is sent."""
-        self._is_awaited = True
+        self._is_awaited.set()
 
     def landed(self, *, wait: bool = False) -> LandedStep | None:
         """The step, once, when it is committed; None while it is not, unless `wait`, and with nothing in flight.
@@ -186,10 +187,12 @@ class InFlight(Component):
         """Behind a commit, where nobody waits for it; it gives way to the next step, and to the end."""
 
         def is_over() -> bool:
-            is_next = self._is_awaited or self._future not in {None, landed}
+            is_next = self._is_awaited.is_set() or self._future not in {None, landed}
             return is_next or self._is_closing or self._stop.is_set()
 
         if landed.exception() is None:
+            # About as long as workers, which may be on this machine, need to take the version in.
+            self._is_awaited.wait(landed.result().write_seconds or 0.0)
             self._publisher.tidy(is_over)
 
     def _written(self, weights: SealedWeights) -> PublishedWeights:

@@ -84,6 +84,11 @@ class _File:
         self._channel.read(len(data))
         return data
 
+    def readinto(self, memory: memoryview) -> int:
+        num_bytes: int = self._file.readinto(memory)  # type: ignore[attr-defined]  # typing.IO does not know it
+        self._channel.read(num_bytes)
+        return num_bytes
+
     def close(self) -> None:
         self._file.close()
 

@@ -51,6 +51,7 @@ class LargeEngine(SimulatedTrainingEngine):
         self._seconds = seconds
         self._patterns = _patterns()
         self._num_changes = 0
+        self._change_seconds = 0.0
 
     @property
     def num_bytes(self) -> int:
@@ -58,11 +59,14 @@ class LargeEngine(SimulatedTrainingEngine):
         return sum(spec.num_bytes for spec in self._table)
 
     def train_step(self, batch: TrainingBatch) -> StepResult:
-        """Change a few elements, and wait for the rest of the step."""
+        """Wait, and change a few elements at the end, as optimizers do: what is beside a step has the processors."""
         began = time.monotonic()
         result = super().train_step(batch)
+        _sleep_until(began + self._seconds - self._change_seconds)
+        changing = time.monotonic()
         self.change()
-        time.sleep(max(0.0, self._seconds - (time.monotonic() - began)))
+        self._change_seconds = time.monotonic() - changing
+        _sleep_until(began + self._seconds)
         return result
 
     def change(self) -> None:
@@ -159,6 +163,10 @@ def table_of(shape: ModelShape) -> list[TensorSpec]:
     ]
     ends = ["embed"] if shape.has_tied_embeddings else ["embed", "head"]
     return [*(TensorSpec(name, "BF16", (shape.vocab_size, hidden)) for name in ends), *layers]
+
+
+def _sleep_until(moment: float) -> None:
+    time.sleep(max(0.0, moment - time.monotonic()))
 
 
 def _patterns() -> list[NDArray[np.intp]]:

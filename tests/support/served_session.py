@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
+
+import aiohttp
 
 from producers.sessions.budgets import Budget
 from producers.sessions.process import EndpointProcess, PolicySource
@@ -153,3 +156,15 @@ async def until(condition: Callable[[], object], timeout_seconds: float = 20.0) 
     while not condition():
         assert asyncio.get_running_loop().time() < deadline, "the condition was not met in time"
         await asyncio.sleep(0.005)
+
+
+async def post(served: Served, body: object, path: str = "/v1/chat/completions", **headers: str) -> Any:
+    """Status and JSON body of a plain request."""
+    sent = {"Authorization": f"Bearer {served.key}", "Content-Type": "application/json", **headers}
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    async with (
+        aiohttp.ClientSession() as http,
+        http.post(served.address + path, data=data, headers=sent) as response,
+    ):
+        text = await response.text()
+        return response.status, json.loads(text) if text.startswith("{") else text

@@ -23,7 +23,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from rollog.kernel.atomic_write import partial_name
+from rollog.kernel.atomic_write import new_partial_name, partial_name
 from rollog.kernel.crash_points import CrashPoint, reach
 from rollog.kernel.disk_room import free_bytes
 from rollog.kernel.errors import WeightsError
@@ -47,6 +47,7 @@ from rollog.kernel.versions.mapped_shards import MappedShards, ShardCut
 from rollog.kernel.versions.patch_manifest import PatchManifest
 from rollog.kernel.versions.reading import (
     Chain,
+    SpareFile,
     chain_to,
     download_full,
     download_patch,
@@ -55,9 +56,10 @@ from rollog.kernel.versions.reading import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from rollog.kernel.store_folder import StoreFolder
+    from rollog.kernel.versions.reading import Stored
     from schemas.weights import WeightVersion
 
 
@@ -133,12 +135,11 @@ class VersionCopy:
         if self.pair == wanted:
             self.discard()
         chain = self._same_base(folder, notice) or chain_to(folder, notice, self.pair)
-        self._keep_only(chain)
+        spare = self._keep_only(chain)
+        self._shards.forget_deleted()  # files that are mapped take room as long as they are
+        self._require_room(chain, spare)
         if chain.full is not None:
-            self._shards.forget()  # files that are mapped take room as long as they are
-        self._require_room(chain)
-        if chain.full is not None:
-            download_full(folder, chain.full, self.directory)
+            download_full(folder, chain.full, self.directory, spare)
         if chain.patches:
             for patch in chain.patches:
                 download_patch(folder, patch, self.directory)
@@ -199,20 +200,31 @@ class VersionCopy:
         elif len(manifests) > 1:
             self.discard()
 
-    def _keep_only(self, chain: Chain) -> None:
-        """Delete what leads nowhere, a copy too that the chain does not begin with."""
+    def _keep_only(self, chain: Chain) -> Mapping[str, SpareFile]:
+        """Delete what leads nowhere, a copy too that the chain does not begin with.
+
+        Shards of it that have the sizes of those of the full form, which overwrite them, are returned by their names;
+        until then they are called as unfinished files are.
+        """
         names = {shard.name for patch in chain.patches for shard in patch.shards}
         names.add(self._name if chain.full is None else chain.full.name)
         stems = {stem_of(name) for name in names}
+        wanted = {_ending(shard.name): shard for shard in _shards_of(chain.full)}
+        spare: dict[str, SpareFile] = {}
         for path in self._files():
-            if stem_of(path.name) not in stems or _working_name.fullmatch(path.name):
+            if stem_of(path.name) in stems and not _working_name.fullmatch(path.name):
+                continue
+            shard = wanted.get(_ending(path.name))
+            if shard is None or shard.name in spare or path.stat().st_size != shard.num_bytes:
                 path.unlink(missing_ok=True)
+            else:
+                unfinished = path.rename(self.directory / new_partial_name())
+                spare[shard.name] = SpareFile(unfinished, self._shards.bytes_of(unfinished).data)
+        return spare
 
-    def _require_room(self, chain: Chain) -> None:
+    def _require_room(self, chain: Chain, spare: Collection[str]) -> None:
         files = {shard.name: shard.num_bytes for patch in chain.patches for shard in patch.shards}
-        if chain.full is not None:
-            assert isinstance(chain.full.manifest, Manifest)
-            files |= {shard.name: shard.num_bytes for shard in chain.full.manifest.shards}
+        files |= {shard.name: shard.num_bytes for shard in _shards_of(chain.full) if shard.name not in spare}
         needed = sum(size for name, size in files.items() if not (self.directory / name).exists())
         if needed > (free := self.free_bytes(self.directory)):
             raise NoRoomForCopy(
@@ -256,8 +268,8 @@ class VersionCopy:
         there = {path.name for path in self._files() if path.suffix == ".safetensors"}
         ours = {shard.name for shard in manifest.shards}
         for shard in manifest.shards:
-            ending = shard.name.removeprefix(stem_of(shard.name))
-            others = [name for name in there - ours if name.removeprefix(stem_of(name)) == ending]
+            ending = _ending(shard.name)
+            others = [name for name in there - ours if _ending(name) == ending]
             if shard.name not in there and len(others) == 1:
                 (self.directory / others[0]).rename(self.directory / shard.name)
 
@@ -272,6 +284,18 @@ class VersionCopy:
         for path in paths:
             if any(pattern.fullmatch(path.name) for pattern in _patterns):
                 yield path
+
+
+def _ending(name: str) -> str:
+    """Which shard of a version a file is."""
+    return name.removeprefix(stem_of(name))
+
+
+def _shards_of(full: Stored | None) -> Sequence[Shard]:
+    if full is None:
+        return ()
+    assert isinstance(full.manifest, Manifest)
+    return full.manifest.shards
 
 
 @contextmanager

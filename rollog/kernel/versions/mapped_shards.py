@@ -53,19 +53,28 @@ class MappedShards:
     def forget_deleted(self) -> None:
         """The same, of all but those that are in the directory, under whatever name."""
         if self._mapped:
-            found = [path.stat() for path in self._directory.glob("*.safetensors")]
+            found = [path.stat() for path in self._directory.iterdir()]
             here = {(each.st_dev, each.st_ino) for each in found}
             self._mapped = {file: data for file, data in self._mapped.items() if file in here}
 
+    def bytes_of(self, path: Path) -> UInt8Array:
+        """The bytes of a file of the directory, as long as it is there, under whatever name."""
+        file, data = self._file(path)
+        self._mapped[file] = data
+        return data
+
     def _data(self, shard: Shard) -> tuple[tuple[int, int], UInt8Array]:
-        path = self._directory / shard.name
-        found = path.stat()
-        if found.st_size != shard.num_bytes:
+        file, data = self._file(self._directory / shard.name)
+        if data.size != shard.num_bytes:
             raise ShardCut(
-                f"{shard.name} has {found.st_size} bytes instead of {shard.num_bytes}; it is fetched anew"
+                f"{shard.name} has {data.size} bytes instead of {shard.num_bytes}; it is fetched anew"
             )
+        return file, data
+
+    def _file(self, path: Path) -> tuple[tuple[int, int], UInt8Array]:
+        found = path.stat()
         file = (found.st_dev, found.st_ino)
         data = self._mapped.get(file)
-        if data is None or data.size != shard.num_bytes:
-            data = np.memmap(path, dtype=np.uint8, mode="r+")
+        if data is None or data.size != found.st_size:
+            data = np.memmap(path, dtype=np.uint8, mode="r+") if found.st_size else np.empty(0, np.uint8)
         return file, data

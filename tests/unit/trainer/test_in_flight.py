@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from threading import Event
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -38,6 +38,12 @@ class Lands(InFlight):
         return cast("LandedStep", step)
 
 
+def a_step(write_seconds: float = 0.0) -> Any:
+    return LandedStep(
+        entry=cast("Any", None), dead_letters=(), commit_seconds=0.0, write_seconds=write_seconds
+    )
+
+
 def in_flight(publisher: Tidies, steps: LateExecutor, stop: Event) -> InFlight:
     background = Background(steps=steps, checkpoints=LateExecutor(0), pauses_seconds=())
     return Lands(cast("Any", publisher), cast("Any", None), background, clock=time.monotonic, stop=stop)
@@ -47,10 +53,10 @@ def in_flight(publisher: Tidies, steps: LateExecutor, stop: Event) -> InFlight:
 def test_behind_a_step_that_landed_the_publisher_tidies_and_gives_way(then: str) -> None:
     publisher, steps, stop = Tidies(), LateExecutor(), Event()
     flight = in_flight(publisher, steps, stop)
-    flight.send(cast("Any", "a step"))
+    flight.send(a_step())
     if then == "the next step":
         assert flight.landed(wait=True) is not None
-        flight.send(cast("Any", "another step"))
+        flight.send(a_step())
     elif then == "the next seal":
         flight.make_way()
     elif then == "a stop":
@@ -65,9 +71,24 @@ def test_behind_the_step_that_it_gave_way_to_it_tidies_again() -> None:
     publisher, steps = Tidies(), LateExecutor()
     flight = in_flight(publisher, steps, Event())
     flight.make_way()
-    flight.send(cast("Any", "a step"))
+    flight.send(a_step())
     steps.futures[1].run()
     assert publisher.were_over == [False]
+
+
+@pytest.mark.parametrize("then", ["the next seal", "the end"])
+def test_it_waits_as_long_as_was_written_for_workers_to_take_the_version_in(then: str) -> None:
+    publisher, steps = Tidies(), LateExecutor()
+    flight = in_flight(publisher, steps, Event())
+    flight.send(a_step(write_seconds=1000.0))
+    tidying = Thread(target=steps.futures[1].run)
+    tidying.start()
+    tidying.join(0.2)
+    assert tidying.is_alive()
+    assert publisher.were_over == []
+    flight.make_way() if then == "the next seal" else flight.close()
+    tidying.join(60)
+    assert publisher.were_over == [True]
 
 
 def test_behind_a_step_that_did_not_land_nothing_is_tidied() -> None:
@@ -83,7 +104,7 @@ def test_behind_a_step_that_did_not_land_nothing_is_tidied() -> None:
 def test_what_goes_wrong_there_is_said_and_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
     publisher, steps = Tidies(RuntimeError("a bug")), LateExecutor()
     flight = in_flight(publisher, steps, Event())
-    flight.send(cast("Any", "a step"))
+    flight.send(a_step())
     steps.land()
     assert flight.landed() is not None
     assert "the next cumulative patch is not prepared" in caplog.text

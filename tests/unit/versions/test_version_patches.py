@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import errno
-import json
-import sys
 from dataclasses import replace
-from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
@@ -24,15 +20,13 @@ from support.patched_versions import (
 )
 
 from rollog.kernel.errors import EngineError, WeightsError
-from rollog.kernel.store_folder import StoreFolder
-from rollog.kernel.versions.chains import VersionPair
-from rollog.kernel.versions.copies import NoRoomForCopy, VersionCopy
-from rollog.kernel.versions.patch_manifest import PatchManifest, parse_stored
+from rollog.kernel.versions.copies import VersionCopy
 from rollog.kernel.weights import WeightsStore
 from schemas import WeightsBase
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from rollog.kernel.versions.patch_shards import PatchSink
 
@@ -303,113 +297,6 @@ def test_stored_files_come_as_they_are(store: WeightsStore, tmp_path: Path) -> N
         ]
 
 
-def test_a_disk_without_room_is_named_before_anything_is_fetched(tmp_path: Path) -> None:
-    store = WeightsStore(f"memory://{uuid4().hex}")
-    first, second = publish_versions(store, versions[:2])
-    copy = VersionCopy(tmp_path / "copy", free_bytes=lambda _: 2_000_000)
-    with pytest.raises(WeightsError, match=r"copy has room for 2000000 bytes, and 2\d{6} are needed"):
-        store.bring(first, copy)
-    assert names_in(tmp_path / "copy") == set()
-    with_room = VersionCopy(tmp_path / "copy")
-    store.bring(first, with_room)
-    with_room.free_bytes = lambda _: 2_000_000
-    assert are_equal(found_at(store.bring(second, with_room)), versions[1])
-
-
-base_name = "v000000-0123456789abcdef.manifest"
-
-
-def place(key: int, value: object, number: int = 3) -> Edit:
-    """Rows are in the order of names: empty, everywhere, half, large, same, steps, zeros."""
-    return lambda storage: storage["tensors"][number].__setitem__(key, value)
-
-
-def base(**changes: object) -> Edit:
-    return lambda storage: storage["base"].update(changes)
-
-
-forged: dict[str, tuple[Edit, str]] = {
-    "a base that is not lower": (base(version=1, manifest="v000001-0123456789abcdef.manifest"), "not lower"),
-    "a base of another version": (
-        base(version=0, manifest="v000003-0123456789abcdef.manifest"),
-        "of another",
-    ),
-    "a base elsewhere": (base(manifest="../" + base_name), "no name of a manifest"),
-    "a base that is no text": (base(manifest=4), "no name of a manifest"),
-    "a base of negative version": (base(version=-1), "a number from 0"),
-    "no digest of the base": (base(sha256="x"), "64 hexadecimal digits"),
-    "no sha256 of its manifest": (base(manifest_sha256=None), "64 hexadecimal digits"),
-    "a further key of the base": (base(more=1), "its base is"),
-    "a list for a base": (lambda storage: storage.update(base=[1, "0" * 64]), "its base is"),
-    "a position before the last": (place(2, 0), "where only"),
-    "a hole": (place(2, 4000), "where only"),
-    "a position beyond the shard": (place(3, 1 << 50), "bytes of changed for a tensor"),
-    "a block larger than its tensor": (place(3, 2_600_000), "bytes of changed for a tensor"),
-    "an empty block": (
-        lambda storage: storage["tensors"][3].__setitem__(3, storage["tensors"][3][2]),
-        "0 bytes of",
-    ),
-    "a position of the size of a bomb": (place(3, 1 << 70), "a number from 0"),
-    "a shard that is not there": (place(1, 1), "a number from 0"),
-    "a tensor that is dense and short": (place(0, "dense"), "bytes of dense for a tensor"),
-    "an unknown form": (place(0, "xor"), "is 'xor', where same, changed or dense"),
-    "a form that is no text": (place(0, ["same"]), "where same, changed or dense"),
-    "same with a place": (place(0, "same"), "a list of 1"),
-    "a piece that is left out": (
-        lambda storage: storage["tensors"].__setitem__(3, ["same"]),
-        "where only|fill",
-    ),
-    "a shard elsewhere": (
-        lambda storage: storage["shards"][0].__setitem__(0, "/etc/passwd"),
-        "the only name",
-    ),
-    "a shard too many": (
-        lambda storage: storage["shards"].append(["v000001-0123456789abcdef-01.patch", 1, "0" * 64]),
-        "fill 1 shards",
-    ),
-    "a longer shard": (lambda storage: storage["shards"][0].__setitem__(1, 1 << 40), "fill 1 shards"),
-    "shards without end": (
-        lambda storage: storage.update(shards=[["v", 1, "0" * 64]] * 10_001),
-        "at most 10000",
-    ),
-}
-
-
-@pytest.fixture(scope="module")
-def text(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    directory = tmp_path_factory.mktemp("store")
-    notice = publish_versions(WeightsStore(str(directory)), versions[:2])[1]
-    written = (directory / notice.name).read_bytes()
-    return written.replace(notice.name.split(".")[0].encode(), b"v000001-0123456789abcdef")
-
-
-def test_what_is_written_of_a_patch_is_read_and_written_the_same(text: bytes) -> None:
-    manifest = parse_stored(text, "v000001-0123456789abcdef.manifest")
-    assert isinstance(manifest, PatchManifest)
-    assert manifest.encoded() == text
-    forms = {piece.tensor.spec.name: piece.form for piece in manifest.pieces}
-    assert forms == {
-        "large": "changed",
-        "half": "changed",
-        "zeros": "changed",
-        "same": "same",
-        "empty": "same",
-        "everywhere": "dense",
-        "steps": "dense",
-    }
-
-
-@pytest.mark.parametrize("what", forged)
-def test_a_forged_manifest_of_a_patch_is_refused_and_what_is_wrong_named(text: bytes, what: str) -> None:
-    edit, named = forged[what]
-    first, second, third, _ = text.split(b"\n")
-    storage = json.loads(third)
-    edit(storage)
-    edited = json.dumps(storage, sort_keys=True, separators=(",", ":")).encode()
-    with pytest.raises(WeightsError, match=rf"manifest v000001-\w+.manifest cannot be used: .*({named})"):
-        parse_stored(b"\n".join((first, second, edited, b"")), "v000001-0123456789abcdef.manifest")
-
-
 def test_a_chain_without_end_is_refused(tmp_path: Path) -> None:
     store = WeightsStore(str(tmp_path / "store"))
     tensors = {"one": torch.zeros(3, dtype=torch.bfloat16)}
@@ -417,87 +304,6 @@ def test_a_chain_without_end_is_refused(tmp_path: Path) -> None:
     store.fetch(notices[255], tmp_path / "new")
     with pytest.raises(WeightsError, match="more than 255 patches after a full form"):
         store.fetch(notices[257], tmp_path / "new")
-
-
-def test_a_copy_keeps_its_shards_in_memory_and_nothing_of_those_that_are_deleted(
-    store: WeightsStore, tmp_path: Path
-) -> None:
-    notices = publish_versions(store, versions, full=(0, 4))
-    copy = VersionCopy(tmp_path / "copy")
-    if store.is_local:
-        store.is_local = False  # read as one that is not on this disk
-
-    def mapped() -> dict[tuple[int, int], Any]:
-        found: dict[tuple[int, int], Any] = vars(vars(copy)["_shards"])["_mapped"]
-        return found
-
-    for version in (0, 1, 2):
-        store.bring(notices[version], copy)
-        files = {(path.stat().st_dev, path.stat().st_ino) for path in copy.directory.glob("*.safetensors")}
-        assert mapped().keys() == (files if version else set())
-        before = mapped()
-    store.bring(notices[3], copy)
-    assert mapped().keys() == before.keys()
-    assert all(mapped()[file] is data for file, data in before.items())
-    store.bring(notices[4], copy)
-    assert mapped() == {}
-    assert are_equal(found_at(store.bring(notices[6], copy)), versions[6])
-    copy.discard()
-    assert mapped() == {}
-
-
-def deleted_and_mapped(directory: Path) -> list[str]:
-    """Files of a directory that are deleted, and that this process still maps: they take room."""
-    lines = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
-    return [line for line in lines if str(directory) in line and line.endswith("(deleted)")]
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="mappings are read from /proc")
-def test_what_is_deleted_takes_no_room_when_room_is_looked_for(store: WeightsStore, tmp_path: Path) -> None:
-    notices = publish_versions(store, versions, full=(0, 3))
-    store.is_local = False
-    found: list[list[str]] = []
-
-    def room(directory: Path) -> int:
-        found.append(deleted_and_mapped(directory))
-        return 1 << 40
-
-    copy = VersionCopy(tmp_path / "copy", free_bytes=room)
-    for version in (0, 1, 2, 3):
-        store.bring(notices[version], copy)
-    assert found == [[], [], [], []]
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="mappings are read from /proc")
-def test_a_reader_keeps_nothing_of_a_copy_that_another_one_made_anew(
-    store: WeightsStore, tmp_path: Path
-) -> None:
-    notices = publish_versions(store, versions, full=(0, 3))
-    store.is_local = False
-    one, other = VersionCopy(tmp_path / "copy"), VersionCopy(tmp_path / "copy")
-    for version in (0, 1):
-        store.bring(notices[version], one)
-    store.bring(notices[3], other)
-    assert deleted_and_mapped(tmp_path / "copy")
-    assert one.pair == VersionPair(3, notices[3].sha256)
-    assert not deleted_and_mapped(tmp_path / "copy")
-
-
-class _FullDisk(StoreFolder):
-    """Whatever is read is written to a disk that takes nothing."""
-
-    def read(self, name: str, take: Callable[[IO[bytes]], Any]) -> Any:
-        if not name.endswith(".safetensors"):
-            return super().read(name, take)
-        raise WeightsError("it cannot be read") from OSError(errno.ENOSPC, "No space left on device")
-
-
-def test_a_full_disk_below_a_copy_is_no_fault_of_the_store(store: WeightsStore, tmp_path: Path) -> None:
-    notices = publish_versions(store, versions)
-    folder = vars(store)["_folder"]
-    copy = VersionCopy(tmp_path / "copy")
-    with pytest.raises(NoRoomForCopy, match=r"takes no version of weights: .*No space left.*make room there"):
-        copy.bring(_FullDisk(folder.filesystem, folder.root), notices[0])
 
 
 def test_what_comes_back_over_two_patches_is_not_written(store: WeightsStore, tmp_path: Path) -> None:
@@ -512,17 +318,3 @@ def test_what_comes_back_over_two_patches_is_not_written(store: WeightsStore, tm
     copy = VersionCopy(tmp_path / "copy")
     store.bring(notices[0], copy)
     assert are_equal(found_at(store.bring(notices[2], copy)), tensors[2])
-
-
-def test_a_shard_of_a_copy_that_was_cut_is_fetched_anew(store: WeightsStore, tmp_path: Path) -> None:
-    notices = publish_versions(store, versions)
-    store.is_local = False
-    copy = VersionCopy(tmp_path / "copy")
-    for version in (0, 1):
-        store.bring(notices[version], copy)
-    shard = max(copy.directory.glob("*.safetensors"), key=lambda path: path.stat().st_size)
-    with shard.open("r+b") as file:
-        file.truncate(100)
-    with pytest.raises(WeightsError, match="has 100 bytes instead of"):
-        store.bring(notices[2], copy)
-    assert are_equal(found_at(store.bring(notices[2], copy)), versions[2])
