@@ -28,8 +28,9 @@ PYTEST := $(CPU) $(BIN)/python -m pytest
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
 ORDINARY := -m "not docker and not gpu and not slow"
 # A file's tests stay in one process: they share an engine or a broker that takes long to start.
-# Twice the two cores, because many tests wait for processes of their own.
-TEST_PROCESSES ?= 4
+# Twice the processors, because many tests wait for processes of their own; at most 6, which take up to 3 GB each.
+TEST_PROCESSES ?= $(shell n=$$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); \
+	if [ $$n -lt 3 ]; then echo $$((2 * n)); else echo 6; fi)
 # The files come in the order of tests/conftest.py, the longest first; by the number of tests they would come last.
 PARALLEL := -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 

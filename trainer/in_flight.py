@@ -118,6 +118,9 @@ class InFlight(Component):
         self._since = 0.0
         self._is_closing = False
         self._is_awaited = Event()
+        self._landed_at: float | None = None
+        self._free_seconds = 0.0
+        """Between the landing of the step before and the seal of the next one."""
 
     def close(self) -> None:
         """Wait for what is in flight, which a trainer that fails commits all the same. Idempotent."""
@@ -145,14 +148,16 @@ class InFlight(Component):
         """
         assert self._future is None, "one step is in flight at most"
         self._since = self._clock()
-        future = self._future = self._background.steps.submit(self._land, step)
+        self._landed_at = None
         self._is_awaited.clear()
+        future = self._future = self._background.steps.submit(self._land, step)
         tidied = self._background.steps.submit(self._tidy, future)
         tidied.add_done_callback(_say_error)
         return lambda: future.result().weights_sha256
 
     def make_way(self) -> None:
         """The next step is trained: what is done behind the one before ends, until that step is sent."""
+        self._free_seconds = 0.0 if self._landed_at is None else self._clock() - self._landed_at
         self._is_awaited.set()
 
     def landed(self, *, wait: bool = False) -> LandedStep | None:
@@ -184,16 +189,19 @@ class InFlight(Component):
         )
 
     def _tidy(self, landed: Future[LandedStep]) -> None:
-        """Behind a commit, where nobody waits for it; it gives way to the next step, and to the end."""
+        """Behind a commit, where nobody waits for it; it gives way to workers, to the next step, and to the end."""
 
         def is_over() -> bool:
             is_next = self._is_awaited.is_set() or self._future not in {None, landed}
             return is_next or self._is_closing or self._stop.is_set()
 
-        if landed.exception() is None:
-            # About as long as workers, which may be on this machine, need to take the version in.
-            self._is_awaited.wait(landed.result().write_seconds or 0.0)
-            self._publisher.tidy(is_over)
+        if landed.exception() is not None:
+            return
+        if not is_over():
+            self._landed_at = self._clock()
+            # Workers, which may be on this machine, take the version in now, and need about as long as writing it took.
+            self._is_awaited.wait(min(landed.result().write_seconds or 0.0, self._free_seconds / 2))
+        self._publisher.tidy(is_over)
 
     def _written(self, weights: SealedWeights) -> PublishedWeights:
         for pause_seconds in self._background.pauses_seconds:

@@ -397,15 +397,16 @@ def order_and_publish(stage: Stage, bench: Bench, num_tasks: int) -> None:
         sampling = SamplingParameters(temperature=1.0, max_tokens=90)
         share = num_tasks // 3
         for version in range(1, 4):
+            tensors = load_file(bench.versions[version])
+            # Shards of a few tensors each, and of one that is larger. Before tasks are there: the disk may take longer
+            # to sync them than a response lasts.
+            notice = stage.store.publish_tensors(version, export_of(tensors), most_bytes=40_000)
+            assert len(stage.store.file_names(notice)) > 3
             for group in range((version - 1) * share, version * share):
                 stage.order(stage.task(group, seed=group, sampling=sampling))
             # A fast engine may be done before this thread comes to look.
             ordered = version * share
             stage.wait_for_status(partial(has_begun, ordered))
-            tensors = load_file(bench.versions[version])
-            # Shards of a few tensors each, and of one that is larger.
-            notice = stage.store.publish_tensors(version, export_of(tensors), most_bytes=40_000)
-            assert len(stage.store.file_names(notice)) > 3
             stage.send(stage.topics.weights, notice)
             stage.wait_until_serving(version)
         stage.samples(num_tasks)

@@ -2,7 +2,7 @@
 
 | state | in the directory | `pair` |
 | --- | --- | --- |
-| empty | nothing, or shards that were fetched before a fetch failed | None |
+| empty | nothing, or shards that were fetched before a fetch failed, and unfinished files | None |
 | whole | a manifest and its shards | that version |
 | decoded | beside that, the next manifest (`.manifest.next`) and decoded values (`.values`) | that version |
 | between two versions | shards, the next manifest and decoded values, which are written into the shards | None |
@@ -10,8 +10,9 @@
 A copy of version 14 is asked for 18. Of 18, 17, 16 and 15 the manifests are read, which name each other; the last one
 names 14 as its base. Four patches are fetched and decoded at once, the manifest of 14 is deleted, shards get the names
 of 18, the values are written, each tensor is compared, and the manifest of 18 gets its name. Without 14, or where the
-chain leads elsewhere, the full form is fetched first. What fails before the manifest is deleted leaves the copy as it
-was, what fails after it leaves nothing. A process that dies there leaves all that the next one needs to go on.
+chain leads elsewhere, the full form is fetched first, into the files of the shards before it where sizes are the same.
+What fails before the manifest is deleted leaves the copy as it was, what fails after it leaves no version. A process
+that dies there leaves all that the next one needs to go on.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import re
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from traceback import clear_frames
 from typing import TYPE_CHECKING
 
 from rollog.kernel.atomic_write import new_partial_name, partial_name
@@ -56,7 +58,7 @@ from rollog.kernel.versions.reading import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from rollog.kernel.store_folder import StoreFolder
     from rollog.kernel.versions.reading import Stored
@@ -66,6 +68,7 @@ if TYPE_CHECKING:
 _log = get_logger("weights")
 _next_suffix = ".next"
 _values_suffix = ".values"
+_shard_suffix = ".safetensors"
 _working_name = re.compile(r"v[0-9]{6,9}-[0-9a-f]{16}\.(manifest\.next|values)")
 _no_room = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 _patterns = (manifest_name, shard_name, _working_name, partial_name)
@@ -135,11 +138,18 @@ class VersionCopy:
         if self.pair == wanted:
             self.discard()
         chain = self._same_base(folder, notice) or chain_to(folder, notice, self.pair)
-        spare = self._keep_only(chain)
+        spare = self._set_aside(self._keep_only(chain), chain)
         self._shards.forget_deleted()  # files that are mapped take room as long as they are
-        self._require_room(chain, spare)
-        if chain.full is not None:
-            download_full(folder, chain.full, self.directory, spare)
+        try:
+            self._require_room(chain, spare)
+            if chain.full is not None:
+                download_full(folder, chain.full, self.directory, spare)
+        except BaseException as error:
+            # Others may delete the files now. Who keeps the error shall not keep them in memory.
+            spare.clear()
+            self._shards.forget()
+            clear_frames(error.__traceback__)
+            raise
         if chain.patches:
             for patch in chain.patches:
                 download_patch(folder, patch, self.directory)
@@ -200,26 +210,38 @@ class VersionCopy:
         elif len(manifests) > 1:
             self.discard()
 
-    def _keep_only(self, chain: Chain) -> Mapping[str, SpareFile]:
-        """Delete what leads nowhere, a copy too that the chain does not begin with.
+    def _keep_only(self, chain: Chain) -> list[Path]:
+        """Delete what leads nowhere, a copy too that the chain does not begin with, but for its tensors.
 
-        Shards of it that have the sizes of those of the full form, which overwrite them, are returned by their names;
-        until then they are called as unfinished files are.
+        Returns the files of these, and of fetches that ended early, under names of unfinished ones.
         """
         names = {shard.name for patch in chain.patches for shard in patch.shards}
         names.add(self._name if chain.full is None else chain.full.name)
         stems = {stem_of(name) for name in names}
-        wanted = {_ending(shard.name): shard for shard in _shards_of(chain.full)}
-        spare: dict[str, SpareFile] = {}
+        left = []
         for path in self._files():
             if stem_of(path.name) in stems and not _working_name.fullmatch(path.name):
                 continue
-            shard = wanted.get(_ending(path.name))
-            if shard is None or shard.name in spare or path.stat().st_size != shard.num_bytes:
-                path.unlink(missing_ok=True)
+            if path.suffix == _shard_suffix or partial_name.fullmatch(path.name):
+                left.append(path.rename(self.directory / new_partial_name()))
             else:
-                unfinished = path.rename(self.directory / new_partial_name())
-                spare[shard.name] = SpareFile(unfinished, self._shards.bytes_of(unfinished).data)
+                path.unlink(missing_ok=True)
+        return left
+
+    def _set_aside(self, files: Sequence[Path], chain: Chain) -> dict[str, SpareFile]:
+        """Those of the sizes of missing shards of the full form, by the names of these; the others are deleted."""
+        missing = [shard for shard in _shards_of(chain.full) if not (self.directory / shard.name).exists()]
+        spare: dict[str, SpareFile] = {}
+        for path in files:
+            size = path.stat().st_size
+            fitting = [each.name for each in missing if each.num_bytes == size and each.name not in spare]
+            try:
+                if fitting:
+                    spare[fitting[0]] = SpareFile(path, self._shards.bytes_of(path).data)
+                    continue
+            except OSError as error:
+                _log.info("a file is not overwritten", directory=str(self.directory), error=str(error))
+            path.unlink()
         return spare
 
     def _require_room(self, chain: Chain, spare: Collection[str]) -> None:
@@ -265,11 +287,11 @@ class VersionCopy:
 
     def _rename_shards(self, manifest: Manifest) -> None:
         """Give shards their new names; some may have them already."""
-        there = {path.name for path in self._files() if path.suffix == ".safetensors"}
+        there = {path.name for path in self._files() if path.suffix == _shard_suffix}
         ours = {shard.name for shard in manifest.shards}
         for shard in manifest.shards:
-            ending = _ending(shard.name)
-            others = [name for name in there - ours if _ending(name) == ending]
+            ending = shard.name.removeprefix(stem_of(shard.name))
+            others = [name for name in there - ours if name.removeprefix(stem_of(name)) == ending]
             if shard.name not in there and len(others) == 1:
                 (self.directory / others[0]).rename(self.directory / shard.name)
 
@@ -284,11 +306,6 @@ class VersionCopy:
         for path in paths:
             if any(pattern.fullmatch(path.name) for pattern in _patterns):
                 yield path
-
-
-def _ending(name: str) -> str:
-    """Which shard of a version a file is."""
-    return name.removeprefix(stem_of(name))
 
 
 def _shards_of(full: Stored | None) -> Sequence[Shard]:

@@ -1,10 +1,11 @@
 """Shards of a copy in memory. A mapping stays from one version to the next: faults of its pages take as long as sha256.
 
-Patches change shards in place, and only their names; so the mapping of a shard is good as long as its file is there.
+Patches and full forms change shards in place, and rename them: a mapping is good as long as its file is there.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy as np
 from rollog.kernel.errors import WeightsError
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Iterator
     from pathlib import Path
 
@@ -47,14 +49,16 @@ class MappedShards:
         self._mapped = kept
 
     def forget(self) -> None:
-        """Give the memory of files back that are deleted."""
+        """Give the memory of all back, as far as their files are deleted."""
         self._mapped = {}
 
     def forget_deleted(self) -> None:
         """The same, of all but those that are in the directory, under whatever name."""
         if self._mapped:
-            found = [path.stat() for path in self._directory.iterdir()]
-            here = {(each.st_dev, each.st_ino) for each in found}
+            here: set[tuple[int, int]] = set()
+            for path in self._directory.glob("*"):
+                with suppress(FileNotFoundError):  # another one may be at work here
+                    here.add(_file_of(path.stat()))
             self._mapped = {file: data for file, data in self._mapped.items() if file in here}
 
     def bytes_of(self, path: Path) -> UInt8Array:
@@ -73,8 +77,13 @@ class MappedShards:
 
     def _file(self, path: Path) -> tuple[tuple[int, int], UInt8Array]:
         found = path.stat()
-        file = (found.st_dev, found.st_ino)
+        file = _file_of(found)
         data = self._mapped.get(file)
         if data is None or data.size != found.st_size:
             data = np.memmap(path, dtype=np.uint8, mode="r+") if found.st_size else np.empty(0, np.uint8)
         return file, data
+
+
+def _file_of(found: os.stat_result) -> tuple[int, int]:
+    """What a file is, whatever its name."""
+    return found.st_dev, found.st_ino

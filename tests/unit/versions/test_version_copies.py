@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import io
+import shutil
 import sys
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ from rollog.kernel.versions.chains import VersionPair
 from rollog.kernel.versions.checking import check_shard
 from rollog.kernel.versions.copies import NoRoomForCopy, VersionCopy
 from rollog.kernel.versions.files import read_manifest, weights_files
+from rollog.kernel.versions.mapped_shards import MappedShards
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -99,6 +101,84 @@ def test_an_altered_shard_leaves_no_version_and_the_next_one_comes(
     assert set(copy.directory.iterdir()) == {path, *weights_files(path)}
 
 
+def test_what_a_killed_process_left_half_overwritten_is_no_version_and_is_used_again(
+    store: WeightsStore, notices: list[WeightVersion], tmp_path: Path
+) -> None:
+    directory = tmp_path / "copy"
+    path = store.bring(notices[0], VersionCopy(directory))
+    before = inodes(path)
+    for number, shard in enumerate(weights_files(path)):
+        shard.write_bytes(shard.read_bytes()[: 100 * number].ljust(shard.stat().st_size, b"x"))
+        shard.rename(directory / f".partial-{number:016x}")
+    (directory / f".partial-{99:016x}").write_bytes(b"of a size that no shard has")
+    path.unlink()
+
+    copy = VersionCopy(directory)
+    assert copy.pair is None
+    path = store.bring(notices[1], copy)
+    assert are_equal(found_at(path), versions[1])
+    assert set(inodes(path)) == set(before)
+    assert set(directory.iterdir()) == {path, *weights_files(path)}
+
+
+class CutNearby:
+    """Files nearer than the store's, which end early."""
+
+    def open(self, name: str) -> IO[bytes]:
+        if not name.endswith(".safetensors"):
+            raise FileNotFoundError
+        return io.BytesIO(b"x" * 500)
+
+
+def test_what_a_refused_file_left_in_a_shard_is_overwritten_by_the_stores(
+    store: WeightsStore, notices: list[WeightVersion], tmp_path: Path
+) -> None:
+    copy = VersionCopy(tmp_path / "copy")
+    before = inodes(store.bring(notices[0], copy))
+    folder = vars(store)["_folder"]
+    path = copy.bring(StoreFolder(folder.filesystem, folder.root, CutNearby()), notices[1])
+    assert are_equal(found_at(path), versions[1])
+    assert inodes(path) == before
+
+
+def test_where_files_cannot_be_mapped_they_are_made_anew(
+    store: WeightsStore, notices: list[WeightVersion], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise OSError(errno.ENODEV, "No such device")
+
+    copy = VersionCopy(tmp_path / "copy")
+    store.bring(notices[0], copy)
+    monkeypatch.setattr(MappedShards, "bytes_of", fails)
+    path = store.bring(notices[1], copy)
+    assert are_equal(found_at(path), versions[1])
+    assert set(copy.directory.iterdir()) == {path, *weights_files(path)}
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="mappings are read from /proc")
+def test_a_fetch_that_failed_keeps_nothing_that_another_one_deletes(
+    files: CountedFiles, store: WeightsStore, notices: list[WeightVersion], tmp_path: Path
+) -> None:
+    one, other = VersionCopy(tmp_path / "copy"), VersionCopy(tmp_path / "copy")
+    store.bring(notices[0], one)
+    files.rm_file(f"{files.root}/{store.file_names(notices[1])[-2]}")
+    with pytest.raises(WeightsError) as caught:
+        store.bring(notices[1], one)
+    other.discard()
+    assert caught.value.__traceback__ is not None
+    assert not deleted_and_mapped(tmp_path / "copy")
+
+
+def test_a_copy_whose_directory_is_gone_is_empty(
+    store: WeightsStore, notices: list[WeightVersion], tmp_path: Path
+) -> None:
+    copy = VersionCopy(tmp_path / "copy")
+    for notice in notices[:2]:
+        store.bring(notice, copy)
+    shutil.rmtree(copy.directory)
+    assert copy.pair is None
+
+
 class OnlyReads:
     """A file of a filesystem that cannot read into memory that is there."""
 
@@ -107,6 +187,19 @@ class OnlyReads:
 
     def read(self, size: int = -1) -> bytes:
         return self._file.read(min(size, 300_000) if size >= 0 else size)
+
+
+@pytest.mark.parametrize("large", [0, 550_000])
+def test_a_header_may_be_larger_than_all_tensors(tmp_path: Path, large: int) -> None:
+    tensors = {f"{'long' * 30}{number:05}": torch.tensor([number]) for number in range(8000)}
+    if large:
+        tensors["large"] = torch.zeros(large, dtype=torch.int16)
+    store = CountedFiles().seen_by()
+    notice = store.publish_tensors(0, export_of(tensors))
+    path = store.fetch(notice, tmp_path)
+    (shard,) = read_manifest(path)[0].shards
+    assert len(shard.header) > max(1 << 20, 2 * large)
+    assert are_equal(found_at(path), tensors)
 
 
 def test_every_piece_is_compared_with_memory_used_in_turn(store: WeightsStore, tmp_path: Path) -> None:
