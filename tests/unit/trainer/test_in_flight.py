@@ -107,16 +107,28 @@ def test_it_waits_for_workers_to_take_the_version_in_until_the_next_step(then: s
     assert publisher.were_over == [False, True]
 
 
-def test_one_step_does_not_wait_where_the_next_one_is_sent() -> None:
-    publisher, steps, clock = Tidies(), LateExecutor(), Moments([0.0, 10.0, 1000.0])
-    flight = in_flight(publisher, steps, Event(), clock=clock)
-    for _ in range(3):
-        flight.send(a_step(write_seconds=600.0))
-        assert flight.landed(wait=True) is not None
-        flight.make_way()
+def test_a_step_that_is_tidied_late_tells_nothing_of_when_the_next_one_landed() -> None:
+    now = 0.0
+    publisher, steps = Tidies(), LateExecutor()
+    flight = in_flight(publisher, steps, Event(), clock=lambda: now)
     flight.send(a_step(write_seconds=600.0))
-    steps.futures[5].run()
-    assert publisher.were_over == [True]
+    steps.futures[1].run()
+    assert flight.landed() is not None
+    now = 1000.0
+    flight.make_way()
+    flight.send(a_step(write_seconds=600.0))
+    assert flight.landed(wait=True) is not None
+    flight.make_way()
+    flight.send(a_step(write_seconds=600.0))
+    steps.futures[3].run()
+    now = 2000.0
+    flight.make_way()
+    assert flight.landed(wait=True) is not None
+    flight.send(a_step(write_seconds=600.0))
+    tidying = Thread(target=steps.futures[7].run, daemon=True)
+    tidying.start()
+    tidying.join(60)
+    assert publisher.were_over == [False, True, False]
 
 
 def test_behind_a_step_that_did_not_land_nothing_is_tidied() -> None:
