@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from support.acls import Acls
+    from support.beside_training import Beside
     from support.secured_kafka import SecuredKafka
     from support.small_training import FakeRun
     from support.terminal import Terminal
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from rollog.kernel.broker.memory import MemoryBroker
     from rollog.kernel.broker.ports import Broker
     from rollog.kernel.broker.topics import RunTopics
+    from trainer.settings import TrainerSettings
 
 
 @pytest.fixture(
@@ -45,6 +47,22 @@ def run(memory_broker: MemoryBroker, run_topics: RunTopics) -> FakeRun:
     fake = FakeRun(memory_broker, run_topics)
     fake.create_topics()
     return fake
+
+
+@pytest.fixture
+def settings(tmp_path: Path, run_topics: RunTopics) -> TrainerSettings:
+    """Of a trainer with the simulated engine."""
+    from support.small_training import trainer_settings  # noqa: PLC0415 - it loads torch
+
+    return trainer_settings(tmp_path, run_topics, "simulated")
+
+
+@pytest.fixture
+def beside(run: FakeRun, settings: TrainerSettings) -> Beside:
+    """One trainer of that run, with what it does beside training in a test's hands."""
+    from support.beside_training import Beside  # noqa: PLC0415 - it loads torch
+
+    return Beside(run, settings)
 
 
 @pytest.fixture

@@ -15,7 +15,6 @@ from support.late_background import LateExecutor
 from support.small_training import (
     FakeRun,
     notices,
-    trainer_settings,
 )
 
 from rollog.kernel.errors import DiskFull, EngineError
@@ -31,19 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from rollog.kernel.broker.topics import RunTopics
     from trainer.checkpoint_files import Digests
     from trainer.settings import TrainerSettings
-
-
-@pytest.fixture
-def settings(tmp_path: Path, run_topics: RunTopics) -> TrainerSettings:
-    return trainer_settings(tmp_path, run_topics, "simulated")
-
-
-@pytest.fixture
-def beside(run: FakeRun, settings: TrainerSettings) -> Beside:
-    return Beside(run, settings)
 
 
 def with_checkpoints(settings: TrainerSettings) -> TrainerSettings:
@@ -57,11 +45,7 @@ def test_a_checkpoint_has_its_manifest_when_its_version_is_committed(
     beside.settings = with_checkpoints(settings)
     store = CheckpointStore(settings.checkpoints)
     finishing = LateExecutor()
-    background = Background(steps=beside.steps, checkpoints=finishing, pauses_seconds=())
-    engine = WatchedEngine()
-    with start_trainer(
-        beside.settings, beside.run.broker, Metrics(), engine, background=background
-    ) as trainer:
+    with beside.trainer_of(WatchedEngine(), checkpoints=finishing) as trainer:
         beside.send_groups(0, 1, 2, 3)
         turn_until_sealed(trainer, 1)
         (begun,) = settings.checkpoints.iterdir()
@@ -80,11 +64,7 @@ def test_a_checkpoint_holds_the_weights_of_its_step_although_the_next_one_is_tra
     beside: Beside, settings: TrainerSettings
 ) -> None:
     beside.settings = with_checkpoints(settings)
-    finishing = LateExecutor()
-    background = Background(steps=beside.steps, checkpoints=finishing, pauses_seconds=())
-    with start_trainer(
-        beside.settings, beside.run.broker, Metrics(), WatchedEngine(), background=background
-    ) as trainer:
+    with beside.trainer_of(WatchedEngine(), checkpoints=LateExecutor()) as trainer:
         beside.send_groups(0, 1, 2, 3)
         turn_until_sealed(trainer, 2)
         weights = [notice.sha256 for notice in notices(beside.run.broker, beside.run.topics)]
@@ -132,9 +112,7 @@ def test_a_trainer_that_fails_finishes_the_checkpoint_that_it_began(
             raise EngineError("the device is gone")
 
     beside.settings = with_checkpoints(settings)
-    background = Background(steps=beside.steps, checkpoints=LateExecutor(), pauses_seconds=())
-    engine = WatchedEngine(fail_at_2)
-    trainer = start_trainer(beside.settings, beside.run.broker, Metrics(), engine, background=background)
+    trainer = beside.trainer_of(WatchedEngine(fail_at_2), checkpoints=LateExecutor())
     with pytest.raises(EngineError, match="the device is gone"):
         train_two_steps(beside, trainer)
     assert [each.version for each in CheckpointStore(settings.checkpoints).complete()] == [1]

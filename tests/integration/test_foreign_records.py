@@ -50,11 +50,6 @@ limits = SampleLimits(num_partitions=2, num_replicas=2, temperature=1.0)
 
 
 @pytest.fixture
-def settings(tmp_path: Path, run_topics: RunTopics) -> TrainerSettings:
-    return trainer_settings(tmp_path, run_topics, "simulated")
-
-
-@pytest.fixture
 def trainer(run: FakeRun, settings: TrainerSettings) -> Iterator[Trainer]:
     with start_trainer(settings, run.broker, Metrics(), SimulatedTrainingEngine()) as trainer:
         yield trainer

@@ -22,7 +22,6 @@ from support.small_training import (
     a_rollout,
     dispositions,
     notices,
-    trainer_settings,
     turn_until,
 )
 
@@ -40,21 +39,10 @@ from trainer.startup import start_trainer
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from rollog.kernel.broker.topics import RunTopics
     from rollog.kernel.versions.tensors import TensorSink
     from trainer.engines.ports import TrainingEngine
     from trainer.publishing import SealedWeights
     from trainer.settings import TrainerSettings
-
-
-@pytest.fixture
-def settings(tmp_path: Path, run_topics: RunTopics) -> TrainerSettings:
-    return trainer_settings(tmp_path, run_topics, "simulated")
-
-
-@pytest.fixture
-def beside(run: FakeRun, settings: TrainerSettings) -> Beside:
-    return Beside(run, settings)
 
 
 def test_the_next_step_trains_while_a_step_is_written(beside: Beside) -> None:

@@ -53,11 +53,19 @@ class Beside:
         return self.trainer_of(WatchedEngine(before_step), stop=stop)
 
     def trainer_of(
-        self, engine: SimulatedTrainingEngine, *, stop: threading.Event | None = None, num_pauses: int = 0
+        self,
+        engine: SimulatedTrainingEngine,
+        *,
+        checkpoints: LateExecutor | None = None,
+        stop: threading.Event | None = None,
+        num_pauses: int = 0,
     ) -> Trainer:
+        """Checkpoints are written when they are looked at, unless a test has them in its hands, too."""
         self.steps = LateExecutor()
         background = Background(
-            steps=self.steps, checkpoints=LateExecutor(0), pauses_seconds=(1.0,) * num_pauses
+            steps=self.steps,
+            checkpoints=LateExecutor(0) if checkpoints is None else checkpoints,
+            pauses_seconds=(1.0,) * num_pauses,
         )
         return start_trainer(
             self.settings, self.run.broker, Metrics(), engine, background=background, stop=stop
