@@ -43,7 +43,10 @@ _largest = 0x3F80
 
 
 class LargeEngine(SimulatedTrainingEngine):
-    """The simulated engine with tensors of a model beside its digest. A step takes `seconds`, changes included."""
+    """The simulated engine with tensors of a model beside its digest.
+
+    A step takes `seconds`, changes included; the first one, which does not know how long they take, takes longer.
+    """
 
     def __init__(self, shape: ModelShape, *, seconds: float = 0.0) -> None:
         super().__init__()

@@ -222,7 +222,9 @@ class VersionCopy:
         for path in self._files():
             if stem_of(path.name) in stems and not _working_name.fullmatch(path.name):
                 continue
-            if path.suffix == _shard_suffix or partial_name.fullmatch(path.name):
+            if partial_name.fullmatch(path.name):
+                left.append(path)
+            elif path.suffix == _shard_suffix:
                 left.append(path.rename(self.directory / new_partial_name()))
             else:
                 path.unlink(missing_ok=True)

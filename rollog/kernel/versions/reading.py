@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _AnyShard = TypeVar("_AnyShard", "Shard", "PatchShard")
 
-no_spare: Mapping[str, SpareFile] = MappingProxyType({})
+_no_spare: Mapping[str, SpareFile] = MappingProxyType({})
 most_patches = 255
 """In one chain; a trainer makes at most 15, and a forged chain could go on for very long."""
 _chunk_bytes = 4 << 20
@@ -134,7 +134,7 @@ def check_noticed(folder: StoreFolder, notice: WeightVersion, *, with_sha256: bo
 
 
 def download_full(
-    folder: StoreFolder, form: Stored, directory: Path, spare: Mapping[str, SpareFile] = no_spare
+    folder: StoreFolder, form: Stored, directory: Path, spare: Mapping[str, SpareFile] = _no_spare
 ) -> Path:
     """Copy a full form into an existing directory; returns the path of the manifest there. Raises WeightsError.
 
