@@ -21,7 +21,7 @@ from benchmarks.harness.options import (
     run,
 )
 from benchmarks.harness.random_model import shapes
-from benchmarks.weights.parts import parts
+from benchmarks.weights.parts import parts, parts_of_machines, ways_beside
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from benchmarks.harness.figures import Figure
 
     Details = dict[str, object]
-
-_reloaded = ("0.1b", "0.5b")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,12 +42,14 @@ class Asked:
     run_shape: str
     sizes: tuple[str, ...]
     num_versions: int
+    ways: tuple[str, ...]
+    step_seconds: float | None
     seed: int
     home: Path
 
 
 @click.command("weights")
-@parts_option(parts, ",".join(name for name in parts if name != "vllm_reload"))
+@parts_option(parts, ",".join(name for name in parts if name not in parts_of_machines))
 @click.option(
     "--shape",
     type=click.Choice(list(shapes)),
@@ -86,9 +86,23 @@ class Asked:
     callback=names(lambda: tuple(shapes)),
     default="0.1b,0.5b,1.5b,7b",
     show_default=True,
-    help="Sizes that versions are published with; one that memory or disk has no room for is left out.",
+    help="Sizes that versions are published with; one that memory or disk has no room for is left out. The part reload "
+    "takes 0.1b and 0.5b of them.",
 )
 @count_option("--versions", "num_versions", 4, "Versions after version 0 of each size and form.")
+@click.option(
+    "--ways",
+    callback=names(lambda: tuple(ways_beside)),
+    default=",".join(ways_beside),
+    show_default=True,
+    help="Ways of publishing that the part beside compares.",
+)
+@click.option(
+    "--step-seconds",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Of a training step in the parts beside and reload, longer than a version takes to be served; left out, what "
+    "they are published with: beside 5, reload 4 with 0.1b and 12 with 0.5b.",
+)
 @bench_options
 def weights(
     *,
@@ -143,10 +157,18 @@ def _adapters(asked: Asked) -> tuple[list[Figure], Details]:
 
 
 def _beside(asked: Asked) -> tuple[list[Figure], Details]:
-    from benchmarks.weights.beside import measure_beside  # the same of numpy and the roles
+    from benchmarks.weights.beside import (  # the same of numpy and the roles
+        measure_beside,
+        published_seconds,
+    )
 
     found = measure_beside(
-        shape=shapes[asked.run_shape], home=asked.home, seed=asked.seed, on_progress=progress
+        shape=shapes[asked.run_shape],
+        home=asked.home,
+        seed=asked.seed,
+        on_progress=progress,
+        names=asked.ways,
+        step_seconds=asked.step_seconds or published_seconds,
     )
     return found, {}
 
@@ -163,10 +185,17 @@ def _sizes(asked: Asked) -> tuple[list[Figure], Details]:
 
 
 def _reload(asked: Asked) -> tuple[list[Figure], Details]:
-    from benchmarks.weights.reload import measure_reload
+    from benchmarks.weights.reload import measure_reload, published_seconds
 
-    sizes = {name: shapes[name] for name in _reloaded}
-    return measure_reload(sizes=sizes, home=asked.home, seed=asked.seed, on_progress=progress), {}
+    seconds = {name: asked.step_seconds or each for name, each in published_seconds.items()}
+    found = measure_reload(
+        sizes={name: shapes[name] for name in asked.sizes if name in seconds},
+        home=asked.home,
+        seed=asked.seed,
+        on_progress=progress,
+        step_seconds=seconds,
+    )
+    return found, {}
 
 
 def _vllm_reload(asked: Asked) -> tuple[list[Figure], Details]:

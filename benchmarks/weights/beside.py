@@ -15,11 +15,12 @@ from benchmarks.weights.large_runs import (
     steps_between_checkpoints,
     steps_of,
 )
+from benchmarks.weights.parts import ways_beside
 from rollog.kernel.versions.chains import cumulative_every
 from rollog.kernel.versions.tensors import total_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from benchmarks.harness.random_model import ModelShape
@@ -37,10 +38,11 @@ def measure_beside(
     home: Path,
     seed: int,
     on_progress: Callable[[str], None],
+    names: Sequence[str] = tuple(ways_beside),
     step_seconds: float = published_seconds,
     num_steps: int = published_steps,
 ) -> list[Figure]:
-    """Each way in a run of its own; what a copy of the bytes takes stands beside them."""
+    """Each way of those names in a run of its own; what a copy of the bytes takes stands beside them."""
     num_bytes = total_bytes(table_of(shape))
     seconds_of_a_copy = copy_seconds(num_bytes)
     on_progress(f"{num_bytes / 1e9:.2f} GB of weights, copied in {seconds_of_a_copy:.3f} s")
@@ -52,15 +54,8 @@ def measure_beside(
             higher_is_better=False,
         )
     ]
-    ways = {
-        "beside": Way(shape=shape),
-        "checkpoints": Way(shape=shape, checkpoints=True),
-        "beside_full": Way(shape=shape, patches=False),
-        "inside": Way(shape=shape, beside=False),
-        "inside_full": Way(shape=shape, patches=False, beside=False),
-        "checkpoints_inside": Way(shape=shape, beside=False, checkpoints=True),
-    }
-    for name, way in ways.items():
+    for name in names:
+        way = _way(shape, ways_beside[name])
         steps = num_steps - settling_steps + way.settling_steps
         job = a_job("beside", step_seconds=step_seconds, num_steps=steps, seed=seed)
         found = steps_of(job, way, home)
@@ -86,6 +81,15 @@ def measure_beside(
             ),
         ]
     return figures
+
+
+def _way(shape: ModelShape, differences: Sequence[str]) -> Way:
+    return Way(
+        shape=shape,
+        patches="full" not in differences,
+        beside="inside" not in differences,
+        checkpoints="checkpoints" in differences,
+    )
 
 
 def _what(way: Way) -> str:

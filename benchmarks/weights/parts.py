@@ -1,4 +1,4 @@
-"""The parts of the experiment by name, with the question of each."""
+"""The parts of the experiment by name, with the question of each, and what one of them compares."""
 
 from __future__ import annotations
 
@@ -18,3 +18,16 @@ parts: Mapping[str, str] = {
     "gpu": "how long publishing holds training up that runs on a GPU",
     "rate": "what publishing costs a run at alpha 0, 1 and 2",
 }
+
+ways_beside: Mapping[str, tuple[str, ...]] = {
+    "beside": (),
+    "checkpoints": ("checkpoints",),
+    "beside_full": ("full",),
+    "inside": ("inside",),
+    "inside_full": ("inside", "full"),
+    "checkpoints_inside": ("inside", "checkpoints"),
+}
+"""Ways of publishing by name, each with how it differs from patches beside the next step without checkpoints."""
+
+parts_of_machines = ("vllm_reload", "gpu")
+"""Asked for by name alone: not every machine has what they need."""

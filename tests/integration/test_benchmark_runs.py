@@ -107,7 +107,8 @@ def test_a_training_run_is_measured_beside_its_ideal(broker: Broker, tmp_path: P
 def test_a_run_with_a_slow_worker_comes_to_its_end(broker: Broker, tmp_path: Path, number: int) -> None:
     variant = slow_worker_comparisons(1, steps=2)[number].mode
     found = measure_run(a_job(variant), broker, tmp_path)
-    assert found.num_tasks >= 2 * 8 * (4 + variant.redundant_replicas)
+    # A group that ends early, on a machine with other work, needs no redundant replica that is not handed out yet.
+    assert 2 * 8 * 4 <= found.num_tasks <= 2 * 8 * (4 + variant.redundant_replicas)
     assert found.seconds > 0
 
 

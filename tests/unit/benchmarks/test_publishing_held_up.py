@@ -9,6 +9,7 @@ import pytest
 from benchmarks.harness.random_model import shapes
 from benchmarks.weights.beside import measure_beside
 from benchmarks.weights.large_runs import Stepped
+from benchmarks.weights.parts import ways_beside
 from benchmarks.weights.rate import measure_rate
 from schemas import StepTimings
 
@@ -22,7 +23,7 @@ def test_beside_and_inside_are_measured_with_what_bounds_them(tmp_path: Path) ->
         shape=shapes["tiny"], home=tmp_path, seed=0, on_progress=print, step_seconds=0.05, num_steps=5
     )
     by_name = {figure.name: figure for figure in figures}
-    ways = ("beside", "checkpoints", "beside_full", "inside", "inside_full", "checkpoints_inside")
+    ways = tuple(ways_beside)
     assert by_name.keys() == {
         "weights.beside.copy",
         *(f"weights.beside.{way}.{what}" for way in ways for what in ("held", "step")),
