@@ -135,6 +135,8 @@ class _Filling:
         self._allows_nan = allows_nan
         self._comparable: set[str] = set()
         self._missing: set[str] = set()
+        self._on_the_way: memoryview | None = None
+        """For each tensor that is to be compared, one after another."""
         self.pool = threads(_thread_name)
 
     def begin(self, table: Sequence[TensorSpec]) -> None:
@@ -142,8 +144,17 @@ class _Filling:
         self._comparable = self._copy.lay_out(table, compares=self._compare is not None)
         self._missing = {spec.name for spec in table}
 
+    def memory_for(self, spec: TensorSpec) -> memoryview:
+        """Its place in the copy; where what is there is still to be compared, memory on the way to it."""
+        if spec.name not in self._comparable:
+            return self._copy.tensor(spec.name)
+        if self._on_the_way is None:
+            longest = max(each.num_bytes for each in self._copy.table if each.name in self._comparable)
+            self._on_the_way = np.empty(longest, dtype=np.uint8).data
+        return self._on_the_way[: spec.num_bytes]
+
     def add(self, spec: TensorSpec, data: memoryview) -> None:
-        """Copy one tensor."""
+        """Copy one tensor, unless it was written into its place."""
         held = self._copy.tensor(spec.name)
         if len(data) != len(held):
             raise ValueError(f"tensor {spec.name} came with {len(data)} bytes, {len(held)} were announced")
@@ -167,6 +178,8 @@ class _Filling:
         # What the copy held has no NaN.
         if not self._allows_nan and (changed is None or has_nan(spec.dtype, changed)):
             refuse_nan(spec, piece, start)
+        if piece.obj is held.obj:
+            return
         # numpy lets other threads go on while it copies.
         np.copyto(np.frombuffer(held, np.uint8), np.frombuffer(piece, np.uint8))
 

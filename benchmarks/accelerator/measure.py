@@ -18,7 +18,7 @@ from benchmarks.harness.time_breakdown import generated, serving_delays, time_br
 from rollog.kernel.broker.topics import RunTopics
 from rollog.kernel.errors import DataError
 from schemas import LedgerRecord, Sample, Step, WeightVersion, WorkerStatus
-from schemas.codec import decode_as
+from schemas.codec import decode, decode_as
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -84,10 +84,14 @@ def figures_of_run(broker: Broker, topics: RunTopics, name: str) -> list[Figure]
     if len(steps) < _least_steps:
         raise DataError(f"run {topics.run} has {len(steps)} steps; give at least {_least_steps} with --steps")
     notices = [(decode_as(WeightVersion, value), at) for value, at in appended(broker, topics.weights)]
-    statuses = [(decode_as(WorkerStatus, value), at) for value, at in appended(broker, topics.workers)]
+    heartbeats = [(decode(value), at) for value, at in appended(broker, topics.workers)]
     delays = serving_delays(
         {notice.version: at for notice, at in notices if notice.version > 0},
-        [(status.served_version, at) for status, at in statuses if status.served_version is not None],
+        [
+            (status.served_version, at)
+            for status, at in heartbeats
+            if isinstance(status, WorkerStatus) and status.served_version is not None
+        ],
     )
     bodies = [record.body for record, _ in ledger if isinstance(record.body, Step)]
     return [

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from rollog.kernel.versions.tensors import TensorSpec, file_order
+from rollog.kernel.versions.tensors import TensorMemory, TensorSpec, file_order
 from trainer.model.adapters import merged_tensors, tensors_apart
 from trainer.model.policy import dtypes
 from trainer.model.sharing import unshared, whole_shape
@@ -56,7 +56,21 @@ def export_model(
         tensor = published[spec.name]
         with sharing.gathered(tensor.parts):
             if sink is not None:
-                sink.add(spec, tensor_bytes(tensor.value(), dtypes[dtype]))
+                sink.add(spec, _in_host_memory(tensor.value(), spec, sink))
+
+
+def _in_host_memory(tensor: Tensor, spec: TensorSpec, sink: TensorSink) -> memoryview:
+    """The bytes of a tensor; those that do not lie there as they are published go straight where `sink` wants them.
+
+    Memory that was never written takes longer to be written than a device takes to send as much.
+    """
+    dtype = _types[spec.dtype]
+    lies_there = tensor.device.type == "cpu" and tensor.dtype == dtype and tensor.is_contiguous()
+    if lies_there or not spec.num_bytes or not isinstance(sink, TensorMemory):
+        return tensor_bytes(tensor, dtype)
+    memory = sink.memory_for(spec)
+    torch.frombuffer(memory, dtype=dtype).view(spec.shape).copy_(tensor.detach())
+    return memory
 
 
 def tensor_bytes(tensor: Tensor, dtype: torch.dtype) -> memoryview:

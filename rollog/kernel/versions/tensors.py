@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 type_bytes = {
     "BOOL": 1,
@@ -56,6 +56,15 @@ class TensorSink(Protocol):
 
     def add(self, spec: TensorSpec, data: memoryview) -> None:
         """Take the next tensor."""
+        ...
+
+
+@runtime_checkable
+class TensorMemory(TensorSink, Protocol):
+    """A sink with memory of its own, for tensors that are not in host memory as they are handed over."""
+
+    def memory_for(self, spec: TensorSpec) -> memoryview:
+        """Where the next tensor may be written, with as many bytes as it has; `add` then gets this very view."""
         ...
 
 

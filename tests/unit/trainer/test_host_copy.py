@@ -15,11 +15,11 @@ from support.exports import export_of, numbers
 from benchmarks.harness.exports import file_of
 from rollog.kernel.errors import EngineError
 from rollog.kernel.versions.identity import digest_of_export, leaf_bytes
-from rollog.kernel.versions.tensors import TensorSpec
+from rollog.kernel.versions.tensors import TensorMemory, TensorSpec
 from trainer.host_copy import HostCopy
 
 if TYPE_CHECKING:
-    from rollog.kernel.versions.tensors import TensorSink
+    from rollog.kernel.versions.tensors import Export, TensorSink
 
 
 def tensors() -> dict[str, torch.Tensor]:
@@ -78,6 +78,55 @@ def test_old_and_new_bytes_of_each_tensor_are_shown(is_kept: bool) -> None:
             assert b"".join(new for _, new in pieces) == now[name].numpy().tobytes()
         assert file_of(copy.export) == file_of(export_of(now))
         shown.clear()
+
+
+def written_into_memory_of(tensors: dict[str, torch.Tensor], places: list[int]) -> Export:
+    """Hands these tensors over as a device does, and notes where it was let to write them."""
+
+    def export(sink: TensorSink) -> None:
+        assert isinstance(sink, TensorMemory)
+        table = [TensorSpec(name, "F32", tuple(tensor.shape)) for name, tensor in tensors.items()]
+        sink.begin(table)
+        for spec in table:
+            memory = sink.memory_for(spec)
+            place = torch.frombuffer(memory, dtype=torch.float32)
+            place.copy_(tensors[spec.name].view(-1))
+            places.append(place.data_ptr())
+            sink.add(spec, memory)
+
+    return export
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_a_device_writes_into_the_copy_and_old_bytes_are_still_shown(is_kept: bool) -> None:
+    copy = HostCopy(most_kept_bytes=1 << 30 if is_kept else 0)
+    versions = [{"a": numbers(1000, seed=seed), "b": numbers(4_500_000, seed=seed)} for seed in range(3)]
+    shown = dict[tuple[str, int], tuple[bytes, bytes]]()
+
+    def compare(spec: TensorSpec, start: int, old: memoryview, new: memoryview) -> None:
+        shown[spec.name, start] = bytes(old), bytes(new)
+
+    for number, given in enumerate(versions):
+        places = list[int]()
+        copy.fill(number, written_into_memory_of(given, places), compare=compare)
+        assert file_of(copy.export) == file_of(export_of(given))
+        held = [torch.frombuffer(copy.tensor(name), dtype=torch.uint8).data_ptr() for name in given]
+        has_own_places = is_kept or number == 0
+        assert (places == held) == has_own_places
+        assert len(set(places)) == (2 if has_own_places else 1), "what is compared takes turns in one place"
+        if copy.has_before:
+            copy.show_before(compare)
+    for name in ("a", "b"):
+        pieces = [shown[key] for key in sorted(shown) if key[0] == name]
+        assert b"".join(old for old, _ in pieces) == versions[1][name].numpy().tobytes()
+        assert b"".join(new for _, new in pieces) == versions[2][name].numpy().tobytes()
+
+
+def test_a_nan_that_a_device_wrote_into_the_copy_is_refused() -> None:
+    copy, given = HostCopy(), {"a": torch.tensor([1.0, torch.nan])}
+    with pytest.raises(EngineError, match="a has a NaN at element 1:"):
+        copy.fill(1, written_into_memory_of(given, []))
+    assert copy.version is None
 
 
 def test_what_fails_while_it_is_shown_what_changed_is_raised() -> None:
@@ -174,7 +223,7 @@ filling = """
 import sys
 import numpy as np
 from pathlib import Path
-from rollog.kernel.versions.tensors import TensorSpec
+from rollog.kernel.versions.tensors import TensorMemory, TensorSpec
 from trainer.host_copy import HostCopy
 
 mib = 1 << 20
