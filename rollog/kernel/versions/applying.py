@@ -10,6 +10,7 @@ Between the two whoever calls this marks the shards as not to be used: they are 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,12 +20,12 @@ from rollog.kernel.errors import WeightsError
 from rollog.kernel.versions.bit_patterns import bit_patterns
 from rollog.kernel.versions.decoded_values import DecodedValues, ValuesWriter
 from rollog.kernel.versions.identity import leaf_bytes, leaf_of
-from rollog.kernel.versions.patches import decode
+from rollog.kernel.versions.patches import CodedChanges
 from rollog.kernel.versions.tensors import type_bytes
 from rollog.kernel.versions.threads import threads
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from rollog.kernel.versions.identity import TensorDigest
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
     from rollog.kernel.versions.mapped_shards import MappedShards
     from rollog.kernel.versions.patch_manifest import PatchManifest, Piece
     from schemas.arrays import UInt8Array
+
+_segments_a_part = 16
+"""Of a tensor, for one thread: a model has one very large tensor, with which one thread would go on alone."""
 
 
 def decode_patches(
@@ -42,16 +46,17 @@ def decode_patches(
     Needs at most 64 MiB a thread. Raises WeightsError, which names the tensor.
     """
     steps = [_Step.of(target.parent, patch) for patch in patches]
-    with partial_file(target.parent) as partial:
-        with partial.open("wb") as file, threads("patch") as pool:
+    with partial_file(target.parent) as unfinished:
+        with unfinished.open("wb") as file, threads("patch") as pool:
             writer = ValuesWriter(file)
             jobs = [
-                pool.submit(_decode_tensor, writer, number, data, [step.piece(name) for step in steps])
+                pool.submit(part)
                 for number, (name, data) in enumerate(shards.tensors(manifest))
+                for part in _parts_to_decode(writer, number, data, [step.piece(name) for step in steps])
             ]
             for job in jobs:
                 job.result()
-        partial.replace(target)
+        unfinished.replace(target)
 
 
 def write_values(shards: MappedShards, manifest: Manifest, values: Path) -> None:
@@ -63,8 +68,9 @@ def write_values(shards: MappedShards, manifest: Manifest, values: Path) -> None
     decoded = DecodedValues(values, [type_bytes[tensor.spec.dtype] for tensor in tensors])
     with threads("patch") as pool:
         jobs = [
-            pool.submit(_write_tensor, decoded, number, data, tensors[number])
+            pool.submit(_write_leaf, decoded, number, data, begin, tensors[number])
             for number, (_, data) in enumerate(shards.tensors(manifest))
+            for begin in range(0, data.size, leaf_bytes)
         ]
         for job in jobs:
             job.result()
@@ -97,32 +103,44 @@ class _Step:
         return _StoredPiece(piece, self.shards[piece.shard][piece.begin : piece.end])
 
 
-def _decode_tensor(
+def _parts_to_decode(
     writer: ValuesWriter, number: int, data: UInt8Array, pieces: Sequence[_StoredPiece]
-) -> None:
-    """Take one tensor through all patches."""
+) -> Iterator[Callable[[], None]]:
+    """What takes one tensor through all patches, in parts that threads share."""
     spec = pieces[-1].piece.tensor.spec
     if not data.size:
         return
     elements = bit_patterns(data.data, type_bytes[spec.dtype])
     # Whatever came before a tensor that is stored whole counts no more.
     last_dense = max((at for at, each in enumerate(pieces) if each.piece.form == "dense"), default=-1)
-    if last_dense >= 0:
+    is_dense = last_dense >= 0
+    if is_dense:
         elements = bit_patterns(pieces[last_dense].data.data, elements.itemsize)
-        writer.write_tensor(number, elements)
     blocks = [each.data.data for each in pieces[last_dense + 1 :] if each.piece.form == "changed"]
-    if blocks:
-        for changes in decode(blocks, elements, name=spec.name):
+    if not is_dense and not blocks:
+        return
+    coded = CodedChanges(blocks, elements, name=spec.name)
+
+    def decode(segments: range) -> None:
+        if is_dense:
+            writer.write_whole(number, elements, segments)  # before what changes of it
+        for changes in coded.decoded(segments):
             writer.write_changes(number, changes, elements)
 
+    for begin in coded.segments[::_segments_a_part]:
+        yield partial(decode, coded.segments[begin : begin + _segments_a_part])
 
-def _write_tensor(decoded: DecodedValues, number: int, data: UInt8Array, tensor: TensorDigest) -> None:
-    if data.size:
-        decoded.write_into(bit_patterns(data.data, type_bytes[tensor.spec.dtype]), number)
-    for begin, expected in zip(range(0, data.size, leaf_bytes), tensor.leaves, strict=True):
-        found = leaf_of(data[begin : begin + leaf_bytes].data)
-        if found != expected:
-            raise WeightsError(
-                f"tensor {tensor.spec.name!r:.80} has after its patches a leaf {found[:16]} instead of "
-                f"{expected[:16]}: a patch or what it was applied to was altered; both are made anew, from a full form"
-            )
+
+def _write_leaf(
+    decoded: DecodedValues, number: int, data: UInt8Array, begin: int, tensor: TensorDigest
+) -> None:
+    """The leaf that begins at this byte of a tensor."""
+    elements = bit_patterns(data.data, type_bytes[tensor.spec.dtype])
+    places = range(begin // elements.itemsize, (begin + leaf_bytes) // elements.itemsize)
+    decoded.write_into(elements, number, places)
+    found, expected = leaf_of(data[begin : begin + leaf_bytes].data), tensor.leaves[begin // leaf_bytes]
+    if found != expected:
+        raise WeightsError(
+            f"tensor {tensor.spec.name!r:.80} has after its patches a leaf {found[:16]} instead of "
+            f"{expected[:16]}: a patch or what it was applied to was altered; both are made anew, from a full form"
+        )

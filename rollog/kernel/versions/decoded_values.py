@@ -3,11 +3,11 @@
 Writing them twice does no harm, so whoever died while writing them is followed by one who writes them again, with
 nothing but this file. It is of this process or one like it, on this machine, and is compared by its result.
 
-The file: records one behind the other, those of one tensor in order, numbers unsigned and little-endian:
+The file: records one behind the other, those of one segment in order, numbers unsigned and little-endian:
 
     4   number of the tensor, in the order of the manifest
     4   0 for a run of elements, 1 for single ones
-    8   the first element
+    8   the first element, where a segment begins
     4   elements, K
         of single ones K offsets from the first element, of 4 bytes each
         K elements
@@ -41,15 +41,16 @@ _offset_bytes = 4
 
 
 class ValuesWriter:
-    """Writes records; several threads may, each for other tensors."""
+    """Writes records; several threads may, each for other segments."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
         self._lock = threading.Lock()
 
-    def write_tensor(self, number: int, elements: BitPatterns) -> None:
-        """All elements of a tensor."""
-        for first in range(0, elements.size, segment_elements):
+    def write_whole(self, number: int, elements: BitPatterns, segments: range) -> None:
+        """All elements of these segments of a tensor, by their numbers."""
+        for segment in segments:
+            first = segment * segment_elements
             self._write_run(number, first, elements[first : first + segment_elements])
 
     def write_changes(self, number: int, changes: Changes, elements: BitPatterns) -> None:
@@ -96,11 +97,13 @@ class DecodedValues:
         except (struct.error, IndexError) as error:
             raise WeightsError(f"{path.name} is not whole: {error}; the version is fetched anew") from error
 
-    def write_into(self, elements: BitPatterns, number: int) -> None:
-        """Overwrite what changes of one tensor."""
+    def write_into(self, elements: BitPatterns, number: int, places: range) -> None:
+        """Overwrite what changes in those segments of one tensor that begin at one of these elements."""
         for record in self._records.get(number, ()):
-            target = elements[record.first :]
-            if not 0 < record.num_elements <= min(target.size, segment_elements):
+            if record.first not in places:
+                continue
+            target = elements[record.first : record.first + segment_elements]
+            if record.first % segment_elements or not 0 < record.num_elements <= target.size:
                 raise WeightsError(f"decoded values do not fit tensor {number}; the version is fetched anew")
             data = self._data[record.begin : record.end]
             if record.is_run:

@@ -135,26 +135,47 @@ def changes_in(base: BitPatterns, new: BitPatterns) -> SegmentChanges:
     return SegmentChanges(offsets, base[offsets], new[offsets])
 
 
-def decode(blocks: Sequence[Buffer], base: BitPatterns, *, name: str) -> Iterator[Changes]:
-    """What becomes of `base` by one block, or by the blocks of consecutive versions, oldest first.
+class CodedChanges:
+    """What the blocks of consecutive versions, oldest first, change in one tensor; threads may share its segments.
 
-    Changes come segment by segment, of 1 to 2**20 elements each. An element that several blocks change comes once,
-    with its last value, and not at all where it came back to that of `base`. `base` stays as it is, and must not be
-    written to before the last changes came: a block may turn out to be damaged only there.
-
-    Raises WeightsError, which names the tensor `name`, for a block that is damaged or not of this tensor.
+    `base` stays as it is, and must not be written to before the last changes came: a block may turn out to be damaged
+    only there. Raises WeightsError, which names the tensor `name`, for a block that is damaged or not of this tensor.
     """
-    check_tensor(base)
-    layout = _layout(base)
-    with _naming(name):
-        tables = [segments_of(memoryview(block).cast("B"), layout) for block in blocks]
-        for number, first in enumerate(layout.segments):
-            coded = [table[number] for table in tables if table[number].num_changes]
-            if coded:
-                changes = _changes(coded, base[first : first + segment_elements], first)
-                if changes.positions.size:
-                    yield changes
-                del changes  # before the next ones take memory
+
+    def __init__(self, blocks: Sequence[Buffer], base: BitPatterns, *, name: str) -> None:
+        check_tensor(base)
+        self._base = base
+        self._name = name
+        self._segments = _layout(base).segments
+        with _naming(name):
+            self._tables = [segments_of(memoryview(block).cast("B"), _layout(base)) for block in blocks]
+
+    @property
+    def segments(self) -> range:
+        """Numbers of all segments."""
+        return range(len(self._segments))
+
+    def decoded(self, segments: range) -> Iterator[Changes]:
+        """What becomes of these segments, one after another, of 1 to 2**20 elements each.
+
+        An element that several blocks change comes once, with its last value, and not at all where it came back to that
+        of `base`. Raises WeightsError as when it was made.
+        """
+        with _naming(self._name):
+            for number in segments:
+                coded = [table[number] for table in self._tables if table[number].num_changes]
+                if coded:
+                    first = self._segments[number]
+                    changes = _changes(coded, self._base[first : first + segment_elements], first)
+                    if changes.positions.size:
+                        yield changes
+                    del changes  # before the next ones take memory
+
+
+def decode(blocks: Sequence[Buffer], base: BitPatterns, *, name: str) -> Iterator[Changes]:
+    """What becomes of a whole tensor: see `CodedChanges`."""
+    coded = CodedChanges(blocks, base, name=name)
+    yield from coded.decoded(coded.segments)
 
 
 def apply(target: BitPatterns, positions: Positions, values: BitPatterns) -> None:

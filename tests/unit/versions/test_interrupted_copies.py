@@ -101,7 +101,8 @@ def test_who_wants_a_later_version_goes_on_from_the_one_that_was_finished(
 
 
 @pytest.mark.parametrize(
-    "harm", ["values are cut", "values are gone", "a shard is altered", "a shard is cut"]
+    "harm",
+    ["values are cut", "values are gone", "values are moved", "a shard is altered", "a shard is cut"],
 )
 def test_what_cannot_be_finished_is_made_anew_from_a_full_form(
     store: WeightsStore, notices: list[WeightVersion], tmp_path: Path, harm: str
@@ -113,6 +114,10 @@ def test_what_cannot_be_finished_is_made_anew_from_a_full_form(
         values.write_bytes(values.read_bytes()[:-3])
     elif harm == "values are gone":
         values.unlink()
+    elif harm == "values are moved":
+        data = bytearray(values.read_bytes())
+        data[8] ^= 1  # of the first element of the first record
+        values.write_bytes(data)
     elif harm == "a shard is altered":
         data = bytearray(shard.read_bytes())
         data[-1] ^= 64

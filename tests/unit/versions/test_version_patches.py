@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+import numpy as np
 import pytest
 import torch
 from support.exports import export_of
@@ -318,3 +319,24 @@ def test_what_comes_back_over_two_patches_is_not_written(store: WeightsStore, tm
     copy = VersionCopy(tmp_path / "copy")
     store.bring(notices[0], copy)
     assert are_equal(found_at(store.bring(notices[2], copy)), tensors[2])
+
+
+@pytest.mark.parametrize("last_is_dense", [False, True], ids=["changed", "dense"])
+def test_a_tensor_that_threads_share_is_taken_through_several_patches(
+    store: WeightsStore, tmp_path: Path, last_is_dense: bool
+) -> None:
+    # Bytes have most elements: 18 segments and a rest, in two leaves.
+    draw = np.random.default_rng(0)
+    first = draw.integers(0, 256, (18 << 20) + 1000, dtype=np.uint8)
+    second, places = first.copy(), draw.integers(0, first.size, 100_000)
+    second[places] += 1
+    second[[0, (1 << 20) - 1, 1 << 20, (16 << 20) - 1, 16 << 20, -1]] += 1
+    third = draw.integers(0, 256, first.size, dtype=np.uint8) if last_is_dense else second.copy()
+    third[places[::2]] += 1
+    fourth = third.copy()
+    fourth[places[::3]] += 1
+    versions = [{"bytes": torch.from_numpy(each)} for each in (first, second, third, fourth)]
+    notices = publish_versions(store, versions, most_bytes=1 << 30)
+    copy = VersionCopy(tmp_path / "copy")
+    for version in (0, 1, 3):
+        assert are_equal(found_at(store.bring(notices[version], copy)), versions[version])
