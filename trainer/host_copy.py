@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     """Gets a tensor, where a piece of it begins, and its bytes before and now; returns what is new, None for all."""
 
 _thread_name = "host-copy"
+_most_on_the_way = shard_bytes // 4
+"""Memory that is kept while a copy is filled; tensors with more take memory that they give back at once."""
 
 
 class HostCopy:
@@ -136,7 +138,7 @@ class _Filling:
         self._comparable: set[str] = set()
         self._missing: set[str] = set()
         self._on_the_way: memoryview | None = None
-        """For each tensor that is to be compared, one after another."""
+        """For each small tensor that is to be compared, one after another."""
         self.pool = threads(_thread_name)
 
     def begin(self, table: Sequence[TensorSpec]) -> None:
@@ -148,9 +150,10 @@ class _Filling:
         """Its place in the copy; where what is there is still to be compared, memory on the way to it."""
         if spec.name not in self._comparable:
             return self._copy.tensor(spec.name)
+        if spec.num_bytes > _most_on_the_way:
+            return np.empty(spec.num_bytes, dtype=np.uint8).data
         if self._on_the_way is None:
-            longest = max(each.num_bytes for each in self._copy.table if each.name in self._comparable)
-            self._on_the_way = np.empty(longest, dtype=np.uint8).data
+            self._on_the_way = np.empty(_most_on_the_way, dtype=np.uint8).data
         return self._on_the_way[: spec.num_bytes]
 
     def add(self, spec: TensorSpec, data: memoryview) -> None:

@@ -22,6 +22,7 @@ from benchmarks.harness.options import (
 )
 from benchmarks.harness.random_model import shapes
 from benchmarks.weights.parts import parts, parts_of_machines, ways_beside
+from rollog.kernel.errors import DataError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -101,7 +102,7 @@ class Asked:
     "--step-seconds",
     type=click.FloatRange(min=0, min_open=True),
     help="Of a training step in the parts beside and reload, longer than a version takes to be served; left out, what "
-    "they are published with: beside 5, reload 4 with 0.1b and 12 with 0.5b.",
+    "they are published with.",
 )
 @bench_options
 def weights(
@@ -188,6 +189,11 @@ def _reload(asked: Asked) -> tuple[list[Figure], Details]:
     from benchmarks.weights.reload import measure_reload, published_seconds
 
     seconds = {name: asked.step_seconds or each for name, each in published_seconds.items()}
+    if not seconds.keys() & set(asked.sizes):
+        raise DataError(
+            f"--only reload measures {', '.join(seconds)}, and --sizes names none of them; name one there, or leave "
+            "that part out"
+        )
     found = measure_reload(
         sizes={name: shapes[name] for name in asked.sizes if name in seconds},
         home=asked.home,

@@ -55,7 +55,7 @@ def measure_beside(
         )
     ]
     for name in names:
-        way = _way(shape, ways_beside[name])
+        way = Way(shape=shape, **ways_beside[name])
         steps = num_steps - settling_steps + way.settling_steps
         job = a_job("beside", step_seconds=step_seconds, num_steps=steps, seed=seed)
         found = steps_of(job, way, home)
@@ -81,15 +81,6 @@ def measure_beside(
             ),
         ]
     return figures
-
-
-def _way(shape: ModelShape, differences: Sequence[str]) -> Way:
-    return Way(
-        shape=shape,
-        patches="full" not in differences,
-        beside="inside" not in differences,
-        checkpoints="checkpoints" in differences,
-    )
 
 
 def _what(way: Way) -> str:

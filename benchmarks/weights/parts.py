@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,13 +19,22 @@ parts: Mapping[str, str] = {
     "rate": "what publishing costs a run at alpha 0, 1 and 2",
 }
 
-ways_beside: Mapping[str, tuple[str, ...]] = {
-    "beside": (),
-    "checkpoints": ("checkpoints",),
-    "beside_full": ("full",),
-    "inside": ("inside",),
-    "inside_full": ("inside", "full"),
-    "checkpoints_inside": ("inside", "checkpoints"),
+
+class Differences(TypedDict, total=False):
+    """Of one way of publishing (`large_runs.Way`)."""
+
+    patches: bool
+    beside: bool
+    checkpoints: bool
+
+
+ways_beside: Mapping[str, Differences] = {
+    "beside": {},
+    "checkpoints": {"checkpoints": True},
+    "beside_full": {"patches": False},
+    "inside": {"beside": False},
+    "inside_full": {"beside": False, "patches": False},
+    "checkpoints_inside": {"beside": False, "checkpoints": True},
 }
 """Ways of publishing by name, each with how it differs from patches beside the next step without checkpoints."""
 

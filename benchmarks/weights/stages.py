@@ -27,7 +27,7 @@ from rollog.kernel.versions.blocks import segment_elements
 from rollog.kernel.versions.differences import packed_differences
 from rollog.kernel.versions.frames import Compressor
 from rollog.kernel.versions.gaps import packed_gaps
-from rollog.kernel.versions.patches import apply, changes_in, decode, encode
+from rollog.kernel.versions.patches import CodedChanges, apply, changes_in, encode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -112,7 +112,8 @@ def patched(tensors: Tensors, patches: Sequence[Patch], dense: Sequence[Tensors]
         if not blocks:
             continue
         with seconds.of("decode"):
-            changes = list(decode(blocks, target, name=name))
+            coded = CodedChanges(blocks, target, name=name)
+            changes = list(coded.decoded(coded.segments))
         _time_applying(target, changes, seconds)
 
 

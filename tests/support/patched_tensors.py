@@ -11,9 +11,12 @@ import zstandard
 from hypothesis import strategies as st
 
 from rollog.kernel.versions.blocks import segment_elements
+from rollog.kernel.versions.patches import Changes, CodedChanges
 
 if TYPE_CHECKING:
-    from rollog.kernel.versions.bit_patterns import BitPatterns
+    from collections.abc import Iterator, Sequence
+
+    from rollog.kernel.versions.bit_patterns import BitPatterns, Buffer
 
 numbers_of_elements = st.one_of(
     st.integers(1, 40),
@@ -27,6 +30,12 @@ class TwoVersions:
 
     base: BitPatterns
     new: BitPatterns
+
+
+def decode(blocks: Sequence[Buffer], base: BitPatterns, *, name: str) -> Iterator[Changes]:
+    """What becomes of all segments of a tensor."""
+    coded = CodedChanges(blocks, base, name=name)
+    yield from coded.decoded(coded.segments)
 
 
 def random_patterns(num_elements: int, item_size: int, seed: int) -> BitPatterns:

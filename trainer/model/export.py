@@ -66,10 +66,14 @@ def _in_host_memory(tensor: Tensor, spec: TensorSpec, sink: TensorSink) -> memor
     """
     dtype = _types[spec.dtype]
     lies_there = tensor.device.type == "cpu" and tensor.dtype == dtype and tensor.is_contiguous()
-    if lies_there or not spec.num_bytes or not isinstance(sink, TensorMemory):
+    fits = spec.num_bytes > 0 and tuple(tensor.shape) == spec.shape
+    if lies_there or not fits or not isinstance(sink, TensorMemory):
         return tensor_bytes(tensor, dtype)
+    there = tensor.detach()
+    if there.device.type != "cpu":
+        there = there.to(dtype)  # or PyTorch takes new host memory to convert it there
     memory = sink.memory_for(spec)
-    torch.frombuffer(memory, dtype=dtype).view(spec.shape).copy_(tensor.detach())
+    torch.frombuffer(memory, dtype=dtype).view(spec.shape).copy_(there)
     return memory
 
 

@@ -43,7 +43,7 @@ def decode_patches(
 ) -> None:
     """Write to `target` what `patches`, whose files are beside it, change in the shards of `manifest`.
 
-    Needs at most 64 MiB a thread. Raises WeightsError, which names the tensor.
+    Needs at most 64 MiB a thread, and the tables of all patches. Raises WeightsError, which names the tensor.
     """
     steps = [_Step.of(target.parent, patch) for patch in patches]
     with partial_file(target.parent) as unfinished:
@@ -134,7 +134,7 @@ def _parts_to_decode(
 def _write_leaf(
     decoded: DecodedValues, number: int, data: UInt8Array, begin: int, tensor: TensorDigest
 ) -> None:
-    """The leaf that begins at this byte of a tensor."""
+    """The leaf that begins at this byte of a tensor, with all segments in it: no other thread has one of them."""
     elements = bit_patterns(data.data, type_bytes[tensor.spec.dtype])
     places = range(begin // elements.itemsize, (begin + leaf_bytes) // elements.itemsize)
     decoded.write_into(elements, number, places)

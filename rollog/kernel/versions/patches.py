@@ -6,8 +6,8 @@ does no harm: whoever died while writing them is followed by one who writes them
 
 Blocks are those of `rollog.kernel.versions.blocks`. They come from a store that anybody may write to: sizes are checked
 against the base before memory is taken, and whatever is wrong is a WeightsError. Beside its arguments and results,
-coding and decoding need at most 64 MiB, however large a tensor is. Tensors do not depend on each other, so that several
-threads can share them.
+coding and decoding need at most 64 MiB, however large a tensor is. Neither tensors nor the segments of one depend on
+each other, so that several threads can share them.
 """
 
 from __future__ import annotations
@@ -144,11 +144,12 @@ class CodedChanges:
 
     def __init__(self, blocks: Sequence[Buffer], base: BitPatterns, *, name: str) -> None:
         check_tensor(base)
+        layout = _layout(base)
         self._base = base
         self._name = name
-        self._segments = _layout(base).segments
+        self._segments = layout.segments
         with _naming(name):
-            self._tables = [segments_of(memoryview(block).cast("B"), _layout(base)) for block in blocks]
+            self._tables = [segments_of(memoryview(block).cast("B"), layout) for block in blocks]
 
     @property
     def segments(self) -> range:
@@ -170,12 +171,6 @@ class CodedChanges:
                     if changes.positions.size:
                         yield changes
                     del changes  # before the next ones take memory
-
-
-def decode(blocks: Sequence[Buffer], base: BitPatterns, *, name: str) -> Iterator[Changes]:
-    """What becomes of a whole tensor: see `CodedChanges`."""
-    coded = CodedChanges(blocks, base, name=name)
-    yield from coded.decoded(coded.segments)
 
 
 def apply(target: BitPatterns, positions: Positions, values: BitPatterns) -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
+from click.testing import CliRunner
 
 from benchmarks.harness.random_model import shapes
+from benchmarks.weights.__main__ import weights
 from benchmarks.weights.beside import measure_beside
 from benchmarks.weights.large_runs import Stepped
 from benchmarks.weights.parts import ways_beside
 from benchmarks.weights.rate import measure_rate
+from rollog.kernel.errors import DataError
 from schemas import StepTimings
 
 if TYPE_CHECKING:
@@ -33,6 +37,18 @@ def test_beside_and_inside_are_measured_with_what_bounds_them(tmp_path: Path) ->
         assert by_name[f"weights.beside.{way}.step"].value >= 0.05
         assert by_name[f"weights.beside.{way}.held"].target == (None if "inside" in way else 0.08)
     assert list(tmp_path.iterdir()) == [], "nothing of the runs is left"
+
+
+@pytest.mark.engine
+def test_ways_can_be_chosen_and_sizes_that_no_part_takes_are_refused(tmp_path: Path) -> None:
+    found = tmp_path / "found.json"
+    words = ["--only", "beside", "--run-shape", "tiny", "--ways", "inside", "--step-seconds", "0.05"]
+    assert CliRunner().invoke(weights, [*words, "--json", str(found)]).exit_code == 0
+    names = [figure["name"] for figure in json.loads(found.read_text())]
+    assert names == ["weights.beside.copy", "weights.beside.inside.held", "weights.beside.inside.step"]
+    refused = CliRunner().invoke(weights, ["--only", "reload", "--sizes", "7b,1.5b"])
+    assert isinstance(refused.exception, DataError)
+    assert "measures 0.1b, 0.5b" in str(refused.exception)
 
 
 def test_the_step_rate_with_publishing_stands_beside_that_without_for_each_alpha(tmp_path: Path) -> None:

@@ -12,11 +12,18 @@ import pytest
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
-from support.patched_tensors import TwoVersions, a_block, random_patterns, sparsely_changed, two_versions
+from support.patched_tensors import (
+    TwoVersions,
+    a_block,
+    decode,
+    random_patterns,
+    sparsely_changed,
+    two_versions,
+)
 
 from rollog.kernel.errors import WeightsError
 from rollog.kernel.versions.blocks import segment_elements
-from rollog.kernel.versions.patches import decode, encode
+from rollog.kernel.versions.patches import encode
 
 if TYPE_CHECKING:
     from rollog.kernel.versions.bit_patterns import BitPatterns

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from support.patched_tensors import (
     TwoVersions,
     a_block,
+    decode,
     random_patterns,
     read_by_another,
     sparsely_changed,
@@ -25,7 +26,7 @@ from rollog.kernel.errors import WeightsError
 from rollog.kernel.versions.bit_patterns import BitPatterns, bit_patterns
 from rollog.kernel.versions.blocks import Layout, segment_elements
 from rollog.kernel.versions.gaps import packed_gaps, unpacked_positions
-from rollog.kernel.versions.patches import Changes, GivenUpError, TensorPatch, apply, combine, decode, encode
+from rollog.kernel.versions.patches import Changes, GivenUpError, TensorPatch, apply, combine, encode
 
 most_scratch_bytes = 64 << 20
 

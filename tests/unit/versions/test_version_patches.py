@@ -21,7 +21,10 @@ from support.patched_versions import (
 )
 
 from rollog.kernel.errors import EngineError, WeightsError
+from rollog.kernel.versions.blocks import segment_elements
 from rollog.kernel.versions.copies import VersionCopy
+from rollog.kernel.versions.identity import leaf_bytes
+from rollog.kernel.versions.tensors import type_bytes
 from rollog.kernel.weights import WeightsStore
 from schemas import WeightsBase
 
@@ -319,6 +322,10 @@ def test_what_comes_back_over_two_patches_is_not_written(store: WeightsStore, tm
     copy = VersionCopy(tmp_path / "copy")
     store.bring(notices[0], copy)
     assert are_equal(found_at(store.bring(notices[2], copy)), tensors[2])
+
+
+def test_a_leaf_has_whole_segments_so_that_no_two_threads_write_to_one() -> None:
+    assert {leaf_bytes % (size * segment_elements) for size in type_bytes.values()} == {0}
 
 
 @pytest.mark.parametrize("last_is_dense", [False, True], ids=["changed", "dense"])
