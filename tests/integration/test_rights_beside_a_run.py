@@ -11,6 +11,7 @@ import pytest
 from support.roles_as_processes import Processes
 from support.roles_with_rights import RolesWithRights, settings_of_roles, working_roles
 from support.secured_kafka import Listener, SecuredKafka
+from support.waiting import wait_until
 
 from producers.rewards.late import late_rewards
 from rollog.kernel.broker.ports import TopicPartition
@@ -58,7 +59,11 @@ def test_a_run_that_was_done_is_pruned_and_deleted_with_the_rights_of_an_adminis
     assert status == 0, said
     assert "run done is deleted" in said
     with brokers[Role.UP].admin() as admin:
-        assert not any(name.startswith(f"{prefix}.done.") for name in admin.list_topics())
+        # Kafka lists a topic for a moment after it is deleted.
+        wait_until(
+            lambda: not any(name.startswith(f"{prefix}.done.") for name in admin.list_topics()),
+            message="the topics of the run are gone",
+        )
     assert "done" not in read_runs(brokers[Role.UP], prefix)
 
 
