@@ -20,14 +20,12 @@ import tempfile
 import threading
 import weakref
 from dataclasses import dataclass
-from math import prod
 from typing import TYPE_CHECKING, Literal
 
 from rollog.kernel.errors import WeightsError
 from rollog.kernel.logs import get_logger
 from rollog.kernel.versions.blocks import Layout
 from rollog.kernel.versions.patches import GivenUpError, TensorPatch, combine
-from rollog.kernel.versions.tensors import type_bytes
 from rollog.kernel.versions.threads import threads
 
 if TYPE_CHECKING:
@@ -244,6 +242,6 @@ def _together(
     changed = [patch for patch in patches if patch.form == "changed"]
     if len(changed) < 2:  # noqa: PLR2004 - one is what it is
         return changed[0] if changed else TensorPatch("same")
-    layout = Layout(prod(spec.shape), type_bytes[spec.dtype])
+    layout = Layout.of(spec)
     with threads("since-full") as pool:
         return combine([patch.block for patch in changed], layout, name=spec.name, pool=pool, is_over=is_over)

@@ -18,6 +18,7 @@ import numpy as np
 from rollog.kernel.atomic_write import partial_file
 from rollog.kernel.errors import WeightsError
 from rollog.kernel.versions.bit_patterns import bit_patterns
+from rollog.kernel.versions.blocks import Layout
 from rollog.kernel.versions.decoded_values import DecodedValues, ValuesWriter
 from rollog.kernel.versions.identity import leaf_bytes, leaf_of
 from rollog.kernel.versions.patches import CodedChanges
@@ -25,7 +26,7 @@ from rollog.kernel.versions.tensors import type_bytes
 from rollog.kernel.versions.threads import threads
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from rollog.kernel.versions.identity import TensorDigest
@@ -47,15 +48,13 @@ def decode_patches(
     """
     steps = [_Step.of(target.parent, patch) for patch in patches]
     with partial_file(target.parent) as unfinished:
-        with unfinished.open("wb") as file, threads("patch") as pool:
+        with unfinished.open("wb") as file:
             writer = ValuesWriter(file)
-            jobs = [
-                pool.submit(part)
+            _do_all(
+                part
                 for number, (name, data) in enumerate(shards.tensors(manifest))
                 for part in _parts_to_decode(writer, number, data, [step.piece(name) for step in steps])
-            ]
-            for job in jobs:
-                job.result()
+            )
         unfinished.replace(target)
 
 
@@ -65,14 +64,18 @@ def write_values(shards: MappedShards, manifest: Manifest, values: Path) -> None
     Raises WeightsError, which names the tensor.
     """
     tensors = manifest.tensors
-    decoded = DecodedValues(values, [type_bytes[tensor.spec.dtype] for tensor in tensors])
+    decoded = DecodedValues(values, [Layout.of(tensor.spec) for tensor in tensors])
+    _do_all(
+        partial(_write_leaf, decoded, number, data, begin, tensors[number])
+        for number, (_, data) in enumerate(shards.tensors(manifest))
+        for begin in range(0, data.size, leaf_bytes)
+    )
+
+
+def _do_all(parts: Iterable[Callable[[], None]]) -> None:
+    """Do all on several threads. Raises what the first part that fails raises."""
     with threads("patch") as pool:
-        jobs = [
-            pool.submit(_write_leaf, decoded, number, data, begin, tensors[number])
-            for number, (_, data) in enumerate(shards.tensors(manifest))
-            for begin in range(0, data.size, leaf_bytes)
-        ]
-        for job in jobs:
+        for job in [pool.submit(part) for part in parts]:
             job.result()
 
 

@@ -23,18 +23,20 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, Self
 
 import numpy as np
 
 from rollog.kernel.versions import frames
 from rollog.kernel.versions.differences import packed_differences, unpacked_differences
 from rollog.kernel.versions.gaps import escape, packed_gaps, unpacked_positions
+from rollog.kernel.versions.tensors import type_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from rollog.kernel.versions.bit_patterns import BitPatterns, Positions
+    from rollog.kernel.versions.tensors import TensorSpec
 
 segment_elements = 1 << 20
 """Elements that are coded together: enough for zstd, few enough for a processor's cache."""
@@ -56,6 +58,12 @@ class Layout:
 
     num_elements: int
     item_size: int
+
+    @classmethod
+    def of(cls, spec: TensorSpec) -> Self:
+        """That of a tensor of the table."""
+        item_size = type_bytes[spec.dtype]
+        return cls(spec.num_bytes // item_size, item_size)
 
     @property
     def segments(self) -> range:

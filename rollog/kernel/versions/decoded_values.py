@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rollog.kernel.versions.bit_patterns import BitPatterns
+    from rollog.kernel.versions.blocks import Layout
     from rollog.kernel.versions.patches import Changes
     from schemas.arrays import UInt8Array
 
@@ -84,14 +85,14 @@ class _Record:
 
 
 class DecodedValues:
-    """Such a file, to be written into tensors. Raises WeightsError where it is not whole."""
+    """Such a file, to be written into tensors. Raises WeightsError where it is not whole, or of other tensors."""
 
-    def __init__(self, path: Path, item_sizes: Sequence[int]) -> None:
-        """`item_sizes` are the bytes of an element of each tensor, in the order of the manifest."""
+    def __init__(self, path: Path, layouts: Sequence[Layout]) -> None:
+        """`layouts` are those of the tensors, in the order of the manifest: each record has to fit its tensor."""
         self._data: UInt8Array = (
             np.memmap(path, dtype=np.uint8, mode="r") if path.stat().st_size else np.empty(0, np.uint8)
         )
-        self._item_sizes = item_sizes
+        self._layouts = layouts
         try:
             self._records = self._indexed()
         except (struct.error, IndexError) as error:
@@ -103,8 +104,6 @@ class DecodedValues:
             if record.first not in places:
                 continue
             target = elements[record.first : record.first + segment_elements]
-            if record.first % segment_elements or not 0 < record.num_elements <= target.size:
-                raise WeightsError(f"decoded values do not fit tensor {number}; the version is fetched anew")
             data = self._data[record.begin : record.end]
             if record.is_run:
                 target[: record.num_elements] = bit_patterns(data.data, elements.itemsize)
@@ -118,8 +117,11 @@ class DecodedValues:
         position, view = 0, self._data.data
         while position < len(view):
             number, kind, first, num_elements = _header.unpack_from(view, position)
+            layout = self._layouts[number]
+            if first not in layout.segments or not 0 < num_elements <= layout.length(first):
+                raise WeightsError(f"decoded values do not fit tensor {number}; the version is fetched anew")
             begin = position + _header.size
-            each = self._item_sizes[number] + (_offset_bytes if kind == _single else 0)
+            each = layout.item_size + (_offset_bytes if kind == _single else 0)
             position = begin + num_elements * each
             if position > len(view):
                 raise IndexError("it ends inside a record")

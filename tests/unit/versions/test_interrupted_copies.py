@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import struct
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,8 +12,10 @@ from support.patched_versions import are_equal, found_at, publish_versions, vers
 
 from rollog.kernel.crash_points import CrashPoint
 from rollog.kernel.errors import WeightsError
+from rollog.kernel.versions.blocks import Layout
 from rollog.kernel.versions.chains import VersionPair
 from rollog.kernel.versions.copies import VersionCopy
+from rollog.kernel.versions.decoded_values import DecodedValues
 from rollog.kernel.weights import WeightsStore
 
 if TYPE_CHECKING:
@@ -130,6 +133,22 @@ def test_what_cannot_be_finished_is_made_anew_from_a_full_form(
     without(store, notices[0])
     with pytest.raises(WeightsError):
         store.fetch(notices[2], tmp_path / "joiner")
+
+
+@pytest.mark.parametrize(
+    ("first", "num_elements"), [(1, 2), (2 << 20, 1), (1 << 20, 11), (0, (1 << 20) + 1), (0, 0)]
+)
+def test_values_of_another_tensor_are_refused_before_any_is_written(
+    tmp_path: Path, first: int, num_elements: int
+) -> None:
+    values = tmp_path / "values"
+    fitting = struct.pack("<IIQI", 0, 0, 1 << 20, 10) + bytes(20)
+    layouts = [Layout((1 << 20) + 10, 2)]
+    values.write_bytes(fitting)
+    DecodedValues(values, layouts)
+    values.write_bytes(fitting + struct.pack("<IIQI", 0, 0, first, num_elements) + bytes(2 * num_elements))
+    with pytest.raises(WeightsError, match="do not fit tensor 0"):
+        DecodedValues(values, layouts)
 
 
 @pytest.mark.parametrize("point", [CrashPoint.PATCHES_DECODED, CrashPoint.COPY_BETWEEN_VERSIONS])
