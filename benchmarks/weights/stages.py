@@ -6,8 +6,8 @@
 | pack | gaps and differences as bytes | the changed elements gathered from both versions |
 | compress | zstd | these bytes copied |
 | encode | the three together, and the block made of them | both versions compared |
-| decode | positions and values of a block | these copied |
-| apply | values written into the base | the elements at these positions read |
+| decode | offsets and differences of a block | these copied |
+| apply | differences added to the base | the elements at these offsets read |
 | sha256 | digest of all tensors | the digest of as many bytes in one piece |
 
 Floors are taken in passes of their own, so that none finds its data in the cache.
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rollog.kernel.versions.blocks import segment_elements
+from rollog.kernel.versions.blocks import Layout, segment_elements
 from rollog.kernel.versions.differences import packed_differences
 from rollog.kernel.versions.frames import Compressor
 from rollog.kernel.versions.gaps import packed_gaps
@@ -112,7 +112,7 @@ def patched(tensors: Tensors, patches: Sequence[Patch], dense: Sequence[Tensors]
         if not blocks:
             continue
         with seconds.of("decode"):
-            coded = CodedChanges(blocks, target, name=name)
+            coded = CodedChanges(blocks, Layout(target.size, target.itemsize), name=name)
             changes = list(coded.decoded(coded.segments))
         _time_applying(target, changes, seconds)
 
@@ -144,14 +144,14 @@ def _time_gathering(base: Tensors, new: Tensors, seconds: Seconds) -> None:
 def _time_applying(target: BitPatterns, changes: Sequence[Changes], seconds: Seconds) -> None:
     with seconds.of("decode.floor"):
         for each in changes:
-            each.positions.copy()
-            each.values.copy()
+            each.offsets.copy()
+            each.differences.copy()
     with seconds.of("apply"):
         for each in changes:
-            apply(target, each.positions, each.values)
+            apply(each, target)
     with seconds.of("apply.floor"):
         for each in changes:
-            target.take(each.positions)
+            target[each.first : each.first + segment_elements].take(each.offsets)
 
 
 def _segments(base: Tensors, new: Tensors) -> Iterator[tuple[BitPatterns, BitPatterns]]:

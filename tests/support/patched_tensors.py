@@ -10,13 +10,13 @@ import numpy as np
 import zstandard
 from hypothesis import strategies as st
 
-from rollog.kernel.versions.blocks import segment_elements
-from rollog.kernel.versions.patches import Changes, CodedChanges
+from rollog.kernel.versions.blocks import Layout, segment_elements
+from rollog.kernel.versions.patches import CodedChanges, apply
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from rollog.kernel.versions.bit_patterns import BitPatterns, Buffer
+    from rollog.kernel.versions.bit_patterns import BitPatterns, Buffer, Positions
 
 numbers_of_elements = st.one_of(
     st.integers(1, 40),
@@ -32,10 +32,33 @@ class TwoVersions:
     new: BitPatterns
 
 
-def decode(blocks: Sequence[Buffer], base: BitPatterns, *, name: str) -> Iterator[Changes]:
+@dataclass(frozen=True)
+class Decoded:
+    """Elements of a tensor, and what they become."""
+
+    positions: Positions
+    values: BitPatterns
+
+
+def coded_changes(blocks: Sequence[Buffer], base: BitPatterns, *, name: str = "weight") -> CodedChanges:
+    """Blocks of the tensor `base`."""
+    return CodedChanges(blocks, Layout(base.size, base.itemsize), name=name)
+
+
+def decode(blocks: Sequence[Buffer], base: BitPatterns, *, name: str = "weight") -> Iterator[Decoded]:
     """What becomes of all segments of a tensor."""
-    coded = CodedChanges(blocks, base, name=name)
-    yield from coded.decoded(coded.segments)
+    coded = coded_changes(blocks, base, name=name)
+    for changes in coded.decoded(coded.segments):
+        positions = changes.offsets + changes.first
+        yield Decoded(positions, base[positions] + changes.differences)
+
+
+def patched(base: BitPatterns, *blocks: Buffer) -> BitPatterns:
+    """The tensor that blocks make of `base`."""
+    target, coded = base.copy(), coded_changes(blocks, base)
+    for changes in coded.decoded(coded.segments):
+        apply(changes, target)
+    return target
 
 
 def random_patterns(num_elements: int, item_size: int, seed: int) -> BitPatterns:

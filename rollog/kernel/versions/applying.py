@@ -1,32 +1,31 @@
-"""Taking the shards of a full form to a later version: patches are decoded into a file, then its values are written.
+"""Taking the shards of a full form to a later version, in place: leaf by leaf decoded, written and compared.
 
-    decode_patches    reads shards and patches, writes the file; what is wrong with a patch shows here
-    write_values      writes the file into the shards, and compares every tensor with what it should be
+A leaf is decoded, written and hashed by one thread while it is in the processor's cache. Doing first the one and then
+the other with all of the model takes half as long again, and needs memory for what was decoded.
 
-Between the two whoever calls this marks the shards as not to be used: they are in between two versions until
-`write_values` returns, and for ever where it raises.
+Between the first leaf and the last the shards are of no version, and for ever where a leaf is not what it should be:
+differences cannot be added twice, so nobody can go on from there. Whoever calls this marks the shards before, and makes
+them anew.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rollog.kernel.atomic_write import partial_file
+from rollog.kernel.crash_points import CrashPoint, reach
 from rollog.kernel.errors import WeightsError
+from rollog.kernel.printable import printable
 from rollog.kernel.versions.bit_patterns import bit_patterns
-from rollog.kernel.versions.blocks import Layout
-from rollog.kernel.versions.decoded_values import DecodedValues, ValuesWriter
+from rollog.kernel.versions.blocks import Layout, segment_elements
 from rollog.kernel.versions.identity import leaf_bytes, leaf_of
-from rollog.kernel.versions.patches import CodedChanges
-from rollog.kernel.versions.tensors import type_bytes
+from rollog.kernel.versions.patches import CodedChanges, apply
 from rollog.kernel.versions.threads import threads
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from rollog.kernel.versions.identity import TensorDigest
@@ -35,48 +34,44 @@ if TYPE_CHECKING:
     from rollog.kernel.versions.patch_manifest import PatchManifest, Piece
     from schemas.arrays import UInt8Array
 
-_segments_a_part = 16
-"""Of a tensor, for one thread: a model has one very large tensor, with which one thread would go on alone."""
 
+class PatchedShards:
+    """The shards of `manifest` and the patches, oldest first, that take them to a later version; once.
 
-def decode_patches(
-    shards: MappedShards, manifest: Manifest, patches: Sequence[PatchManifest], target: Path
-) -> None:
-    """Write to `target` what `patches`, whose files are beside it, change in the shards of `manifest`.
-
-    Needs at most 64 MiB a thread, and the tables of all patches. Raises WeightsError, which names the tensor.
-    """
-    steps = [_Step.of(target.parent, patch) for patch in patches]
-    with partial_file(target.parent) as unfinished:
-        with unfinished.open("wb") as file:
-            writer = ValuesWriter(file)
-            _do_all(
-                part
-                for number, (name, data) in enumerate(shards.tensors(manifest))
-                for part in _parts_to_decode(writer, number, data, [step.piece(name) for step in steps])
-            )
-        unfinished.replace(target)
-
-
-def write_values(shards: MappedShards, manifest: Manifest, values: Path) -> None:
-    """Write decoded values into the shards that `manifest` names, and compare all tensors with it.
-
+    `directory` has the files of the patches. Making it reads sizes and headers of all blocks, and writes nothing.
     Raises WeightsError, which names the tensor.
     """
-    tensors = manifest.tensors
-    decoded = DecodedValues(values, [Layout.of(tensor.spec) for tensor in tensors])
-    _do_all(
-        partial(_write_leaf, decoded, number, data, begin, tensors[number])
-        for number, (_, data) in enumerate(shards.tensors(manifest))
-        for begin in range(0, data.size, leaf_bytes)
-    )
 
+    def __init__(
+        self, shards: MappedShards, manifest: Manifest, patches: Sequence[PatchManifest], directory: Path
+    ) -> None:
+        table = {tensor.spec for tensor in manifest.tensors}
+        for patch in patches:
+            if {tensor.spec for tensor in patch.tensors} != table:
+                raise WeightsError(
+                    f"the patch of {patch.base.pair} has other tensors than that version; it is not used"
+                )
+        steps = [_Step.of(directory, patch) for patch in patches]
+        self._tensors = [
+            _tensor(data, [step.piece(name) for step in steps]) for name, data in shards.tensors(manifest)
+        ]
 
-def _do_all(parts: Iterable[Callable[[], None]]) -> None:
-    """Do all on several threads. Raises what the first part that fails raises."""
-    with threads("patch") as pool:
-        for job in [pool.submit(part) for part in parts]:
-            job.result()
+    def write(self) -> None:
+        """Write all leaves, and compare each with what it should be.
+
+        Needs at most 64 MiB a thread. Raises WeightsError, which names the tensor; the shards are of no version then.
+        """
+        with threads("patch") as pool:
+            jobs = [
+                pool.submit(tensor.write_leaf, begin)
+                for tensor in self._tensors
+                for begin in range(0, tensor.data.size, leaf_bytes)
+            ]
+            try:
+                for job in jobs:
+                    job.result()
+            finally:
+                pool.shutdown(wait=False, cancel_futures=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,44 +101,52 @@ class _Step:
         return _StoredPiece(piece, self.shards[piece.shard][piece.begin : piece.end])
 
 
-def _parts_to_decode(
-    writer: ValuesWriter, number: int, data: UInt8Array, pieces: Sequence[_StoredPiece]
-) -> Iterator[Callable[[], None]]:
-    """What takes one tensor through all patches, in parts that threads share."""
-    spec = pieces[-1].piece.tensor.spec
-    if not data.size:
-        return
-    elements = bit_patterns(data.data, type_bytes[spec.dtype])
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _PatchedTensor:
+    """The bytes of a tensor, those it begins with where a patch has them, what is added, and what it becomes."""
+
+    data: UInt8Array
+    dense: UInt8Array | None
+    coded: CodedChanges
+    layout: Layout
+    digest: TensorDigest
+
+    def write_leaf(self, begin: int) -> None:
+        """The leaf that begins at this byte, with all segments in it: no other thread has one of them."""
+        leaf = slice(begin, begin + leaf_bytes)
+        if self.dense is not None:
+            self.data[leaf] = self.dense[leaf]
+        elements = bit_patterns(self.data.data, self.layout.item_size)
+        for changes in self.coded.decoded(self._segments(begin)):
+            reach(CrashPoint.PATCHES_DECODED)
+            apply(changes, elements)
+        reach(CrashPoint.COPY_BETWEEN_VERSIONS)
+        found, expected = leaf_of(self.data[leaf].data), self.digest.leaves[begin // leaf_bytes]
+        if found != expected:
+            raise WeightsError(
+                f"tensor {printable(self.digest.spec.name, limit=80)!r} has after its patches a leaf {found[:16]} "
+                f"instead of {expected[:16]}: a patch or what it was applied to was altered; both are made anew, from "
+                "a full form"
+            )
+
+    def _segments(self, begin: int) -> range:
+        """Their numbers, of the leaf that begins there."""
+        bytes_of_one = segment_elements * self.layout.item_size
+        end = min(begin + leaf_bytes, self.data.size)
+        return range(begin // bytes_of_one, -(-end // bytes_of_one))
+
+
+def _tensor(data: UInt8Array, pieces: Sequence[_StoredPiece]) -> _PatchedTensor:
+    """One tensor on its way through all patches."""
+    digest = pieces[-1].piece.tensor
+    layout = Layout.of(digest.spec)
     # Whatever came before a tensor that is stored whole counts no more.
     last_dense = max((at for at, each in enumerate(pieces) if each.piece.form == "dense"), default=-1)
-    is_dense = last_dense >= 0
-    if is_dense:
-        elements = bit_patterns(pieces[last_dense].data.data, elements.itemsize)
     blocks = [each.data.data for each in pieces[last_dense + 1 :] if each.piece.form == "changed"]
-    if not is_dense and not blocks:
-        return
-    coded = CodedChanges(blocks, elements, name=spec.name)
-
-    def decode(segments: range) -> None:
-        if is_dense:
-            writer.write_whole(number, elements, segments)  # before what changes of it
-        for changes in coded.decoded(segments):
-            writer.write_changes(number, changes, elements)
-
-    for begin in coded.segments[::_segments_a_part]:
-        yield partial(decode, coded.segments[begin : begin + _segments_a_part])
-
-
-def _write_leaf(
-    decoded: DecodedValues, number: int, data: UInt8Array, begin: int, tensor: TensorDigest
-) -> None:
-    """The leaf that begins at this byte of a tensor, with all segments in it: no other thread has one of them."""
-    elements = bit_patterns(data.data, type_bytes[tensor.spec.dtype])
-    places = range(begin // elements.itemsize, (begin + leaf_bytes) // elements.itemsize)
-    decoded.write_into(elements, number, places)
-    found, expected = leaf_of(data[begin : begin + leaf_bytes].data), tensor.leaves[begin // leaf_bytes]
-    if found != expected:
-        raise WeightsError(
-            f"tensor {tensor.spec.name!r:.80} has after its patches a leaf {found[:16]} instead of "
-            f"{expected[:16]}: a patch or what it was applied to was altered; both are made anew, from a full form"
-        )
+    return _PatchedTensor(
+        data=data,
+        dense=pieces[last_dense].data if last_dense >= 0 else None,
+        coded=CodedChanges(blocks, layout, name=digest.spec.name),
+        layout=layout,
+        digest=digest,
+    )

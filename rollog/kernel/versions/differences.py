@@ -34,13 +34,16 @@ def packed_differences(base: BitPatterns, new: BitPatterns) -> UInt8Array:
 def unpacked_differences(packed: UInt8Array, item_size: int) -> BitPatterns:
     """The differences in such bytes; new = base + difference."""
     planes = packed.reshape(item_size, -1)
-    unfolded: BitPatterns
-    if planes[1:].any():
-        unfolded = np.array(planes.T, order="C").view(f"<u{item_size}").ravel()
-    else:  # as after most steps; it takes a fifth of the time
-        unfolded = planes[0].astype(f"<u{item_size}")
-    sign = unfolded & 1
-    np.negative(sign, out=sign)
-    unfolded >>= 1
-    unfolded ^= sign
-    return unfolded
+    if item_size > 1 and not planes[1:].any():  # as after most steps; it takes a fifth of the time
+        unfolded = np.empty(planes.shape[1], dtype=f"<u{item_size}")
+        unfolded[:] = _unfolded(planes[0]).view(np.int8)
+        return unfolded
+    return _unfolded(np.array(planes.T, order="C").view(f"<u{item_size}").ravel())
+
+
+def _unfolded(zigzags: BitPatterns) -> BitPatterns:
+    signs = zigzags & 1
+    np.negative(signs, out=signs)
+    halves: BitPatterns = zigzags >> zigzags.dtype.type(1)
+    halves ^= signs
+    return halves

@@ -37,8 +37,8 @@ def packed_gaps(positions: Positions) -> UInt8Array:
 def unpacked_positions(packed: UInt8Array) -> Positions:
     """The positions of such bytes; their number and range are for the caller to check."""
     takes = packed != escape
-    # int32 holds the sum for any stream within a segment: 2**20 bytes of at most 255.
-    passed = np.cumsum(packed + takes.astype(np.int32), dtype=np.int32)
-    positions: Positions = passed[takes].astype(np.intp)
-    positions -= 1
+    # What a byte passes over, and what it takes: 254 + 1 or 255 + 0 at most.
+    passed = packed + takes.view(np.uint8)
+    passed[:1] -= 1
+    positions: Positions = np.cumsum(passed, dtype=np.intp)[takes]
     return positions

@@ -1,8 +1,8 @@
 """What of one tensor changed between two versions: found, coded, decoded and applied, bit for bit.
 
 A tensor equals its base (`same`), is coded in one block (`changed`), or is stored whole (`dense`), which is taken where
-coding would save under 40 %. A block decodes against its base into positions and absolute values. Writing those twice
-does no harm: whoever died while writing them is followed by one who writes them again.
+coding would save under 40 %. A block has differences from its base, which are added in place, once: elements that get
+them twice are those of no version.
 
 Blocks are those of `rollog.kernel.versions.blocks`. They come from a store that anybody may write to: sizes are checked
 against the base before memory is taken, and whatever is wrong is a WeightsError. Beside its arguments and results,
@@ -22,7 +22,7 @@ import numpy as np
 from rollog.kernel.errors import WeightsError
 from rollog.kernel.printable import printable
 from rollog.kernel.versions import frames
-from rollog.kernel.versions.bit_patterns import BitPatterns, Positions, check_pair, check_tensor
+from rollog.kernel.versions.bit_patterns import BitPatterns, Positions, check_pair
 from rollog.kernel.versions.blocks import (
     BlockRefused,
     CodedSegment,
@@ -56,10 +56,11 @@ class TensorPatch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Changes:
-    """Elements of a tensor, and the bit patterns that they have from now on: equally many, positions rising."""
+    """What becomes of one segment, which begins at element `first`: offsets from there, rising, and differences."""
 
-    positions: Positions
-    values: BitPatterns
+    first: int
+    offsets: Positions
+    differences: BitPatterns
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,7 +77,7 @@ def encode(base: BitPatterns, new: BitPatterns) -> TensorPatch:
     check_pair(base, new)
     starts = range(0, base.size, segment_elements)
     return encode_changes(
-        _layout(new),
+        Layout(new.size, new.itemsize),
         (
             changes_in(base[first : first + segment_elements], new[first : first + segment_elements])
             for first in starts
@@ -138,58 +139,47 @@ def changes_in(base: BitPatterns, new: BitPatterns) -> SegmentChanges:
 class CodedChanges:
     """What the blocks of consecutive versions, oldest first, change in one tensor; threads may share its segments.
 
-    `base` stays as it is, and must not be written to before the last changes came: a block may turn out to be damaged
-    only there. Raises WeightsError, which names the tensor `name`, for a block that is damaged or not of this tensor.
+    Raises WeightsError, which names the tensor `name`, for a block that is damaged or not of such a tensor: here for
+    sizes and headers that are wrong, and where a segment is decoded for what is in it.
     """
 
-    def __init__(self, blocks: Sequence[Buffer], base: BitPatterns, *, name: str) -> None:
-        check_tensor(base)
-        layout = _layout(base)
-        self._base = base
+    def __init__(self, blocks: Sequence[Buffer], layout: Layout, *, name: str) -> None:
+        self._layout = layout
         self._name = name
-        self._segments = layout.segments
         with _naming(name):
             self._tables = [segments_of(memoryview(block).cast("B"), layout) for block in blocks]
 
     @property
     def segments(self) -> range:
         """Numbers of all segments."""
-        return range(len(self._segments))
+        return range(len(self._layout.segments))
 
     def decoded(self, segments: range) -> Iterator[Changes]:
-        """What becomes of these segments, one after another, of 1 to 2**20 elements each.
+        """What becomes of these segments, by their numbers, one after another, of 1 to 2**20 elements each.
 
-        An element that several blocks change comes once, with its last value, and not at all where it came back to that
-        of `base`. Raises WeightsError as when it was made.
+        An element that several blocks change comes once, with all that they add to it, and not at all where it comes
+        back to what it was. Raises WeightsError as when it was made.
         """
         with _naming(self._name):
             for number in segments:
                 coded = [table[number] for table in self._tables if table[number].num_changes]
                 if coded:
-                    first = self._segments[number]
-                    changes = _changes(coded, self._base[first : first + segment_elements], first)
-                    if changes.positions.size:
+                    first = self._layout.segments[number]
+                    changes = Changes(
+                        first, *changes_of(coded, self._layout.length(first), self._layout.item_size)
+                    )
+                    if changes.offsets.size:
                         yield changes
                     del changes  # before the next ones take memory
 
 
-def apply(target: BitPatterns, positions: Positions, values: BitPatterns) -> None:
-    """Write decoded values into `target`, in place. Raises WeightsError, and writes nothing, where they do not fit."""
-    if positions.shape != values.shape or values.dtype != target.dtype:
-        raise WeightsError(
-            f"{positions.size} positions and {values.size} values of {values.dtype} do not fit a tensor of "
-            f"{target.dtype}: decode the patch again"
-        )
-    if positions.size and (positions.min() < 0 or positions.max() >= target.size):
-        raise WeightsError(
-            f"positions {positions.min()} to {positions.max()} are not all among the {target.size} elements of the "
-            "tensor: decode the patch again"
-        )
-    target[positions] = values
-
-
-def _layout(tensor: BitPatterns) -> Layout:
-    return Layout(tensor.size, tensor.dtype.itemsize)
+def apply(changes: Changes, target: BitPatterns) -> None:
+    """Take one segment of `target`, the tensor that the blocks are of, to the last version, in place."""
+    segment = target[changes.first : changes.first + segment_elements]
+    # `take` is quicker than indexing, and adding in place would look up each element twice.
+    values = segment.take(changes.offsets)
+    values += changes.differences
+    segment[changes.offsets] = values
 
 
 def _changes_of_words(base: BitPatterns, new: BitPatterns) -> SegmentChanges:
@@ -219,14 +209,6 @@ def _combined(segments: Sequence[Segment], num_elements: int, item_size: int) ->
     offsets, differences = changes_of(changed, num_elements, item_size)
     # A block has differences alone: beside 0 they are the values.
     return coded_segment(offsets, np.zeros_like(differences), differences, frames.Compressor())
-
-
-def _changes(coded: Sequence[Segment], segment: BitPatterns, first: int) -> Changes:
-    """What becomes of the segment that begins at element `first`. Arrays are reused: they may be large."""
-    offsets, values = changes_of(coded, segment.size, segment.dtype.itemsize)
-    values += segment[offsets]
-    offsets += first
-    return Changes(offsets, values)
 
 
 @contextmanager

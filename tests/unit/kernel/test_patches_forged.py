@@ -36,7 +36,7 @@ differences = b"\x02\x00"
 def read(block: bytes, tensor: BitPatterns = base) -> None:
     """Decode, and check that what comes could be a patch."""
     last = -1
-    for changes in decode([block], tensor, name="weight"):
+    for changes in decode([block], tensor):
         assert changes.positions.size == changes.values.size
         assert changes.positions[0] > last
         assert (np.diff(changes.positions) > 0).all()
@@ -224,7 +224,7 @@ def test_changes_come_only_when_all_sizes_are_right_and_until_a_segment_is_damag
 
     def with_second(segment: bytes) -> tuple[list[int], str]:
         came: list[int] = []
-        decoded = decode([header + first[24:-16] + segment], tensor, name="weight")
+        decoded = decode([header + first[24:-16] + segment], tensor)
         with pytest.raises(WeightsError) as refused:
             came.extend(position for changes in decoded for position in changes.positions.tolist())
         return came, str(refused.value)

@@ -184,7 +184,7 @@ def test_a_copy_that_is_ahead_is_not_taken_back(
 
 
 @pytest.mark.parametrize("point", [CrashPoint.PATCHES_DECODED, CrashPoint.COPY_BETWEEN_VERSIONS])
-def test_what_a_killed_holder_left_is_finished_by_the_next(
+def test_what_a_killed_holder_left_is_made_anew_by_the_next(
     store: WeightsStore, notices: list[WeightVersion], shared: Path, tmp_path: Path, point: CrashPoint
 ) -> None:
     marks = tmp_path / "marks"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
 
 import numpy as np
 import pytest
 import torch
 from support.exports import export_of
+from support.patched_tensors import a_block
 from support.patched_versions import (
     are_equal,
     first_tensors,
@@ -24,6 +25,7 @@ from rollog.kernel.errors import EngineError, WeightsError
 from rollog.kernel.versions.blocks import segment_elements
 from rollog.kernel.versions.copies import VersionCopy
 from rollog.kernel.versions.identity import leaf_bytes
+from rollog.kernel.versions.patches import TensorPatch
 from rollog.kernel.versions.tensors import type_bytes
 from rollog.kernel.weights import WeightsStore
 from schemas import WeightsBase
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rollog.kernel.versions.patch_shards import PatchSink
+    from rollog.kernel.versions.tensors import TensorSpec
 
     Edit = Callable[[dict[str, Any]], object]
 
@@ -223,6 +226,13 @@ def test_a_base_with_other_tensors_is_refused(store: WeightsStore, tmp_path: Pat
     forged = store.publish_patch(1, first, patch_writer(versions[0], versions[1]))
     with pytest.raises(WeightsError, match=f"{first.name} have other tensors than {forged.name}"):
         store.fetch(forged, tmp_path / "new")
+    # Whoever has the base reads no manifest of it.
+    copy = VersionCopy(tmp_path / "copy")
+    store.bring(first, copy)
+    before = names_in(tmp_path / "copy")
+    with pytest.raises(WeightsError, match="other tensors than"):
+        store.bring(forged, copy)
+    assert names_in(tmp_path / "copy") >= before
 
 
 def test_a_notice_that_tells_of_another_base_is_refused(store: WeightsStore, tmp_path: Path) -> None:
@@ -235,6 +245,68 @@ def test_a_notice_that_tells_of_another_base_is_refused(store: WeightsStore, tmp
     ):
         with pytest.raises(WeightsError, match=named):
             store.bring(replace(third, base=base), VersionCopy(tmp_path / "copy"))
+
+
+def with_block(tensor: str, block: bytes) -> Callable[[PatchSink], None]:
+    """The patch from version 0 to 1 with another block for one tensor, and true digests of all files."""
+
+    def write(sink: PatchSink) -> None:
+        class Forging:
+            @staticmethod
+            def add(spec: TensorSpec, data: memoryview, encode: Callable[[], TensorPatch]) -> None:
+                forged = TensorPatch("changed", block)
+                sink.add(spec, data, (lambda: forged) if spec.name == tensor else encode)
+
+        patch_writer(versions[0], versions[1])(cast("PatchSink", Forging))
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("block", "reason"),
+    [
+        (a_block(b"\x03", b"\x02\x00", num_elements=1999), "of 1999 elements"),
+        (a_block(b"\x03", b"\x02\x00", num_elements=2000, behind=b"x"), "follow its last segment"),
+    ],
+    ids=["another size", "too long"],
+)
+def test_a_patch_whose_headers_are_wrong_leaves_a_copy_as_it_was(
+    store: WeightsStore, tmp_path: Path, block: bytes, reason: str
+) -> None:
+    (first,) = publish_versions(store, versions[:1])
+    forged = store.publish_patch(1, first, with_block("half", block))
+    copy = VersionCopy(tmp_path / "copy")
+    store.bring(first, copy)
+    before = names_in(tmp_path / "copy")
+    with pytest.raises(WeightsError, match=f"the patch of tensor 'half' is refused: .*{reason}"):
+        store.bring(forged, copy)
+    assert names_in(tmp_path / "copy") >= before
+    assert are_equal(found_at(store.bring(first, copy)), versions[0])
+
+
+@pytest.mark.parametrize(
+    ("block", "reason"),
+    [
+        (
+            a_block(b"\x03\xff\xff\xff\xff\xff\xff\xff\xff\xfe", b"\x02\x02\0\0", num_elements=2000),
+            "a change at",
+        ),
+        (a_block(b"\x03", b"\x00\x00", num_elements=2000), "the difference 0"),
+    ],
+    ids=["a position beyond the end", "no difference"],
+)
+def test_a_patch_that_is_wrong_inside_leaves_no_version_and_the_next_one_comes(
+    store: WeightsStore, tmp_path: Path, block: bytes, reason: str
+) -> None:
+    notices = publish_versions(store, versions[:3])
+    forged = store.publish_patch(1, notices[0], with_block("half", block))
+    copy = VersionCopy(tmp_path / "copy")
+    store.bring(notices[0], copy)
+    for _ in range(2):
+        with pytest.raises(WeightsError, match=f"the patch of tensor 'half' is refused: .*{reason}"):
+            store.bring(forged, copy)
+        assert (copy.pair, names_in(tmp_path / "copy")) == (None, set())
+    assert are_equal(found_at(store.bring(notices[2], copy)), versions[2])
 
 
 def test_a_manifest_of_the_base_with_another_digest_is_refused(store: WeightsStore, tmp_path: Path) -> None:
