@@ -26,7 +26,7 @@ CPU := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_O
 PYTEST := $(CPU) $(BIN)/python -m pytest
 # The theme names its successor at every build; this leaves it out.
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
-ORDINARY := -m "not docker and not gpu and not slow"
+ORDINARY := not docker and not gpu and not slow
 # A file's tests stay in one process: they share an engine or a broker that takes long to start.
 # Twice the processors, because many tests wait for processes of their own; at most 6, which take up to 3 GB each.
 TEST_PROCESSES ?= $(shell n=$$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); \
@@ -35,7 +35,7 @@ TEST_PROCESSES ?= $(shell n=$$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN 2>
 PARALLEL := -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup agents demo check docs test coverage test-killed test-slow test-docker tools test-charts sbom pin-images bench lock clean
+.PHONY: help setup agents demo check docs test test-long coverage test-killed test-slow test-docker tools test-charts sbom pin-images bench lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do \
@@ -69,10 +69,13 @@ docs: setup ## build the documentation into build/site; a link or anchor that le
 	$(MKDOCS) build --strict
 
 test: setup ## run the fast tests, which need no container engine and no accelerator
-	$(PYTEST) $(ORDINARY) $(PARALLEL) --durations=15
+	$(PYTEST) -m "$(ORDINARY) and not long" $(PARALLEL) --durations=15
 
-coverage: setup ## the same under branch coverage, which makes them a third slower
-	$(PYTEST) $(ORDINARY) $(PARALLEL) --cov --cov-report=term:skip-covered
+test-long: setup ## run the files of tests that take long: whole runs, killed processes, sandboxes, every algorithm
+	$(PYTEST) -m "$(ORDINARY) and long" $(PARALLEL) --durations=15
+
+coverage: setup ## both under branch coverage, which makes them a third slower
+	$(PYTEST) -m "$(ORDINARY)" $(PARALLEL) --cov --cov-report=term:skip-covered
 
 test-killed: setup ## kill broker, worker and trainer in the middle of a run, and see that nothing is lost
 	$(PYTEST) -m slow tests/chaos/test_chaos.py -k some

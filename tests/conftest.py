@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import hypothesis
 import pytest
 from support.broker_topics import ReadBack
-from support.longest_files import longest_files
+from support.long_files import first_files, long_files
 from support.session_kafka import SessionKafka, SharedKafka
 from support.small_registry import small_registry
 
@@ -56,10 +56,14 @@ def pytest_runtest_setup() -> None:
     _num_modules_frozen = len(sys.modules)
 
 
+@pytest.hookimpl(tryfirst=True)  # before marks choose among the tests
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the files that take longest, so that processes which share the tests end together."""
-    ranks = {tests / name: rank for rank, name in enumerate(longest_files)}
+    """Mark files that take long, and begin with the longest, so that processes which share the tests end together."""
+    ranks = {tests / name: rank for rank, name in enumerate((*long_files, *first_files))}
     items.sort(key=lambda item: ranks.get(item.path, len(ranks)))
+    for item in items:
+        if ranks.get(item.path, len(ranks)) < len(long_files):
+            item.add_marker(pytest.mark.long)
 
 
 _shared_kafka = pytest.StashKey[SharedKafka]()
