@@ -12,7 +12,7 @@ import json
 import shutil
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -30,6 +30,7 @@ from rollog.kernel.broker.reading import read_to_end
 from rollog.kernel.broker.topics import RunTopics, ensure_topics, runs_topic, topic_specs
 from rollog.kernel.errors import BrokerTimeout, EngineError
 from rollog.kernel.metrics import Metrics
+from rollog.kernel.shared_memory import WorkerPresence
 from rollog.kernel.weights import WeightsStore
 from rollog.settings.generation import (
     DataConfig,
@@ -109,6 +110,11 @@ class SimulatedRun:
     def settings(self) -> Settings:
         """The configuration of the run."""
         return settings_of(self._variant)
+
+    @property
+    def shared(self) -> Path | None:
+        """Where workers have their copy of a version together; without one each has its own below `home`."""
+        return None
 
     def create(self) -> None:
         """Topics, and version 0, which the trainer will publish once more with genesis."""
@@ -208,10 +214,12 @@ class SimulatedRun:
             rollout=sections.rollout,
             weights_uri=self._store.uri,
             num_replicas=sections.groups.num_replicas,
+            shared=self.shared,
         )
         parts = self.worker_parts(name)
-        async with open_worker(settings, parts, worker_id=name, stop=self.stop) as worker:
-            await worker.run()
+        with nullcontext() if self.shared is None else WorkerPresence(self.shared):
+            async with open_worker(settings, parts, worker_id=name, stop=self.stop) as worker:
+                await worker.run()
 
     def worker_parts(self, name: str) -> WorkerParts:
         """What the worker of that name is made of."""

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from benchmarks.harness.simulated_run import SimulatedRun
+from benchmarks.harness.simulated_run import SimulatedRun, prefix
 from benchmarks.harness.variant import Job, Variant
 from benchmarks.weights.large_engines import HoldingEngine
 from rollog.kernel.broker.memory import MemoryBroker
+from rollog.kernel.shared_memory import shared_directory
 from rollog.kernel.weights import WeightsStore
 from schemas import Step
 
@@ -91,6 +92,11 @@ class LargeRun(SimulatedRun):
                 weights={"patches": "auto" if self.way.patches else "off"},
             )
         )
+
+    @property
+    def shared(self) -> Path | None:
+        """Where workers of a run have their copy by default; the trainer writes nothing there."""
+        return shared_directory("auto", prefix, self._name, self._store.uri)
 
     @property
     def _checkpoints(self) -> dict[str, object]:

@@ -13,10 +13,9 @@ import shutil
 import time
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from mmap import mmap
 from statistics import fmean
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from benchmarks.harness.engine_clock import EngineClock
 from benchmarks.harness.figures import Figure, mean_figure, ratio_figure
@@ -44,7 +43,6 @@ if TYPE_CHECKING:
     from benchmarks.harness.variant import Job
     from producers.engines.simulated import Clock, LengthOf
     from producers.rollout.worker import WorkerParts
-    from schemas.arrays import UInt8Array
 
 published_seconds: Mapping[str, float] = {"0.1b": 4.0, "0.5b": 12.0}
 """Of a step, by size: more than a version takes to be written, fetched and loaded."""
@@ -83,7 +81,7 @@ class CopyingEngine(SimulatedEngine):
         super().__init__(tokens_per_second=tokens_per_second, clock=clock, length_of=length_of)
         self.loads: list[Load] = []
         self._channel = channel
-        self._memory: dict[int, UInt8Array] = {}
+        self._memory: dict[int, mmap] = {}
         self._paused_at = 0.0
 
     async def pause(self) -> None:
@@ -112,10 +110,12 @@ class CopyingEngine(SimulatedEngine):
 
     def _copy(self, path: Path) -> None:
         for number, file in enumerate(weights_files(path)):
-            source = np.memmap(file, dtype=np.uint8, mode="r")
             if number not in self._memory:
-                self._memory[number] = np.empty_like(source)
-            np.copyto(self._memory[number], source)
+                self._memory[number] = mmap(-1, file.stat().st_size)
+            with file.open("rb", buffering=0) as source:
+                left = memoryview(self._memory[number])
+                while left:
+                    left = left[source.readinto(left) :]
 
 
 class ReloadRun(LargeRun):
